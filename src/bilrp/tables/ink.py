@@ -1,0 +1,141 @@
+"""From a scan to inkedness: dark print is positive, paper is exactly zero, digits have one known height."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from bilrp.errors import InputError
+
+DIGIT_HEIGHT = 12.4
+"""Height in pixels of a digit at the scale the network works at (pitch is then about 8.5 px)."""
+
+BLOCK = 16
+"""Side of the squares on which paper and print darkness are estimated."""
+
+Item = str | Path | Image.Image | np.ndarray
+
+
+def load_gray(item: Item) -> np.ndarray:
+    """Read a file, Pillow image or array as float32 [height, width], 0 black to 1 white.
+
+    >>> load_gray(Image.new("RGB", (64, 40), "white")).shape
+    (40, 64)
+    """
+    if isinstance(item, np.ndarray):
+        gray = _gray_array(item)
+    else:
+        gray = np.asarray(_open(item).convert("L"), dtype=np.float32) / 255.0
+    if min(gray.shape) < BLOCK:
+        raise InputError(f"image of {gray.shape[1]}×{gray.shape[0]} px is too small to hold a table")
+    return gray
+
+
+def _open(item: str | Path | Image.Image) -> Image.Image:
+    if isinstance(item, Image.Image):
+        return item
+    try:
+        with Image.open(item) as picture:
+            picture.load()
+            return picture.copy()
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"cannot read {item} as an image: {error}") from error
+
+
+def _gray_array(array: np.ndarray) -> np.ndarray:
+    if array.ndim == 3 and array.shape[2] in (3, 4):
+        array = array[..., :3].mean(axis=2)
+    if array.ndim != 2:
+        raise InputError(
+            f"expected an image of shape (height, width) or (height, width, 3), got {array.shape}"
+        )
+    gray = array.astype(np.float32) / (255.0 if array.dtype == np.uint8 else 1.0)
+    if not np.isfinite(gray).all():
+        raise InputError("image contains NaN or infinite values")
+    return gray
+
+
+def resize(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Resample a float image to (height, width); shrinking averages, so thin strokes do not vanish.
+
+    >>> resize(np.ones((40, 20), np.float32), (20, 10)).shape
+    (20, 10)
+    """
+    picture = Image.fromarray(np.ascontiguousarray(array, dtype=np.float32))
+    return np.asarray(picture.resize((shape[1], shape[0]), Image.Resampling.BICUBIC))
+
+
+def _blocks(array: np.ndarray, q: float) -> np.ndarray:
+    """The q-th percentile of every BLOCK×BLOCK square (edge squares see mirrored pixels)."""
+    rows, cols = (-array.shape[0] % BLOCK, -array.shape[1] % BLOCK)
+    padded = np.pad(array, ((0, rows), (0, cols)), mode="reflect")
+    h, w = padded.shape[0] // BLOCK, padded.shape[1] // BLOCK
+    squares = padded.reshape(h, BLOCK, w, BLOCK).transpose(0, 2, 1, 3).reshape(h, w, -1)
+    return np.percentile(squares, q, axis=2).astype(np.float32)
+
+
+def _spread(small: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    full = resize(small, (small.shape[0] * BLOCK, small.shape[1] * BLOCK))
+    return full[: shape[0], : shape[1]]
+
+
+def inkedness(gray: np.ndarray) -> np.ndarray:
+    """How much ink each pixel carries, in [0, 1]: 0 on paper, about 1 in the middle of a stroke.
+
+    ink = clip((paper − gray) / contrast − floor), with paper and contrast measured locally, so that
+    neither a yellowed page nor an uneven scan changes the result.
+
+    >>> float(inkedness(np.ones((64, 64), np.float32)).max())
+    0.0
+    """
+    from scipy import ndimage
+
+    paper = ndimage.median_filter(_blocks(gray, 80), size=5, mode="nearest")
+    paper = _spread(ndimage.gaussian_filter(paper, 1.0, mode="nearest"), gray.shape)
+    dark = np.clip(paper - gray, 0, None)
+    strongest = _blocks(dark, 98)
+    printed = strongest[strongest > 0.1]
+    typical = float(np.median(printed)) if printed.size else 0.5
+    near = ndimage.percentile_filter(strongest, 70, size=9, mode="nearest")
+    contrast = np.clip(near, 0.6 * typical, 1.4 * typical)
+    contrast = np.maximum(_spread(ndimage.gaussian_filter(contrast, 2.0, mode="nearest"), gray.shape), 0.05)
+    return np.clip((dark / contrast - 0.2) / 0.6, 0, 1).astype(np.float32)
+
+
+def digit_height(ink: np.ndarray) -> float | None:
+    """Height in pixels of the commonest glyph, or None where too few glyph-like shapes are found.
+
+    >>> digit_height(np.zeros((64, 64), np.float32)) is None
+    True
+    """
+    from scipy import ndimage
+
+    labels, _ = ndimage.label(ink > 0.5)
+    boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s in ndimage.find_objects(labels)]
+    sizes = np.array([h for h, w in boxes if h >= 6 and 0.15 * h <= w <= 1.3 * h], dtype=float)
+    if sizes.size < 12:
+        return None
+    # Large shapes are rare, so compare logarithmic bins: ±8 % around each candidate height.
+    candidates = np.unique(sizes)
+    votes = [np.sum(np.abs(sizes / c - 1) <= 0.08) for c in candidates]
+    best = candidates[int(np.argmax(votes))]
+    return float(sizes[np.abs(sizes / best - 1) <= 0.12].mean())
+
+
+def normalise(item: Item, *, height: float = DIGIT_HEIGHT) -> tuple[np.ndarray, float]:
+    """Inkedness of an item at the network's scale, and the factor its pixels were scaled by.
+
+    Items without enough glyphs to measure (a photograph, blank paper) keep their scale.
+
+    >>> normalise(Image.new("L", (64, 48), 255))[1]
+    1.0
+    """
+    ink = inkedness(load_gray(item))
+    found = digit_height(ink)
+    factor = 1.0 if found is None else float(np.clip(height / found, 0.2, 3.0))
+    if abs(factor - 1) < 0.03:
+        return ink, 1.0
+    shape = (max(round(ink.shape[0] * factor), BLOCK), max(round(ink.shape[1] * factor), BLOCK))
+    return np.clip(resize(ink, shape), 0, 1), factor
