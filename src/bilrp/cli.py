@@ -9,7 +9,9 @@ import typer
 from bilrp.errors import BilrpError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
-study = typer.Typer(help="Run one experiment of the paper, from data to table and figure.", no_args_is_help=True)
+study = typer.Typer(
+    help="Run one experiment of the paper, from data to table and figure.", no_args_is_help=True
+)
 app.add_typer(study, name="study")
 
 

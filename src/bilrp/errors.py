@@ -2,7 +2,7 @@
 
 
 class BilrpError(Exception):
-    """Base of everything bilrp raises on purpose; the command line prints it as one line, without a traceback."""
+    """Base of everything bilrp raises on purpose; the command line prints it as one line, no traceback."""
 
 
 class InputError(BilrpError):

