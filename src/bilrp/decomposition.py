@@ -1,0 +1,232 @@
+"""Decomposition: one embedding taken apart into its regions' parts. It belongs to one input; keep it, pair it at will."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilrp import regions as regions_module
+from bilrp import store
+from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.errors import InputError, MismatchError
+from bilrp.progress import Progress, tracking
+from bilrp.propagate import Program, chunk_size, chunks, freeze, pull, push
+from bilrp.regions import Regions
+from bilrp.rewrite import simplify
+from bilrp.rulebooks import as_book, book_name, uniform
+from bilrp.similarity import projection
+from bilrp.tape import Tape, record
+
+MODES = ("auto", "push", "pull")
+SEED = 0  # of the random projection: the same for every input, or parts could not be paired
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
+
+    `origin` says what made it (encoder, weights, layer, rules, projection): only equal origins pair.
+    """
+
+    parts: Tensor
+    embedding: Tensor
+    regions: Regions
+    origin: Mapping[str, Any]
+    picture: np.ndarray | None = None
+    plan: Any = field(default=None, repr=False)
+
+    @property
+    def unattributed(self) -> Tensor:
+        """What biases, other constants and features outside every region contribute to each coordinate."""
+        return self.embedding - self.parts.sum(0)
+
+    def coarsen(self, spec: Any) -> Decomposition:
+        """The same parts summed over larger regions, each a union of the present ones."""
+        labels = self.regions.labels
+        coarse = regions_module.resolve(spec, torch.empty(1, *labels.shape, device=labels.device))
+        owner = torch.full((self.regions.count,), -2, device=labels.device)
+        inside = labels.flatten() >= 0
+        owner[labels.flatten()[inside]] = coarse.labels.flatten()[inside]
+        if bool((owner[labels.flatten()[inside]] != coarse.labels.flatten()[inside]).any()):
+            raise InputError(
+                "coarsen needs regions that are unions of the present ones; these cut through some"
+            )
+        sums = self.parts.new_zeros(coarse.count + 1, self.parts.shape[1])
+        return replace(self, parts=sums.index_add_(0, owner + 1, self.parts)[1:], regions=coarse)
+
+    def save(self, path: str | Path) -> Path:
+        """Write to .safetensors or .npz (never pickle), whole or not at all."""
+        return store.write(path, _tensors(self), {"kind": "decomposition", **_words(self)})
+
+    @staticmethod
+    def load(path: str | Path) -> Decomposition:
+        """Read what `save` wrote."""
+        tensors, words = store.read(path, kind="decomposition")
+        return from_parts(tensors, words)
+
+    def __repr__(self) -> str:
+        count, size = self.parts.shape
+        return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
+
+
+def decompose(
+    encoder: Any,
+    x: Any,
+    *,
+    regions: Any = None,
+    rules: Any = None,
+    project: int | None = None,
+    mode: str = "auto",
+    progress: bool = False,
+    layers: Sequence[int] | None = None,
+) -> Any:
+    """Take φ(x) apart: parts[I, m] is what region I contributes to coordinate m of the embedding.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    >>> found = decompose(net, torch.ones(1, 4), regions=regions_module.features())
+    >>> found.parts.shape
+    torch.Size([4, 3])
+    """
+    if mode not in MODES:
+        raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
+    encoder = as_encoder(encoder)
+    inputs = read_input(encoder, x)
+    with torch.no_grad():
+        tape = record(encoder.module, inputs)
+        if not bool(torch.isfinite(tape.result).all()):
+            raise InputError(
+                "the embedding has NaN or infinite values for this input: check the model and the input"
+            )
+        book = as_book(encoder.rules if rules is None else rules) if (rules or encoder.rules) else uniform()
+        partition = regions_module.resolve(encoder.regions if regions is None else regions, inputs)
+        program = freeze(simplify(tape), book)
+        weights = _projection(project, tape.result)
+        with tracking(progress) as bar:
+            parts = _compute(program, partition, weights, mode, bar)
+        embedding = tape.result.flatten()
+        embedding = embedding if weights is None else weights @ embedding
+        return Decomposition(
+            parts=parts,
+            embedding=embedding,
+            regions=partition,
+            origin=_origin(encoder, tape, book, project),
+            picture=picture_of(encoder, inputs),
+        )
+
+
+def _compute(
+    program: Program, partition: Regions, weights: Tensor | None, mode: str, bar: Progress
+) -> Tensor:
+    """parts [regions, h], by the cheaper direction."""
+    size = program.result.numel() if weights is None else weights.shape[0]
+    if mode == "auto":
+        mode = "push" if partition.count <= size else "pull"
+    if mode == "push":
+        return push_parts(program, partition, weights, bar)
+    return pull_parts(program, partition, weights, bar)
+
+
+def push_parts(program: Program, partition: Regions, weights: Tensor | None, bar: Progress) -> Tensor:
+    """One forward vector for each region."""
+    size = chunk_size(program)
+    bar.start("pushing regions", partition.count)
+    found = []
+    for chunk in chunks(partition.count, size, bar.advance):
+        out = push(program, partition.masks(chunk, program.x.dtype))[program.output].flatten(1)
+        found.append(out if weights is None else out @ weights.T)
+    return torch.cat(found)
+
+
+def pull_parts(program: Program, partition: Regions, weights: Tensor | None, bar: Progress) -> Tensor:
+    """One backward vector for each coordinate, pooled over regions."""
+    result = program.result
+    total = result.numel() if weights is None else weights.shape[0]
+    bar.start("pulling coordinates", total)
+    found = []
+    for chunk in chunks(total, chunk_size(program), bar.advance):
+        if weights is None:
+            index = torch.arange(total, device=result.device)[chunk]
+            seeds = result.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
+        else:
+            seeds = weights[chunk]
+        found.append(partition.pool(pull(program, seeds.reshape(-1, *result.shape))))
+    return torch.cat(found).T.contiguous()
+
+
+def picture_of(encoder: Encoder, x: Tensor) -> np.ndarray | None:
+    """The input as a picture (H, W, 3), as the encoder shows it; images without that are stretched to 0 … 255."""
+    if encoder.picture is not None:
+        return np.asarray(encoder.picture(x))
+    if x.dim() != 4 or x.shape[1] not in (1, 3):
+        return None
+    image = x[0].float().expand(3, -1, -1).permute(1, 2, 0)
+    low, high = image.min(), image.max()
+    return ((image - low) / (high - low).clamp(min=1e-12) * 255).round().byte().cpu().numpy()
+
+
+def check_pair(a: Decomposition, b: Decomposition) -> None:
+    """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
+    differing = [
+        f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
+        for key in sorted({*a.origin, *b.origin})
+        if a.origin.get(key) != b.origin.get(key)
+    ]
+    if differing:
+        raise MismatchError(
+            f"these two decompositions do not belong together: they differ in {', '.join(differing)}"
+        )
+    if a.embedding.shape != b.embedding.shape:
+        raise MismatchError(
+            f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
+            "of one size, or an encoder that pools"
+        )
+
+
+def from_parts(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
+    """Rebuild a decomposition from stored tensors and words."""
+    about = json.loads(words["regions"])
+    partition = Regions(
+        labels=tensors["labels"].long(),
+        count=about["count"],
+        kind=about["kind"],
+        boxes=tensors["boxes"].long() if "boxes" in tensors else None,
+        names=tuple(about["names"]) if about["names"] is not None else None,
+    )
+    picture = tensors["picture"].numpy() if "picture" in tensors else None
+    origin = json.loads(words["origin"])
+    return Decomposition(tensors["parts"], tensors["embedding"], partition, origin, picture)
+
+
+def _tensors(d: Decomposition) -> dict[str, Tensor]:
+    found = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
+    if d.regions.boxes is not None:
+        found["boxes"] = d.regions.boxes.int()
+    if d.picture is not None:
+        found["picture"] = torch.from_numpy(np.ascontiguousarray(d.picture))
+    return found
+
+
+def _words(d: Decomposition) -> dict[str, str]:
+    about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
+    return {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin))}
+
+
+def _projection(project: int | None, result: Tensor) -> Tensor | None:
+    return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
+
+
+def _origin(encoder: Encoder, tape: Tape, book: Any, project: int | None) -> dict[str, Any]:
+    return {
+        "encoder": encoder.name,
+        "weights": tape.fingerprint(),
+        "rules": book_name(book),
+        "projection": None if project is None else f"{project} (seed {SEED})",
+        "dtype": str(tape.result.dtype).removeprefix("torch."),
+    }

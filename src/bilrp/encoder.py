@@ -1,0 +1,94 @@
+"""Encoder: φ, a callable tensor → embedding, with how to read an item, its default rules and regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.errors import InputError
+from bilrp.tape import Tape
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """What `explain` needs to know about a model; anything but `module` may be left out.
+
+    `layers(tape, n)`, where given, finds the value of layer n on a tape, for `decompose(..., layers=[...])`.
+
+    >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
+    >>> encoder.name
+    'toy'
+    """
+
+    module: Callable[[Tensor], Tensor]
+    read: Callable[[Any], Tensor] | None = None
+    rules: Any = None
+    regions: Any = None
+    name: str = ""
+    picture: Callable[[Tensor], Any] | None = None
+    layers: Callable[[Tape, int], int] | None = None
+
+
+def as_encoder(given: Any) -> Encoder:
+    """Wrap a module or callable; an Encoder stays as it is."""
+    if isinstance(given, Encoder):
+        return given
+    if not callable(given):
+        raise InputError(f"an encoder is a callable tensor -> tensor, got {type(given).__name__}")
+    name = getattr(given, "__qualname__", None) or type(given).__qualname__
+    return Encoder(module=given, name=name)
+
+
+def read_input(encoder: Encoder, item: Any) -> Tensor:
+    """The item as a checked input tensor: floating point, finite, a batch of one, on the model's device."""
+    x = item
+    if not isinstance(item, Tensor):
+        if encoder.read is None:
+            raise InputError(
+                f"this encoder cannot read {type(item).__name__}: pass a tensor with a leading batch axis of 1, "
+                "or an Encoder with read="
+            )
+        x = encoder.read(item)
+    return check_input(x, encoder.module)
+
+
+def check_input(x: Tensor, module: Any = None) -> Tensor:
+    """Refuse inputs that would give a wrong number instead of an error."""
+    if not x.dtype.is_floating_point:
+        raise InputError(
+            f"the input has dtype {x.dtype}; relevance needs numbers to share: pass floats (for token ids, embed them "
+            "first and explain the model from inputs_embeds)"
+        )
+    if x.dim() < 2 or x.shape[0] != 1:
+        raise InputError(
+            f"the input has shape {tuple(x.shape)}; a leading batch axis of 1 is needed: explain one item at a time, "
+            "x[None] or x[i:i+1]"
+        )
+    if x.numel() == 0:
+        raise InputError(f"the input of shape {tuple(x.shape)} is empty")
+    if not bool(torch.isfinite(x).all()):
+        raise InputError(
+            f"the input has {int((~torch.isfinite(x)).sum())} NaN or infinite values: clean it first"
+        )
+    _same_device_and_dtype(x, module)
+    return x.detach()
+
+
+def _same_device_and_dtype(x: Tensor, module: Any) -> None:
+    if not isinstance(module, nn.Module):
+        return
+    for parameter in module.parameters():
+        if parameter.device != x.device:
+            raise InputError(
+                f"the model is on {parameter.device} and the input on {x.device}: move one, "
+                f"e.g. x.to('{parameter.device.type}')"
+            )
+        if parameter.dtype.is_floating_point and parameter.dtype != x.dtype:
+            raise InputError(
+                f"the model's parameters are {parameter.dtype} and the input {x.dtype}: convert one, e.g. model.to(x.dtype)"
+            )
+        return

@@ -1,0 +1,190 @@
+"""Explanation: one similarity, on pairs of regions, from two decompositions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bilrp import similarity as similarities
+from bilrp import store
+from bilrp.decomposition import Decomposition, _tensors, _words, check_pair, decompose, from_parts
+from bilrp.errors import InputError
+from bilrp.similarity import Similarity
+
+
+class Match(NamedTuple):
+    """A pair of regions and its relevance."""
+
+    a: int
+    b: int
+    relevance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """score = relevance.sum() + within.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
+
+    `within` is zero but for distances, where each side also owes something to itself.
+    """
+
+    a: Decomposition
+    b: Decomposition
+    score: float
+    relevance: Tensor
+    similarity: str = "dot"
+    within: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def explained(self) -> float:
+        """The part of the score that regions account for."""
+        inside = sum(float(w.sum()) for w in self.within) if self.within else 0.0
+        return float(self.relevance.sum()) + inside
+
+    @property
+    def unattributed(self) -> float:
+        """The part of the score that no pair of regions accounts for: biases, constants, uncovered features."""
+        return self.score - self.explained
+
+    def top(self, k: int = 10) -> list[Match]:
+        """The k strongest matches, strongest first."""
+        k = min(k, self.relevance.numel())
+        values, index = self.relevance.flatten().topk(k)
+        width = self.relevance.shape[1]
+        return [Match(int(i) // width, int(i) % width, float(v)) for v, i in zip(values, index, strict=True)]
+
+    def row(self, i: int) -> Tensor:
+        """What region i of a shares with each region of b."""
+        return self.relevance[i]
+
+    def column(self, j: int) -> Tensor:
+        """What region j of b shares with each region of a."""
+        return self.relevance[:, j]
+
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Relevance of each region of a, and of each region of b."""
+        return self.relevance.sum(1), self.relevance.sum(0)
+
+    def coarsen(self, regions: Any) -> Explanation:
+        """The same explanation on larger regions, (a spec, or one for each side): sums, so it conserves."""
+        spec_a, spec_b = _both(regions)
+        a, b = self.a.coarsen(spec_a), self.b.coarsen(spec_b)
+        by_a, by_b = _membership(self.a, a), _membership(self.b, b)
+        within = None
+        if self.within:
+            within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
+        return Explanation(a, b, self.score, by_a.T @ self.relevance @ by_b, self.similarity, within)
+
+    def plot(self, **options: Any) -> Any:
+        """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
+        from bilrp.render import figure
+
+        return figure.plot(self, **options)
+
+    def save(self, path: str | Path) -> Path:
+        """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html)."""
+        suffix = Path(path).suffix.lower()
+        if suffix == ".html":
+            from bilrp.render import page
+
+            return page.write(self, path)
+        if suffix in {".png", ".svg", ".pdf"}:
+            from bilrp.render import figure
+
+            return figure.write(self, path)
+        if suffix not in store.SUFFIXES:
+            known = ", ".join((*store.SUFFIXES, ".png", ".svg", ".pdf", ".html"))
+            raise InputError(f"cannot save an explanation as '{suffix or path}': use one of {known}")
+        return store.write(path, *_stored(self))
+
+    @staticmethod
+    def load(path: str | Path) -> Explanation:
+        """Read what `save` wrote as .npz or .safetensors."""
+        tensors, words = store.read(path, kind="explanation")
+        sides = [
+            from_parts(
+                {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
+                {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
+            )
+            for side in "ab"
+        ]
+        within = (tensors["within.a"], tensors["within.b"]) if "within.a" in tensors else None
+        score = float.fromhex(words["score"])
+        return Explanation(sides[0], sides[1], score, tensors["relevance"], words["similarity"], within)
+
+    def _repr_html_(self) -> str:
+        from bilrp.render import page
+
+        return page.embed(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Explanation({self.similarity} = {self.score:.6g}, {self.relevance.shape[0]} × {self.relevance.shape[1]} "
+            f"regions, unattributed {self.unattributed:.3g})"
+        )
+
+
+def explain(
+    encoder: Any,
+    a: Any,
+    b: Any,
+    *,
+    similarity: str | Similarity = "dot",
+    regions: Any = None,
+    rules: Any = None,
+    project: int | None = None,
+    mode: str = "auto",
+    progress: bool = False,
+) -> Explanation:
+    """Which parts of a and b make the encoder call them similar?
+
+    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
+    >>> found = explain(net, torch.rand(1, 4), torch.rand(1, 4))
+    >>> abs(found.unattributed) < 1e-5
+    True
+    """
+    wanted = similarities.resolve(similarity)
+    spec_a, spec_b = _both(regions)
+    options = {"rules": rules, "project": project, "mode": mode, "progress": progress}
+    left = decompose(encoder, a, regions=spec_a, **options)
+    right = decompose(encoder, b, regions=spec_b, **options)
+    return pair(left, right, similarity=wanted)
+
+
+def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "dot") -> Explanation:
+    """Explain the similarity of two stored decompositions: one small matrix product."""
+    check_pair(a, b)
+    wanted = similarities.resolve(similarity)
+    score = wanted.score(a.embedding, b.embedding)
+    relevance = wanted.relevance(a.parts, b.parts, a.embedding, b.embedding)
+    within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
+    return Explanation(a, b, score, relevance, wanted.name, within)
+
+
+def _both(regions: Any) -> tuple[Any, Any]:
+    return regions if isinstance(regions, tuple) and len(regions) == 2 else (regions, regions)
+
+
+def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
+    """0/1 matrix [fine regions, coarse regions]."""
+    members = torch.zeros(fine.regions.count, coarse.regions.count, dtype=fine.parts.dtype)
+    small, large = fine.regions.labels.flatten(), coarse.regions.labels.flatten()
+    inside = (small >= 0) & (large >= 0)
+    members[small[inside], large[inside]] = 1
+    return members
+
+
+def _stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors = {"relevance": e.relevance}
+    words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
+    for side, d in (("a", e.a), ("b", e.b)):
+        tensors |= {f"{side}.{name}": t for name, t in _tensors(d).items()}
+        words |= {f"{side}.{name}": text for name, text in _words(d).items()}
+    if e.within:
+        tensors |= {"within.a": e.within[0], "within.b": e.within[1]}
+    return tensors, words

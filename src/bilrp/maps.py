@@ -1,0 +1,269 @@
+"""Frozen steps: linear maps that can be pushed forward and pulled back, for many vectors at once.
+
+Every map acts on tangents of shape (K, *value.shape): K regions when pushing, K coordinates when pulling.
+`slots` says which of the step's live inputs the map depends on; the others were frozen by the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Map(Protocol):
+    """A step frozen at one input: the linear map J, as push (J s) and pull (Jᵀ c)."""
+
+    @property
+    def slots(self) -> tuple[int, ...]: ...
+
+    @property
+    def on_mask(self) -> bool: ...
+
+    def push(self, *tangents: Tensor) -> Tensor: ...
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """J = diag(factor): gates, activations, norms. (A factor of shape () is a number.)"""
+
+    factor: Tensor
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return tangents[0] * self.factor
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return (cotangent * self.factor,)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """J is the derivative of `function`, which is affine in its tensors: reshapes, sums, shifts, products.
+
+    `at` holds one tensor of the right shape for each slot; J does not depend on their values.
+    """
+
+    function: Callable[..., Tensor]
+    at: tuple[Tensor, ...]
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        zero = self.function(*(torch.zeros_like(t) for t in self.at))
+        out = torch.vmap(self.function)(*tangents)
+        return out - zero if bool(zero.any()) else out
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        _, back = torch.func.vjp(self.function, *(torch.zeros_like(t) for t in self.at))
+        return torch.vmap(back)(cotangent)
+
+
+@dataclass(frozen=True, eq=False)
+class Jacobian:
+    """J is the true derivative of `function` at `at`: gradient propagation, for Hessian×Product."""
+
+    function: Callable[..., Tensor]
+    at: tuple[Tensor, ...]
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        def directional(*t: Tensor) -> Tensor:
+            return torch.func.jvp(self.function, self.at, t)[1]
+
+        return torch.vmap(directional)(*tangents)
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        _, back = torch.func.vjp(self.function, *self.at)
+        return torch.vmap(back)(cotangent)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The operator x ↦ x Wᵀ of a linear layer."""
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        return c @ weight
+
+    def bias(self, bias: Tensor) -> Tensor:
+        return bias
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The operator x ↦ W * x of a convolution or transposed convolution, over any leading axes."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.stride)
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        lead, flat = x.shape[: -self.rank - 1], x.reshape(-1, *x.shape[-self.rank - 1 :])
+        out = torch.ops.aten.convolution(flat, weight, None, *self._settings())
+        return out.reshape(*lead, *out.shape[1:])
+
+    def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        lead, flat = c.shape[: -self.rank - 1], c.reshape(-1, *c.shape[-self.rank - 1 :])
+        shape = like.shape[-self.rank - 1 :]
+        if self._is_correlation(weight):
+            # A stride-1 transposed convolution runs faster as a plain convolution with flipped weights.
+            flipped = weight.flip(tuple(range(2, weight.dim()))).transpose(0, 1)
+            pads = [
+                d * (k - 1) - p for d, k, p in zip(self.dilation, weight.shape[2:], self.padding, strict=True)
+            ]
+            zero = [0] * self.rank
+            out = torch.ops.aten.convolution(
+                flat, flipped, None, self.stride, pads, self.dilation, False, zero, 1
+            )
+        else:
+            blank = flat.new_empty(1).expand(flat.shape[0], *shape)
+            out = torch.ops.aten.convolution_backward(
+                flat, blank, weight, None, *self._settings(), [True, False, False]
+            )[0]
+        return out.reshape(*lead, *shape)
+
+    def bias(self, bias: Tensor) -> Tensor:
+        return bias.reshape(-1, *[1] * self.rank)
+
+    def _is_correlation(self, weight: Tensor) -> bool:
+        room = all(
+            p <= d * (k - 1) for p, d, k in zip(self.padding, self.dilation, weight.shape[2:], strict=True)
+        )
+        return not self.transposed and self.groups == 1 and set(self.stride) == {1} and room
+
+    def _settings(self):
+        output_padding = self.output_padding or (0,) * self.rank
+        return (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """diag(after) · A_weight · diag(before): one summand of a frozen weighted step; None is the identity."""
+
+    weight: Tensor
+    before: Tensor | None = None
+    after: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """J = Σ_t diag(after_t) A_{w_t} diag(before_t): a linear or convolution step under any LRP rule.
+
+    With `on_mask` the map acts on a region's 0/1 mask instead of its values (z^B, flat, w²).
+    """
+
+    operator: Dense | Convolution
+    terms: tuple[Term, ...]
+    at: Tensor
+    on_mask: bool = False
+    slots: tuple[int, ...] = (0,)
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        out: Tensor | None = None
+        for group in self._by_after():
+            part = sum_of(self.operator.apply(times(tangents[0], t.before), t.weight) for t in group)
+            part = times_(part, group[0].after)
+            out = part if out is None else out.add_(part)
+        assert out is not None
+        return out
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        pulled = (
+            times_(self.operator.transpose(times(cotangent, t.after), t.weight, self.at), t.before)
+            for t in self.terms
+        )
+        return (sum_of(pulled),)
+
+    def gated(self, gate: Tensor | None) -> Weighted:
+        """The same map followed by a 0/1 gate."""
+        if gate is None:
+            return self
+        terms = tuple(
+            replace(t, after=gate if t.after is None else torch.where(gate > 0, t.after, 0))
+            for t in self.terms
+        )
+        return replace(self, terms=terms)
+
+    def _by_after(self) -> list[list[Term]]:
+        groups: list[list[Term]] = []
+        for term in self.terms:
+            if groups and groups[-1][0].after is term.after:
+                groups[-1].append(term)
+            else:
+                groups.append([term])
+        return groups
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Max-pooling frozen to its winners: out = Σ_o share_o ⊙ x[offset o of each window]; ties share equally."""
+
+    shares: Tensor  # (offsets, *out shape)
+    offsets: tuple[tuple[int, ...], ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]  # zeros needed before and after, for each axis
+    at: Tensor
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        padded = self._pad(tangents[0])
+        out = self._window(padded, 0) * self.shares[0]
+        for o in range(1, len(self.offsets)):
+            out.addcmul_(self._window(padded, o), self.shares[o])
+        return out
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        shape = self.at.shape[-len(self.stride) :]
+        grown = [size + sum(pad) for size, pad in zip(shape, self.padding, strict=True)]
+        padded = cotangent.new_zeros(*cotangent.shape[: -len(self.stride)], *grown)
+        for o in range(len(self.offsets)):
+            self._window(padded, o).addcmul_(cotangent, self.shares[o])
+        inner = tuple(slice(pad[0], pad[0] + size) for size, pad in zip(shape, self.padding, strict=True))
+        return (padded[(..., *inner)],)
+
+    def _pad(self, x: Tensor) -> Tensor:
+        flat = [p for pad in reversed(self.padding) for p in pad]
+        return F.pad(x, flat) if any(flat) else x
+
+    def _window(self, padded: Tensor, o: int) -> Tensor:
+        sizes = self.shares.shape[-len(self.stride) :]
+        cut = tuple(
+            slice(start, start + (size - 1) * step + 1, step)
+            for start, size, step in zip(self.offsets[o], sizes, self.stride, strict=True)
+        )
+        return padded[(..., *cut)]
+
+
+def times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def times_(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x.mul_(factor)
+
+
+def sum_of(tensors) -> Tensor:
+    total: Tensor | None = None
+    for t in tensors:
+        total = t if total is None else total.add_(t)
+    assert total is not None
+    return total

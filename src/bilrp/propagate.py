@@ -1,0 +1,160 @@
+"""push and pull: send many vectors through a frozen tape, forward or backward, in chunks under a memory budget.
+
+push   s_out = J s_in    one vector for each region, starting from x ⊙ 1[i ∈ I]
+pull   c_in  = Jᵀ c_out  one vector for each coordinate of the embedding; relevance R = x ⊙ c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bilrp.errors import RuleError
+from bilrp.maps import Linear, Map, Scale
+from bilrp.rulebooks import RuleBook, book_name
+from bilrp.rules import STRUCTURAL
+from bilrp.tape import ARITHMETIC, Step, Tape
+
+# A value travels as the tangent of its numbers ("value") or, for rules of the first layer (z^B, flat, w²), as the
+# 0/1 mask of the region itself ("mask").
+Key = tuple[int, str]
+BUDGET = 512 * 2**20  # bytes of tangents alive at once
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One frozen step in its place: from which values, through which map, to which value."""
+
+    step: Step
+    map: Map
+    rule: str
+    sources: tuple[Key, ...]
+    target: Key
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A frozen tape: links in order, from the input's keys to the output's."""
+
+    x: Tensor
+    links: tuple[Link, ...]
+    output: Key
+    result: Tensor
+
+    @property
+    def input(self) -> int:
+        return 0
+
+
+def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
+    """Apply the rule book to every step that the output still depends on once the rules have frozen what they freeze.
+
+    A step that is only reached through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
+    """
+    output = tape.output if output is None else output
+    needed: set[Key] = {(output, "value")}
+    links: list[Link] = []
+    result = tape.result if output == tape.output else None
+    for step in reversed(tape.steps):
+        if step.output == output and result is None:
+            result = step.result if step.gate is None else step.result * step.gate
+        for kind in ("value", "mask"):
+            if (step.output, kind) in needed:
+                link = _frozen_link(step, book) if kind == "value" else _mask_link(step)
+                links.append(link)
+                needed.update(link.sources)
+    assert result is not None
+    return Program(x=tape.x, links=tuple(reversed(links)), output=(output, "value"), result=result)
+
+
+def _frozen_link(step: Step, book: RuleBook) -> Link:
+    rule = book(step)
+    if rule is None:
+        raise RuleError(missing_rule(step, book))
+    frozen = rule(step)
+    kind = "mask" if frozen.on_mask else "value"
+    sources = tuple((step.inputs[slot], kind) for slot in frozen.slots)
+    return Link(step, frozen, rule.name, sources, (step.output, "value"))
+
+
+def _mask_link(step: Step) -> Link:
+    """How a region's mask passes a step on its way to a first-layer rule."""
+    sources = tuple((value, "mask") for value in step.inputs)
+    same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
+    if step.op in ARITHMETIC and same_shape:
+        return Link(
+            step, Scale(torch.ones((), dtype=step.result.dtype)), "mask", sources, (step.output, "mask")
+        )
+    if step.op in STRUCTURAL:
+        slots = tuple(range(len(step.inputs)))
+        return Link(step, Linear(step.run, step.values, slots), "mask", sources, (step.output, "mask"))
+    raise RuleError(
+        f"z^B, flat and w² are rules for the first layer, on the input itself, but {step.describe()} comes before: "
+        "use gamma, epsilon or zero there"
+    )
+
+
+def missing_rule(step: Step, book: RuleBook) -> str:
+    """One line: which step, which shapes, and the call that fixes it."""
+    way_out = (
+        f"the two live factors come from {' and '.join(step.sources)}; say which one to freeze: rules=first_match"
+        f"(('{step.name}', bilrp.rules.product(freeze=1)), otherwise=...)"
+        if len(step.inputs) == 2
+        else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
+    )
+    return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"
+
+
+def push(program: Program, masks: Tensor, outputs: Iterable[Key] | None = None) -> dict[Key, Tensor]:
+    """Push regions, given as 0/1 masks (K, *x.shape), to the output (and to other values asked for)."""
+    wanted = {program.output} if outputs is None else set(outputs)
+    alive: dict[Key, Tensor] = {(0, "value"): program.x * masks, (0, "mask"): masks}
+    last = {source: i for i, link in enumerate(program.links) for source in link.sources}
+    for i, link in enumerate(program.links):
+        alive[link.target] = link.map.push(*(alive[s] for s in link.sources))
+        for source in set(link.sources):
+            if last[source] == i and source not in wanted:
+                del alive[source]
+    return {key: alive[key] for key in wanted}
+
+
+def pull(program: Program, cotangents: Tensor) -> Tensor:
+    """Pull coordinates, given as (K, *embedding.shape), back to the input's relevance R = x ⊙ c (+ what masks own)."""
+    back = pull_to(program, cotangents)
+    zero = cotangents.new_zeros(1, *program.x.shape)
+    relevance = program.x * back.get((0, "value"), zero)
+    return relevance + back[0, "mask"] if (0, "mask") in back else relevance
+
+
+def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
+    """Pull coordinates back through all links; what is left are the cotangents of the program's inputs."""
+    alive: dict[Key, Tensor] = {program.output: cotangents}
+    for link in reversed(program.links):
+        cotangent = alive.pop(link.target, None)
+        if cotangent is None:
+            continue
+        for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
+            alive[source] = alive[source] + part if source in alive else part
+    return alive
+
+
+def chunk_size(program: Program, budget: int = BUDGET) -> int:
+    """How many vectors fit the budget at once: the widest link holds its input, its output and a copy of each."""
+    item = program.x.element_size()
+    widest = max(
+        (sum(v.numel() for v in link.step.values) + link.step.result.numel() for link in program.links),
+        default=program.x.numel(),
+    )
+    return max(1, int(budget // (2 * item * max(1, widest))))
+
+
+def chunks(total: int, size: int, advance: Callable[[int], None] | None = None) -> Iterator[slice]:
+    """Slices of at most `size`, reporting progress after each."""
+    for start in range(0, total, size):
+        stop = min(total, start + size)
+        yield slice(start, stop)
+        if advance:
+            advance(stop - start)

@@ -1,0 +1,145 @@
+"""Rule books: which rule for which step. A rule book is a plain function step → rule (None: no rule).
+
+>>> book = first_match(("classifier*", rules.epsilon(1e-4)), ("conv2d", rules.gamma(0.1)), otherwise=uniform(0.0))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from bilrp import rules
+from bilrp.rules import Rule
+from bilrp.tape import Step
+
+RuleBook = Callable[[Step], Rule | None]
+Condition = str | Callable[[Step], bool]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+IMAGENET_LOW = tuple(round((0 - m) / s, 6) for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True))
+IMAGENET_HIGH = tuple(round((1 - m) / s, 6) for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True))
+
+
+@dataclass(frozen=True)
+class Book:
+    """A rule book with a name, so that a decomposition can say which rules made it."""
+
+    name: str
+    choose: RuleBook
+
+    def __call__(self, step: Step) -> Rule | None:
+        return self.choose(step)
+
+
+def uniform(gamma: float = 0.25) -> Book:
+    """LRP-γ with one γ for every weighted step; everything else by its natural rule. γ = 0 is LRP-0.
+
+    >>> uniform(0.09).name
+    'uniform(0.09)'
+    """
+    weighted = rules.zero() if gamma == 0 else rules.gamma(gamma)
+    return Book(f"uniform({gamma:g})", lambda step: weighted if is_weighted(step) else rules.natural(step))
+
+
+def hessian_product() -> Book:
+    """True gradients everywhere: parts are gradient × input, and a pair is the Hessian×Product baseline."""
+
+    def choose(step: Step) -> Rule | None:
+        if is_weighted(step):
+            return rules.zero()
+        straight = step.op == "relu" or step.op in rules.SELECTIONS or step.op in rules.STRUCTURAL
+        natural = rules.natural(step)
+        return natural if straight or (natural and natural.name == "linear") else rules.jacobian()
+
+    return Book("hessian_product", choose)
+
+
+def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = IMAGENET_HIGH) -> Book:
+    """The paper's rules for VGG-16: γ by 1-based layer (2–10: .5, 11–17: .25, 18–24: .1, 25–31: 0), z^B first.
+
+    A step's layer is one more than the last number in its name: features.10 is layer 11. `low` and `high` are the
+    bounds of a normalised pixel, one for each channel.
+    """
+    first = rules.zbox(low, high)
+
+    def choose(step: Step) -> Rule | None:
+        if not is_weighted(step):
+            return rules.natural(step)
+        layer = layer_of(step)
+        if layer is None:
+            return rules.zero()
+        return first if layer == 1 else rules.gamma(paper_gamma(layer))
+
+    return Book("paper_vgg", choose)
+
+
+def paper_gamma(layer: int) -> float:
+    """γ of a VGG-16 layer, numbered from 1 as in the paper.
+
+    >>> [paper_gamma(n) for n in (2, 10, 11, 17, 18, 24, 25, 31)]
+    [0.5, 0.5, 0.25, 0.25, 0.1, 0.1, 0.0, 0.0]
+    """
+    return 0.5 if layer <= 10 else 0.25 if layer <= 17 else 0.1 if layer <= 24 else 0.0
+
+
+def layer_of(step: Step) -> int | None:
+    """The 1-based position of a step's module in its sequence, from its name."""
+    numbers = re.findall(r"\d+", step.name)
+    return int(numbers[-1]) + 1 if numbers else None
+
+
+def resnet(gamma: float = 0.25) -> Book:
+    """Residual networks: γ on convolutions (batch norm is folded into them), LRP-0 on linear heads."""
+    convolution = rules.gamma(gamma)
+
+    def choose(step: Step) -> Rule | None:
+        if step.op in rules.CONVOLUTIONS and is_weighted(step):
+            return convolution
+        return rules.zero() if is_weighted(step) else rules.natural(step)
+
+    return Book(f"resnet({gamma:g})", choose)
+
+
+def transformer(gamma: float = 0.0) -> Book:
+    """Transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
+    book = uniform(gamma)
+    return Book(f"transformer({gamma:g})", book.choose)
+
+
+def first_match(*entries: tuple[Condition, Rule], otherwise: RuleBook) -> Book:
+    """Extend a rule book: the first entry whose condition fits decides, else `otherwise`.
+
+    A condition is a pattern for the step's name or operation ('features.0', 'layer4.*', 'softmax') or a function.
+    """
+
+    def choose(step: Step) -> Rule | None:
+        return next((rule for condition, rule in entries if _fits(condition, step)), None) or otherwise(step)
+
+    listed = ", ".join(f"{c if isinstance(c, str) else c.__name__}: {r.name}" for c, r in entries)
+    return Book(f"first_match({listed}, otherwise: {book_name(otherwise)})", choose)
+
+
+def is_weighted(step: Step) -> bool:
+    """True for linear and convolution steps with constant weights."""
+    return rules.weights_of(step) is not None
+
+
+def book_name(book: RuleBook) -> str:
+    """What a decomposition's origin calls its rules."""
+    return getattr(book, "name", None) or getattr(book, "__qualname__", type(book).__qualname__)
+
+
+def as_book(given: Rule | RuleBook) -> RuleBook:
+    """A single rule stands for: this rule on weighted steps, natural rules elsewhere."""
+    if not isinstance(given, Rule):
+        return given
+    return Book(given.name, lambda step: given if is_weighted(step) else rules.natural(step))
+
+
+def _fits(condition: Condition, step: Step) -> bool:
+    if callable(condition):
+        return condition(step)
+    return fnmatchcase(step.name, condition) or fnmatchcase(step.op, condition)

@@ -1,0 +1,130 @@
+"""Similarities as bilinear forms on parts: each gives a score and a pair relevance that sums to it (up to what is unattributed).
+
+>>> import torch
+>>> dot().score(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+11.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bilrp.errors import InputError, MismatchError
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """y(φ, φ') and its pair relevance; `within`, where given, adds what each side owes to itself (distances)."""
+
+    name: str
+    score_of: Callable[[Tensor, Tensor], Tensor]
+    weigh: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], Tensor]]
+    within: bool = False
+
+    def score(self, a: Tensor, b: Tensor) -> float:
+        """y for two embeddings."""
+        return float(self.score_of(a, b))
+
+    def relevance(self, parts_a: Tensor, parts_b: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """R[I, I'] from the parts of two inputs with embeddings a and b."""
+        return self.weigh(a, b)(parts_a, parts_b)
+
+
+def dot() -> Similarity:
+    """y = ⟨φ, φ'⟩, R = P P'ᵀ."""
+    return Similarity("dot", torch.dot, lambda a, b: _product)
+
+
+def cosine() -> Similarity:
+    """y = ⟨φ, φ'⟩ / (‖φ‖‖φ'‖), R = P P'ᵀ / (‖φ‖‖φ'‖)."""
+
+    def scale(a: Tensor, b: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
+        if float(norms) == 0:
+            raise InputError(
+                "cosine needs non-zero embeddings, and one of these is zero: use similarity='dot'"
+            )
+        return norms
+
+    return Similarity(
+        "cosine",
+        lambda a, b: torch.dot(a, b) / scale(a, b),
+        lambda a, b: lambda p, q: _product(p, q) / scale(a, b),
+    )
+
+
+def bilinear(matrix: Tensor, name: str = "bilinear") -> Similarity:
+    """y = φᵀ M φ', R = P M P'ᵀ: whitening, Mahalanobis, a learned head."""
+    if matrix.dim() != 2:
+        raise InputError(f"bilinear needs a matrix, got shape {tuple(matrix.shape)}")
+
+    def fitting(a: Tensor, b: Tensor) -> Tensor:
+        if matrix.shape != (a.shape[0], b.shape[0]):
+            raise MismatchError(
+                f"the matrix is {tuple(matrix.shape)}, the embeddings have {a.shape[0]} and {b.shape[0]} coordinates"
+            )
+        return matrix.to(a)
+
+    return Similarity(
+        name, lambda a, b: a @ fitting(a, b) @ b, lambda a, b: lambda p, q: p @ fitting(a, b) @ q.T
+    )
+
+
+def projected(dimensions: int, seed: int = 0) -> Similarity:
+    """y = ⟨Wφ, Wφ'⟩ with W random: an unbiased estimate of dot from parts that were kept exact."""
+
+    def score_of(a: Tensor, b: Tensor) -> Tensor:
+        w = projection(dimensions, a.shape[0], seed=seed, like=a)
+        return torch.dot(w @ a, w @ b)
+
+    def weigh(a: Tensor, b: Tensor):
+        w = projection(dimensions, a.shape[0], seed=seed, like=a)
+        return lambda p, q: (p @ w.T) @ (q @ w.T).T
+
+    return Similarity(f"projected({dimensions}, seed={seed})", score_of, weigh)
+
+
+def squared_distance() -> Similarity:
+    """y = ‖φ − φ'‖², R = −2 P P'ᵀ across, P Pᵀ and P' P'ᵀ within each side."""
+    return Similarity(
+        "squared_distance",
+        lambda a, b: (a - b).square().sum(),
+        lambda a, b: lambda p, q: -2 * _product(p, q),
+        within=True,
+    )
+
+
+def projection(dimensions: int, size: int, *, seed: int = 0, like: Tensor) -> Tensor:
+    """W (dimensions × size) with entries N(0, 1/dimensions), the same for the same seed on every device.
+
+    >>> projection(2, 3, like=torch.zeros(1)).shape
+    torch.Size([2, 3])
+    """
+    if dimensions < 1:
+        raise InputError(f"a projection needs at least one dimension, got {dimensions}")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(dimensions, size, generator=generator, dtype=torch.float64)
+    return (drawn / dimensions**0.5).to(like)
+
+
+NAMED = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance}
+
+
+def resolve(given: str | Similarity | Any) -> Similarity:
+    """A similarity by name, or as it is."""
+    if isinstance(given, Similarity):
+        return given
+    if given not in NAMED:
+        raise InputError(
+            f"unknown similarity {given!r}: use one of {', '.join(NAMED)}, or bilrp.similarity.bilinear(M)"
+        )
+    return NAMED[given]()
+
+
+def _product(p: Tensor, q: Tensor) -> Tensor:
+    return p @ q.T
