@@ -59,10 +59,12 @@ def picture(tensor: Tensor, *, mean: Sequence[float] = MEAN, std: Sequence[float
     return ((pixels * spread + middle) * 255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
-def bounds(*, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> tuple[Tensor, Tensor]:
-    """What black and white become, (1, 3, 1, 1) each: the pixel bounds l ≤ x ≤ h of the z^B rule."""
-    middle, spread = torch.tensor(mean).view(1, 3, 1, 1), torch.tensor(std).view(1, 3, 1, 1)
-    return (0 - middle) / spread, (1 - middle) / spread
+def bounds(
+    *, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What black and white become in each channel: the pixel bounds l ≤ x ≤ h of the z^B rule."""
+    channels = list(zip(mean, std, strict=True))
+    return tuple((0 - m) / s for m, s in channels), tuple((1 - m) / s for m, s in channels)
 
 
 def opened(item: Any, *, most_pixels: int = MOST_PIXELS) -> Image:

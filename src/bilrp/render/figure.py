@@ -1,0 +1,327 @@
+"""The paper's picture with matplotlib: two images, red and blue arcs between them, and marginal heat maps.
+
+No pyplot, so no global state: each call makes its own figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from bilrp import files
+from bilrp.errors import InputError
+from bilrp.render import links as algorithm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+FAINTEST = 1 / 255
+INK = "#222222"
+SOFT = "#6b6b6b"
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours for what raises and what lowers the similarity; `dashed` tells them apart without colour."""
+
+    positive: str
+    negative: str
+    dashed: bool = False
+
+
+PALETTES = {
+    "paper": Palette("#d7191c", "#2166d1"),
+    # vermilion and blue of Okabe and Ito's set, told apart under colour blindness; dashes for grey print
+    "safe": Palette("#d55e00", "#0072b2", dashed=True),
+}
+
+
+def palette(name: str) -> Palette:
+    """A palette by name: "paper" (red and blue) or "safe" (vermilion and blue, negative links dashed)."""
+    if name not in PALETTES:
+        raise InputError(f"no palette {name!r}; there are {', '.join(PALETTES)}")
+    return PALETTES[name]
+
+
+def figure(
+    explanation: Any,
+    *,
+    style: str | algorithm.Style = "auto",
+    colours: str = "paper",
+    heat: bool = True,
+    title: str | None = None,
+    names: tuple[str, str] | None = None,
+) -> Figure:
+    """The explanation as a matplotlib figure; a matrix of region names where there are no pictures.
+
+    >>> figure(explanation, style="pascal_voc").savefig("why.png")
+    """
+    if not _has_pictures(explanation):
+        return matrix(explanation, colours=colours, title=title)
+    chosen = palette(colours)
+    a, b = explanation.a, explanation.b
+    made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
+    canvas, top, bottom = _layout(a.picture.shape, b.picture.shape, heat=heat)
+    arcs(top, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen)
+    if bottom is not None:
+        marginals(bottom, explanation, chosen)
+    _words(canvas, explanation, chosen, title=title, names=names, heat=heat)
+    return canvas
+
+
+def save(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
+    """Draw and write a .png, .svg or .pdf, whole or not at all."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
+    drawn = figure(explanation, **options)
+    with files.whole(path) as temporary:
+        write(drawn, temporary, dpi=dpi)
+    return path
+
+
+def write(drawn: Figure, path: Path, *, dpi: int = 200) -> None:
+    """Save without a date or a version inside, so that the same numbers give the same bytes."""
+    import matplotlib
+
+    kind = path.suffix.lower().lstrip(".")
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    with matplotlib.rc_context({"svg.hashsalt": "bilrp", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        drawn.savefig(path, dpi=dpi, metadata=metadata)
+
+
+def arcs(
+    axes: Axes,
+    pictures: tuple[np.ndarray, np.ndarray],
+    boxes: tuple[Tensor, Tensor],
+    made: algorithm.Links,
+    chosen: Palette,
+    *,
+    gap: float = 0.30,
+) -> None:
+    """Two images side by side in one axes, and every link as an arc between the middles of its regions."""
+    from matplotlib.collections import PathCollection
+    from matplotlib.colors import to_rgba
+
+    left, right = pictures
+    tall = max(left.shape[0], right.shape[0])
+    shift = left.shape[1] + gap * tall
+    lower = (tall - left.shape[0]) / 2, (tall - right.shape[0]) / 2
+    for image, x, y in ((left, 0.0, lower[0]), (right, shift, lower[1])):
+        extent = (x, x + image.shape[1], y + image.shape[0], y)
+        axes.imshow(_soft(image), extent=extent, interpolation="lanczos", zorder=0)
+    start = middles(boxes[0])[made.rows.numpy()] + [0.0, lower[0]]
+    stop = middles(boxes[1])[made.columns.numpy()] + [shift, lower[1]]
+    alpha, positive = made.opacity.numpy(), made.value.numpy() > 0
+    colours = np.where(positive[:, None], to_rgba(chosen.positive), to_rgba(chosen.negative))
+    colours[:, 3] = alpha
+    dashes = [(0, (3, 1.6)) if chosen.dashed and not sign else "solid" for sign in positive]
+    paths = [_arc(p, q, _lift(p, q, tall)) for p, q in zip(start, stop, strict=True)]
+    lines = PathCollection(
+        paths,
+        edgecolors=colours,
+        facecolors="none",
+        linewidths=1.5,
+        linestyles=dashes or "solid",
+        capstyle="round",
+    )
+    axes.add_collection(lines)
+    for points in (start, stop):
+        axes.scatter(*points.T, s=9, c=colours, linewidths=0, zorder=3)
+    axes.set(xlim=(-0.5, shift + right.shape[1] + 0.5), ylim=(tall + 0.5, -0.06 * tall), aspect="equal")
+    axes.set_axis_off()
+
+
+def marginals(axes: Sequence[Axes], explanation: Any, chosen: Palette) -> None:
+    """Each region's share on its own image: row sums on a, column sums on b, one scale for both."""
+    relevance = explanation.relevance.detach().cpu().double()
+    sides = (explanation.a, relevance.sum(1)), (explanation.b, relevance.sum(0))
+    largest = max(float(values.abs().max()) for _, values in sides) or 1.0
+    for place, (side, values) in zip(axes, sides, strict=True):
+        place.imshow(overlay(side.picture, side.regions.boxes, values.numpy() / largest, chosen))
+        place.set_axis_off()
+
+
+def overlay(picture: np.ndarray, boxes: Tensor, values: np.ndarray, chosen: Palette) -> np.ndarray:
+    """The picture in grey, each region tinted by its value in [−1, 1]."""
+    from matplotlib.colors import to_rgb
+
+    grey = picture.astype(np.float64) @ [0.299, 0.587, 0.114] / 255
+    base = np.repeat((0.35 + 0.65 * grey)[..., None], 3, axis=2)
+    weight = np.zeros(grey.shape)
+    for (top, left, bottom, right), value in zip(boxes.tolist(), values, strict=True):
+        weight[top:bottom, left:right] = value
+    tint = np.where(weight[..., None] > 0, to_rgb(chosen.positive), to_rgb(chosen.negative))
+    strength = 0.85 * np.abs(weight)[..., None] ** 0.75
+    return base * (1 - strength) + tint * strength
+
+
+def matrix(explanation: Any, *, colours: str = "paper", title: str | None = None) -> Figure:
+    """Relevance as a table of coloured cells: for inputs that are no pictures (tokens, features)."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    chosen = palette(colours)
+    values = explanation.relevance.detach().cpu().double().numpy()
+    rows, columns = (
+        _names(side.regions, n) for side, n in zip((explanation.a, explanation.b), values.shape, strict=True)
+    )
+    width, height = (min(14, max(3.2, 1.8 + 0.32 * n)) for n in reversed(values.shape))
+    drawn = _blank((width, height + 0.8))
+    axes = drawn.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))
+    colourmap = LinearSegmentedColormap.from_list("bilrp", [chosen.negative, "#ffffff", chosen.positive])
+    largest = float(np.abs(values).max()) or 1.0
+    axes.imshow(values, cmap=colourmap, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+    for axis, names in ((axes.yaxis, rows), (axes.xaxis, columns)):
+        step = max(1, len(names) // 40)
+        axis.set_ticks(range(0, len(names), step), labels=names[::step])
+    axes.xaxis.tick_top()
+    axes.tick_params(axis="x", rotation=60, length=0, labelsize=8)
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    for edge in axes.spines.values():
+        edge.set_visible(False)
+    heading = title or "Which parts match?"
+    drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=INK)
+    drawn.text(0.02, 0.16 / (height + 0.8), account(explanation), size=8.5, color=SOFT, va="bottom")
+    return drawn
+
+
+def middles(boxes: Tensor) -> np.ndarray:
+    """The middle (x, y) of each box (top, left, bottom, right)."""
+    top, left, bottom, right = boxes.double().cpu().numpy().T
+    return np.stack([(left + right) / 2, (top + bottom) / 2], axis=1)
+
+
+def account(explanation: Any) -> str:
+    """One line that adds up: score = explained + unattributed.
+
+    >>> account(explanation)
+    'dot 812.4 = 790.1 explained by pairs of regions (97 %) + 22.3 unattributed (3 %)'
+    """
+    score, rest = float(explanation.score), float(explanation.unattributed)
+    explained = score - rest
+    share = "" if score == 0 else f" ({explained / score:.0%})".replace("%", " %")
+    left = "" if score == 0 else f" ({rest / score:.0%})".replace("%", " %")
+    parts = f"{amount(explained)} explained by pairs of regions{share} + {amount(rest)} unattributed{left}"
+    return f"{explanation.similarity} {amount(score)} = {parts}"
+
+
+def amount(value: float) -> str:
+    """A number as people read it.
+
+    >>> amount(27328.8), amount(0.81234)
+    ('27,329', '0.8123')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def _has_pictures(explanation: Any) -> bool:
+    sides = explanation.a, explanation.b
+    return all(side.picture is not None and side.regions.boxes is not None for side in sides)
+
+
+def _blank(size: tuple[float, float]) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=size, facecolor="white")
+    FigureCanvasAgg(drawn)
+    return drawn
+
+
+def _layout(
+    left: tuple[int, ...], right: tuple[int, ...], *, heat: bool, width: float = 8.0
+) -> tuple[Figure, Axes, tuple[Axes, Axes] | None]:
+    """Place everything in inches: heading, arcs, heat maps under their images, a line of words."""
+    tall = max(left[0], right[0])
+    units = left[1] + right[1] + 0.30 * tall
+    margin, head, foot = 0.25, 0.50, 0.45
+    unit = (width - 2 * margin) / units
+    upper = 1.065 * tall * unit
+    lower = 0.72 * tall * unit if heat else 0.0
+    height = head + upper + (lower + 0.2 if heat else 0.0) + foot
+    drawn = _blank((width, height))
+    inner = 1 - 2 * margin / width
+    top = drawn.add_axes((margin / width, 1 - (head + upper) / height, inner, upper / height))
+    if not heat:
+        return drawn, top, None
+    places = []
+    for start, shape in ((0.0, left), (left[1] + 0.30 * tall, right)):
+        wide = 0.72 * shape[1] * unit
+        x = margin + start * unit + (shape[1] * unit - wide) / 2
+        places.append(drawn.add_axes((x / width, foot / height, wide / width, lower / height)))
+    return drawn, top, (places[0], places[1])
+
+
+def _words(
+    drawn: Figure,
+    explanation: Any,
+    chosen: Palette,
+    *,
+    title: str | None,
+    names: tuple[str, str] | None,
+    heat: bool,
+) -> None:
+    from matplotlib.lines import Line2D
+
+    height = drawn.get_figheight()
+    heading = title or "Which parts make these two similar?"
+    drawn.text(0.031, 1 - 0.16 / height, heading, size=12.5, weight="bold", va="top", color=INK)
+    if names:
+        text = f"{_short(names[0])}   and   {_short(names[1])}"
+        drawn.text(0.031, 1 - 0.40 / height, text, size=8.5, va="top", color=SOFT)
+    dashes = (0, (3, 1.6)) if chosen.dashed else "solid"
+    handles = [
+        Line2D([], [], color=chosen.positive, lw=2.4, label="makes them more similar"),
+        Line2D([], [], color=chosen.negative, lw=2.4, ls=dashes, label="makes them less similar"),
+    ]
+    drawn.legend(
+        handles=handles,
+        loc="upper right",
+        bbox_to_anchor=(0.978, 1 - 0.06 / height),
+        frameon=False,
+        fontsize=8.5,
+    )
+    drawn.text(0.031, 0.14 / height, account(explanation), size=8.5, color=SOFT, va="bottom")
+    if heat:
+        middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in drawn.axes[1:]) / 4
+        inner = drawn.axes[1].get_position().x1, drawn.axes[2].get_position().x0
+        text = "each region's share,\nsummed over\nits partners"
+        drawn.text(sum(inner) / 2, middle, text, size=8.5, color=SOFT, ha="center", va="center")
+
+
+def _lift(start: np.ndarray, stop: np.ndarray, tall: float) -> float:
+    """How far an arc is bowed upwards: less near the top, so that none leaves the picture."""
+    return min(0.16 * tall, (min(start[1], stop[1]) + 0.05 * tall) / 0.75)
+
+
+def _arc(start: np.ndarray, stop: np.ndarray, lift: float) -> Any:
+    from matplotlib.path import Path as Curve
+
+    reach = 0.35 * (stop[0] - start[0])
+    points = [start, (start[0] + reach, start[1] - lift), (stop[0] - reach, stop[1] - lift), stop]
+    return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
+
+
+def _soft(image: np.ndarray) -> np.ndarray:
+    """A little paler and greyer than it is, so that thin coloured lines stand out."""
+    values = image.astype(np.float64) / 255
+    grey = (values @ [0.299, 0.587, 0.114])[..., None]
+    return 0.20 + 0.80 * (0.15 * values + 0.85 * grey)
+
+
+def _names(regions: Any, count: int) -> list[str]:
+    names = getattr(regions, "names", None)
+    return [str(name) for name in names] if names else [str(i) for i in range(count)]
+
+
+def _short(name: str, most: int = 44) -> str:
+    # a name is shown as it is: $ would start a formula
+    name = name.replace("$", r"\$")
+    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"

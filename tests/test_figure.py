@@ -1,0 +1,184 @@
+"""The picture: against a golden image, and against the numbers it shows."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bilrp.errors import InputError
+from bilrp.render import figure, links
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class Regions:
+    boxes: torch.Tensor | None
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    picture: np.ndarray | None
+    regions: Regions
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The few attributes of an Explanation that a picture needs."""
+
+    a: Side
+    b: Side
+    relevance: torch.Tensor
+    score: float
+    unattributed: float
+    similarity: str = "dot"
+
+
+def side(height: int, width: int, size: int = 8) -> Side:
+    y, x = np.mgrid[:height, :width]
+    picture = np.stack([x * 255 // width, y * 255 // height, (x + y) % 64 * 3], axis=2).astype(np.uint8)
+    boxes = [
+        (t, left, min(t + size, height), min(left + size, width))
+        for t in range(0, height, size)
+        for left in range(0, width, size)
+    ]
+    return Side(picture, Regions(torch.tensor(boxes)))
+
+
+@pytest.fixture
+def pair() -> Pair:
+    a, b = side(32, 40), side(24, 32)
+    R = torch.zeros(20, 12, dtype=torch.float64)
+    R[0, 0], R[7, 5], R[19, 11], R[12, 3], R[3, 8] = 4.0, 3.0, -4.0, -2.0, 1.0
+    return Pair(a, b, R, score=2.5, unattributed=0.5)
+
+
+def drawn_arcs(pair: Pair, colours: str) -> np.ndarray:
+    """Only the arcs' axes: letters differ between font libraries, lines do not."""
+    canvas = figure._blank((4, 2))
+    axes = canvas.add_axes((0, 0, 1, 1))
+    made = links.links(pair.relevance, links.style("ucf", high=2.5))
+    boxes = pair.a.regions.boxes, pair.b.regions.boxes
+    figure.arcs(axes, (pair.a.picture, pair.b.picture), boxes, made, figure.palette(colours))
+    buffer = io.BytesIO()
+    canvas.savefig(buffer, format="png", dpi=100)
+    return np.asarray(Image.open(buffer).convert("RGB"), float)
+
+
+@pytest.mark.parametrize("colours", ["paper", "safe"])
+def test_golden_arcs(pair, colours):
+    found = drawn_arcs(pair, colours)
+    path = GOLDEN / f"arcs-{colours}.png"
+    if os.environ.get("BILRP_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(found.astype(np.uint8)).save(path, optimize=True)
+    golden = np.asarray(Image.open(path).convert("RGB"), float)
+    assert found.shape == golden.shape
+    assert np.sqrt(((found - golden) ** 2).mean()) < 3
+
+
+def test_golden_arcs_would_notice_a_lost_link(pair):
+    R = pair.relevance.clone()
+    R[12, 3] = 0
+    golden = np.asarray(Image.open(GOLDEN / "arcs-paper.png").convert("RGB"), float)
+    assert np.sqrt(((drawn_arcs(replace(pair, relevance=R), "paper") - golden) ** 2).mean()) > 3
+    swapped = replace(pair, relevance=-pair.relevance)
+    assert np.sqrt(((drawn_arcs(swapped, "paper") - golden) ** 2).mean()) > 3
+
+
+def test_arcs_end_in_the_middle_of_their_regions(pair):
+    canvas = figure._blank((4, 2))
+    axes = canvas.add_axes((0, 0, 1, 1))
+    made = links.links(pair.relevance, links.style("ucf", high=2.5))
+    boxes = pair.a.regions.boxes, pair.b.regions.boxes
+    figure.arcs(axes, (pair.a.picture, pair.b.picture), boxes, made, figure.palette("paper"), gap=0.5)
+    (lines, *_) = axes.collections
+    found = {}
+    for (i, j, value, alpha), path, colour in zip(
+        made, lines.get_paths(), lines.get_edgecolors(), strict=True
+    ):
+        assert colour[3] == pytest.approx(alpha)
+        assert (colour[0] > colour[2]) == (value > 0), "red raises, blue lowers"
+        found[i, j] = path.vertices[0].tolist(), path.vertices[-1].tolist()
+    shift = 40 + 0.5 * 32
+    assert found[0, 0] == ([4, 4], [shift + 4, 4 + 4])  # b is 8 pixels lower, so it starts 4 further down
+    assert found[7, 5] == ([20, 12], [shift + 12, 12 + 4])
+
+
+def test_overlay_puts_value_where_the_box_is():
+    place = side(16, 16)
+    flat = np.full((16, 16, 3), 128, np.uint8)
+    values = np.array([1.0, 0.0, -1.0, 0.0])
+    image = figure.overlay(flat, place.regions.boxes, values, figure.palette("paper"))
+    red, untouched, blue = image[4, 4], image[4, 12], image[12, 4]
+    assert red[0] > red[2] + 0.4 and blue[2] > blue[0] + 0.3
+    assert np.ptp(untouched) < 1e-12 and np.array_equal(untouched, image[12, 12])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_files_are_whole_and_repeatable(tmp_path, pair, suffix):
+    first = figure.save(pair, tmp_path / f"a{suffix}", dpi=50).read_bytes()
+    second = figure.save(pair, tmp_path / f"b{suffix}", dpi=50).read_bytes()
+    assert first == second and len(first) > 1000
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"a{suffix}", f"b{suffix}"]
+
+
+def test_svg_has_one_path_for_each_visible_link_and_says_the_sum(tmp_path, pair):
+    text = figure.save(pair, tmp_path / "a.svg", names=("left $x$", "right & co")).read_text()
+    assert "dot 2.5 = 2 explained by pairs of regions (80 %) + 0.5 unattributed (20 %)" in text
+    assert "left $x$" in text and "right &amp; co" in text
+
+
+def test_unknown_names_are_one_line(tmp_path, pair):
+    with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
+        figure.save(pair, tmp_path / "a.gif")
+    with pytest.raises(InputError, match="no palette 'pink'"):
+        figure.save(pair, tmp_path / "a.png", colours="pink")
+    with pytest.raises(InputError, match="no style"):
+        figure.save(pair, tmp_path / "a.png", style="nope")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("names", [("the", "cat", "sat"), None])
+def test_without_pictures_a_matrix(tmp_path, names):
+    a = Side(None, Regions(None, names))
+    R = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.5, 0.0]])
+    text = figure.save(Pair(a, Side(None, Regions(None)), R, 1.0, 0.0), tmp_path / "m.svg").read_text()
+    for name in names or ("0", "1", "2"):
+        assert name in text
+
+
+def test_zero_relevance_and_single_regions_draw(tmp_path):
+    a, b = side(8, 8), side(1, 1)
+    figure.save(Pair(a, b, torch.zeros(1, 1), 0.0, 0.0), tmp_path / "z.png", dpi=40)
+    figure.save(Pair(a, b, torch.ones(1, 1), 1.0, 0.0), tmp_path / "o.png", dpi=40, heat=False)
+
+
+def test_no_pyplot_and_nothing_heavy_at_import():
+    code = (
+        "import sys, bilrp, bilrp.render.figure, bilrp.encoders.vgg, bilrp.studies.report\n"
+        "heavy = [m for m in ('matplotlib', 'PIL', 'typer', 'skimage', 'sklearn') if m in sys.modules]\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
+
+
+def test_drawing_leaves_pyplot_alone(tmp_path, pair):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import test_figure as t, pathlib\n"
+        "p = t.Pair(t.side(16, 16), t.side(16, 16), t.torch.ones(4, 4), 1.0, 0.0)\n"
+        "t.figure.save(p, pathlib.Path(sys.argv[2]) / 'a.png', dpi=40)\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)], check=True)

@@ -1,0 +1,136 @@
+"""Algorithm 1 against a slow transcription of it, and the table of styles against the paper's numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bilrp.errors import InputError
+from bilrp.render import links as algorithm
+
+PAPER = Path(__file__).parents[1].parent / "shared" / "paper" / "paper.tex"
+
+
+def transcription(R, low, high, p):
+    """Algorithm 1, entry by entry, as printed: {(i, j): (colour, opacity)}."""
+    entries = [v for row in R for v in row]
+    moment = (sum(v**4 for v in entries) / len(entries)) ** 0.25
+    drawn = {}
+    for i, row in enumerate(R):
+        for j, value in enumerate(row):
+            value = value / moment if moment else 0.0
+            value = value - min(max(value, -low), low)
+            delta = high - low
+            value = min(max(value, -delta), delta) / delta
+            if value != 0:
+                drawn[i, j] = ("red" if value > 0 else "blue", abs(value) ** p)
+    return drawn
+
+
+@pytest.mark.parametrize("name", algorithm.STYLES)
+def test_links_are_the_printed_algorithm(name):
+    generator = torch.Generator().manual_seed(3)
+    R = torch.randn(11, 7, generator=generator, dtype=torch.float64) ** 3
+    style = algorithm.STYLES[name]
+    expected = transcription(R.tolist(), style.low, style.high, style.power)
+    found = {(i, j): ("red" if v > 0 else "blue", alpha) for i, j, v, alpha in algorithm.links(R, name)}
+    assert found.keys() == expected.keys() and len(found) > 5
+    for pair, (colour, alpha) in expected.items():
+        assert found[pair][0] == colour
+        assert found[pair][1] == pytest.approx(alpha, rel=1e-12)
+
+
+def test_table_of_styles():
+    rows = {s.name: (s.size, s.pool, s.low, s.high, s.power) for s in algorithm.STYLES.values()}
+    assert rows == {
+        "pascal_voc": (128, 8, 0.25, 13, 2),
+        "faces": (64, 4, 0.3, 60, 1),
+        "ucf": (128, 8, 0.25, 20, 1),
+        "illustrations": (96, 6, 0.25, 15, 2),
+        "tables": (140, 20, 0.01, 4, 2),
+    }
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="needs the paper's source beside the repository")
+def test_table_of_styles_is_the_printed_one():
+    printed = re.findall(
+        r"\$(\d+)\\times \d+\$ & \$(\d+) \\times \d+\$ & ([\d.]+) & (\d+) &\s+(\d+)", PAPER.read_text()
+    )
+    assert len(printed) == 5
+    ours = [(s.size, s.pool, s.low, s.high, s.power) for s in algorithm.STYLES.values()]
+    assert [tuple(float(v) for v in row) for row in printed] == [tuple(map(float, row)) for row in ours]
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 2, 3])
+def test_both_signs_for_every_power(power):
+    R = torch.tensor([[5.0, -5.0], [0.0, 0.0]])
+    found = {(i, j): (v, alpha) for i, j, v, alpha in algorithm.links(R, algorithm.style("ucf", power=power))}
+    assert found[0, 0][0] == -found[0, 1][0] > 0
+    assert found[0, 0][1] == found[0, 1][1] > 0
+
+
+def test_fourth_moment_is_one_after_normalisation():
+    R = torch.randn(40, 30, dtype=torch.float64)
+    assert algorithm.normalise(R).pow(4).mean() == pytest.approx(1, rel=1e-12)
+    for scale in (1e-30, 1e30):  # float32's own fourth power would vanish or overflow
+        torch.testing.assert_close(
+            algorithm.normalise((R * scale).float()), algorithm.normalise(R), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_steps_one_by_one():
+    R = torch.tensor([-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0])
+    sparse = algorithm.sparsify(R, low=1.0)
+    assert sparse.tolist() == [-2, 0, 0, 0, 0, 0, 2]
+    assert algorithm.threshold(R, low=1.0, high=3.0).tolist() == [-1, -0.5, -0.25, 0, 0.25, 0.5, 1]
+    assert algorithm.opacity(R, power=2).tolist() == [9, 1, 0.25, 0, 0.25, 1, 9]
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_coarsening_sums_and_conserves(rows, columns, seed):
+    generator = torch.Generator().manual_seed(seed)
+    R = torch.randn(12, 9, dtype=torch.float64, generator=generator)
+    A = torch.randint(rows, (12,), generator=generator)
+    B = torch.randint(columns, (9,), generator=generator)
+    coarse = algorithm.coarsen(R, A, B)
+    assert coarse.sum() == pytest.approx(R.sum().item(), abs=1e-9)
+    for i in range(coarse.shape[0]):
+        for j in range(coarse.shape[1]):
+            assert coarse[i, j] == pytest.approx(R[i == A][:, j == B].sum().item(), abs=1e-9)
+
+
+def test_nothing_and_nonsense():
+    assert len(algorithm.links(torch.zeros(3, 4))) == 0
+    assert len(algorithm.links(torch.zeros(0, 4))) == 0
+    with pytest.raises(InputError, match="NaN"):
+        algorithm.links(torch.tensor([[float("nan")]]))
+    with pytest.raises(InputError, match="a matrix"):
+        algorithm.links(torch.zeros(3))
+    with pytest.raises(InputError, match="no style 'nope'"):
+        algorithm.links(torch.ones(2, 2), "nope")
+    for bad in ({"low": 5, "high": 4}, {"low": -1}, {"power": 0}):
+        with pytest.raises(InputError, match="a style needs"):
+            algorithm.style("pascal_voc", **bad)
+
+
+def test_auto_is_pascal_voc_at_the_papers_size_and_reaches_full_opacity_elsewhere():
+    paper, auto = algorithm.STYLES["pascal_voc"], algorithm.style("auto", pairs=256 * 256)
+    assert (auto.low, auto.high, auto.power) == (paper.low, paper.high, paper.power)
+    R = torch.zeros(8, 8)
+    R[2, 3] = 1  # the strongest a link can be among 64 pairs; h = 13 would leave it at 4 % opacity
+    assert max(alpha for *_, alpha in algorithm.links(R, "auto")) == 1
+    assert max(alpha for *_, alpha in algorithm.links(R, "pascal_voc")) < 0.1
+
+
+def test_faintest_first_and_faintest_left_out():
+    R = torch.randn(30, 30, generator=torch.Generator().manual_seed(0))
+    found = algorithm.links(R)
+    assert (found.opacity.diff() >= 0).all()
+    visible = algorithm.links(R, faintest=1 / 255)
+    assert 0 < len(visible) < len(found) and visible.opacity.min() >= 1 / 255
