@@ -1,0 +1,117 @@
+"""The paper's own second-order propagation, slow and plain, for checking the factored computation (Appendix C).
+
+Relevance on pairs of neurons is sent down layer by layer, one pair (k, k') at a time, in float64 and with dense
+matrices. Nothing here uses the engine; the cost grows with the fourth power of a layer's width: tiny networks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.errors import InputError, RuleError
+
+WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+POOLING = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+
+
+def second_order(
+    network: nn.Sequential, a: Tensor, b: Tensor, *, gamma: float | Sequence[float] = 0.0
+) -> Tensor:
+    """R_ii' of y = ⟨φ(x), φ(x')⟩ on pairs of single features, [features of a, features of b].
+
+    From R_kk' = a_k a_k' 1[k = k'] at the top, each layer sends
+    R_jj' = Σ_kk' (a_j a_j' ρ(w_jk) ρ(w_j'k') / Σ_jj' a_j a_j' ρ(w_jk) ρ(w_j'k')) R_kk', with ρ(w) = w + γw⁺; a max-pooling
+    has its gradient in the place of ρ(w). A bias is one more neuron with a_j = 1, whose share is then left out.
+    `gamma` is one number, or one for each linear or convolution layer from the input up.
+
+    >>> network = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
+    >>> x = torch.rand(1, 3)
+    >>> found = second_order(network, x, x, gamma=(0.25, 0.0))
+    >>> torch.allclose(found.sum(), network.double()(x.double()).square().sum())
+    True
+    """
+    layers = _copy_of(network)
+    gammas = _gammas(layers, gamma)
+    left, right = _activations(layers, a.double()), _activations(layers, b.double())
+    if left[-1].numel() != right[-1].numel():
+        raise InputError(f"the embeddings have {left[-1].numel()} and {right[-1].numel()} coordinates")
+    relevance = torch.diag(left[-1].flatten() * right[-1].flatten())
+    for n in reversed(range(len(layers))):
+        if isinstance(layers[n], nn.ReLU | nn.Flatten):
+            continue  # one neuron to one neuron: Σ_jj' has a single term, and the pair keeps its relevance
+        ours, theirs = (contributions(layers[n], side[n], side[n + 1], gammas[n]) for side in (left, right))
+        sent = redistribute(relevance, ours, theirs)
+        relevance = sent[: left[n].numel(), : right[n].numel()]
+    return relevance
+
+
+def redistribute(relevance: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """Σ_kk' (c_jk c'_j'k' / Σ_jj' c_jk c'_j'k') R_kk', one pair (k, k') at a time; 0 where the sum is 0."""
+    out = ours.new_zeros(ours.shape[0], theirs.shape[0])
+    for k, l in relevance.nonzero().tolist():  # noqa: E741
+        pairs = torch.outer(ours[:, k], theirs[:, l])
+        total = pairs.sum()
+        if total != 0:
+            out += pairs / total * relevance[k, l]
+    return out
+
+
+def contributions(layer: nn.Module, a: Tensor, z: Tensor, gamma: float) -> Tensor:
+    """c_jk [inputs (+ 1 for the bias), outputs]: what input j contributes to output k, with γ on those of its sign.
+
+    Where a ≥ 0 and z > 0, c_jk = a_j ρ(w_jk). For signed numbers the contributions that have the sign of z_k are
+    the ones raised by 1 + γ, which is the generalised γ rule.
+    """
+    if isinstance(layer, POOLING):
+        return _winners(layer, a, z)
+    blank = torch.zeros_like(a)
+    constant = layer(blank).flatten()
+    basis = torch.eye(a.numel(), dtype=a.dtype).reshape(-1, *a.shape[1:])
+    matrix = layer(basis).flatten(1) - constant  # [inputs, outputs]: the layer as a dense matrix
+    plain = torch.cat([a.flatten()[:, None] * matrix, constant[None]])
+    favoured = torch.where(z.flatten() > 0, plain.clamp(min=0), plain.clamp(max=0))
+    return plain + gamma * favoured
+
+
+def _winners(layer: nn.Module, a: Tensor, z: Tensor) -> Tensor:
+    """a_j [∇a_k]_j of a max-pooling: 1 for the winner of window k, shared equally in a tie."""
+    basis = torch.eye(a.numel(), dtype=a.dtype).reshape(-1, *a.shape[1:])
+    inside = layer(basis).flatten(1) > 0  # a unit shows up in exactly the windows it belongs to
+    won = (inside & (a.flatten()[:, None] == z.flatten())).to(a.dtype)
+    return a.flatten()[:, None] * won / won.sum(0)
+
+
+def _copy_of(network: Iterable[nn.Module]) -> list[nn.Module]:
+    """The layers in float64, as copies: the network itself stays as it is."""
+    layers = [deepcopy(layer).double().eval().requires_grad_(False) for layer in network]
+    for n, layer in enumerate(layers):
+        if not isinstance(layer, (*WEIGHTED, *POOLING, nn.ReLU, nn.Flatten)):
+            raise RuleError(
+                f"the reference knows Linear, Conv, ReLU, MaxPool and Flatten, not layer {n}, {type(layer).__name__}: "
+                "use bilrp.explain"
+            )
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False
+    return layers
+
+
+def _gammas(layers: list[nn.Module], gamma: float | Sequence[float]) -> list[float]:
+    """γ of every layer; 0 for those without weights."""
+    weighted = [n for n, layer in enumerate(layers) if isinstance(layer, WEIGHTED)]
+    given = [float(gamma)] * len(weighted) if isinstance(gamma, int | float) else [float(g) for g in gamma]
+    if len(given) != len(weighted):
+        raise InputError(f"{len(given)} values of gamma for {len(weighted)} linear and convolution layers")
+    chosen = dict(zip(weighted, given, strict=True))
+    return [chosen.get(n, 0.0) for n in range(len(layers))]
+
+
+def _activations(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
+    """The input and the output of every layer."""
+    found = [x]
+    for layer in layers:
+        found.append(layer(found[-1]))
+    return found
