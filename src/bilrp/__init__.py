@@ -4,6 +4,7 @@ from bilrp import baselines, errors, regions, rulebooks, rules, similarity
 from bilrp.decomposition import Decomposition, decompose
 from bilrp.encoder import Encoder
 from bilrp.explanation import Explanation, explain, pair
+from bilrp.groups import contrast, explain_many, explain_sets
 
 __version__ = "0.1.0"
 __all__ = [
@@ -11,9 +12,12 @@ __all__ = [
     "Encoder",
     "Explanation",
     "baselines",
+    "contrast",
     "decompose",
     "errors",
     "explain",
+    "explain_many",
+    "explain_sets",
     "pair",
     "regions",
     "rulebooks",

@@ -1,0 +1,382 @@
+"""More than one pair: sets of inputs, contrasts, and similarities of many inputs at once, all from stored decompositions.
+
+Similarities are bilinear forms on parts, so sums over pairs of inputs become products of sums: nothing here loops over
+pairs, and nothing is run again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilrp import similarity as similarities
+from bilrp.decomposition import Decomposition, check_pair
+from bilrp.errors import InputError, MismatchError
+from bilrp.explanation import Explanation, pair
+from bilrp.similarity import Similarity
+
+# ---------------------------------------------------------------- two sets of inputs
+
+
+def explain_sets(
+    a: Iterable[Decomposition], b: Iterable[Decomposition], *, similarity: str | Similarity = "dot"
+) -> Explanation:
+    """Which regions make these two sets of inputs similar? The sum over all |A|·|B| pairs, at the price of |A| + |B|.
+
+    y = Σ_{x∈A} Σ_{x'∈B} y(x, x') and R = (Σ_A P)(Σ_B P')ᵀ, on regions that all inputs of a set share (the two sets may
+    differ in theirs). Cosine divides every decomposition by its norm first; a squared distance adds
+    |B|·Σ_A P Pᵀ and |A|·Σ_B P' P'ᵀ within. Sets may be generators: each decomposition is looked at once.
+
+    >>> import bilrp
+    >>> net = torch.nn.Linear(4, 3, bias=False)
+    >>> found = [bilrp.decompose(net, torch.rand(1, 4)) for _ in range(5)]
+    >>> sets = explain_sets(found[:2], found[2:])
+    >>> each = sum(bilrp.pair(x, y).relevance for x in found[:2] for y in found[2:])
+    >>> torch.allclose(sets.relevance, each, atol=1e-6)
+    True
+    """
+    wanted = similarities.resolve(similarity)
+    unit = wanted.name == "cosine"
+    left, right = (_total(side, name, unit, wanted.within) for side, name in ((a, "a"), (b, "b")))
+    check_pair(left.sum, right.sum)
+    if wanted.within:
+        return _distance_of_sets(left, right)
+    form = similarities.dot() if unit else wanted
+    _check_bilinear(form, left, right)
+    return replace(pair(left.sum, right.sum, similarity=form), similarity=f"sum of {wanted.name}")
+
+
+def total(decompositions: Iterable[Decomposition], *, unit: bool = False) -> Decomposition:
+    """Σ_A P, as the decomposition of Σ_A φ(x) on the regions all inputs share; `unit` divides each by ‖φ(x)‖ first.
+
+    >>> import bilrp
+    >>> net = torch.nn.Linear(4, 3)
+    >>> one = bilrp.decompose(net, torch.ones(1, 4))
+    >>> torch.equal(total([one, one]).parts, 2 * one.parts)
+    True
+    """
+    return _total(decompositions, "the set", unit, gram=False).sum
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """A set added up: the sum, how many, the first of them, and (for distances) Σ P Pᵀ and Σ ‖φ‖²."""
+
+    sum: Decomposition
+    count: int
+    first: Tensor
+    gram: Tensor | None
+    squares: float
+
+
+def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram: bool) -> Total:
+    first: Decomposition | None = None
+    parts = embedding = grams = picture = first_embedding = None
+    count, squares = 0, 0.0
+    for d in decompositions:
+        first = first or d
+        _check_member(first, d, count)
+        scale = _norm(d) if unit else 1.0
+        p, phi = d.parts / scale, d.embedding / scale
+        if first_embedding is None or parts is None or embedding is None:
+            first_embedding, parts, embedding = phi, p.clone(), phi.clone()
+        else:
+            parts += p
+            embedding += phi
+        if gram:
+            square = p @ p.T
+            grams = square if grams is None else grams.add_(square)
+        squares += float(phi @ phi)
+        picture = _add_picture(picture, d.picture, count)
+        count += 1
+    if first is None or parts is None or embedding is None or first_embedding is None:
+        raise InputError(f"{name} is an empty set: give at least one decomposition")
+    shown = None if picture is None else (picture / count).round().astype(np.uint8)
+    summed = replace(first, parts=parts, embedding=embedding, picture=shown)
+    return Total(summed, count, first_embedding, grams, squares)
+
+
+def _check_member(first: Decomposition, d: Decomposition, number: int) -> None:
+    check_pair(first, d)
+    ours, theirs = first.regions, d.regions
+    if ours.labels.shape != theirs.labels.shape or not torch.equal(ours.labels, theirs.labels):
+        raise MismatchError(
+            f"decomposition {number} has other regions ({theirs.kind}, {theirs.count}) than the first of its set "
+            f"({ours.kind}, {ours.count}): decompose all inputs of a set on one partition, or coarsen them to it"
+        )
+
+
+def _norm(d: Decomposition) -> Tensor:
+    norm = torch.linalg.vector_norm(d.embedding)
+    if float(norm) == 0:
+        raise InputError(
+            "cosine needs non-zero embeddings, and one in this set is zero: use similarity='dot'"
+        )
+    return norm
+
+
+def _add_picture(sum_so_far: np.ndarray | None, picture: np.ndarray | None, count: int) -> np.ndarray | None:
+    """A set is shown as the mean of its pictures, if all have one of the same size."""
+    if picture is None or (count > 0 and (sum_so_far is None or sum_so_far.shape != picture.shape)):
+        return None
+    return picture.astype(np.float64) if sum_so_far is None else sum_so_far + picture
+
+
+def _distance_of_sets(left: Total, right: Total) -> Explanation:
+    """Σ_A Σ_B ‖φ − φ'‖² = |B|·Σ_A ‖φ‖² + |A|·Σ_B ‖φ'‖² − 2⟨Σ_A φ, Σ_B φ'⟩."""
+    assert left.gram is not None and right.gram is not None
+    score = right.count * left.squares + left.count * right.squares
+    score -= 2 * float(left.sum.embedding @ right.sum.embedding)
+    within = (right.count * left.gram, left.count * right.gram)
+    relevance = -2 * left.sum.parts @ right.sum.parts.T
+    return Explanation(left.sum, right.sum, score, relevance, "sum of squared_distance", within)
+
+
+def _check_bilinear(form: Similarity, left: Total, right: Total) -> None:
+    """Sums may only be exchanged with a form that is linear in each input: check it on what we have."""
+    a, b, one, other = (
+        t.double() for t in (left.sum.embedding, right.sum.embedding, left.first, right.first)
+    )
+    for changed, apart in (
+        (form.score(a + one, b), form.score(a, b) + form.score(one, b)),
+        (form.score(a, b + other), form.score(a, b) + form.score(a, other)),
+    ):
+        slack = 1e-9 * (float(a.norm() * b.norm()) + abs(changed) + abs(apart))
+        if abs(changed - apart) > slack:
+            raise InputError(
+                f"similarity '{form.name}' is not linear in each input, so pairs of sets cannot be added up at once: "
+                "use dot, cosine, squared_distance, bilinear or projected"
+            )
+
+
+# ---------------------------------------------------------------- closer to b than to c
+
+
+class Evidence(NamedTuple):
+    """A pair of regions that speaks for b (positive) or for c (negative), with the side it was found on."""
+
+    side: str
+    a: int
+    other: int
+    relevance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """Why a is closer to b than to c: score = y(a, b) − y(a, c) = toward.sum() − against.sum() + unattributed.
+
+    `toward` explains a with b, `against` a with c; what speaks for c counts as negative.
+    """
+
+    toward: Explanation
+    against: Explanation
+
+    @property
+    def score(self) -> float:
+        """How much closer a is to b than to c; negative if it is closer to c."""
+        return self.toward.score - self.against.score
+
+    @property
+    def unattributed(self) -> float:
+        """The part of the score that no pair of regions accounts for."""
+        return self.toward.unattributed - self.against.unattributed
+
+    @property
+    def relevance(self) -> Tensor:
+        """P (P_b − P_c)ᵀ, where b and c share their regions; else use `toward` and `against`."""
+        ours, theirs = self.toward.b.regions, self.against.b.regions
+        if ours.labels.shape != theirs.labels.shape or not torch.equal(ours.labels, theirs.labels):
+            raise MismatchError(
+                f"b and c have different regions ({ours.count} and {theirs.count}), so there is no one matrix for both: "
+                "use .toward.relevance and .against.relevance"
+            )
+        return self.toward.relevance - self.against.relevance
+
+    def marginals(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What each region of a, of b and of c adds to the score; a region of c that speaks for c is negative."""
+        (a_b, b), (a_c, c) = self.toward.marginals(), self.against.marginals()
+        return a_b - a_c, b, -c
+
+    def top(self, k: int = 10) -> list[Evidence]:
+        """The k strongest pairs on either side, by the size of their effect on the score."""
+        flat = torch.cat([self.toward.relevance.flatten(), -self.against.relevance.flatten()])
+        index = flat.abs().topk(min(k, flat.numel())).indices
+        return [self._evidence(int(i), float(flat[i])) for i in index]
+
+    def _evidence(self, index: int, relevance: float) -> Evidence:
+        size = self.toward.relevance.numel()
+        side, matrix, place = ("b", self.toward, index) if index < size else ("c", self.against, index - size)
+        return Evidence(side, *divmod(place, matrix.relevance.shape[1]), relevance)
+
+    def __repr__(self) -> str:
+        nearer = "b" if self.score > 0 else "c"
+        return f"Contrast(closer to {nearer} by {abs(self.score):.6g}, unattributed {self.unattributed:.3g})"
+
+
+def contrast(
+    a: Decomposition, b: Decomposition, c: Decomposition, *, similarity: str | Similarity = "dot"
+) -> Contrast:
+    """Why is a closer to b than to c? y(a, b) − y(a, c), on pairs of regions: P P_bᵀ for b, −P P_cᵀ for c.
+
+    >>> import bilrp
+    >>> net = torch.nn.Linear(4, 3, bias=False)
+    >>> a, b, c = (bilrp.decompose(net, torch.rand(1, 4)) for _ in range(3))
+    >>> found = contrast(a, b, c)
+    >>> torch.allclose(found.relevance, a.parts @ (b.parts - c.parts).T, atol=1e-6)
+    True
+    """
+    wanted = similarities.resolve(similarity)
+    if wanted.within:
+        raise InputError(
+            f"'{wanted.name}' grows where inputs differ, so 'closer' has the other sign: contrast with similarity='dot' "
+            "or 'cosine'"
+        )
+    return Contrast(pair(a, b, similarity=wanted), pair(a, c, similarity=wanted))
+
+
+# ---------------------------------------------------------------- many inputs at once
+
+
+class Joint(NamedTuple):
+    """One region of each input, and their joint relevance."""
+
+    regions: tuple[int, ...]
+    relevance: float
+
+
+@dataclass(frozen=True, eq=False)
+class ManyExplanation:
+    """y = Σ_m Π_i φ_m(x_i), on tuples of regions: R[I₁, …, I_n] = Σ_m P₁[I₁, m] ⋯ P_n[I_n, m], never written out.
+
+    score = Σ R + unattributed, exactly.
+    """
+
+    inputs: tuple[Decomposition, ...]
+    score: float
+
+    @property
+    def explained(self) -> float:
+        """Σ R = Σ_m Π_i Σ_I P_i[I, m]."""
+        return float(_product(d.parts.sum(0) for d in self.inputs).sum())
+
+    @property
+    def unattributed(self) -> float:
+        """The part of the score that no tuple of regions accounts for."""
+        return self.score - self.explained
+
+    def relevance(self, *regions: int) -> float:
+        """R of one region of each input."""
+        if len(regions) != len(self.inputs):
+            raise InputError(f"give one region for each of the {len(self.inputs)} inputs, got {len(regions)}")
+        return float(_product(d.parts[i] for d, i in zip(self.inputs, regions, strict=True)).sum())
+
+    def marginals(self) -> tuple[Tensor, ...]:
+        """Relevance of each region of each input, summed over all regions of the others."""
+        return tuple(d.parts @ _product(self._sums(i), like=d.embedding) for i, d in enumerate(self.inputs))
+
+    def between(self, i: int, j: int) -> Tensor:
+        """Relevance on pairs of regions of inputs i and j, summed over all regions of the others."""
+        if i == j:
+            raise InputError("between needs two different inputs")
+        others = _product(self._sums(i, j), like=self.inputs[i].embedding)
+        return (self.inputs[i].parts * others) @ self.inputs[j].parts.T
+
+    def top(self, k: int = 10) -> list[Joint]:
+        """The k strongest tuples, strongest first: exact, by best-first search.
+
+        A choice of the first regions with product v_m can reach at most Σ_m max(v_m·high_m, v_m·low_m), where low_m and
+        high_m bound the product of what is still open. The two inputs with most regions are chosen last, together, by
+        one matrix product. At worst (bounds that tell nothing) that is one product for each choice of the others.
+        """
+        return _strongest([d.parts for d in self.inputs], k)[0]
+
+    def _sums(self, *without: int) -> Iterator[Tensor]:
+        return (d.parts.sum(0) for i, d in enumerate(self.inputs) if i not in without)
+
+    def __repr__(self) -> str:
+        sizes = " × ".join(str(d.regions.count) for d in self.inputs)
+        return f"ManyExplanation({self.score:.6g}, {sizes} regions, unattributed {self.unattributed:.3g})"
+
+
+def explain_many(decompositions: Sequence[Decomposition]) -> ManyExplanation:
+    """What do n inputs have in common? y = Σ_m φ_m(x₁) ⋯ φ_m(x_n), explained by marginals and strongest tuples.
+
+    >>> import bilrp
+    >>> net = torch.nn.Linear(4, 3, bias=False)
+    >>> found = explain_many([bilrp.decompose(net, torch.rand(1, 4)) for _ in range(3)])
+    >>> best = found.top(1)[0]
+    >>> abs(found.relevance(*best.regions) - best.relevance) < 1e-5
+    True
+    """
+    inputs = tuple(decompositions)
+    if len(inputs) < 2:
+        raise InputError(f"explain_many needs at least two decompositions, got {len(inputs)}")
+    for d in inputs[1:]:
+        check_pair(inputs[0], d)
+    return ManyExplanation(inputs, float(_product(d.embedding for d in inputs).sum()))
+
+
+def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
+    """The product of some vectors; of none, a vector of ones."""
+    out = None if like is None else torch.ones_like(like)
+    for t in tensors:
+        out = t if out is None else out * t
+    assert out is not None
+    return out
+
+
+def _strongest(parts: list[Tensor], k: int) -> tuple[list[Joint], int]:
+    """The k tuples with the largest Σ_m Π_i P_i[I_i, m], and how many choices were opened to find them."""
+    k = min(k, int(np.prod([float(len(p)) for p in parts])))
+    order = sorted(range(len(parts)), key=lambda i: len(parts[i]))  # the largest two last, for one product
+    ordered = [parts[i] for i in order]
+    bounds = _open_ranges(ordered)
+    queue: list[tuple[float, tuple[int, ...]]] = [(-float("inf"), ())]
+    found: list[Joint] = []
+    opened = 0
+    while queue and len(found) < k:
+        bound, chosen = heapq.heappop(queue)
+        if len(chosen) == len(parts):  # nothing still open can beat it
+            found.append(Joint(tuple(chosen[order.index(i)] for i in range(len(parts))), -bound))
+            continue
+        opened += 1
+        for value, more in _choices(ordered, chosen, bounds, k):
+            heapq.heappush(queue, (-value, (*chosen, *more)))
+    return found, opened
+
+
+def _choices(
+    parts: list[Tensor], chosen: tuple[int, ...], bounds: list[tuple[Tensor, Tensor]], k: int
+) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """What can follow a choice: its next region with a bound, or the k best last pairs with their exact relevance."""
+    depth = len(chosen)
+    ahead = _product((p[i] for p, i in zip(parts, chosen, strict=False)), like=parts[0][0])
+    branches = parts[depth] * ahead
+    if depth == len(parts) - 2:
+        exact = branches @ parts[-1].T
+        values, index = exact.flatten().topk(min(k, exact.numel()))
+        for value, i in zip(values.tolist(), index.tolist(), strict=True):
+            yield value, divmod(i, exact.shape[1])
+        return
+    low, high = bounds[depth + 1]
+    reach = torch.maximum(branches * low, branches * high).sum(1)
+    for i, value in enumerate(reach.tolist()):
+        yield value, (i,)
+
+
+def _open_ranges(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """For each depth, the smallest and largest product (for each coordinate) of one region from each input beyond."""
+    one = torch.ones_like(parts[0][0])
+    ranges = [(one, one)]
+    for p in reversed(parts):
+        low, high = ranges[0]
+        least, most = p.amin(0), p.amax(0)
+        corners = torch.stack([least * low, least * high, most * low, most * high])
+        ranges.insert(0, (corners.amin(0), corners.amax(0)))
+    return ranges
