@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
+@runtime_checkable
 class Map(Protocol):
     """A step frozen at one input: the linear map J, as push (J s) and pull (Jᵀ c)."""
 
@@ -79,11 +81,13 @@ class Jacobian:
         def directional(*t: Tensor) -> Tensor:
             return torch.func.jvp(self.function, self.at, t)[1]
 
-        return torch.vmap(directional)(*tangents)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no forward derivative
+            return torch.vmap(directional)(*tangents)
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        _, back = torch.func.vjp(self.function, *self.at)
-        return torch.vmap(back)(cotangent)
+        with sdpa_kernel(SDPBackend.MATH):
+            _, back = torch.func.vjp(self.function, *self.at)
+            return torch.vmap(back)(cotangent)
 
 
 @dataclass(frozen=True)

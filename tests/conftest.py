@@ -1,0 +1,46 @@
+"""Shared settings: shapes in signatures are checked at run time, laws are tried on the same examples every time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import jaxtyping
+
+# Before anything imports bilrp: every annotated function of it is checked by beartype, here and only here.
+jaxtyping.install_import_hook("bilrp", "beartype.beartype")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+
+settings.register_profile(
+    "bilrp",
+    derandomize=True,
+    max_examples=20,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("bilrp")
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder with photos, pages and weights; tests that need it are marked `data` and skip without it."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("BILRP_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip("no data: set BILRP_DATA to the folder that holds it")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,79 @@
+"""Push = pull: pooling the reverse relevance over regions equals pushing the masked regions. The strongest test there is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import bilrp
+from bilrp import regions, rulebooks, rules
+from models import HUGGING, PLAIN, Case
+
+BOOKS = {
+    "lrp-0": rulebooks.uniform(0.0),
+    "gamma": rulebooks.uniform(0.25),
+    "epsilon": rules.epsilon(0.1),
+    "alphabeta": rules.alphabeta(2.0, 1.0),
+    "gradients": rulebooks.hessian_product(),
+    "flat-first": None,  # filled in below: needs to know which step is the first
+}
+
+
+def book_of(name: str):
+    if name != "flat-first":
+        return BOOKS[name]
+    return rulebooks.first_match((is_first, rules.wsquare()), otherwise=rulebooks.resnet(0.1))
+
+
+def is_first(step) -> bool:
+    return step.sources == ("input",) and rulebooks.is_weighted(step)
+
+
+def partitions(x: Tensor) -> dict[str, object]:
+    """Single features, a random partition with some features in no region, and patches for images."""
+    generator = torch.Generator().manual_seed(3)
+    mask = torch.randint(-1, 4, x.shape[1:], generator=generator)
+    mask.view(-1)[:4] = torch.arange(4)
+    found: dict[str, object] = {"features": regions.features(), "labels": regions.labels(mask)}
+    if x.dim() == 4:
+        found["grid"] = regions.grid(3)
+    return found
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, in units of the largest expected number (or of 1, if that is larger)."""
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+EVERY = [(case, book) for case in PLAIN for book in BOOKS]
+LEAN = [(case, book) for case in HUGGING for book in ("lrp-0", "gamma", "gradients", "flat-first")]
+
+
+@pytest.mark.parametrize(("case", "book"), [*EVERY, *LEAN], ids=lambda v: v if isinstance(v, str) else v.name)
+def test_push_equals_pull(case: Case, book: str) -> None:
+    model, x = case.model(), case.input()
+    chosen = book_of(book)
+    if book == "flat-first" and not one_first_step(model, x):
+        pytest.skip("the input feeds more than one step: the first-layer rules do not apply")
+    with torch.no_grad():
+        expected = model(x).flatten()
+    for name, spec in partitions(x).items():
+        pushed = bilrp.decompose(model, x, regions=spec, rules=chosen, mode="push")
+        pulled = bilrp.decompose(model, x, regions=spec, rules=chosen, mode="pull")
+        # Eager attention takes its softmax in float32, and so is its derivative.
+        single = book == "gradients" and case.name.endswith("eager")
+        assert difference(pushed.parts, pulled.parts) < (1e-7 if single else 1e-9), name
+        assert difference(pushed.embedding, expected) < 1e-12
+        assert pushed.parts.abs().max() > 1e-6, "parts that are all zero would agree too"
+        total = pushed.parts.sum(0) + pushed.unattributed
+        assert difference(total, expected) < 1e-12
+
+
+def one_first_step(model, x: Tensor) -> bool:
+    from bilrp.rewrite import simplify
+    from bilrp.tape import record
+
+    tape = simplify(record(model, x))
+    uses = [step for step in tape.steps if "input" in step.sources]
+    return any(is_first(s) for s in uses) and all(is_first(s) or s.op in rules.STRUCTURAL for s in uses)
