@@ -1,0 +1,327 @@
+"""One self-contained HTML page that lets a reader explore an explanation, without network, from disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html as _html
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from bilrp.explanation import Explanation
+
+# The parameters of the paper's rendering table (Appendix F): l hides, h saturates, p focuses.
+STYLES: dict[str, dict[str, float]] = {
+    "pascal_voc": {"l": 0.25, "h": 13, "p": 2},
+    "faces": {"l": 0.3, "h": 60, "p": 1},
+    "ucf": {"l": 0.25, "h": 20, "p": 1},
+    "illustrations": {"l": 0.25, "h": 15, "p": 2},
+    "tables": {"l": 0.01, "h": 4, "p": 2},
+}
+
+_EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32: nothing is approximated
+_DISPLAY_ERROR = 1e-4  # of the strongest pair: a tenth of the last digit the page shows
+_MOST_PAIRS = 4_000_000  # what a browser still normalises and thresholds while a slider moves
+_LOSSLESS_BYTES = 200 * 1024  # pictures beyond this are sent as JPEG
+
+
+def html(explanation: Explanation, *, title: str | None = None, style: Any = None) -> str:
+    """Return the whole page as one string; `style` is a name of the paper's table or a mapping of l, h, p.
+
+    >>> Path("why.html").write_text(html(explanation))  # doctest: +SKIP
+    """
+    data = payload(explanation, title=title, style=style)
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    css, js = _asset("page.css"), _asset("page.js")
+    fields = {
+        "lang": "en",
+        "title": _html.escape(data["title"]),
+        # Only these two scripts and this style may run, and nothing may be fetched: not even by accident.
+        "policy": (
+            "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+            f"style-src '{_digest(css)}'; script-src '{_digest(js)}'"
+        ),
+        "css": css,
+        "js": js,
+        # "<" never reaches the parser, so no name can close the element it is in.
+        "data": text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
+    }
+    return _fill(_asset("page.html"), fields)
+
+
+def write(explanation: Explanation, path: str | os.PathLike[str], **options: Any) -> Path:
+    """Write the page to `path`, whole or not at all.
+
+    >>> write(explanation, "why.html")  # doctest: +SKIP
+    """
+    target = Path(path)
+    text = html(explanation, **options).encode("utf-8")
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp's 0600 would make the page unreadable to others
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str:
+    """Return the page inside an isolated frame, for notebooks (`Explanation._repr_html_`).
+
+    >>> from IPython.display import HTML  # doctest: +SKIP
+    >>> HTML(embed(explanation, height=700))  # doctest: +SKIP
+    """
+    page = html(explanation, **options)
+    return (
+        f'<iframe srcdoc="{_html.escape(page, quote=True)}" sandbox="allow-scripts allow-downloads" '
+        f'title="Why these two are similar" loading="lazy" width="100%" height="{int(height)}" '
+        'style="border:0;width:100%;resize:vertical;color-scheme:normal"></iframe>'
+    )
+
+
+def payload(explanation: Explanation, *, title: str | None = None, style: Any = None) -> dict[str, Any]:
+    """Return what the page embeds: the two sides, the pairs, the account of the score, and how to draw them.
+
+    >>> payload(explanation)["account"]["score"]  # doctest: +SKIP
+    """
+    relevance = _numpy(explanation.relevance).astype(np.float64)
+    if relevance.size > _MOST_PAIRS:
+        rows, columns = relevance.shape
+        raise InputError(
+            f"{rows} × {columns} pairs of regions are too many for a page; "
+            "pool them first: explanation.coarsen(bilrp.regions.grid(8))"
+        )
+    if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
+        raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
+    side_a, side_b = _side(explanation.a), _side(explanation.b)
+    return {
+        "title": title or "Why are these two similar?",
+        "similarity": str(explanation.similarity),
+        "account": {
+            "positive": float(relevance.clip(min=0).sum()),
+            "negative": float(relevance.clip(max=0).sum()),
+            "unattributed": float(explanation.unattributed),
+            "score": float(explanation.score),
+        },
+        "pairs": encode_pairs(relevance),
+        "a": side_a,
+        "b": side_b,
+        "drawing": drawing(relevance, style),
+        "styles": STYLES,
+        "facts": _facts(explanation),
+    }
+
+
+def encode_pairs(relevance: np.ndarray) -> dict[str, Any]:
+    """Encode the relevance of pairs in the fewest bytes that are exact to display precision.
+
+    A 128 px pair has 256 × 256 pairs of rank up to 256: the parts themselves (h = 8192) would be 8 MB a side
+    and even their exact factors twice as large as the product, so the product travels, as float32. For finer
+    regions the product outgrows its factors: then R = L Mᵀ travels and the browser contracts it.
+
+    >>> encode_pairs(np.eye(2))["kind"]
+    'matrix'
+    """
+    rows, columns = relevance.shape
+    shape = {"rows": rows, "columns": columns}
+    if relevance.size * 4 <= _EXACT_BYTES:
+        data = _base64(relevance.astype("<f4"))
+        return {"kind": "matrix", **shape, "type": "f4", "scale": [1.0], "data": data, "error": 0.0}
+    strongest = float(np.abs(relevance).max()) or 1.0
+    factors = _factors(relevance, _DISPLAY_ERROR * strongest)
+    if factors is not None:
+        return {"kind": "factors", **shape, **factors}
+    steps, scale = _quantise(relevance.reshape(-1, 1))
+    return {
+        "kind": "matrix",
+        **shape,
+        "type": "i2",
+        "scale": scale,
+        "data": _base64(steps),
+        "error": scale[0] / 2,
+    }
+
+
+def drawing(relevance: np.ndarray, style: Any = None) -> dict[str, float]:
+    """Return l, h and p: those of `style`, else ones that suit the spread of this explanation.
+
+    >>> drawing(np.eye(2), "faces")
+    {'l': 0.3, 'h': 60.0, 'p': 1.0}
+    """
+    if isinstance(style, str):
+        if style not in STYLES:
+            raise InputError(f"no style {style!r}; there are {', '.join(STYLES)}")
+        style = STYLES[style]
+    if style is not None:
+        found = {k: float(style[k] if isinstance(style, Mapping) else getattr(style, k)) for k in "lhp"}
+        if not 0 <= found["l"] < found["h"] or found["p"] <= 0:
+            raise InputError(f"a style needs 0 ≤ l < h and p > 0, not {found}")
+        return found
+    moment = float(np.mean(relevance**4) ** 0.25) if relevance.size else 0.0
+    top = float(np.abs(relevance).max() / moment) if moment else 1.0
+    # Few pairs cannot reach the paper's h = 13 (the largest possible is N^(1/4)): saturate at the strongest.
+    return {"l": 0.25 if relevance.size > 4096 else 0.01, "h": min(13.0, round(top, 3)), "p": 2.0}
+
+
+def _factors(relevance: np.ndarray, tolerance: float) -> dict[str, Any] | None:
+    """Return int16 factors within `tolerance` of the product, or None where the product is the smaller."""
+    rows, columns = relevance.shape
+    left, spectrum, right = np.linalg.svd(relevance, full_matrices=False)
+    # No entry errs by more than the first dropped singular value.
+    rank = max(1, int((spectrum > tolerance / 2).sum()))
+    if rank * (rows + columns) >= rows * columns:
+        return None
+    root = np.sqrt(spectrum[:rank])
+    steps_l, scale_l = _quantise(left[:, :rank] * root)
+    steps_r, scale_r = _quantise(right[:rank].T * root)
+    product = (steps_l * np.array(scale_l)) @ (steps_r * np.array(scale_r)).T
+    error = float(np.abs(product - relevance).max())
+    if error > tolerance:
+        return None
+    left_side = {"scale": scale_l, "data": _base64(steps_l)}
+    right_side = {"scale": scale_r, "data": _base64(steps_r)}
+    return {"rank": rank, "left": left_side, "right": right_side, "error": error}
+
+
+def _quantise(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """Return int16 steps and the size of a step for each column."""
+    scale = np.abs(values).max(axis=0) / 32767
+    scale[scale == 0] = 1.0
+    return np.rint(values / scale).astype("<i2"), [float(s) for s in scale]
+
+
+def _side(decomposition: Any) -> dict[str, Any]:
+    """Return one input for the page: its picture or its words, and where each region lies."""
+    regions, picture = decomposition.regions, decomposition.picture
+    names = None if regions.names is None else [str(name) for name in regions.names]
+    labels = _flat_labels(_numpy(regions.labels))
+    side: dict[str, Any] = {"count": int(regions.count), "names": names, "picture": None, "places": None}
+    located = picture is not None or (names is None and regions.boxes is not None)
+    if located and labels is not None:
+        side["places"] = _places(labels, side["count"])
+        side["picture"] = None if picture is None else _data_uri(np.asarray(picture))
+    return side
+
+
+def _flat_labels(labels: np.ndarray) -> np.ndarray | None:
+    """Return labels as [height, width], or None where regions are not areas of a plane."""
+    if labels.ndim == 3 and (labels == labels[:1]).all():
+        return labels[0]
+    return labels if labels.ndim == 2 else None
+
+
+def _places(labels: np.ndarray, count: int) -> dict[str, Any]:
+    """Return boxes [top, left, bottom, right] of the regions; with their outline where they are no boxes."""
+    height, width = labels.shape
+    inside = labels >= 0
+    row, column = np.nonzero(inside)
+    label = labels[inside]
+    boxes = np.zeros((count, 4), dtype=int)
+    boxes[:, :2] = max(height, width)
+    np.minimum.at(boxes[:, 0], label, row)
+    np.minimum.at(boxes[:, 1], label, column)
+    np.maximum.at(boxes[:, 2], label, row + 1)
+    np.maximum.at(boxes[:, 3], label, column + 1)
+    area = np.bincount(label, minlength=count)
+    boxes[area == 0] = 0
+    boxed = (area == (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).all()
+    return {
+        "height": height,
+        "width": width,
+        "boxes": boxes.tolist(),
+        "grid": _grid(boxes) if boxed else None,
+        "runs": None if boxed else _runs(labels.ravel()),
+    }
+
+
+def _grid(boxes: np.ndarray) -> list[int] | None:
+    """Return [rows, columns] if the boxes are a full grid, row by row: then a region has a row and a column."""
+    tops, row = np.unique(boxes[:, 0], return_inverse=True)
+    lefts, column = np.unique(boxes[:, 1], return_inverse=True)
+    full = len(tops) * len(lefts) == len(boxes)
+    ordered = full and (row * len(lefts) + column == np.arange(len(boxes))).all()
+    return [len(tops), len(lefts)] if ordered else None
+
+
+def _runs(labels: np.ndarray) -> list[int]:
+    """Return [label, length, label, length, …].
+
+    >>> _runs(np.array([4, 4, -1]))
+    [4, 2, -1, 1]
+    """
+    starts = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
+    lengths = np.diff(np.r_[starts, labels.size])
+    return np.stack([labels[starts], lengths], axis=1).ravel().tolist()
+
+
+def _data_uri(picture: np.ndarray) -> str:
+    """Return the picture as a data URI: PNG, or JPEG where PNG would fill the page."""
+    from PIL import Image
+
+    image, buffer = Image.fromarray(picture).convert("RGB"), io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    kind = "png"
+    if buffer.tell() > _LOSSLESS_BYTES:
+        buffer, kind = io.BytesIO(), "jpeg"
+        image.thumbnail((1024, 1024))
+        image.save(buffer, "JPEG", quality=88)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _facts(explanation: Any) -> list[list[str]]:
+    """Return how the explanation was made, as short pairs of words for the foot of the page."""
+    origin = explanation.a.origin or {}
+    made = [[str(key).replace("_", " "), _short(value)] for key, value in origin.items() if value is not None]
+    return [["similarity", str(explanation.similarity)], *(fact for fact in made if fact[0] != "similarity")]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 160 else f"{text[:157]}…"
+
+
+def _numpy(values: Any) -> np.ndarray:
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def _base64(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+
+
+def _asset(name: str) -> str:
+    text = resources.files("bilrp.render").joinpath("assets", name).read_text("utf-8")
+    return text.replace("\r\n", "\n")  # the parser does the same, and the digest must match what it sees
+
+
+def _fill(template: str, fields: Mapping[str, str]) -> str:
+    """Replace each {{name}} once, in one pass: what a field holds is never looked at again."""
+    first, *rest = template.split("{{")
+    pieces = [first]
+    for chunk in rest:
+        name, _, tail = chunk.partition("}}")
+        pieces += [fields[name], tail]
+    return "".join(pieces)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

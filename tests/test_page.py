@@ -1,0 +1,227 @@
+"""The page as a string: its payload is exact, its size bounded, and nothing a user names can run in it."""
+
+import base64
+import json
+import os
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from bilrp.errors import InputError
+from bilrp.render import page
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\u2028'\"&{{js}}"
+
+
+def grid(size=128, step=8):
+    labels = torch.arange(size)[:, None] // step * (size // step) + torch.arange(size)[None] // step
+    count = (size // step) ** 2
+    boxes = torch.tensor([[0, 0, step, step]]).repeat(count, 1)
+    return SimpleNamespace(labels=labels.expand(3, -1, -1), count=count, boxes=boxes, names=None)
+
+
+def masked(labels):
+    count = int(labels.max()) + 1
+    return SimpleNamespace(labels=labels[None], count=count, boxes=torch.zeros(count, 4), names=None)
+
+
+def words(text):
+    names = tuple(text.split())
+    return SimpleNamespace(labels=torch.arange(len(names)), count=len(names), boxes=None, names=names)
+
+
+def made(regions_a, regions_b, *, pictures=(None, None), width=12, seed=0, unattributed=0.5, parts=None):
+    """An explanation with random parts: the page needs no model."""
+    draw = torch.Generator().manual_seed(seed)
+    pair = parts or [torch.randn(r.count, width, generator=draw) for r in (regions_a, regions_b)]
+    relevance = pair[0] @ pair[1].T
+    sides = [
+        SimpleNamespace(parts=p, picture=picture, regions=r, origin={"encoder": "random", "layer": 3})
+        for p, picture, r in zip(pair, pictures, (regions_a, regions_b), strict=True)
+    ]
+    return SimpleNamespace(
+        a=sides[0],
+        b=sides[1],
+        relevance=relevance,
+        score=float(relevance.sum()) + unattributed,
+        unattributed=unattributed,
+        similarity="dot",
+        row=lambda i: relevance[i],
+        column=lambda j: relevance[:, j],
+    )
+
+
+def noise(height=128, width=128, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def embedded(text):
+    """The payload, found as a browser finds it: by parsing the page."""
+    found = {}
+
+    class Reader(HTMLParser):
+        inside = False
+
+        def handle_starttag(self, tag, attrs):
+            self.inside = dict(attrs).get("id") == "bilrp-data"
+            found.setdefault("tags", []).append((tag, dict(attrs)))
+
+        def handle_data(self, data):
+            if self.inside:
+                found["text"] = found.get("text", "") + data
+
+        def handle_endtag(self, tag):
+            self.inside = False
+
+    Reader().feed(text)
+    return json.loads(found["text"]), found["tags"]
+
+
+def decoded(pairs):
+    """Undo `encode_pairs`, as the browser does."""
+    shape = (pairs["rows"], pairs["columns"])
+
+    def steps(data, scale):
+        return np.frombuffer(base64.b64decode(data), "<i2").reshape(-1, len(scale)) * np.array(scale)
+
+    if pairs["kind"] == "factors":
+        left, right = (steps(pairs[k]["data"], pairs[k]["scale"]) for k in ("left", "right"))
+        return left @ right.T
+    if pairs["type"] == "f4":
+        return np.frombuffer(base64.b64decode(pairs["data"]), "<f4").reshape(shape)
+    return steps(pairs["data"], pairs["scale"]).reshape(shape)
+
+
+def test_payload_holds_the_relevance_and_an_account_that_adds_up():
+    explanation = made(grid(), grid())
+    data, _ = embedded(page.html(explanation))
+    np.testing.assert_array_equal(decoded(data["pairs"]), explanation.relevance.numpy())
+    account = data["account"]
+    total = account["positive"] + account["negative"] + account["unattributed"]
+    assert total == pytest.approx(account["score"], rel=1e-6)
+    assert account["negative"] < 0 < account["positive"]
+
+
+def test_a_128_pixel_pair_stays_below_one_and_a_half_megabytes_even_for_noise():
+    explanation = made(grid(), grid(), pictures=(noise(), noise(seed=1)), width=8192)
+    assert len(page.html(explanation).encode()) < 1.5e6
+
+
+@pytest.mark.parametrize(("rank", "kind"), [(40, "factors"), (2000, "matrix")])
+def test_fine_regions_travel_in_the_smaller_form_within_the_stated_error(rank, kind):
+    draw = np.random.default_rng(0)
+    relevance = draw.normal(size=(600, rank)) @ draw.normal(size=(rank, 500))
+    pairs = page.encode_pairs(relevance)
+    error = np.abs(decoded(pairs) - relevance).max()
+    assert pairs["kind"] == kind
+    assert error <= pairs["error"] * (1 + 1e-6)
+    assert pairs["error"] <= 1e-4 * np.abs(relevance).max()
+    assert len(json.dumps(pairs)) < 4 / 3 * 2 * relevance.size + 20_000
+
+
+def test_grid_regions_have_rows_and_columns_and_masks_have_outlines():
+    assert page.payload(made(grid(), grid()))["a"]["places"]["grid"] == [16, 16]
+    labels = torch.full((6, 8), -1)
+    labels[:3, :3], labels[2:, 2:] = 0, 1
+    places = page.payload(made(masked(labels), grid()))["a"]["places"]
+    assert places["grid"] is None
+    assert places["boxes"] == [[0, 0, 3, 3], [2, 2, 6, 8]]
+    runs = np.array(places["runs"]).reshape(-1, 2)
+    np.testing.assert_array_equal(np.repeat(runs[:, 0], runs[:, 1]).reshape(6, 8), labels.numpy())
+
+
+def test_uneven_grid_with_smaller_patches_at_the_edge_is_still_a_grid():
+    labels = torch.arange(10)[:, None] // 4 * 2 + torch.arange(7)[None] // 4
+    places = page.payload(made(masked(labels), grid()))["a"]["places"]
+    assert places["grid"] == [3, 2] and places["runs"] is None
+    assert places["boxes"][-1] == [8, 4, 10, 7]
+
+
+def test_words_have_no_place_and_keep_their_names():
+    data = page.payload(made(words("two goats"), words("a pair of kids")))
+    assert data["b"]["names"] == ["a", "pair", "of", "kids"]
+    assert data["a"]["places"] is None and data["a"]["picture"] is None
+
+
+def test_a_large_picture_is_sent_small():
+    explanation = made(grid(), grid(), pictures=(noise(1500, 1200), noise()))
+    picture = page.payload(explanation)["a"]["picture"]
+    assert picture.startswith("data:image/jpeg")
+    assert len(picture) < 1.3e6
+
+
+def test_nothing_a_user_names_can_close_its_element():
+    regions = words("x")
+    regions.names = (HOSTILE,)
+    explanation = made(regions, words("y z"))
+    explanation.similarity = HOSTILE
+    explanation.a.origin = {HOSTILE: HOSTILE}
+    text = page.html(explanation, title=HOSTILE)
+    data, tags = embedded(text)
+    assert data["a"]["names"] == [HOSTILE] and data["title"] == HOSTILE
+    assert not [tag for tag, _ in tags if tag == "img"]
+    assert sum(tag == "script" for tag, _ in tags) == 2
+    assert text.lower().count("</script") == 2
+
+
+def test_the_page_names_no_address_and_its_policy_admits_only_its_own_script():
+    text = page.html(made(grid(), grid()))
+    outside = {url for url in re.findall(r"https?://[^\s\"'`)]+", text)} - {"http://www.w3.org/2000/svg"}
+    assert not outside
+    policy = next(a["content"] for _, a in embedded(text)[1] if "Security" in a.get("http-equiv", ""))
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+def test_embed_is_a_frame_that_holds_the_whole_page():
+    explanation = made(words("a b"), words("c"))
+    frame = page.embed(explanation, height=300)
+    _, tags = embedded(f'<p id="bilrp-data">0</p>{frame}')
+    attributes = dict(tags)["iframe"]
+    assert attributes["srcdoc"] == page.html(explanation)
+    assert "allow-same-origin" not in attributes["sandbox"]
+
+
+def test_write_is_all_or_nothing(tmp_path, monkeypatch):
+    explanation = made(words("a b"), words("c"))
+    target = page.write(explanation, tmp_path / "why ü.html")
+    assert target.read_text("utf-8") == page.html(explanation)
+    before = target.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        page.write(explanation, target, title="new")
+    assert target.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_styles_are_the_papers_and_others_are_refused():
+    relevance = np.eye(300)
+    assert page.drawing(relevance, "pascal_voc") == {"l": 0.25, "h": 13, "p": 2}
+    assert page.drawing(relevance, {"l": 0, "h": 1, "p": 0.5})["p"] == 0.5
+    with pytest.raises(InputError, match="pascal_voc"):
+        page.drawing(relevance, "nonsense")
+    with pytest.raises(InputError, match="l < h"):
+        page.drawing(relevance, {"l": 2, "h": 1, "p": 1})
+
+
+def test_default_drawing_lets_the_strongest_pair_of_a_small_explanation_reach_full_colour():
+    relevance = np.array([[1.0, 0.5], [0.0, -1.0]])
+    unit = np.mean(relevance**4) ** 0.25
+    assert page.drawing(relevance)["h"] == pytest.approx(1 / unit, abs=1e-3)
+
+
+def test_too_many_pairs_and_nan_are_one_clear_line():
+    explanation = made(grid(), grid())
+    explanation.relevance = torch.zeros(1, 1).expand(3000, 3000)
+    with pytest.raises(InputError, match="coarsen"):
+        page.html(explanation)
+    explanation.relevance = torch.full((2, 2), float("nan"))
+    with pytest.raises(InputError, match="NaN"):
+        page.html(explanation)

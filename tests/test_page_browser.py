@@ -1,0 +1,465 @@
+"""The page in a real browser, opened from disk: what it shows is what the explanation holds."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+# tests/ is on the path, as pytest puts it there.
+from test_page import HOSTILE, grid, made, masked, noise, words
+
+from bilrp.render import page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: install it to test the page in a browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Open an explanation from disk; afterwards no error and no request may have been seen."""
+    trouble, tabs = [], []
+
+    def open_page(explanation, *, width=1280, height=1000, **options):
+        tab = browser.new_page(
+            viewport={"width": width, "height": height}, reduced_motion="reduce", **options
+        )
+        tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: trouble.append(str(error)))
+        tab.on("request", lambda request: _outside(request.url, trouble))
+        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html").as_uri())
+        tabs.append(tab)
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        tab.close()
+    assert trouble == []
+
+
+def _outside(url, trouble):
+    if not url.startswith(("file:", "data:", "blob:")):
+        trouble.append(f"request: {url}")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return made(grid(), grid(), pictures=(noise(), noise(seed=1)), seed=3)
+
+
+def settle(tab):
+    """Wait until the next frame is painted."""
+    tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def lit(tab, side):
+    """Signed intensities of one side's regions, as drawn."""
+    values = tab.evaluate(
+        """side => [...document.querySelectorAll(`.region[data-side=${side}]`)].map(el =>
+            Number(el.getAttribute("fill-opacity")) * (el.classList.contains("negative") ? -1 : 1))""",
+        side,
+    )
+    return np.array(values)
+
+
+def arcs(tab):
+    settle(tab)
+    return int(tab.get_attribute("#stage canvas", "data-arcs") or 0)
+
+
+def drawn(tab):
+    """A digest of the canvas: what the arcs look like."""
+    settle(tab)
+    return tab.evaluate("document.querySelector('#stage canvas').toDataURL()")
+
+
+def account(tab):
+    return tab.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll("#account tr")].map(row => {
+            const number = row.querySelector(".number");
+            const bar = row.querySelector("rect");
+            const [x, w] = ["x", "width"].map(k => Number(bar.getAttribute(k)));
+            return [row.className.split(" ")[0], {value: Number(number.dataset.value), text: number.textContent, x, w}];
+        }))"""
+    )
+
+
+def as_drawn(values):
+    values = np.asarray(values, dtype=np.float64)
+    return values / np.abs(values).max()
+
+
+def test_hover_lights_the_partners_with_their_relevance(visit, pair):
+    tab = visit(pair)
+    tab.hover("#a-37")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(37)), atol=1e-6)
+    assert not lit(tab, "a").any()
+    tab.hover("#b-200")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "a"), as_drawn(pair.column(200)), atol=1e-6)
+    tab.mouse.move(2, 2)
+    settle(tab)
+    assert not lit(tab, "a").any() and not lit(tab, "b").any()
+
+
+def test_a_sign_can_be_hidden(visit, pair):
+    tab = visit(pair)
+    tab.uncheck("[name=negative]")
+    tab.hover("#a-37")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(37).clamp(min=0)), atol=1e-6)
+    tab.uncheck("[name=positive]")
+    tab.mouse.move(2, 2)
+    assert arcs(tab) == 0
+    assert tab.locator("#matches button").count() == 0
+
+
+def test_shares_show_the_marginals(visit, pair):
+    tab = visit(pair)
+    tab.check("[name=heat]")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "a"), as_drawn(pair.relevance.double().sum(1)), atol=1e-5)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.relevance.double().sum(0)), atol=1e-5)
+
+
+def test_click_pins_and_the_other_side_then_tells_the_pair(visit, pair):
+    tab = visit(pair)
+    tab.click("#a-37")
+    tab.hover("#b-5")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(37)), atol=1e-6)
+    share = 100 * float(pair.relevance[37, 5]) / abs(pair.score)
+    said = tab.inner_text("#readout").replace("−", "-")
+    assert "row 3, column 6 of A with row 1, column 6 of B" in said
+    assert f"{share:.1f} %" in said or f"{share:.2f} %" in said or f"{share:.3f} %" in said
+    assert tab.get_attribute("#a-37", "aria-selected") == "true"
+    tab.click("#a-37")
+    tab.mouse.move(2, 2)
+    settle(tab)
+    assert not lit(tab, "b").any()
+
+
+def test_drag_selects_a_larger_region_as_the_sum_of_its_rows(visit, pair):
+    tab = visit(pair)
+    first, last = (tab.locator(f"#a-{i}").bounding_box() for i in (16 * 2 + 3, 16 * 5 + 6))
+    tab.mouse.move(first["x"] + 2, first["y"] + 2)
+    tab.mouse.down()
+    tab.mouse.move(last["x"] + last["width"] - 2, last["y"] + last["height"] - 2, steps=3)
+    tab.mouse.up()
+    settle(tab)
+    chosen = [16 * r + c for r in range(2, 6) for c in range(3, 7)]
+    selected = tab.evaluate(
+        "[...document.querySelectorAll('.region[aria-selected=true]')].map(el => Number(el.dataset.i))"
+    )
+    assert selected == chosen
+    expected = pair.relevance.double()[chosen].sum(0)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(expected), atol=1e-6)
+    assert account(tab)["chosen"]["value"] == pytest.approx(float(expected.sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("signs", [1, -1])
+def test_the_bar_adds_up(visit, signs):
+    explanation = made(grid(), grid(), seed=4)
+    explanation.score *= signs
+    explanation.unattributed = explanation.score - float(explanation.relevance.sum())
+    rows = account(visit(explanation))
+    relevance = explanation.relevance.double()
+    assert rows["positive"]["value"] == pytest.approx(float(relevance.clamp(min=0).sum()))
+    assert rows["negative"]["value"] == pytest.approx(float(relevance.clamp(max=0).sum()))
+    parts = [rows[name]["value"] for name in ("positive", "negative", "unattributed")]
+    assert sum(parts) == pytest.approx(rows["score"]["value"], rel=1e-6)
+    shown = {k: float(v["text"].replace("−", "-").replace(",", "")) for k, v in rows.items() if k != "chosen"}
+    digits = len(rows["score"]["text"].partition(".")[2])
+    total = shown["positive"] + shown["negative"] + shown["unattributed"]
+    assert total == pytest.approx(shown["score"], abs=2 * 10**-digits)
+    # and as drawn: each bar starts where the last ended, and their end is the end of the score
+    unit = rows["positive"]["w"] / parts[0]
+    zero = rows["positive"]["x"]
+    assert rows["negative"]["x"] + rows["negative"]["w"] == pytest.approx(zero + rows["positive"]["w"])
+    assert rows["unattributed"]["w"] == pytest.approx(abs(parts[2]) * unit)
+    score = rows["score"]
+    end = score["x"] + score["w"] if score["value"] > 0 else score["x"]
+    assert end == pytest.approx(zero + score["value"] * unit, abs=1e-6)
+
+
+def slide(tab, name, step):
+    tab.locator(f"input[name={name}]").evaluate(
+        "(el, step) => { el.value = step; el.dispatchEvent(new Event('input', {bubbles: true})); }", step
+    )
+
+
+@pytest.mark.parametrize(("name", "step"), [("l", 400), ("h", 500), ("p", 480)])
+def test_each_slider_changes_the_arcs_at_once(visit, pair, name, step):
+    tab = visit(pair)
+    before, number = drawn(tab), tab.inner_text(f"label:has([name={name}]) output")
+    slide(tab, name, step)
+    assert drawn(tab) != before
+    assert tab.inner_text(f"label:has([name={name}]) output") != number
+
+
+def test_l_sparsifies_and_stays_below_h(visit, pair):
+    tab = visit(pair)
+    many = arcs(tab)
+    slide(tab, "l", 380)
+    assert 0 < arcs(tab) < many
+    slide(tab, "l", 500)
+    assert arcs(tab) == 0
+    low, high = (float(tab.inner_text(f"label:has([name={name}]) output")) for name in "lh")
+    assert low < high
+
+
+def twin(relevance, *, l, h, p):  # noqa: E741 the paper's name
+    """Algorithm 1 of Appendix F, line by line."""
+    r = relevance / np.mean(relevance**4) ** 0.25
+    r = r - np.clip(r, -l, l)
+    r = np.clip(r, -(h - l), h - l) / (h - l)
+    return r, np.abs(r) ** p
+
+
+@pytest.mark.parametrize(
+    "style", [{"l": 0.25, "h": 13, "p": 2}, {"l": 0.3, "h": 60, "p": 1}, {"l": 0, "h": 2, "p": 1}]
+)
+def test_links_are_those_of_algorithm_one(browser, style):
+    relevance = np.random.default_rng(2).normal(size=(20, 30)) ** 3
+    tab = browser.new_page()
+    found = tab.evaluate(
+        """async ([source, values, style]) => {
+            const module = await import("data:text/javascript;charset=utf-8," + encodeURIComponent(source));
+            return module.links(values, style).map(({pair, value, alpha}) => [pair, value, alpha]);
+        }""",
+        [page._asset("page.js"), relevance.ravel().tolist(), style],
+    )
+    tab.close()
+    value, alpha = twin(relevance.ravel(), **style)
+    pairs = [int(pair) for pair, _, _ in found]
+    assert sorted(pairs) == np.flatnonzero(value).tolist()
+    np.testing.assert_allclose([v for _, v, _ in found], value[pairs], rtol=1e-9)
+    np.testing.assert_allclose([a for _, _, a in found], alpha[pairs], rtol=1e-9)
+    assert min(v for _, v, _ in found) < 0 < max(v for _, v, _ in found)
+
+
+def test_every_region_is_reached_by_keyboard(visit, pair):
+    tab = visit(pair)
+    tab.focus("#a-0")
+    for key in ["ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"]:
+        tab.keyboard.press(key)
+    settle(tab)
+    assert tab.evaluate("document.activeElement.id") == "a-34"
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(34)), atol=1e-6)
+    assert tab.evaluate("document.querySelectorAll('.region[data-side=a][tabindex=\"0\"]').length") == 1
+    assert "Region row 3, column 3 of A" in tab.inner_text("#readout")
+    assert tab.get_attribute("#readout", "aria-live") == "polite"
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("Tab")
+    settle(tab)
+    assert tab.evaluate("document.activeElement.dataset.side") == "b"
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(34)), atol=1e-6)
+    tab.keyboard.press("Escape")
+    settle(tab)
+    assert tab.locator("[aria-selected=true]").count() == 0
+    tab.keyboard.press("End")
+    assert tab.evaluate("document.activeElement.id") == "b-255"
+
+
+def test_shift_and_arrows_select_more(visit, pair):
+    tab = visit(pair)
+    tab.focus("#b-17")
+    for key in ["Shift+ArrowRight", "Shift+ArrowDown"]:
+        tab.keyboard.press(key)
+    settle(tab)
+    chosen = tab.evaluate("[...document.querySelectorAll('[aria-selected=true]')].map(el => el.id)")
+    assert chosen == ["b-17", "b-18", "b-33", "b-34"]
+    expected = pair.relevance.double()[:, [17, 18, 33, 34]].sum(1)
+    np.testing.assert_allclose(lit(tab, "a"), as_drawn(expected), atol=1e-6)
+
+
+def test_the_list_names_the_strongest_pairs_and_acts(visit, pair):
+    tab = visit(pair)
+    order = np.argsort(-np.abs(pair.relevance.numpy()).ravel())[:12]
+    first = divmod(int(order[0]), 256)
+    labels = [el.get_attribute("aria-label") for el in tab.locator("#matches button").all()]
+    expected = [
+        f"Row {i // 16 + 1}, column {i % 16 + 1} of A with row {j // 16 + 1}, column {j % 16 + 1} of B"
+        for i, j in (divmod(int(k), 256) for k in order)
+    ]
+    assert [label.split(":")[0] for label in labels] == expected
+    tab.locator("#matches button").first.click()
+    tab.mouse.move(2, 2)
+    settle(tab)
+    assert np.flatnonzero(lit(tab, "b")).tolist() == [first[1]]
+    assert tab.locator("#matches [aria-pressed=true]").count() == 1
+
+
+def test_zoom_shows_less_and_keeps_hover_right(visit, pair):
+    tab = visit(pair)
+    before = tab.locator("#a-120").bounding_box()["width"]
+    tab.click("[aria-label='Zoom in A']")
+    tab.hover("#a-120")
+    settle(tab)
+    assert tab.locator("#a-120").bounding_box()["width"] == pytest.approx(1.5 * before, rel=1e-3)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(120)), atol=1e-6)
+    tab.focus("#a-0")
+    tab.keyboard.press("+")
+    tab.keyboard.press("End")
+    settle(tab)
+    panel, cell = (tab.locator(s).bounding_box() for s in (".panel[data-side=a]", "#a-255"))
+    assert cell["x"] + cell["width"] <= panel["x"] + panel["width"] + 1
+    tab.keyboard.press("0")
+    assert tab.locator("#a-120").bounding_box()["width"] == pytest.approx(before, rel=1e-3)
+
+
+def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
+    from xml.etree import ElementTree
+
+    from PIL import Image
+
+    tab = visit(pair)
+    tab.click("#a-37")
+    settle(tab)
+    for kind in ("svg", "png"):
+        with tab.expect_download() as download:
+            tab.click(f"#save-{kind}")
+        download.value.save_as(tmp_path / f"figure.{kind}")
+        assert download.value.suggested_filename == f"bilrp.{kind}"
+    root = ElementTree.parse(tmp_path / "figure.svg").getroot()
+    images = [el for el in root.iter() if el.tag.endswith("}image")]
+    assert [el.get("href")[:10] for el in images] == ["data:image"] * 2
+    strokes = [el for el in root.iter() if el.get("stroke-opacity")]
+    assert len(strokes) == arcs(tab) > 0
+    picture = Image.open(tmp_path / "figure.png").convert("RGB")
+    assert picture.width == 2 * float(root.get("width"))
+    assert len(picture.getcolors(maxcolors=2**24)) > 1000
+
+
+def test_regions_of_any_shape_light_up_where_they_are(visit):
+    labels = torch.full((40, 40), -1)
+    rows, columns = torch.meshgrid(torch.arange(40), torch.arange(40), indexing="ij")
+    ring = ((rows - 20) ** 2 + (columns - 20) ** 2).sqrt()
+    labels[ring < 18], labels[ring < 10], labels[ring < 4] = 0, 1, -1
+    explanation = made(masked(labels), grid(64, 16), pictures=(noise(40, 40), noise(64, 64)))
+    tab = visit(explanation)
+    panel = tab.locator(".panel[data-side=a]").bounding_box()
+
+    def region_at(x, y):
+        tab.mouse.move(panel["x"] + x / 40 * panel["width"], panel["y"] + y / 40 * panel["height"])
+        settle(tab)
+        return lit(tab, "b")
+
+    np.testing.assert_allclose(region_at(20, 5), as_drawn(explanation.row(0)), atol=1e-6)
+    np.testing.assert_allclose(region_at(20, 13), as_drawn(explanation.row(1)), atol=1e-6)
+    assert not region_at(20, 20).any()  # the hole in the middle belongs to no region
+    assert not region_at(1, 1).any()
+
+
+def test_words_without_a_picture(visit):
+    explanation = made(words("two goats climb"), words("a pair of kids scrambles up"))
+    tab = visit(explanation)
+    assert (
+        tab.locator(".panel text").all_inner_texts() == "two goats climb a pair of kids scrambles up".split()
+    )
+    tab.hover("#a-1")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(explanation.row(1)), atol=1e-6)
+    assert "“goats” of A" in tab.inner_text("#readout")
+
+
+def test_factors_are_contracted_in_the_browser(visit):
+    explanation = made(grid(128, 4), grid(128, 4), width=20)
+    assert page.payload(explanation)["pairs"]["kind"] == "factors"
+    tab = visit(explanation)
+    tab.hover("#a-500")
+    settle(tab)
+    row = as_drawn(explanation.row(500))
+    np.testing.assert_allclose(lit(tab, "b"), row, atol=1e-3)
+
+
+def test_hostile_names_are_only_text(visit):
+    regions = words("x y")
+    regions.names = (HOSTILE, "<b>y</b>")
+    explanation = made(regions, words("z"))
+    explanation.a.origin = {"encoder": HOSTILE}
+    tab = visit(explanation)
+    assert tab.locator("img").count() == 0
+    tab.hover("#a-0")
+    settle(tab)
+    assert "onerror" in tab.inner_text("#readout")
+    with tab.expect_download() as download:
+        tab.click("#save-svg")
+    assert "<img" not in download.value.path().read_text("utf-8")
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_theme_follows_the_system_and_can_be_chosen(visit, pair, scheme, dark):
+    tab = visit(pair, color_scheme=scheme)
+
+    def is_dark():
+        settle(tab)
+        ground = tab.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        return sum(int(c) for c in ground[4:-1].split(",")) < 200
+
+    assert is_dark() == dark
+    tab.select_option("#theme", "light" if dark else "dark")
+    assert is_dark() != dark
+
+
+def test_colour_blind_palette_marks_the_sign_without_colour(visit, pair):
+    tab = visit(pair)
+    tab.check("[name=safe]")
+    tab.hover("#a-37")
+    settle(tab)
+    fill = "el => getComputedStyle(el).fill"
+    assert "hatch" in tab.locator(".region.negative").first.evaluate(fill)
+    assert "hatch" not in tab.locator(".region.positive").first.evaluate(fill)
+
+
+def test_a_narrow_screen_stacks_the_two_and_nothing_overflows(visit, pair):
+    tab = visit(pair, width=360, height=700)
+    a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
+    assert b["y"] > a["y"] + a["height"]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    tab.set_viewport_size({"width": 1200, "height": 800})
+    settle(tab)
+    a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
+    assert b["x"] > a["x"] + a["width"]
+
+
+def test_works_inside_a_notebook_frame(browser, pair):
+    tab, trouble = browser.new_page(viewport={"width": 1100, "height": 1000}), []
+    tab.on("console", lambda message: trouble.append(message.text))
+    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    tab.set_content(f"<h1>notebook</h1>{page.embed(pair)}")
+    frame = tab.frame_locator("iframe")
+    frame.locator("#a-37").hover()
+    frame.locator(".panel.lit").wait_for()
+    with tab.expect_download() as download:
+        frame.locator("#save-png").click()
+    assert download.value.suggested_filename == "bilrp.png"
+    tab.close()
+    assert trouble == []
+
+
+def test_everything_that_acts_has_a_name_for_screen_readers(visit, pair):
+    tab = visit(pair)
+    nameless = tab.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, [role=option], [role=listbox]")]
+            .filter(el => !(el.getAttribute("aria-label") || el.textContent.trim() || el.closest("label")))
+            .map(el => el.outerHTML)"""
+    )
+    assert nameless == []
+    assert tab.locator("[role=listbox]").count() == 2
+    assert tab.locator("h1").count() == 1
