@@ -2,56 +2,49 @@
 
 import base64
 import json
-import os
 import re
 from html.parser import HTMLParser
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from bilrp import regions
+from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
-from bilrp.render import page
+from bilrp.explanation import Explanation
+from bilrp.regions import Regions
+from bilrp.render import links, page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028'\"&{{js}}"
 
 
 def grid(size=128, step=8):
-    labels = torch.arange(size)[:, None] // step * (size // step) + torch.arange(size)[None] // step
-    count = (size // step) ** 2
-    boxes = torch.tensor([[0, 0, step, step]]).repeat(count, 1)
-    return SimpleNamespace(labels=labels.expand(3, -1, -1), count=count, boxes=boxes, names=None)
+    return regions.grid(step)(torch.zeros(1, 3, size, size))
 
 
 def masked(labels):
-    count = int(labels.max()) + 1
-    return SimpleNamespace(labels=labels[None], count=count, boxes=torch.zeros(count, 4), names=None)
+    return Regions(labels=labels[None], count=int(labels.max()) + 1, kind="mask")
 
 
-def words(text):
-    names = tuple(text.split())
-    return SimpleNamespace(labels=torch.arange(len(names)), count=len(names), boxes=None, names=names)
+def words(*names):
+    return Regions(labels=torch.arange(len(names)), count=len(names), kind="tokens", names=names)
 
 
-def made(regions_a, regions_b, *, pictures=(None, None), width=12, seed=0, unattributed=0.5, parts=None):
+def made(
+    regions_a, regions_b, *, pictures=(None, None), width=12, seed=0, unattributed=0.5, origin=None, **more
+):
     """An explanation with random parts: the page needs no model."""
     draw = torch.Generator().manual_seed(seed)
-    pair = parts or [torch.randn(r.count, width, generator=draw) for r in (regions_a, regions_b)]
-    relevance = pair[0] @ pair[1].T
+    parts = [torch.randn(r.count, width, generator=draw) for r in (regions_a, regions_b)]
     sides = [
-        SimpleNamespace(parts=p, picture=picture, regions=r, origin={"encoder": "random", "layer": 3})
-        for p, picture, r in zip(pair, pictures, (regions_a, regions_b), strict=True)
+        Decomposition(p, p.sum(0), r, origin or {"encoder": "random", "layer": 3}, picture)
+        for p, picture, r in zip(parts, pictures, (regions_a, regions_b), strict=True)
     ]
-    return SimpleNamespace(
-        a=sides[0],
-        b=sides[1],
-        relevance=relevance,
-        score=float(relevance.sum()) + unattributed,
-        unattributed=unattributed,
-        similarity="dot",
-        row=lambda i: relevance[i],
-        column=lambda j: relevance[:, j],
+    relevance = parts[0] @ parts[1].T
+    return Explanation(
+        *sides, **{"score": float(relevance.sum()) + unattributed, "relevance": relevance, **more}
     )
 
 
@@ -102,7 +95,8 @@ def test_payload_holds_the_relevance_and_an_account_that_adds_up():
     np.testing.assert_array_equal(decoded(data["pairs"]), explanation.relevance.numpy())
     account = data["account"]
     total = account["positive"] + account["negative"] + account["unattributed"]
-    assert total == pytest.approx(account["score"], rel=1e-6)
+    assert total == pytest.approx(account["score"], rel=1e-12)
+    assert account["unattributed"] == pytest.approx(explanation.unattributed, rel=1e-3)
     assert account["negative"] < 0 < account["positive"]
 
 
@@ -142,7 +136,7 @@ def test_uneven_grid_with_smaller_patches_at_the_edge_is_still_a_grid():
 
 
 def test_words_have_no_place_and_keep_their_names():
-    data = page.payload(made(words("two goats"), words("a pair of kids")))
+    data = page.payload(made(words("two", "goats"), words("a", "pair", "of", "kids")))
     assert data["b"]["names"] == ["a", "pair", "of", "kids"]
     assert data["a"]["places"] is None and data["a"]["picture"] is None
 
@@ -155,11 +149,7 @@ def test_a_large_picture_is_sent_small():
 
 
 def test_nothing_a_user_names_can_close_its_element():
-    regions = words("x")
-    regions.names = (HOSTILE,)
-    explanation = made(regions, words("y z"))
-    explanation.similarity = HOSTILE
-    explanation.a.origin = {HOSTILE: HOSTILE}
+    explanation = made(words(HOSTILE), words("y", "z"), similarity=HOSTILE, origin={HOSTILE: HOSTILE})
     text = page.html(explanation, title=HOSTILE)
     data, tags = embedded(text)
     assert data["a"]["names"] == [HOSTILE] and data["title"] == HOSTILE
@@ -170,14 +160,14 @@ def test_nothing_a_user_names_can_close_its_element():
 
 def test_the_page_names_no_address_and_its_policy_admits_only_its_own_script():
     text = page.html(made(grid(), grid()))
-    outside = {url for url in re.findall(r"https?://[^\s\"'`)]+", text)} - {"http://www.w3.org/2000/svg"}
+    outside = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
     assert not outside
     policy = next(a["content"] for _, a in embedded(text)[1] if "Security" in a.get("http-equiv", ""))
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
 def test_embed_is_a_frame_that_holds_the_whole_page():
-    explanation = made(words("a b"), words("c"))
+    explanation = made(words("a", "b"), words("c"))
     frame = page.embed(explanation, height=300)
     _, tags = embedded(f'<p id="bilrp-data">0</p>{frame}')
     attributes = dict(tags)["iframe"]
@@ -186,7 +176,7 @@ def test_embed_is_a_frame_that_holds_the_whole_page():
 
 
 def test_write_is_all_or_nothing(tmp_path, monkeypatch):
-    explanation = made(words("a b"), words("c"))
+    explanation = made(words("a", "b"), words("c"))
     target = page.write(explanation, tmp_path / "why ü.html")
     assert target.read_text("utf-8") == page.html(explanation)
     before = target.read_bytes()
@@ -194,8 +184,8 @@ def test_write_is_all_or_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(InputError, match="disk full"):
         page.write(explanation, target, title="new")
     assert target.read_bytes() == before
     assert list(tmp_path.iterdir()) == [target]
@@ -204,24 +194,32 @@ def test_write_is_all_or_nothing(tmp_path, monkeypatch):
 def test_styles_are_the_papers_and_others_are_refused():
     relevance = np.eye(300)
     assert page.drawing(relevance, "pascal_voc") == {"l": 0.25, "h": 13, "p": 2}
-    assert page.drawing(relevance, {"l": 0, "h": 1, "p": 0.5})["p"] == 0.5
+    assert page.drawing(relevance, links.style("faces", power=3)) == {"l": 0.3, "h": 60, "p": 3}
+    assert set(page.payload(made(words("a"), words("b")))["styles"]) == set(links.STYLES)
     with pytest.raises(InputError, match="pascal_voc"):
         page.drawing(relevance, "nonsense")
-    with pytest.raises(InputError, match="l < h"):
-        page.drawing(relevance, {"l": 2, "h": 1, "p": 1})
 
 
 def test_default_drawing_lets_the_strongest_pair_of_a_small_explanation_reach_full_colour():
-    relevance = np.array([[1.0, 0.5], [0.0, -1.0]])
+    relevance = np.random.default_rng(0).uniform(-1, 1, (40, 40))
     unit = np.mean(relevance**4) ** 0.25
-    assert page.drawing(relevance)["h"] == pytest.approx(1 / unit, abs=1e-3)
+    assert page.drawing(relevance)["h"] == pytest.approx(np.abs(relevance).max() / unit, abs=1e-3)
+    assert page.drawing(np.zeros((2, 2)))["h"] > page.drawing(np.zeros((2, 2)))["l"]
+
+
+def test_a_distance_also_counts_what_each_side_owes_to_itself():
+    within = (torch.full((2, 2), 3.0), torch.full((1, 1), 5.0))
+    explanation = made(words("a", "b"), words("c"), within=within, similarity="squared distance")
+    found = page.account(explanation)
+    assert (found["within_a"], found["within_b"]) == (12, 5)
+    total = sum(value for name, value in found.items() if name != "score")
+    assert total == pytest.approx(explanation.score)
 
 
 def test_too_many_pairs_and_nan_are_one_clear_line():
-    explanation = made(grid(), grid())
-    explanation.relevance = torch.zeros(1, 1).expand(3000, 3000)
+    many = made(grid(), grid(), relevance=torch.zeros(1, 1).expand(3000, 3000))
     with pytest.raises(InputError, match="coarsen"):
-        page.html(explanation)
-    explanation.relevance = torch.full((2, 2), float("nan"))
+        page.html(many)
+    broken = made(words("a"), words("b"), relevance=torch.full((1, 1), float("nan")))
     with pytest.raises(InputError, match="NaN"):
-        page.html(explanation)
+        page.html(broken)

@@ -8,7 +8,6 @@ import html as _html
 import io
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -16,19 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bilrp import files
 from bilrp.errors import InputError
+from bilrp.render import links
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
-
-# The parameters of the paper's rendering table (Appendix F): l hides, h saturates, p focuses.
-STYLES: dict[str, dict[str, float]] = {
-    "pascal_voc": {"l": 0.25, "h": 13, "p": 2},
-    "faces": {"l": 0.3, "h": 60, "p": 1},
-    "ucf": {"l": 0.25, "h": 20, "p": 1},
-    "illustrations": {"l": 0.25, "h": 15, "p": 2},
-    "tables": {"l": 0.01, "h": 4, "p": 2},
-}
 
 _EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32: nothing is approximated
 _DISPLAY_ERROR = 1e-4  # of the strongest pair: a tenth of the last digit the page shows
@@ -36,8 +28,10 @@ _MOST_PAIRS = 4_000_000  # what a browser still normalises and thresholds while 
 _LOSSLESS_BYTES = 200 * 1024  # pictures beyond this are sent as JPEG
 
 
-def html(explanation: Explanation, *, title: str | None = None, style: Any = None) -> str:
-    """Return the whole page as one string; `style` is a name of the paper's table or a mapping of l, h, p.
+def html(
+    explanation: Explanation, *, title: str | None = None, style: str | links.Style | None = None
+) -> str:
+    """Return the whole page as one string; `style` as in `bilrp.render.links`.
 
     >>> Path("why.html").write_text(html(explanation))  # doctest: +SKIP
     """
@@ -65,18 +59,7 @@ def write(explanation: Explanation, path: str | os.PathLike[str], **options: Any
 
     >>> write(explanation, "why.html")  # doctest: +SKIP
     """
-    target = Path(path)
-    text = html(explanation, **options).encode("utf-8")
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp's 0600 would make the page unreadable to others
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return target
+    return files.write_bytes(Path(path), html(explanation, **options).encode("utf-8"))
 
 
 def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str:
@@ -93,7 +76,9 @@ def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str
     )
 
 
-def payload(explanation: Explanation, *, title: str | None = None, style: Any = None) -> dict[str, Any]:
+def payload(
+    explanation: Explanation, *, title: str | None = None, style: str | links.Style | None = None
+) -> dict[str, Any]:
     """Return what the page embeds: the two sides, the pairs, the account of the score, and how to draw them.
 
     >>> payload(explanation)["account"]["score"]  # doctest: +SKIP
@@ -111,19 +96,32 @@ def payload(explanation: Explanation, *, title: str | None = None, style: Any = 
     return {
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
-        "account": {
-            "positive": float(relevance.clip(min=0).sum()),
-            "negative": float(relevance.clip(max=0).sum()),
-            "unattributed": float(explanation.unattributed),
-            "score": float(explanation.score),
-        },
+        "account": account(explanation),
         "pairs": encode_pairs(relevance),
         "a": side_a,
         "b": side_b,
         "drawing": drawing(relevance, style),
-        "styles": STYLES,
+        "styles": {name: _lhp(style) for name, style in links.STYLES.items()},
         "facts": _facts(explanation),
     }
+
+
+def account(explanation: Explanation) -> dict[str, float]:
+    """Return what adds up to the score: positive and negative pairs, each side with itself, and the rest.
+
+    Summed in float64, and the rest defined as what is missing, so that the page adds up to the last digit.
+
+    >>> account(explanation)["score"] == explanation.score  # doctest: +SKIP
+    True
+    """
+    relevance = _numpy(explanation.relevance).astype(np.float64)
+    parts = {"positive": relevance.clip(min=0).sum(), "negative": relevance.clip(max=0).sum()}
+    if explanation.within is not None:
+        for side, within in zip("ab", explanation.within, strict=True):
+            parts[f"within_{side}"] = _numpy(within).astype(np.float64).sum()
+    score = float(explanation.score)
+    rest = {"unattributed": score - sum(parts.values()), "score": score}
+    return {name: float(value) for name, value in (parts | rest).items()}
 
 
 def encode_pairs(relevance: np.ndarray) -> dict[str, Any]:
@@ -156,25 +154,23 @@ def encode_pairs(relevance: np.ndarray) -> dict[str, Any]:
     }
 
 
-def drawing(relevance: np.ndarray, style: Any = None) -> dict[str, float]:
-    """Return l, h and p: those of `style`, else ones that suit the spread of this explanation.
+def drawing(relevance: np.ndarray, style: str | links.Style | None = None) -> dict[str, float]:
+    """Return l, h and p of `style`; without one, of the automatic style, saturated by the strongest pair at the latest.
 
     >>> drawing(np.eye(2), "faces")
     {'l': 0.3, 'h': 60.0, 'p': 1.0}
     """
-    if isinstance(style, str):
-        if style not in STYLES:
-            raise InputError(f"no style {style!r}; there are {', '.join(STYLES)}")
-        style = STYLES[style]
-    if style is not None:
-        found = {k: float(style[k] if isinstance(style, Mapping) else getattr(style, k)) for k in "lhp"}
-        if not 0 <= found["l"] < found["h"] or found["p"] <= 0:
-            raise InputError(f"a style needs 0 ≤ l < h and p > 0, not {found}")
-        return found
-    moment = float(np.mean(relevance**4) ** 0.25) if relevance.size else 0.0
-    top = float(np.abs(relevance).max() / moment) if moment else 1.0
-    # Few pairs cannot reach the paper's h = 13 (the largest possible is N^(1/4)): saturate at the strongest.
-    return {"l": 0.25 if relevance.size > 4096 else 0.01, "h": min(13.0, round(top, 3)), "p": 2.0}
+    found = _lhp(links.style(style or "auto", pairs=relevance.size))
+    moment = float(np.mean(relevance**4) ** 0.25)
+    if style is None and moment > 0:
+        # h beyond the strongest pair would leave everything pale
+        top = float(np.abs(relevance).max() / moment)
+        found["h"] = max(min(found["h"], round(top, 3)), 2 * found["l"])
+    return found
+
+
+def _lhp(style: links.Style) -> dict[str, float]:
+    return {"l": float(style.low), "h": float(style.high), "p": float(style.power)}
 
 
 def _factors(relevance: np.ndarray, tolerance: float) -> dict[str, Any] | None:
@@ -210,7 +206,8 @@ def _side(decomposition: Any) -> dict[str, Any]:
     names = None if regions.names is None else [str(name) for name in regions.names]
     labels = _flat_labels(_numpy(regions.labels))
     side: dict[str, Any] = {"count": int(regions.count), "names": names, "picture": None, "places": None}
-    located = picture is not None or (names is None and regions.boxes is not None)
+    plane = regions.boxes is not None or regions.labels.dim() == 3
+    located = picture is not None or (names is None and plane)
     if located and labels is not None:
         side["places"] = _places(labels, side["count"])
         side["picture"] = None if picture is None else _data_uri(np.asarray(picture))
@@ -319,9 +316,3 @@ def _fill(template: str, fields: Mapping[str, str]) -> str:
         name, _, tail = chunk.partition("}}")
         pieces += [fields[name], tail]
     return "".join(pieces)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

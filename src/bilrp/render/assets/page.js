@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const OTHER = { a: "b", b: "a" };
 const FAINTEST = 1 / 512; // less than half a grey level: a link that no screen can show
+const MOST_ARCS = 5000; // the strongest are drawn: more would neither be read nor follow a slider
 const DASH = [5, 4]; // in the colour-blind-safe palette the sign is also in the line
 
 // ---------------------------------------------------------------- pairs
@@ -50,11 +51,15 @@ export function fourthMoment(relevance) {
   return top * (sum / relevance.length) ** 0.25;
 }
 
-/** Algorithm 1 of Appendix F: [{pair, value, alpha}], weakest first; value in [-1, 1] carries the sign. */
-export function links(relevance, { l, h, p }, unit = fourthMoment(relevance)) {
+/**
+ * Algorithm 1 of Appendix F: [{pair, value, alpha}], weakest first; value in [-1, 1] carries the sign.
+ * Pairs with |R| below `least` are left out: opacity grows with |R|, so these are the faintest.
+ */
+export function links(relevance, { l, h, p }, unit = fourthMoment(relevance), least = 0) {
   const delta = h - l;
   const out = [];
   for (let pair = 0; pair < relevance.length; pair++) {
+    if (Math.abs(relevance[pair]) < least) continue;
     const r = relevance[pair] / unit; // normalisation
     const beyond = Math.abs(r) - l; // sparsification: R − clip(R, [−l, l])
     if (beyond <= 0) continue;
@@ -312,6 +317,8 @@ function nameOf(data, side, i) {
   return `region ${i + 1} of ${letter}`;
 }
 
+const measureName = ({ similarity }) => (/distance|similarity/.test(similarity) ? similarity : `${similarity} similarity`);
+
 /** What is seen, and what it means. */
 function leadParts(data, safe) {
   const noun = nounOf(data);
@@ -380,13 +387,22 @@ function restScene(app) {
 
 /** Kept while l, h, p and the signs stay: pointing around must not redo Algorithm 1. */
 function restLinks(app) {
-  const key = JSON.stringify([app.drawing, app.shown.positive, app.shown.negative]);
+  const { positive, negative } = app.shown;
+  const key = JSON.stringify([app.drawing, positive, negative]);
   if (app.kept?.key !== key) {
-    const all = links(app.relevance, app.drawing, app.unit);
-    const shown = all.filter(({ value }) => (value > 0 ? app.shown.positive : app.shown.negative));
-    app.kept = { key, links: shown.filter(({ alpha }) => alpha > FAINTEST), count: shown.length };
+    const shown = onlySigns(app.relevance, app.shown);
+    const found = links(shown, app.drawing, app.unit, leastDrawn(app, shown));
+    const count = shown.reduce((n, r) => n + (Math.abs(r) / app.unit > app.drawing.l), 0);
+    app.kept = { key, count, links: found.filter(({ alpha }) => alpha > FAINTEST) };
   }
   return app.kept.links;
+}
+
+/** |R| of the last pair that is drawn, for each choice of signs. */
+function leastDrawn(app, shown) {
+  const key = `${app.shown.positive}${app.shown.negative}`;
+  app.least[key] ??= shown.length > MOST_ARCS ? shown.map(Math.abs).sort().at(-MOST_ARCS) : 0;
+  return app.least[key];
 }
 
 /** One or two sentences about what is shown; also what a screen reader says. */
@@ -409,10 +425,12 @@ function describe(app) {
 }
 
 function restWords(app) {
-  restLinks(app);
-  const pairs = app.relevance.length.toLocaleString("en");
-  const drawn = app.shown.arcs ? app.kept.count.toLocaleString("en") : "0";
-  return `${drawn} of ${pairs} pairs are drawn. Point at a ${nounOf(app.data)}, or press Tab and use the arrow keys.`;
+  const drawn = restLinks(app).length;
+  const number = (n) => n.toLocaleString("en");
+  const tail = `Point at a ${nounOf(app.data)}, or press Tab and use the arrow keys.`;
+  if (!app.shown.arcs) return tail;
+  const which = drawn >= MOST_ARCS ? ` the ${number(drawn)} strongest are drawn.` : "";
+  return `${number(app.kept.count)} of ${number(app.relevance.length)} pairs are stronger than l${which ? ":" : "."}${which} ${tail}`;
 }
 
 // ---------------------------------------------------------------- building the page, once
@@ -468,30 +486,38 @@ function buildStage(app) {
   const svg = node("svg:svg", { id: "scene", role: "group", "aria-label": "The two inputs" }, nodes.a.root, nodes.b.root);
   const canvas = node("canvas", { "aria-hidden": "true" });
   stage.replaceChildren(captions.a.el, captions.b.el, svg, canvas);
-  return { ...app, stage, svg, canvas, nodes, captions };
+  return Object.assign(app, { stage, svg, canvas, nodes, captions });
 }
 
 function buildWords(app) {
   const { data } = app;
   byId("lead").replaceChildren(...leadParts(data, false));
   const digits = decimals(Object.values(data.account));
-  byId("score").replaceChildren(node("span", {}, data.account.score.toFixed(digits)), node("small", {}, `${data.similarity} similarity`));
+  byId("score").replaceChildren(node("span", {}, data.account.score.toFixed(digits)), node("small", {}, measureName(data)));
   for (const [key, value] of data.facts) byId("facts").append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
   for (const name of Object.keys(data.styles)) byId("controls").elements.style.append(node("option", { value: name }, name.replace("_", " ")));
 }
 
+const ACCOUNT = [
+  ["positive", "pairs that raise it"],
+  ["negative", "pairs that lower it"],
+  ["within_a", "A with itself"],
+  ["within_b", "B with itself"],
+  ["unattributed", "belongs to no pair"],
+  ["score", "score"],
+];
+
 /** The account: a waterfall whose last step is the score, and one more row for what is chosen. */
 function buildAccount(app) {
-  const { positive, negative, unattributed, score } = app.data.account;
-  const explained = positive + negative;
-  const steps = [
-    ["positive", "pairs that raise it", 0, positive, positive],
-    ["negative", "pairs that lower it", positive, explained, negative],
-    ["unattributed", "belongs to no pair", explained, score, unattributed],
-    ["score", "score", 0, score, score],
-    ["chosen", "chosen", 0, 0, 0],
-  ];
-  const ends = [0, positive, explained, score];
+  const { account } = app.data;
+  let reached = 0;
+  const steps = ACCOUNT.filter(([name]) => name in account).map(([name, label]) => {
+    const from = name === "score" ? 0 : reached;
+    reached = name === "score" ? account.score : reached + account[name];
+    return [name, label, from, reached, account[name]];
+  });
+  const ends = [0, ...steps.map((step) => step[3])];
+  steps.push(["chosen", "chosen", 0, 0, 0]);
   app.axis = [Math.min(...ends), Math.max(...ends) - Math.min(...ends) || 1];
   app.digits = decimals(ends);
   app.accountRows = {};
@@ -960,15 +986,16 @@ function figure(app) {
   const scene = sceneOf(app);
   const ink = colours();
   const [width, height] = app.size;
-  const { positive, negative, unattributed, score } = app.data.account;
+  const { score } = app.data.account;
   const text = (x, y, words, more = "") => `<text x="${round(x)}" y="${round(y)}" fill="${ink.ink}" ${more}>${escape(words)}</text>`;
   const arcs = scene.arcs.map((one) => {
     const [ax, ay, c, d, e, f, bx, by] = arcPoints(app, one).map(round);
     const dash = ink.safe && one.value < 0 ? ` stroke-dasharray="${DASH}"` : "";
     return `<path d="M${ax} ${ay}C${c} ${d} ${e} ${f} ${bx} ${by}" stroke="${one.value > 0 ? ink.positive : ink.negative}" stroke-opacity="${Number(one.alpha.toPrecision(3))}"${dash}/>`;
   });
-  const number = (v) => signed(v, app.digits);
-  const total = `${number(positive)} ${number(negative)} ${number(unattributed)} (in no pair) = ${score.toFixed(app.digits)} ${app.data.similarity} similarity`;
+  const parts = ACCOUNT.filter(([name]) => name in app.data.account && name !== "score");
+  const spelt = parts.map(([name, label]) => `${signed(app.data.account[name], app.digits)} ${label}`);
+  const total = `${spelt.join(", ")} = ${score.toFixed(app.digits)} ${measureName(app.data)}`;
   const { l, h, p } = app.drawing;
   return [
     `<svg xmlns="${SVG}" width="${width + 48}" height="${height + 132}" viewBox="-24 -56 ${width + 48} ${height + 132}" font-family="system-ui, sans-serif" font-size="14">`,
@@ -1018,7 +1045,7 @@ function start(data) {
     drawing: { ...data.drawing },
     shown: { positive: true, negative: true, arcs: true, heat: false },
     zoom: { a: { k: 1 }, b: { k: 1 } },
-    pinned: null, preview: null, peek: null, probe: null, listed: null, anchor: null, items: [], matches: [],
+    least: {}, pinned: null, preview: null, peek: null, probe: null, listed: null, anchor: null, items: [], matches: [],
   });
   buildWords(app);
   buildAccount(app);
