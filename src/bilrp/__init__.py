@@ -5,6 +5,7 @@ from bilrp.decomposition import Decomposition, decompose
 from bilrp.encoder import Encoder
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.groups import contrast, explain_many, explain_sets
+from bilrp.ops import ops
 
 __version__ = "0.1.0"
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "explain",
     "explain_many",
     "explain_sets",
+    "ops",
     "pair",
     "regions",
     "rulebooks",
