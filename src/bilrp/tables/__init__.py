@@ -1,1 +1,1 @@
-"""Printed numeric tables: ink, page layout, aligned digits, the digit network's training, and how to score it."""
+"""Printed numeric tables: ink, layout, aligned digits, training of the digit network, scores."""

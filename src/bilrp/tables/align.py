@@ -1,9 +1,10 @@
-"""Put the transcription of a page onto its glyphs: where each printed digit is, and which ones are certain."""
+"""Put the transcription of a page onto its glyphs: where each digit is, and which ones are certain."""
 
 from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def bigram_counts(texts: tuple[str, ...] | list[str]) -> np.ndarray:
     counts = np.zeros(100)
     for text in texts:
         digits = [int(c) for c in digits_of(text)]
-        for j, k in zip(digits[:-1], digits[1:], strict=True):
+        for j, k in pairwise(digits):
             counts[10 * j + k] += 1
     return counts
 
@@ -133,7 +134,8 @@ def _register(layout: Layout, tall: Glyphs, text: Transcription) -> tuple[np.nda
     found = (len(layout.rows), len(layout.columns))
     if found[0] < want_rows or found[1] < want_columns:
         raise InputError(
-            f"found {found[0]} rows and {found[1]} columns, the transcription has {want_rows} and {want_columns}"
+            f"found {found[0]} rows and {found[1]} columns, "
+            f"the transcription has {want_rows} and {want_columns}"
         )
     shown = np.array([[_count(layout, tall, r, c) for c in range(found[1])] for r in range(found[0])])
     wanted = np.array([[len(digits_of(t)) for t in row] for row in text.values])
@@ -202,7 +204,7 @@ def _place(
     certain: np.ndarray,
     middle: tuple[np.ndarray, np.ndarray],
 ) -> Digits:
-    """Digits of all cells: seen centres where certain, else predicted from the row, the column and spacing."""
+    """Digits of all cells: seen centres where certain, else predicted from row, column and spacing."""
     seen = [[np.mean(c, axis=0) if len(c) else np.zeros(2) for c in row] for row in centres]
     mean = np.array(seen)
     down, across = np.arange(mean.shape[0]), np.arange(mean.shape[1])
