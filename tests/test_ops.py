@@ -105,6 +105,19 @@ def test_rules_can_be_given_and_masks_are_followed() -> None:
     assert found[0].rule == "none" and "first layer" in (found[0].problem or "")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.grid_sample(torch.ones(1, 1, 4, 4), x.reshape(1, 2, 2, 2), align_corners=False),
+        lambda x: torch.ldexp(torch.ones(8), x),
+        lambda x: torch.linalg.multi_dot([x, x.T, x]),
+    ],
+    ids=["grid_sample at a live place", "ldexp by a live exponent", "a chain of live matrices"],
+)
+def test_operations_that_are_linear_only_sometimes(function) -> None:
+    assert "none" in [row.rule for row in bilrp.ops(function, torch.rand(1, 8))]
+
+
 def test_the_table_of_a_good_encoder(folder: str) -> None:
     result = CliRunner().invoke(app, ["ops", f"{folder}:residual", "--size", "16"])
     assert result.exit_code == 0, result.output

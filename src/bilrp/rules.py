@@ -782,8 +782,12 @@ def natural(step: Step) -> Rule | None:
 def _is_linear(step: Step) -> bool:
     """Several live operands are fine for sums and concatenations, not for products."""
     multiplying = (
-        PRODUCTS | CONVOLUTIONS | {"addmm", "baddbmm", "addbmm", "addmv", "linear", "lerp", "addcmul", "kron"}
+        PRODUCTS
+        | CONVOLUTIONS
+        | {"addmm", "baddbmm", "addbmm", "addmv", "linear", "lerp", "addcmul", "kron", "chain_matmul"}
     )
+    if step.op in {"grid_sample", "ldexp"}:  # linear in the first operand only
+        return len(step.inputs) == 1 and step.argument(0, "input") is step.values[0]
     return len(step.inputs) == 1 or step.op not in multiplying
 
 
