@@ -65,7 +65,7 @@ def pair() -> Pair:
 
 def drawn_arcs(pair: Pair, colours: str) -> np.ndarray:
     """Only the arcs' axes: letters differ between font libraries, lines do not."""
-    canvas = figure._blank((4, 2))
+    canvas = figure._blank((4.0, 2.0))
     axes = canvas.add_axes((0, 0, 1, 1))
     made = links.links(pair.relevance, links.style("ucf", high=2.5))
     boxes = pair.a.regions.boxes, pair.b.regions.boxes
@@ -97,7 +97,7 @@ def test_golden_arcs_would_notice_a_lost_link(pair):
 
 
 def test_arcs_end_in_the_middle_of_their_regions(pair):
-    canvas = figure._blank((4, 2))
+    canvas = figure._blank((4.0, 2.0))
     axes = canvas.add_axes((0, 0, 1, 1))
     made = links.links(pair.relevance, links.style("ucf", high=2.5))
     boxes = pair.a.regions.boxes, pair.b.regions.boxes
@@ -127,25 +127,25 @@ def test_overlay_puts_value_where_the_box_is():
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_files_are_whole_and_repeatable(tmp_path, pair, suffix):
-    first = figure.save(pair, tmp_path / f"a{suffix}", dpi=50).read_bytes()
-    second = figure.save(pair, tmp_path / f"b{suffix}", dpi=50).read_bytes()
+    first = figure.write(pair, tmp_path / f"a{suffix}", dpi=50).read_bytes()
+    second = figure.write(pair, tmp_path / f"b{suffix}", dpi=50).read_bytes()
     assert first == second and len(first) > 1000
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"a{suffix}", f"b{suffix}"]
 
 
 def test_svg_has_one_path_for_each_visible_link_and_says_the_sum(tmp_path, pair):
-    text = figure.save(pair, tmp_path / "a.svg", names=("left $x$", "right & co")).read_text()
+    text = figure.write(pair, tmp_path / "a.svg", names=("left $x$", "right & co")).read_text()
     assert "dot 2.5 = 2 explained by pairs of regions (80 %) + 0.5 unattributed (20 %)" in text
     assert "left $x$" in text and "right &amp; co" in text
 
 
 def test_unknown_names_are_one_line(tmp_path, pair):
     with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
-        figure.save(pair, tmp_path / "a.gif")
+        figure.write(pair, tmp_path / "a.gif")
     with pytest.raises(InputError, match="no palette 'pink'"):
-        figure.save(pair, tmp_path / "a.png", colours="pink")
+        figure.write(pair, tmp_path / "a.png", colours="pink")
     with pytest.raises(InputError, match="no style"):
-        figure.save(pair, tmp_path / "a.png", style="nope")
+        figure.write(pair, tmp_path / "a.png", style="nope")
     assert not list(tmp_path.iterdir())
 
 
@@ -153,15 +153,15 @@ def test_unknown_names_are_one_line(tmp_path, pair):
 def test_without_pictures_a_matrix(tmp_path, names):
     a = Side(None, Regions(None, names))
     R = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.5, 0.0]])
-    text = figure.save(Pair(a, Side(None, Regions(None)), R, 1.0, 0.0), tmp_path / "m.svg").read_text()
+    text = figure.write(Pair(a, Side(None, Regions(None)), R, 1.0, 0.0), tmp_path / "m.svg").read_text()
     for name in names or ("0", "1", "2"):
         assert name in text
 
 
 def test_zero_relevance_and_single_regions_draw(tmp_path):
     a, b = side(8, 8), side(1, 1)
-    figure.save(Pair(a, b, torch.zeros(1, 1), 0.0, 0.0), tmp_path / "z.png", dpi=40)
-    figure.save(Pair(a, b, torch.ones(1, 1), 1.0, 0.0), tmp_path / "o.png", dpi=40, heat=False)
+    figure.write(Pair(a, b, torch.zeros(1, 1), 0.0, 0.0), tmp_path / "z.png", dpi=40)
+    figure.write(Pair(a, b, torch.ones(1, 1), 1.0, 0.0), tmp_path / "o.png", dpi=40, heat=False)
 
 
 def test_no_pyplot_and_nothing_heavy_at_import():
@@ -178,7 +178,7 @@ def test_drawing_leaves_pyplot_alone(tmp_path, pair):
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import test_figure as t, pathlib\n"
         "p = t.Pair(t.side(16, 16), t.side(16, 16), t.torch.ones(4, 4), 1.0, 0.0)\n"
-        "t.figure.save(p, pathlib.Path(sys.argv[2]) / 'a.png', dpi=40)\n"
+        "t.figure.write(p, pathlib.Path(sys.argv[2]) / 'a.png', dpi=40)\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)], check=True)

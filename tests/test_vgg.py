@@ -60,7 +60,7 @@ def test_given_tensors_are_copied(tensors):
     assert not torch.equal(network.features[0].bias, tensors["features.0.bias"])
 
 
-@pytest.mark.parametrize("layer", [0, 32, -1, 2.5, "31"])
+@pytest.mark.parametrize("layer", [0, 32, -1])
 def test_layers_outside_are_refused(layer):
     with pytest.raises(InputError, match="layers 1 … 31"):
         vgg.VGG16(layer)

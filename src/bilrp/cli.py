@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -19,6 +20,124 @@ app.add_typer(study, name="study")
 @app.callback()
 def root() -> None:
     """Which parts of these two inputs make the model call them similar?"""
+
+
+def _encoders(incomplete: str) -> list[str]:
+    return [name for name in (f"vgg16:{n}" for n in (5, 10, 17, 24, 31)) if name.startswith(incomplete)]
+
+
+def _styles(incomplete: str) -> list[str]:
+    from bilrp.render.links import STYLES
+
+    return [name for name in ("auto", *STYLES) if name.startswith(incomplete)]
+
+
+def _one_of(*words: str):
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+Encoder = Annotated[
+    str,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        autocompletion=_encoders,
+        help="vgg16:LAYER (1 … 31), or package.module:function returning an encoder or an nn.Module.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
+]
+Output = Annotated[
+    list[str] | None,
+    typer.Option("--output", "-o", metavar="FILE", help=".png .svg .pdf .html .npz; may be repeated."),
+]
+
+
+@app.command()
+def explain(
+    a: Annotated[str, typer.Argument(metavar="A", help="The first image file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The second image file.")],
+    encoder: Encoder = "vgg16:31",
+    regions: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Side of a square region.")] = 8,
+    similarity: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=_one_of("dot", "cosine"), help="dot or cosine.")
+    ] = "dot",
+    project: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="PIXELS", help="128, 192x128 or original. Default: 128.")
+    ] = None,
+    fit: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            autocompletion=_one_of("crop", "pad", "stretch"),
+            help="To that size: crop, pad or stretch.",
+        ),
+    ] = "crop",
+    weights: Weights = None,
+    output: Output = None,
+    style: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=_styles, help="Drawing parameters l, h, p.")
+    ] = "auto",
+    palette: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", autocompletion=_one_of("paper", "safe"), help="paper or safe (colour-blind)."
+        ),
+    ] = "paper",
+    top: Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Which parts of images A and B make the encoder call them similar?"""
+    import time
+
+    from bilrp import regions as region_specs
+    from bilrp import terminal
+    from bilrp.explanation import explain as explained
+    from bilrp.render import figure, links
+    from bilrp.similarity import resolve
+
+    outputs = terminal.checked_outputs(output or [])
+    links.style(style), figure.palette(palette), resolve(similarity)  # refuse a slip before the work
+    chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
+    assert chosen.read is not None
+    left, right = chosen.read(a), chosen.read(b)  # both, before the first is explained
+    start = time.perf_counter()
+    found = explained(
+        chosen,
+        left,
+        right,
+        similarity=similarity,
+        regions=region_specs.grid(regions),
+        project=project,
+        progress=sys.stderr.isatty(),
+    )
+    names = os.path.basename(a), os.path.basename(b)
+    about = terminal.record(
+        found, names=(a, b), encoder=chosen.name, seconds=time.perf_counter() - start, top=top
+    )
+    for path in outputs:
+        terminal.write(found, path, names=names, style=style, palette=palette)
+    _say(about, outputs, as_json=json)
+
+
+def _say(about: dict, outputs: list, *, as_json: bool) -> None:
+    from bilrp import terminal
+
+    if not as_json:
+        print(terminal.summary(about, outputs))
+        return
+    import json
+
+    from bilrp.studies.report import plain
+
+    print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]}), ensure_ascii=False))
 
 
 @app.command()
@@ -50,13 +169,52 @@ def ops(
         raise typer.Exit(1)
 
 
+@study.command()
+def photos(
+    data: Annotated[str, typer.Option(metavar="DIR", help="A folder of photographs.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where the report goes.")],
+    layers: Annotated[str, typer.Option(metavar="N,N", help="VGG-16 layers to compare.")] = "17,31",
+    pairs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nearest pairs to explain.")] = 4,
+    size: Annotated[int, typer.Option(min=8, metavar="PIXELS", help="Side of the square images.")] = 128,
+    weights: Weights = None,
+) -> None:
+    """Nearest neighbours among photographs, explained layer by layer, and correspondence on a stereo pair."""
+    from bilrp.studies import photos as experiment
+
+    numbers = experiment.parsed_layers(layers)
+    show = sys.stderr.isatty()
+    page = experiment.run(
+        data, out, layers=numbers, pairs=pairs, size=size, weights=weights, progress=show, say=print
+    )
+    print(f"wrote {page}")
+
+
 def main() -> None:
-    """Entry point: every expected failure becomes one line on stderr and exit code 2."""
+    """Entry point: every expected failure becomes one line on stderr and exit code 2; a surprise exits with 1."""
+    for stream in (sys.stdout, sys.stderr):
+        # file names may hold bytes no terminal can show: print them escaped rather than fail
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         app()
     except BilrpError as error:
-        print(f"bilrp: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error), 2)
     except KeyboardInterrupt:
-        print("bilrp: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # the reader of our output went away (bilrp … | head): not an error, and nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("BILRP_DEBUG"):
+            raise
+        reason = " ".join(str(error).split()) or "no message"
+        _fail(f"{type(error).__name__}: {reason[:400]} (BILRP_DEBUG=1 shows where)", 1)
+
+
+def _fail(reason: str, code: int) -> None:
+    print(f"bilrp: {' '.join(reason.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

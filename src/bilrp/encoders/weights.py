@@ -15,8 +15,9 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ def from_archive(path: str | Path) -> Weights:
         raise WeightsError(f"{path}: not the {PACKAGE} {VERSION} archive ({error})") from None
 
 
-def from_pickle(stream: IO[bytes]) -> Weights:
+def from_pickle(stream: BufferedIOBase) -> Weights:
     """The 13 convolutions of the ckpt: kernels HWIO under VGG16_0/Conv_i become torch's OIHW.
 
     A pickle that names anything but numpy's array, dtype and _reconstruct is refused.
@@ -113,7 +114,7 @@ def from_pickle(stream: IO[bytes]) -> Weights:
     return tensors
 
 
-def restricted(stream: IO[bytes]) -> Any:
+def restricted(stream: BufferedIOBase) -> Any:
     """Unpickle plain containers and numpy arrays (as inert stand-ins); refuse everything else."""
     try:
         return _Unpickler(stream).load()
@@ -290,7 +291,7 @@ def _checked(tensors: Weights, path: Path) -> Weights:
 class _Unpickler(pickle.Unpickler):
     """Knows three names; what it hands out is made anew for each file, so no pickle changes the next read."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: BufferedIOBase) -> None:
         super().__init__(stream)
 
         class Dtype:

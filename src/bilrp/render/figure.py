@@ -50,7 +50,7 @@ def palette(name: str) -> Palette:
     return PALETTES[name]
 
 
-def figure(
+def plot(
     explanation: Any,
     *,
     style: str | algorithm.Style = "auto",
@@ -61,7 +61,7 @@ def figure(
 ) -> Figure:
     """The explanation as a matplotlib figure; a matrix of region names where there are no pictures.
 
-    >>> figure(explanation, style="pascal_voc").savefig("why.png")
+    >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
     if not _has_pictures(explanation):
         return matrix(explanation, colours=colours, title=title)
@@ -76,18 +76,18 @@ def figure(
     return canvas
 
 
-def save(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
+def write(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
     """Draw and write a .png, .svg or .pdf, whole or not at all."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
-    drawn = figure(explanation, **options)
+    drawn = plot(explanation, **options)
     with files.whole(path) as temporary:
-        write(drawn, temporary, dpi=dpi)
+        put(drawn, temporary, dpi=dpi)
     return path
 
 
-def write(drawn: Figure, path: Path, *, dpi: int = 200) -> None:
+def put(drawn: Figure, path: Path, *, dpi: int = 200) -> None:
     """Save without a date or a version inside, so that the same numbers give the same bytes."""
     import matplotlib
 
@@ -212,7 +212,7 @@ def account(explanation: Any) -> str:
     return f"{explanation.similarity} {amount(score)} = {parts}"
 
 
-def amount(value: float) -> str:
+def amount(value: float | int) -> str:
     """A number as people read it.
 
     >>> amount(27328.8), amount(0.81234)
@@ -226,7 +226,7 @@ def _has_pictures(explanation: Any) -> bool:
     return all(side.picture is not None and side.regions.boxes is not None for side in sides)
 
 
-def _blank(size: tuple[float, float]) -> Figure:
+def _blank(size: tuple[float | int, float | int]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -296,7 +296,7 @@ def _words(
         drawn.text(sum(inner) / 2, middle, text, size=8.5, color=SOFT, ha="center", va="center")
 
 
-def _lift(start: np.ndarray, stop: np.ndarray, tall: float) -> float:
+def _lift(start: np.ndarray, stop: np.ndarray, tall: int) -> float:
     """How far an arc is bowed upwards: less near the top, so that none leaves the picture."""
     return min(0.16 * tall, (min(start[1], stop[1]) + 0.05 * tall) / 0.75)
 

@@ -21,9 +21,9 @@ class Style:
     name: str
     size: int
     pool: int
-    low: float
-    high: float
-    power: float
+    low: float | int
+    high: float | int
+    power: float | int
 
     def __post_init__(self) -> None:
         if not (0 <= self.low < self.high and self.power > 0):
@@ -65,9 +65,9 @@ def style(
     name: str | Style = "auto",
     *,
     pairs: int | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    power: float | None = None,
+    low: float | int | None = None,
+    high: float | int | None = None,
+    power: float | int | None = None,
 ) -> Style:
     """A style by name, with any of its three parameters replaced.
 
@@ -112,18 +112,18 @@ def normalise(relevance: Tensor) -> Tensor:
     return scaled / scaled.pow(4).mean().pow(0.25)
 
 
-def sparsify(relevance: Tensor, *, low: float) -> Tensor:
+def sparsify(relevance: Tensor, *, low: float | int) -> Tensor:
     """R ← R − clip(R, [−l, l]): everything within ±l becomes exactly zero."""
     return relevance - relevance.clamp(-low, low)
 
 
-def threshold(relevance: Tensor, *, low: float, high: float) -> Tensor:
+def threshold(relevance: Tensor, *, low: float | int, high: float | int) -> Tensor:
     """R ← clip(R, [−Δ, Δ]) / Δ with Δ = h − l."""
     delta = high - low
     return relevance.clamp(-delta, delta) / delta
 
 
-def opacity(relevance: Tensor, *, power: float) -> Tensor:
+def opacity(relevance: Tensor, *, power: float | int) -> Tensor:
     """α = |R|^p: the sign is kept apart, so negative links survive every p."""
     return relevance.abs().pow(power)
 

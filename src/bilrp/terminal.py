@@ -1,0 +1,172 @@
+"""What `bilrp explain` reads from its options and prints: encoders by name, output files, the summary."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bilrp.encoders import images
+from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from bilrp.encoder import Encoder
+    from bilrp.explanation import Explanation
+
+OUTPUTS = (".png", ".svg", ".pdf", ".html", ".npz", ".safetensors")
+
+
+def encoder(name: str, *, weights: str | None = None, size: str | None = None, fit: str = "crop") -> Encoder:
+    """An encoder by name: vgg16, vgg16:LAYER, or package.module:function that returns an encoder or a module.
+
+    A plain module gets files read as RGB with ImageNet's mean and standard deviation.
+
+    >>> encoder("vgg16:17").name
+    'vgg16:17'
+    """
+    pixels = measure(size)
+    if name == "vgg16" or name.startswith("vgg16:"):
+        from bilrp.encoders.vgg import LAYERS, vgg16
+
+        layer = name.removeprefix("vgg16").removeprefix(":") or str(LAYERS)
+        if not layer.isascii() or not layer.isdigit():
+            raise InputError(f"--encoder {name}: the layer is a number from 1 to {LAYERS}, as in vgg16:31")
+        return vgg16(int(layer), weights=weights, size=pixels, fit=fit, progress=sys.stderr.isatty())
+    if weights is not None:
+        raise InputError(f"--weights is for vgg16; {name} brings its own")
+    from bilrp.encoders.load import load
+
+    made = load(name)
+    if made.read is not None:
+        if size is not None:
+            raise InputError(f"--size does not apply: {name} reads its items itself")
+        return made
+    return replace(
+        made, read=partial(images.read, size=pixels, fit=fit), picture=made.picture or images.picture
+    )
+
+
+def measure(text: str | None) -> tuple[int, int] | int | None:
+    """A size from the command line: 128 is a square, 192x128 is width × height, "original" leaves it alone.
+
+    >>> measure("192x128")
+    (128, 192)
+    """
+    if text is None:
+        return 128
+    if text == "original":
+        return None
+    found = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", text)
+    if not found or not all(int(part) for part in found.groups() if part):
+        raise InputError(f"--size {text}: give pixels, as in 128, 192x128 (width x height) or original")
+    wide, high = found.groups()
+    return int(wide) if high is None else (int(high), int(wide))
+
+
+def checked_outputs(paths: Sequence[str]) -> list[Path]:
+    """Refuse what could not be written, before any work is done."""
+    checked = [Path(path) for path in paths]
+    for path in checked:
+        if path.suffix.lower() not in OUTPUTS:
+            raise InputError(f"--output {path}: the suffix is one of {', '.join(OUTPUTS)}")
+        if path.is_dir():
+            raise InputError(f"--output {path}: a folder has this name")
+        folder = path.parent
+        if not folder.is_dir():
+            raise InputError(f"--output {path}: there is no folder {folder}")
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"--output {path}: the folder {folder} cannot be written to")
+    return checked
+
+
+def write(explanation: Explanation, path: Path, *, names: tuple[str, str], style: str, palette: str) -> None:
+    """The explanation as a picture, a page or numbers, by the suffix."""
+    if path.suffix.lower() in (".png", ".svg", ".pdf"):
+        from bilrp.render import figure
+
+        figure.write(explanation, path, style=style, colours=palette, names=names)
+    else:
+        explanation.save(path)
+
+
+def record(
+    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float, top: int
+) -> dict[str, Any]:
+    """Everything the summary says, as plain values for --json."""
+    e = explanation
+    relevance = e.relevance.detach().double()
+    return {
+        "a": names[0],
+        "b": names[1],
+        "encoder": encoder,
+        "similarity": e.similarity,
+        "score": e.score,
+        "explained": e.explained,
+        "unattributed": e.unattributed,
+        "explained_share": e.explained / e.score if e.score else None,
+        "unattributed_share": e.unattributed / e.score if e.score else None,
+        "positive": float(relevance.clamp(min=0).sum()),
+        "negative": float(relevance.clamp(max=0).sum()),
+        "regions": [e.a.regions.count, e.b.regions.count],
+        "top": [
+            {"a": _region(e.a, m.a), "b": _region(e.b, m.b), "relevance": m.relevance} for m in e.top(top)
+        ],
+        "plan": _plan(e),
+        "seconds": round(seconds, 3),
+    }
+
+
+def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
+    """The same for people: what adds up, the strongest matches, what it cost, and where the files are."""
+    from bilrp.render.figure import amount
+
+    def share(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:8.1f} %"
+
+    rows, columns = found["regions"]
+    lines = [
+        f"{found['a']}  and  {found['b']}",
+        f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",
+        "",
+        f"  score         {amount(found['score']):>12}",
+        f"  explained     {amount(found['explained']):>12}{share(found['explained_share'])}",
+        f"  unattributed  {amount(found['unattributed']):>12}{share(found['unattributed_share'])}",
+        "",
+        f"  strongest matches {'region of a':>15} {'region of b':>22} {'relevance':>13}",
+    ]
+    for place, match in enumerate(found["top"], 1):
+        a, b = _where(match["a"]), _where(match["b"])
+        lines.append(f"  {place:>4} {a:>28} {b:>22} {amount(match['relevance']):>13}")
+    cost = f"{found['seconds']:.1f} s" + (f", {found['plan']}" if found["plan"] else "")
+    lines += ["", f"  {cost}", *(f"  wrote {path}" for path in outputs)]
+    return "\n".join(lines)
+
+
+def _region(side: Any, index: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"region": index}
+    if side.regions.boxes is not None:
+        found["box"] = dict(
+            zip(("top", "left", "bottom", "right"), side.regions.boxes[index].tolist(), strict=True)
+        )
+    if side.regions.names is not None:
+        found["name"] = side.regions.names[index]
+    return found
+
+
+def _where(region: dict[str, Any]) -> str:
+    if "name" in region:
+        return f"{region['region']} {region['name']}"[:22]
+    if "box" in region:
+        box = region["box"]
+        return f"x {box['left']}–{box['right']}, y {box['top']}–{box['bottom']}"
+    return str(region["region"])
+
+
+def _plan(explanation: Explanation) -> str | None:
+    plan = explanation.a.plan
+    return None if plan is None else str(plan)
