@@ -118,6 +118,12 @@ def test_operations_that_are_linear_only_sometimes(function) -> None:
     assert "none" in [row.rule for row in bilrp.ops(function, torch.rand(1, 8))]
 
 
+def test_complex_numbers_are_refused_and_not_forgotten() -> None:
+    """x + fft(x).real must not be taken for x plus a constant."""
+    with pytest.raises(bilrp.errors.TapeError, match="'fft_fft' makes complex numbers"):
+        bilrp.ops(lambda x: x + torch.fft.fft(x).real, torch.rand(1, 8))
+
+
 def test_the_table_of_a_good_encoder(folder: str) -> None:
     result = CliRunner().invoke(app, ["ops", f"{folder}:residual", "--size", "16"])
     assert result.exit_code == 0, result.output

@@ -104,10 +104,26 @@ INPLACE_OPERATORS = {
     "__ipow__": "pow",
 }
 ALIASES = {
-    "__add__": "add", "__radd__": "add", "__sub__": "sub", "__mul__": "mul", "__rmul__": "mul",
-    "__truediv__": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub",
-    "__neg__": "neg", "negative": "neg", "__matmul__": "matmul", "__rmatmul__": "matmul", "mm": "matmul",
-    "__pow__": "pow", "concat": "cat", "concatenate": "cat", "absolute": "abs", "clip": "clamp",
+    "__add__": "add",
+    "__radd__": "add",
+    "__sub__": "sub",
+    "__mul__": "mul",
+    "__rmul__": "mul",
+    "__truediv__": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
+    "__neg__": "neg",
+    "negative": "neg",
+    "__matmul__": "matmul",
+    "__rmatmul__": "matmul",
+    "mm": "matmul",
+    "__pow__": "pow",
+    "concat": "cat",
+    "concatenate": "cat",
+    "absolute": "abs",
+    "clip": "clamp",
 }
 
 
@@ -292,6 +308,11 @@ class _Recorder(TorchFunctionMode):
             return result
         outputs = [(None, result)] if isinstance(result, Tensor) else _numbered(result)
         for item, out in outputs:
+            if isinstance(out, Tensor) and out.is_complex():
+                raise TapeError(
+                    f"'{op}' makes complex numbers of a live tensor, which cannot be followed: write it with real "
+                    "ones (a rotation by cos and sin, a transform by its matrix)"
+                )
             if not isinstance(out, Tensor) or not out.dtype.is_floating_point:
                 if isinstance(out, Tensor):
                     self.made[id(out)] = out

@@ -1,0 +1,63 @@
+"""Sets, contrasts and many inputs at once, on real handwritten digits: each image is decomposed once.
+
+Needs scikit-learn (pip install "bilrp[studies]") for its 8×8 digits. Takes a few seconds.
+"""
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+import bilrp
+
+
+def trained(images: torch.Tensor, labels: torch.Tensor) -> nn.Module:
+    """A small convolutional classifier; its features are the encoder."""
+    features = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+    model = nn.Sequential(features, nn.Linear(32, 10))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        chosen = torch.randint(len(images), (128,))
+        loss = F.cross_entropy(model(images[chosen]), labels[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return features.eval().requires_grad_(False)
+
+
+def show(title: str, values: torch.Tensor) -> None:
+    """A 4×4 map of regions, in percent of its sum."""
+    print(title)
+    for row in (100 * values / values.sum()).reshape(4, 4).tolist():
+        print("   " + " ".join(f"{value:6.1f}" for value in row))
+
+
+torch.manual_seed(0)
+digits = load_digits()
+images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
+labels = torch.tensor(digits.target)
+encoder = bilrp.Encoder(
+    trained(images, labels), rules=bilrp.rulebooks.uniform(0.25), regions=bilrp.regions.grid(2)
+)
+
+threes = [bilrp.decompose(encoder, images[i : i + 1]) for i in (labels == 3).nonzero()[:20, 0]]
+eights = [bilrp.decompose(encoder, images[i : i + 1]) for i in (labels == 8).nonzero()[:20, 0]]
+
+# Two sets: 400 pairs at the price of 40 decompositions and one small matrix product.
+sets = bilrp.explain_sets(threes, eights, similarity="cosine")
+print(f"mean cosine of 20 threes with 20 eights: {sets.score / 400:.3f}")
+show("where threes look like eights:", sets.marginals()[0])
+
+# A contrast: what makes this three closer to another three than to an eight?
+contrast = bilrp.contrast(threes[0], threes[1], eights[0], similarity="cosine")
+print(contrast)
+print("strongest evidence:", *contrast.top(3), sep="\n   ")
+
+# Many at once: what do four threes have in common? 16⁴ tuples of regions, of which few are looked at.
+many = bilrp.explain_many(threes[:4])
+print(many)
+show("what four threes have in common, on the first of them:", many.marginals()[0])
+print("strongest regions, one of each:", *many.top(3), sep="\n   ")
