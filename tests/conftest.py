@@ -12,11 +12,11 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import jaxtyping
 
 # Before anything imports bilrp: every annotated function of it is checked by beartype, here and only here.
-jaxtyping.install_import_hook("bilrp", "beartype.beartype")
+jaxtyping.install_import_hook("bilrp", "checking.checked")
 
-import pytest
-import torch
-from hypothesis import HealthCheck, settings
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)
 

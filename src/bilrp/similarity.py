@@ -1,4 +1,4 @@
-"""Similarities as bilinear forms on parts: each gives a score and a pair relevance that sums to it (up to what is unattributed).
+"""Similarities as bilinear forms on parts: a score and a pair relevance that sums to it (but for the unattributed).
 
 >>> import torch
 >>> dot().score(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
