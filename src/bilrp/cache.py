@@ -1,0 +1,148 @@
+"""Features and decompositions kept on disk: computed once for one content and one origin, then read again.
+
+The name of a file is a hash of what went in (the pixels) and of what worked on it (encoder, weights, rules, regions),
+so nothing stale can be read, and a study that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bilrp import store
+from bilrp.decomposition import Decomposition, _tensors, _words, from_parts
+from bilrp.errors import BilrpError, InputError
+
+SPARSE = 0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder of results, each under the hash of its content and origin; `folder=None` keeps nothing.
+
+    >>> cache = Cache(tmp); key = key_of("content", {"encoder": "toy"})
+    >>> cache.put("features", key, {"5": torch.ones(2)})
+    >>> cache.get("features", key)[0]["5"]
+    tensor([1., 1.])
+    """
+
+    folder: Path | None
+
+    def path(self, kind: str, key: str) -> Path:
+        """Where a result is, or would be."""
+        if self.folder is None:
+            raise InputError("this cache keeps nothing: give it a folder")
+        return self.folder / kind / key[:2] / f"{key}.safetensors"
+
+    def has(self, kind: str, key: str) -> bool:
+        """Is it there? (Files appear whole or not at all.)"""
+        return self.folder is not None and self.path(kind, key).is_file()
+
+    def get(
+        self, kind: str, key: str, *, only: str | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """The stored tensors and words (or `only` one of the tensors), or None; a damaged file counts as absent."""
+        if not self.has(kind, key):
+            return None
+        path = self.path(kind, key)
+        try:
+            if only is None:
+                return store.read(path, kind=kind)
+            return {only: _one(path, only)}, {}
+        except (BilrpError, OSError, ValueError, KeyError, RuntimeError):
+            path.unlink(missing_ok=True)
+            return None
+
+    def put(
+        self, kind: str, key: str, tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep a result, whole or not at all."""
+        if self.folder is None:
+            return
+        path = self.path(kind, key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write {path.parent}: {error.strerror or error}") from None
+        store.write(path, dict(tensors), {**(words or {}), "kind": kind})
+
+    def decomposition(self, key: str) -> Decomposition | None:
+        """A kept decomposition, as it was."""
+        found = self.get("decomposition", key)
+        return None if found is None else unpacked(*found)
+
+    def keep(self, key: str, decomposition: Decomposition) -> None:
+        """Keep a decomposition without its zeros."""
+        self.put("decomposition", key, *packed(decomposition))
+
+
+def key_of(content: str, origin: Mapping[str, Any]) -> str:
+    """sha256 of a content hash and an origin; any difference in either gives another key.
+
+    >>> key_of("a", {"layer": 5}) == key_of("a", {"layer": 31})
+    False
+    """
+    text = json.dumps({"content": content, "origin": dict(origin)}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def content_of(pixels: np.ndarray | Tensor) -> str:
+    """sha256 of an array's shape, type and bytes: two files with the same pixels share their results."""
+    array = np.ascontiguousarray(pixels.detach().cpu().numpy() if isinstance(pixels, Tensor) else pixels)
+    digest = hashlib.sha256(f"{array.shape}{array.dtype}".encode())
+    digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def weights_of(module: nn.Module) -> str:
+    """sha256 over a module's parameters and buffers, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name}{content_of(tensor)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def packed(decomposition: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A decomposition as tensors and words, its parts without zeros where that is smaller; nothing is rounded.
+
+    In early layers a region reaches only its surroundings, and after a ReLU most coordinates are zero.
+    """
+    tensors, words = _tensors(decomposition), _words(decomposition)
+    parts = tensors["parts"]
+    filled = parts != 0
+    if int(filled.sum()) < SPARSE * parts.numel():
+        del tensors["parts"]
+        rows, columns = filled.nonzero(as_tuple=True)
+        tensors |= {"values": parts[filled], "columns": columns.int(), "lengths": filled.sum(1).int()}
+        del rows
+    return tensors, {**words, "shape": json.dumps(list(parts.shape))}
+
+
+def unpacked(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
+    """The way back from `packed`."""
+    tensors = dict(tensors)
+    if "parts" not in tensors:
+        count, size = json.loads(words["shape"])
+        values, columns, lengths = (tensors.pop(name) for name in ("values", "columns", "lengths"))
+        parts = values.new_zeros(count, size)
+        parts[torch.arange(count).repeat_interleave(lengths.long()), columns.long()] = values
+        tensors["parts"] = parts
+    return from_parts(tensors, words)
+
+
+def _one(path: Path, name: str) -> Tensor:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return file.get_tensor(name)
+    except Exception as error:  # safetensors raises its own kind on a damaged file
+        raise ValueError(f"{path}: {error}") from error

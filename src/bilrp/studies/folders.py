@@ -1,0 +1,274 @@
+"""Folders of pictures and clips as a study reads them: what cannot be used is listed with its reason, the rest is kept."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilrp.encoders import images
+from bilrp.errors import InputError
+
+VIDEOS = (".avi", ".mp4", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ogv", ".wmv")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file or folder that was not used, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One picture, already cut and scaled: `pixels` is uint8 (size, size, 3)."""
+
+    name: str
+    label: str
+    pixels: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """Consecutive frames, already cut and scaled: `frames` is uint8 (n, size, size, 3)."""
+
+    name: str
+    frames: np.ndarray = field(repr=False)
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a folder held: `items` to use, `skipped` with reasons, `notes` worth a line in the report."""
+
+    items: tuple[Any, ...]
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def classes(
+    folder: str | Path, *, size: int, crop: float = 1.0, advance: Callable[[], None] = lambda: None
+) -> Found:
+    """Pictures in `folder/<class>/…`; a class needs two readable pictures, one for each half of a split.
+
+    >>> classes("faces", size=64, crop=0.6).items[0].label
+    'Ada'
+    """
+    folder = existing(folder)
+    kept, skipped, sizes = [], [], Counter()
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix.lower() not in images.SUFFIXES:
+            skipped.append(Skipped(name, "not an image file"))
+        elif path.parent == folder:
+            skipped.append(Skipped(name, "not inside a class folder"))
+        else:
+            pixels = _read(path, name, skipped, sizes, size=size, crop=crop)
+            if pixels is not None:
+                kept.append(Picture(name, name.split("/")[0], pixels))
+        advance()
+    counts = Counter(item.label for item in kept)
+    lonely = {label for label, n in counts.items() if n < 2}
+    skipped += [
+        Skipped(item.name, "the only readable picture of its class: two are needed, one for each half")
+        for item in kept
+        if item.label in lonely
+    ]
+    kept = [item for item in kept if item.label not in lonely]
+    if len({item.label for item in kept}) < 2:
+        raise InputError(
+            f"{folder}: two classes with at least two readable images each are needed (folder/<class>/*.jpg), "
+            f"found {len({item.label for item in kept})}{_first(skipped)}"
+        )
+    return Found(tuple(kept), tuple(skipped), _notes(sizes, size))
+
+
+def clips(
+    folder: str | Path,
+    *,
+    size: int,
+    crop: float = 1.0,
+    most: int = 100,
+    advance: Callable[[], None] = lambda: None,
+) -> Found:
+    """Clips: every folder that holds frames is one (frames in natural order), and so is every video file.
+
+    >>> clips("sports", size=128).items[0].frames.shape
+    (24, 128, 128, 3)
+    """
+    folder = existing(folder)
+    made, skipped, notes, sizes = [], [], [], Counter()
+    for name, paths in _clip_files(folder, skipped):
+        if len(paths) == 1 and paths[0].suffix.lower() in VIDEOS:
+            frames, names = _video(paths[0], name, skipped, sizes, size=size, crop=crop, most=most)
+        else:
+            if len(paths) > most:
+                notes.append(f"{name}: the first {most} of {len(paths)} frames are used.")
+            frames, names = [], []
+            for path in paths[:most]:
+                pixels = _read(
+                    path, path.relative_to(folder).as_posix(), skipped, sizes, size=size, crop=crop
+                )
+                if pixels is not None:
+                    frames.append(pixels)
+                    names.append(path.name)
+        advance()
+        if len(frames) >= 2:
+            made.append(Clip(name, np.stack(frames), tuple(names)))
+        elif frames:
+            skipped.append(Skipped(name, "a clip with one readable frame: two are needed to compare"))
+    if not made:
+        raise InputError(
+            f"{folder}: no clips; a clip is a folder of at least two frames (folder/<action>/<clip>/*.jpg) "
+            f"or a video file{_first(skipped)}"
+        )
+    return Found(tuple(made), tuple(skipped), (*notes, *_notes(sizes, size)))
+
+
+def stills(folder: str | Path, *, size: int, crop: float = 1.0) -> Found:
+    """All pictures under `folder`, or one picture file."""
+    path = Path(folder)
+    if path.is_file():
+        folder, paths = path.parent, [path]
+    else:
+        folder = existing(folder)
+        paths = _files(folder)
+    kept, skipped, sizes = [], [], Counter()
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        if path.suffix.lower() not in images.SUFFIXES:
+            skipped.append(Skipped(name, "not an image file"))
+            continue
+        pixels = _read(path, name, skipped, sizes, size=size, crop=crop)
+        if pixels is not None:
+            kept.append(Picture(name, name, pixels))
+    if not kept:
+        raise InputError(f"{folder}: no readable images{_first(skipped)}")
+    return Found(tuple(kept), tuple(skipped), _notes(sizes, size))
+
+
+def cropped(image: Any, crop: float) -> Any:
+    """The middle square of an image: a share of its shorter side (crop ≤ 1) or a number of pixels (crop > 1).
+
+    >>> cropped(Image.new("RGB", (128, 96)), 0.5).size
+    (48, 48)
+    """
+    if not crop > 0:
+        raise InputError(
+            f"crop is a share of the shorter side (0.6) or a number of pixels (80), got {crop:g}"
+        )
+    short = min(image.size)
+    side = max(1, min(short, round(crop * short) if crop <= 1 else round(crop)))
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side))
+
+
+def natural(path: Path | str) -> tuple[Any, ...]:
+    """A sort key that counts: frame 2 stands before frame 10.
+
+    >>> sorted(["f10.jpg", "f2.jpg"], key=natural)
+    ['f2.jpg', 'f10.jpg']
+    """
+    pieces = re.split(r"(\d+)", Path(path).as_posix())
+    return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in pieces)
+
+
+def existing(folder: str | Path) -> Path:
+    """The folder, if it is one and holds something."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    if not any(folder.iterdir()):
+        raise InputError(f"{folder}: the folder is empty")
+    return folder
+
+
+def _files(folder: Path) -> list[Path]:
+    visible = (
+        p
+        for p in folder.rglob("*")
+        if not any(part.startswith(".") for part in p.relative_to(folder).parts) and not p.is_dir()
+    )
+    return sorted(visible, key=lambda p: natural(p.relative_to(folder)))
+
+
+def _clip_files(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, Sequence[Path]]]:
+    """(name, frames) for each folder of frames and (name, [video]) for each video file."""
+    by_folder: dict[Path, list[Path]] = {}
+    movies: list[Path] = []
+    for path in _files(folder):
+        if path.suffix.lower() in images.SUFFIXES:
+            by_folder.setdefault(path.parent, []).append(path)
+        elif path.suffix.lower() in VIDEOS:
+            movies.append(path)
+        else:
+            skipped.append(Skipped(path.relative_to(folder).as_posix(), "neither an image nor a video file"))
+    for parent, paths in by_folder.items():
+        yield (parent.relative_to(folder).as_posix() if parent != folder else folder.name), paths
+    for path in movies:
+        name = path.relative_to(folder).as_posix()
+        if path.parent in by_folder:
+            skipped.append(Skipped(name, "its folder already holds the frames as images"))
+        else:
+            yield name, [path]
+
+
+def _read(
+    path: Path, name: str, skipped: list[Skipped], sizes: Counter, *, size: int, crop: float
+) -> np.ndarray | None:
+    try:
+        image = images.opened(path)
+    except InputError as error:
+        skipped.append(Skipped(name, str(error).removeprefix(f"{path}: ")))
+        return None
+    sizes[image.size] += 1
+    return np.asarray(images.fitted(cropped(image, crop), size=size), dtype=np.uint8)
+
+
+def _video(
+    path: Path, name: str, skipped: list[Skipped], sizes: Counter, *, size: int, crop: float, most: int
+) -> tuple[list[np.ndarray], list[str]]:
+    try:
+        import av
+    except ImportError:
+        raise InputError(
+            f"{path}: reading video files needs PyAV: pip install 'bilrp[video]' (or give folders of frames)"
+        ) from None
+    frames: list[np.ndarray] = []
+    try:
+        with av.open(str(path)) as movie:
+            for frame in movie.decode(video=0):
+                image = frame.to_image()
+                sizes[image.size] += 1
+                frames.append(np.asarray(images.fitted(cropped(image, crop), size=size), dtype=np.uint8))
+                if len(frames) == most:
+                    break
+    except Exception as error:  # a damaged stream can fail anywhere; the frames before it are good
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        skipped.append(Skipped(name, f"damaged video after {len(frames)} frames ({reason})"))
+    else:
+        if not frames:
+            skipped.append(Skipped(name, "a video without frames"))
+    return frames, [f"frame {i}" for i in range(len(frames))]
+
+
+def _notes(sizes: Counter, size: int) -> tuple[str, ...]:
+    if len(sizes) < 2:
+        return ()
+    (usual, count), total = sizes.most_common(1)[0], sum(sizes.values())
+    return (
+        f"The pictures come in {len(sizes)} sizes ({count} of {total} are {usual[0]}×{usual[1]}); "
+        f"each was cut to its middle square and scaled to {size}×{size}.",
+    )
+
+
+def _first(skipped: Sequence[Skipped]) -> str:
+    if not skipped:
+        return ""
+    return f"; {len(skipped)} files skipped, the first: {skipped[0].file} ({skipped[0].reason})"
