@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bilrp.errors import BilrpError, InputError
+
+if TYPE_CHECKING:
+    from bilrp.studies.report import Report
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 study = typer.Typer(
@@ -187,6 +191,48 @@ def photos(
         data, out, layers=numbers, pairs=pairs, size=size, weights=weights, progress=show, say=print
     )
     print(f"wrote {page}")
+
+
+@study.command()
+def transfer(
+    data: Annotated[Path, typer.Option(help="Folder of pictures: DIR/<class>/*.jpg")],
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("out/transfer"),
+    layers: Annotated[str, typer.Option(help="Layers of VGG-16, from 1.")] = "5,10,17,24,31",
+    size: Annotated[int, typer.Option(help="Pictures are scaled to SIZE × SIZE pixels.", min=32)] = 64,
+    crop: Annotated[
+        float, typer.Option(help="Middle square to keep: a share of the short side (0.6), or pixels (80).")
+    ] = 1.0,
+    splits: Annotated[int, typer.Option(help="Random halves to try.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Same seed, same splits and pairs.", min=0)] = 0,
+    pairs: Annotated[int, typer.Option(help="Pairs to explain; 0 for the accuracy table alone.", min=0)] = 12,
+    regions: Annotated[int, typer.Option(help="Side of a region in pixels.", min=1)] = 4,
+    project: Annotated[
+        int | None, typer.Option(help="Random projection to this many coordinates; without it, exact.", min=1)
+    ] = None,
+    weights: Weights = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where to keep features; OUT/cache if not given.")
+    ] = None,
+) -> None:
+    """How transferable is the similarity model, layer by layer? (Table 1 of the paper.)"""
+    from bilrp.studies import transfer as work
+
+    settings = work.Settings(work.parse_layers(layers), size, crop, splits, seed, pairs, regions, project)
+    report = work.run(
+        data, out, settings=settings, weights=weights, cache=cache, progress=sys.stderr.isatty()
+    )
+    show_summary(report, out)
+
+
+def show_summary(report: Report, out: Path) -> None:
+    """What a study ends with on the screen: its answer, what was skipped, where to read on."""
+    print(report.summary)
+    skipped = report.results.get("skipped", ())
+    for item in list(skipped)[:10]:
+        print(f"skipped {item['file']}: {item['reason']}", file=sys.stderr)
+    if len(skipped) > 10:
+        print(f"… and {len(skipped) - 10} more skipped, all listed in the report", file=sys.stderr)
+    print(out / "report.html")
 
 
 def main() -> None:

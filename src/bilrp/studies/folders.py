@@ -235,7 +235,7 @@ def _video(
     path: Path, name: str, skipped: list[Skipped], sizes: Counter, *, size: int, crop: float, most: int
 ) -> tuple[list[np.ndarray], list[str]]:
     try:
-        import av
+        import av  # type: ignore[import-not-found]
     except ImportError:
         raise InputError(
             f"{path}: reading video files needs PyAV: pip install 'bilrp[video]' (or give folders of frames)"

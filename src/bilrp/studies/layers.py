@@ -216,9 +216,9 @@ def sweep(
 
 def cut(ladder: Ladder, layer: int) -> Encoder:
     """The ladder's encoder up to one layer."""
-    module = vgg.VGG16.__new__(vgg.VGG16)
-    nn.Module.__init__(module)
-    module.features = ladder.network[:layer]
+    with torch.device("meta"):
+        module = vgg.VGG16(layer)
+    module.features = nn.Sequential(*list(ladder.network)[:layer])
     return replace(ladder.encoder, module=module.eval(), name=f"vgg16:{layer}")
 
 
