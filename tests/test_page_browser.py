@@ -2,11 +2,13 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import bilrp
 from bilrp.render import links, page
 
 # tests/ is on the path, as pytest puts it there.
@@ -454,3 +456,29 @@ def test_everything_that_acts_has_a_name_for_screen_readers(visit, pair):
     assert nameless == []
     assert tab.locator("[role=listbox]").count() == 2
     assert tab.locator("h1").count() == 1
+
+
+def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browser, tmp_path):
+    data = pytest.importorskip("skimage.data", reason="no scikit-image: it ships the stereo pair")
+    from PIL import Image
+
+    folder = Path(data.__file__).parent
+    left, right = (
+        torch.from_numpy(np.array(Image.open(folder / f"motorcycle_{side}.png").resize((48, 32)))) / 255
+        for side in ("left", "right")
+    )
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 5, stride=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
+    encoder = bilrp.Encoder(module=net, picture=lambda x: (255 * x[0].permute(1, 2, 0)).byte().numpy())
+    inputs = [image.permute(2, 0, 1)[None].float() for image in (left, right)]
+    explanation = bilrp.explain(encoder, *inputs, regions=bilrp.regions.grid(8))
+    assert "<iframe" in explanation._repr_html_()
+    tab = browser.new_page(reduced_motion="reduce")
+    tab.goto(explanation.save(tmp_path / "why.html").resolve().as_uri())
+    assert tab.locator("image").count() == 2
+    tab.hover("#a-9")
+    settle(tab)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(explanation.row(9)), atol=1e-6)
+    assert account(tab)["score"]["value"] == pytest.approx(explanation.score)
+    assert account(tab)["unattributed"]["value"] == pytest.approx(explanation.unattributed, rel=1e-3)
+    tab.close()

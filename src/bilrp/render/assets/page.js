@@ -262,7 +262,7 @@ function toStage(panel, zoom, [x, y]) {
 
 /** Control points of one arc from a to b, bowed to one side so that pairs in one row stay apart. */
 export function arc([ax, ay], [bx, by], stacked) {
-  const bow = 0.09 * (stacked ? by - ay : bx - ax);
+  const bow = 0.06 * (stacked ? by - ay : bx - ax);
   const at = (t) => [ax + t * (bx - ax) + (stacked ? bow : 0), ay + t * (by - ay) - (stacked ? 0 : bow)];
   return [ax, ay, ...at(0.3), ...at(0.7), bx, by];
 }
@@ -295,8 +295,9 @@ export function decimals(values) {
   return top > 0 ? Math.min(12, Math.max(0, 3 - Math.floor(Math.log10(top)))) : 0;
 }
 
-const signed = (value, digits) =>
-  `${value < 0 ? "−" : "+"}${Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+const plain = (value, digits) =>
+  `${value < 0 ? "−" : ""}${Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+const signed = (value, digits) => (value < 0 ? "" : "+") + plain(value, digits);
 
 function percent(value, whole) {
   if (!whole) return "—";
@@ -430,7 +431,7 @@ function restWords(app) {
   const tail = `Point at a ${nounOf(app.data)}, or press Tab and use the arrow keys.`;
   if (!app.shown.arcs) return tail;
   const which = drawn >= MOST_ARCS ? ` the ${number(drawn)} strongest are drawn.` : "";
-  return `${number(app.kept.count)} of ${number(app.relevance.length)} pairs are stronger than l${which ? ":" : "."}${which} ${tail}`;
+  return `${number(app.kept.count)} of ${number(app.relevance.length)} pairs are stronger than l = ${shortNumber(app.drawing.l)}${which ? ":" : "."}${which} ${tail}`;
 }
 
 // ---------------------------------------------------------------- building the page, once
@@ -493,7 +494,7 @@ function buildWords(app) {
   const { data } = app;
   byId("lead").replaceChildren(...leadParts(data, false));
   const digits = decimals(Object.values(data.account));
-  byId("score").replaceChildren(node("span", {}, data.account.score.toFixed(digits)), node("small", {}, measureName(data)));
+  byId("score").replaceChildren(node("span", {}, plain(data.account.score, digits)), node("small", {}, measureName(data)));
   for (const [key, value] of data.facts) byId("facts").append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
   for (const name of Object.keys(data.styles)) byId("controls").elements.style.append(node("option", { value: name }, name.replace("_", " ")));
 }
@@ -530,6 +531,14 @@ function buildAccount(app) {
     byId("account").tBodies[0].append(row);
     setAccount(app, name, from, to, value);
   }
+  byId("explained").textContent = accountWords(app);
+}
+
+/** The same in one line: how much of the score the pairs account for. */
+function accountWords(app) {
+  const { unattributed, score } = app.data.account;
+  const noun = nounOf(app.data);
+  return `${percent(score - unattributed, app.whole)} of the score is explained by ${noun}s; ${percent(unattributed, app.whole)} comes from biases and other constants that belong to none.`;
 }
 
 function setAccount(app, name, from, to, value) {
@@ -546,7 +555,7 @@ function setAccount(app, name, from, to, value) {
 
 /** Put everything where it belongs at the present width; called at the start and when the width changes. */
 function place(app) {
-  const width = app.stage.clientWidth;
+  const width = Math.max(240, app.stage.clientWidth); // a hidden frame has no width yet
   const tall = Math.max(220, Math.min(620, innerHeight * 0.72));
   const probe = document.createElement("canvas").getContext("2d");
   probe.font = `16px ${getComputedStyle(document.body).fontFamily}`;
@@ -673,7 +682,7 @@ function paintPanel(app, side, { light, chosen, active }) {
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const get = (name) => style.getPropertyValue(`--${name}`).trim();
-  return { positive: get("positive"), negative: get("negative"), paper: get("paper"), ink: get("ink"), soft: get("soft"), rule: get("rule"), safe: document.documentElement.dataset.palette === "safe" };
+  return { positive: get("positive"), negative: get("negative"), paper: get("paper"), ink: get("ink"), soft: get("soft"), rule: get("rule"), veil: get("veil"), safe: document.documentElement.dataset.palette === "safe" };
 }
 
 const arcPoints = (app, { from, to }) =>
@@ -968,8 +977,10 @@ function figurePanel(app, side, scene, ink) {
   const [vx, vy, vw, vh] = view(panel, app.zoom[side]);
   const whole = `width="${shape.width}" height="${shape.height}"`;
   const values = scene.light[side];
-  const parts = [picture ? `<image ${whole} preserveAspectRatio="none" href="${picture}"/>` : ""];
-  if (values) parts.push(`<rect ${whole} fill="${ink.paper}" fill-opacity="0.6"/>`);
+  const [grey, veil] = values ? [0, ink.veil] : scene.active || !scene.arcs.length ? [1, 0] : [0.35, 0.3];
+  const filter = `<filter id="grey-${side}"><feColorMatrix type="saturate" values="${grey}"/></filter>`;
+  const parts = [picture ? `${filter}<image ${whole} preserveAspectRatio="none" filter="url(#grey-${side})" href="${picture}"/>` : ""];
+  if (picture) parts.push(`<rect ${whole} fill="${ink.paper}" fill-opacity="${veil}"/>`);
   shape.paths.forEach((d, i) => {
     const value = values?.[i] ?? 0;
     if (!value && !shape.words) return;
@@ -981,31 +992,55 @@ function figurePanel(app, side, scene, ink) {
   return `<svg x="${round(panel.x)}" y="${round(panel.y)}" width="${round(panel.w)}" height="${round(panel.h)}" viewBox="${[vx, vy, vw, vh].map(round).join(" ")}" preserveAspectRatio="none">${parts.join("")}</svg>`;
 }
 
+/** Words broken into lines of at most this width. */
+function wrapped(words, width, font) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = font;
+  const lines = [""];
+  for (const word of words.split(" ")) {
+    const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
+    if (lines.at(-1) && pen.measureText(longer).width > width) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  return lines;
+}
+
+function figureArc(app, one, ink) {
+  const [ax, ay, c, d, e, f, bx, by] = arcPoints(app, one).map(round);
+  const dash = ink.safe && one.value < 0 ? ` stroke-dasharray="${DASH}"` : "";
+  return `<path d="M${ax} ${ay}C${c} ${d} ${e} ${f} ${bx} ${by}" stroke="${one.value > 0 ? ink.positive : ink.negative}" stroke-opacity="${Number(one.alpha.toPrecision(3))}"${dash}/>`;
+}
+
+/** Under the picture: what it shows, then the account and how it was drawn. */
+function figureNotes(app) {
+  const { account } = app.data;
+  const { l, h, p } = app.drawing;
+  const parts = ACCOUNT.filter(([name]) => name in account && name !== "score");
+  const spelt = parts.map(([name, label]) => `${signed(account[name], app.digits)} ${label}`);
+  const total = `${spelt.join(", ")} = ${plain(account.score, app.digits)} ${measureName(app.data)} · l ${shortNumber(l)}, h ${shortNumber(h)}, p ${shortNumber(p)} · bilrp`;
+  const told = activeOf(app) ? wrapped(describe(app), app.size[0], "14px system-ui, sans-serif") : [];
+  return [
+    ...told.map((words) => [words, 'font-size="14"']),
+    ...wrapped(total, app.size[0], "12px system-ui, sans-serif").map((words) => [words, 'font-size="12" opacity="0.7"']),
+  ];
+}
+
 /** The present view as an SVG file: pictures inside, colours resolved, the account underneath. */
 function figure(app) {
   const scene = sceneOf(app);
   const ink = colours();
   const [width, height] = app.size;
-  const { score } = app.data.account;
-  const text = (x, y, words, more = "") => `<text x="${round(x)}" y="${round(y)}" fill="${ink.ink}" ${more}>${escape(words)}</text>`;
-  const arcs = scene.arcs.map((one) => {
-    const [ax, ay, c, d, e, f, bx, by] = arcPoints(app, one).map(round);
-    const dash = ink.safe && one.value < 0 ? ` stroke-dasharray="${DASH}"` : "";
-    return `<path d="M${ax} ${ay}C${c} ${d} ${e} ${f} ${bx} ${by}" stroke="${one.value > 0 ? ink.positive : ink.negative}" stroke-opacity="${Number(one.alpha.toPrecision(3))}"${dash}/>`;
-  });
-  const parts = ACCOUNT.filter(([name]) => name in app.data.account && name !== "score");
-  const spelt = parts.map(([name, label]) => `${signed(app.data.account[name], app.digits)} ${label}`);
-  const total = `${spelt.join(", ")} = ${score.toFixed(app.digits)} ${measureName(app.data)}`;
-  const { l, h, p } = app.drawing;
+  const notes = figureNotes(app);
+  const text = (x, y, words, more) => `<text x="${round(x)}" y="${round(y)}" fill="${ink.ink}" ${more}>${escape(words)}</text>`;
+  const all = height + 96 + 21 * notes.length;
   return [
-    `<svg xmlns="${SVG}" width="${width + 48}" height="${height + 132}" viewBox="-24 -56 ${width + 48} ${height + 132}" font-family="system-ui, sans-serif" font-size="14">`,
+    `<svg xmlns="${SVG}" width="${width + 48}" height="${all}" viewBox="-24 -56 ${width + 48} ${all}" font-family="system-ui, sans-serif">`,
     `<title>${escape(app.data.title)}</title><rect x="-24" y="-56" width="100%" height="100%" fill="${ink.paper}"/>`,
-    text(0, -22, app.data.title, 'font-size="22" font-weight="600"'),
-    ...["a", "b"].map((side) => text(app.panels[side].x, app.panels[side].y - 10, side.toUpperCase(), 'font-weight="600"')),
+    text(0, -20, app.data.title, 'font-size="22" font-weight="600"'),
+    ...["a", "b"].map((side) => text(app.panels[side].x, app.panels[side].y - 10, side.toUpperCase(), 'font-size="15" font-weight="600"')),
     ...["a", "b"].map((side) => figurePanel(app, side, scene, ink)),
-    `<g fill="none" stroke-width="1.3" stroke-linecap="round">${arcs.join("")}</g>`,
-    text(0, height + 26, describe(app)),
-    text(0, height + 50, `${total} · l ${shortNumber(l)}, h ${shortNumber(h)}, p ${shortNumber(p)} · bilrp`, `font-size="12" opacity="0.7"`),
+    `<g fill="none" stroke-width="1.3" stroke-linecap="round">${scene.arcs.map((one) => figureArc(app, one, ink)).join("")}</g>`,
+    ...notes.map(([words, more], k) => text(0, height + 26 + 21 * k, words, more)),
     "</svg>",
   ].join("\n");
 }
