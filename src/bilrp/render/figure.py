@@ -76,6 +76,37 @@ def plot(
     return canvas
 
 
+def panels(
+    explanations: Sequence[Any],
+    titles: Sequence[str],
+    *,
+    style: str | algorithm.Style = "auto",
+    colours: str = "paper",
+    width: float | int = 10.0,
+) -> Figure:
+    """Several explanations of one pair beside each other: only their arcs, each under its title.
+
+    >>> panels([at_layer_17, at_layer_31], ["layer 17", "layer 31"])
+    """
+    chosen = palette(colours)
+    count = len(explanations)
+    shapes = [(e.a.picture.shape, e.b.picture.shape) for e in explanations]
+    tall = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
+    margin, head = 0.15, 0.38
+    wide = (width - margin * (count + 1)) / count
+    height = head + 1.065 * tall * wide + margin
+    drawn = _blank((width, height))
+    for place, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
+        x = (margin + place * (wide + margin)) / width
+        axes = drawn.add_axes((x, margin / height, wide / width, 1 - (head + margin) / height))
+        made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
+        a, b = explanation.a, explanation.b
+        arcs(axes, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen)
+        words = f"{title}:  {explanation.similarity} {amount(explanation.score)}"
+        drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=INK)
+    return drawn
+
+
 def write(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
     """Draw and write a .png, .svg or .pdf, whole or not at all."""
     path = Path(path)
