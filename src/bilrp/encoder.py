@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bilrp.errors import InputError
-from bilrp.tape import Tape
+from bilrp.tape import Tape, modules_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +80,7 @@ def check_input(x: Tensor, module: Any = None) -> Tensor:
 
 
 def _same_device_and_dtype(x: Tensor, module: Any) -> None:
-    if not isinstance(module, nn.Module):
-        return
-    for parameter in module.parameters():
+    for parameter in itertools.chain.from_iterable(m.parameters() for m in modules_of(module)):
         if parameter.device != x.device:
             raise InputError(
                 f"the model is on {parameter.device} and the input on {x.device}: move one, "

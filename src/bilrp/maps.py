@@ -6,9 +6,10 @@ Every map acts on tangents of shape (K, *value.shape): K regions when pushing, K
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -59,13 +60,19 @@ class Linear:
     on_mask: bool = False
 
     def push(self, *tangents: Tensor) -> Tensor:
-        zero = self.function(*(torch.zeros_like(t) for t in self.at))
-        out = torch.vmap(self.function)(*tangents)
-        return out - zero if bool(zero.any()) else out
+        zeros = tuple(torch.zeros_like(t) for t in self.at)
+        if not bool(self.function(*zeros).any()):
+            return batched(self.function)(*tangents)
+
+        # A constant is added: subtracting it again would lose digits (-1e9) or all of them (-inf).
+        def directional(*t: Tensor) -> Tensor:
+            return torch.func.jvp(self.function, zeros, t)[1]
+
+        return batched(directional)(*tangents)
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         _, back = torch.func.vjp(self.function, *(torch.zeros_like(t) for t in self.at))
-        return torch.vmap(back)(cotangent)
+        return batched(back)(cotangent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +89,34 @@ class Jacobian:
             return torch.func.jvp(self.function, self.at, t)[1]
 
         with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no forward derivative
-            return torch.vmap(directional)(*tangents)
+            return batched(directional)(*tangents)
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         with sdpa_kernel(SDPBackend.MATH):
             _, back = torch.func.vjp(self.function, *self.at)
-            return torch.vmap(back)(cotangent)
+            return batched(back)(cotangent)
+
+
+@dataclass(frozen=True, eq=False)
+class Gated:
+    """Any map followed by the 0/1 gate of the ReLU that was fused into its step."""
+
+    inner: Map
+    gate: Tensor
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return self.inner.slots
+
+    @property
+    def on_mask(self) -> bool:
+        return self.inner.on_mask
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return self.inner.push(*tangents) * self.gate
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return self.inner.pull(cotangent * self.gate)
 
 
 @dataclass(frozen=True)
@@ -255,6 +284,17 @@ class Pool:
             for start, size, step in zip(self.offsets[o], sizes, self.stride, strict=True)
         )
         return padded[(..., *cut)]
+
+
+def batched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` over a leading axis, also where torch can only loop (it says so once for every such operation)."""
+
+    def call(*tensors: Tensor) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            return torch.vmap(function)(*tensors)
+
+    return call
 
 
 def times(x: Tensor, factor: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from bilrp.errors import RuleError
 from bilrp.maps import Linear, Map, Scale
 from bilrp.rulebooks import RuleBook, book_name
-from bilrp.rules import STRUCTURAL
+from bilrp.rules import PRODUCTS, STRUCTURAL
 from bilrp.tape import ARITHMETIC, Step, Tape
 
 # A value travels as the tangent of its numbers ("value") or, for rules of the first layer (z^B, flat, w²), as the
@@ -102,7 +102,7 @@ def missing_rule(step: Step, book: RuleBook) -> str:
     way_out = (
         f"the two live factors come from {' and '.join(step.sources)}; say which one to freeze: rules=first_match"
         f"(('{step.name}', bilrp.rules.product(freeze=1)), otherwise=...)"
-        if len(step.inputs) == 2
+        if len(step.inputs) == 2 and step.op in PRODUCTS
         else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
     )
     return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"

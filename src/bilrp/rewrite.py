@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.rules import batch_norm_scale, weights_of
+from bilrp.rules import CONVOLUTIONS, batch_norm_scale, same_padding, spread, weights_of
 from bilrp.tape import Slot, Step, Tape
 
 IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
 IDENTITIES |= {"contiguous", "clone", "detach", "data", "alias", "positive"}
+# Identities where type and device stay: what is left of them is a change of memory layout.
+IDENTITIES |= {"to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"}
 
 
 def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
@@ -22,7 +25,44 @@ def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     >>> [step.label for step in simplify(record(net, torch.ones(1, 1, 4, 4))).steps]
     ['conv2d+relu']
     """
-    return fuse_relu(fold_batch_norm(drop_identities(tape, keep), keep), keep)
+    return fuse_relu(fold_batch_norm(drop_identities(pad_first(tape), keep), keep), keep)
+
+
+def pad_first(tape: Tape) -> Tape:
+    """Take a convolution with padding='same' and an even kernel apart: pad (one side more), then convolve."""
+    steps: list[Step] = []
+    fresh = max((step.output for step in tape.steps), default=0) + 1
+    for step in tape.steps:
+        pads = _uneven(step)
+        if not pads:
+            steps.append(step)
+            continue
+        padded = F.pad(step.values[0], pads)
+        pad = replace(
+            step,
+            op="pad",
+            name=f"{step.name}.pad",
+            call=F.pad,
+            args=(Slot(0), pads),
+            kwargs={},
+            output=fresh,
+            result=padded,
+        )
+        args = tuple(0 if i == 4 else a for i, a in enumerate(step.args))
+        kwargs = {k: 0 if k == "padding" else v for k, v in step.kwargs.items()}
+        steps += [pad, replace(step, args=args, kwargs=kwargs, inputs=(fresh,), values=(padded,))]
+        fresh += 1
+    return replace(tape, steps=tuple(steps))
+
+
+def _uneven(step: Step) -> list[int] | None:
+    """The pads of a convolution that pads one side more, last axis first as F.pad wants them."""
+    if step.op not in CONVOLUTIONS or len(step.inputs) != 1 or step.argument(4, "padding", 0) != "same":
+        return None
+    weight = step.argument(1, "weight")
+    pads = same_padding(weight, spread(step.argument(5, "dilation", 1), weight.dim() - 2))
+    uneven = any(before != after for before, after in pads)
+    return [p for pair in reversed(pads) for p in pair] if uneven else None
 
 
 def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
@@ -31,7 +71,7 @@ def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     same: dict[int, int] = {}
     for step in tape.steps:
         step = _rewired(step, same)
-        if step.op in IDENTITIES and step.result.dtype == step.values[0].dtype and step.output not in keep:
+        if step.op in IDENTITIES and _same_kind(step) and step.output not in keep:
             same[step.output] = step.inputs[0]
         else:
             steps.append(step)
@@ -75,10 +115,10 @@ def _gated(first: Step, second: Step) -> Step | None:
 def _folded(first: Step, second: Step) -> Step | None:
     if second.op != "batch_norm" or first.op in {"matmul", "addmm"} or weights_of(first) is None:
         return None
-    if first.op == "linear" and first.result.dim() != 2:
-        return None  # batch norm counts channels on axis 1, a linear step on the last
     weights = weights_of(first)
     assert weights is not None
+    if first.result.dim() != weights.weight.dim() or second.argument(5, "training", False):
+        return None  # batch norm counts channels on axis 1, a linear step on the last, an unbatched conv on axis 0
     scale, shift = batch_norm_scale(second)
     bias = shift if weights.bias is None else weights.bias * scale + shift
     weight = _scaled(weights.weight, scale, "transpose" in first.op, first.argument(6, "groups", 1))
@@ -98,6 +138,11 @@ def _scaled(weight: Tensor, scale: Tensor, transposed: bool, groups: int) -> Ten
         return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *ones)
     return grouped.reshape(weight.shape)
+
+
+def _same_kind(step: Step) -> bool:
+    before = step.values[0]
+    return step.result.dtype == before.dtype and step.result.device == before.device
 
 
 def _rewired(step: Step, same: dict[int, int]) -> Step:

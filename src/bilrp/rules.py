@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bilrp.errors import RuleError
-from bilrp.maps import Convolution, Dense, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
+from bilrp.maps import Convolution, Dense, Gated, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
 from bilrp.tape import STRUCTURAL, Slot, Step, fill
 
 
@@ -34,7 +34,9 @@ class Rule:
     freeze: Callable[[Step], Map]
 
     def __call__(self, step: Step) -> Map:
-        return self.freeze(step)
+        made = self.freeze(step)
+        # Rules for weighted steps take the ReLU behind them into account themselves; no other rule has to.
+        return made if step.gate is None or isinstance(made, Weighted) else Gated(made, step.gate)
 
 
 # ---------------------------------------------------------------- weighted steps: linear and convolution
@@ -94,12 +96,12 @@ def _convolution(step: Step) -> tuple[Convolution, Tensor, Tensor | None] | None
     rank, transposed = weight.dim() - 2, "transpose" in step.op
     padding, dilation = step.argument(4, "padding", 0), step.argument(7 if transposed else 5, "dilation", 1)
     operator = Convolution(
-        stride=_spread(step.argument(3, "stride", 1), rank),
-        padding=_padding(padding, weight, _spread(dilation, rank), step),
-        dilation=_spread(dilation, rank),
+        stride=spread(step.argument(3, "stride", 1), rank),
+        padding=_padding(padding, weight, spread(dilation, rank), step),
+        dilation=spread(dilation, rank),
         groups=step.argument(6, "groups", 1),
         transposed=transposed,
-        output_padding=_spread(step.argument(5, "output_padding", 0) if transposed else 0, rank),
+        output_padding=spread(step.argument(5, "output_padding", 0) if transposed else 0, rank),
     )
     return operator, weight, bias
 
@@ -107,7 +109,7 @@ def _convolution(step: Step) -> tuple[Convolution, Tensor, Tensor | None] | None
 CONVOLUTIONS = {f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)}
 
 
-def _spread(value: Any, rank: int) -> tuple[int, ...]:
+def spread(value: Any, rank: int) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * rank
     value = tuple(value)
@@ -116,16 +118,21 @@ def _spread(value: Any, rank: int) -> tuple[int, ...]:
 
 def _padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step) -> tuple[int, ...]:
     if not isinstance(padding, str):
-        return _spread(padding, weight.dim() - 2)
+        return spread(padding, weight.dim() - 2)
     if padding == "valid":
         return (0,) * (weight.dim() - 2)
-    total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    if any(t % 2 for t in total):
+    pads = same_padding(weight, dilation)
+    if any(before != after for before, after in pads):
         raise RuleError(
-            f"{step.describe()} uses padding='same' with an even kernel, which pads one side more: "
-            "pad explicitly with F.pad before the convolution"
+            f"{step.describe()} pads one side more than the other: call bilrp.rewrite.simplify first"
         )
-    return tuple(t // 2 for t in total)
+    return tuple(before for before, _ in pads)
+
+
+def same_padding(weight: Tensor, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
+    """What padding='same' adds before and after each axis."""
+    total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    return [(t // 2, t - t // 2) for t in total]
 
 
 def _weighted(
@@ -320,6 +327,8 @@ def linear() -> Rule:
 
 def _any_linear(step: Step) -> Map:
     slots = tuple(range(len(step.inputs)))
+    if step.op not in LINEAR:
+        _check_linear(step)
     if step.op in {
         "dropout",
         "dropout1d",
@@ -330,6 +339,16 @@ def _any_linear(step: Step) -> Map:
     }:
         return Linear(lambda x: x, step.values)
     return Linear(step.run, step.values, slots)
+
+
+def _check_linear(step: Step) -> None:
+    """An operation we do not know: f(2a) − f(0) must be 2(f(a) − f(0)), or it is not linear."""
+    zero = step.run(*(torch.zeros_like(v) for v in step.values))
+    once, twice = step.result - zero, step.run(*(2 * v for v in step.values)) - zero
+    if not torch.allclose(twice, 2 * once, rtol=1e-4, atol=1e-4 * float(once.abs().max())):
+        raise RuleError(
+            f"linear is a rule for linear steps, and {step.describe()} is not: use bilrp.rules.jacobian()"
+        )
 
 
 def gate() -> Rule:
@@ -357,6 +376,11 @@ def product(freeze: int) -> Rule:
         if len(step.inputs) != 2:
             raise RuleError(
                 f"product is a rule for two live tensors, but {step.describe()} has {len(step.inputs)}"
+            )
+        if step.op not in PRODUCTS | {"div"} or (step.op == "div" and freeze == 0):
+            raise RuleError(
+                f"product(freeze={freeze}) leaves {step.describe()} nonlinear in its other operand: "
+                "use bilrp.rules.jacobian()"
             )
         live = 1 - freeze
         kept = step.values[freeze].detach()
@@ -506,6 +530,11 @@ def batch_norm_scale(step: Step) -> tuple[Tensor, Tensor]:
 
 
 def _batch_norm(step: Step) -> Map:
+    if step.argument(5, "training", False) or step.argument(1, "running_mean") is None:
+        # No running statistics: those of this very input, as in an instance norm.
+        a, weight = step.values[0], step.argument(3, "weight")
+        axes = (0, *range(2, a.dim()))
+        return _centred(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
     scale, _ = batch_norm_scale(step)
     return Scale(scale.reshape(-1, *[1] * (step.result.dim() - 2)).expand_as(step.result))
 
@@ -531,6 +560,10 @@ def _attention(step: Step) -> Map:
 
 def _multi_head_attention(step: Step) -> Map:
     """y = out(P · values(V)), one frozen P for each head."""
+    if step.item == 1:
+        raise RuleError(
+            f"{step.describe()} returns its attention weights, which are frozen: use its first output"
+        )
     value, slot = step.argument(2, "value"), _slot_of(step, 2, "value")
     heads, size = step.argument(4, "num_heads"), value.shape[-1]
     width = step.argument(3, "embed_dim_to_check")
@@ -566,6 +599,10 @@ def _slot_of(step: Step, position: int, name: str) -> int:
 
 
 def _freeze_selection(step: Step) -> Map:
+    if step.op not in SELECTIONS:
+        raise RuleError(
+            f"select is a rule for max, min, topk, sort and max-pooling, not for {step.describe()}"
+        )
     if step.op in {"topk", "sort"}:
         return _by_index(step)
     if "max_pool" in step.op:
@@ -620,11 +657,11 @@ def _by_index(step: Step) -> Map:
 def _pool(step: Step) -> Map:
     a, out = step.values[0], step.result
     rank = int(step.op[len("max_pool")])
-    kernel = _spread(step.argument(1, "kernel_size"), rank)
+    kernel = spread(step.argument(1, "kernel_size"), rank)
     stride = step.argument(2, "stride")
-    stride = kernel if stride is None or stride == [] else _spread(stride, rank)
-    padding = _spread(step.argument(3, "padding", 0), rank)
-    dilation = _spread(step.argument(4, "dilation", 1), rank)
+    stride = kernel if stride is None or stride == [] else spread(stride, rank)
+    padding = spread(step.argument(3, "padding", 0), rank)
+    dilation = spread(step.argument(4, "dilation", 1), rank)
     return _winners(a, out, kernel, stride, padding, dilation)
 
 
@@ -713,7 +750,17 @@ LINEAR = STRUCTURAL | {
         "adaptive_avg_pool3d",
     ),
     *("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "grid_sample", "fold", "linear"),
-    *("logical_not", "ldexp", "copy", *CONVOLUTIONS),
+    *(
+        "ldexp",
+        "copy",
+        "index_copy",
+        "index_fill",
+        "index_put",
+        "select_scatter",
+        "slice_scatter",
+        "sum_to_size",
+    ),
+    *CONVOLUTIONS,
 }
 ACTIVATIONS = {
     *(
@@ -755,6 +802,8 @@ SELECTIONS = {
 SCALES = {"softmax", "sigmoid", "hardsigmoid", "rsqrt", "reciprocal", "tanh", "erf", "softplus", "exp"}
 GATING = {"silu", "gelu", "relu", "mish", "hardswish"}
 PRODUCTS = {"mul", "matmul", "bmm", "einsum", "inner", "mv", "dot", "outer", "tensordot"}
+MULTIPLYING = PRODUCTS | CONVOLUTIONS
+MULTIPLYING |= {"addmm", "baddbmm", "addbmm", "addmv", "linear", "addcmul", "kron", "chain_matmul"}
 
 
 def natural(step: Step) -> Rule | None:
@@ -768,34 +817,40 @@ def natural(step: Step) -> Rule | None:
         return frozen() if len(step.inputs) == 1 or step.op in ATTENTION else None
     if step.op in SELECTIONS:
         return select()
-    if step.op == "clamp" or step.op in {"clamp_min", "clamp_max"}:
-        return clamp()
+    if step.op in {"clamp", "clamp_min", "clamp_max"}:
+        return clamp() if len(step.inputs) == 1 and _is_first(step) else None
     if step.op in PRODUCTS and len(step.inputs) == 2:
         return _evident_product(step)
     if step.op == "div":
         return _division(step)
-    if step.op in LINEAR and _is_linear(step):
-        return linear()
-    return None
+    return linear() if step.op in LINEAR and _is_linear(step) else None
+
+
+def _is_first(step: Step) -> bool:
+    """The live tensor is the step's first argument."""
+    return step.argument(0, "input") is step.values[0]
 
 
 def _is_linear(step: Step) -> bool:
     """Several live operands are fine for sums and concatenations, not for products."""
-    multiplying = (
-        PRODUCTS
-        | CONVOLUTIONS
-        | {"addmm", "baddbmm", "addbmm", "addmv", "linear", "lerp", "addcmul", "kron", "chain_matmul"}
-    )
-    if step.op in {"grid_sample", "ldexp"}:  # linear in the first operand only
-        return len(step.inputs) == 1 and step.argument(0, "input") is step.values[0]
-    return len(step.inputs) == 1 or step.op not in multiplying
+    if step.op == "lerp":
+        return not isinstance(step.argument(2, "weight"), Tensor) or all(
+            step.argument(2, "weight") is not v for v in step.values
+        )
+    if step.op in {"grid_sample", "ldexp"}:
+        return len(step.inputs) == 1 and _is_first(step)  # the grid and the exponent are not linear
+    if step.op in {"scatter", "index_add"} and step.kwargs.get("reduce", "add") != "add":
+        return False
+    return len(step.inputs) == 1 or step.op not in MULTIPLYING
 
 
 def _division(step: Step) -> Rule | None:
     """x / live norm: the denominator is frozen. A constant over a live tensor has no rule."""
+    if step.kwargs.get("rounding_mode") is not None:
+        return None
     if len(step.inputs) == 2:
         return product(freeze=1)
-    return linear() if step.argument(0, "input") is step.values[0] else None
+    return linear() if _is_first(step) else None
 
 
 def _evident_product(step: Step) -> Rule | None:
