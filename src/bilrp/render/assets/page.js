@@ -92,8 +92,7 @@ export function partners(relevance, rows, columns, side, chosen) {
   return out;
 }
 
-const onlySigns = (values, shown) =>
-  values.map((v) => ((v > 0 ? shown.positive : shown.negative) ? v : 0));
+const onlySigns = (values, shown) => values.map((v) => ((v > 0 ? shown.positive : shown.negative) ? v : 0));
 
 // ---------------------------------------------------------------- geometry
 
@@ -103,9 +102,10 @@ const boxPath = ([top, left, bottom, right]) => `M${left} ${top}H${right}V${bott
 function labelMap({ runs, boxes, width, height }) {
   const map = new Int32Array(width * height).fill(-1);
   if (runs) for (let k = 0, at = 0; k < runs.length; at += runs[k + 1], k += 2) map.fill(runs[k], at, at + runs[k + 1]);
-  else boxes.forEach(([top, left, bottom, right], i) => {
-    for (let y = top; y < bottom; y++) map.fill(i, y * width + left, y * width + right);
-  });
+  else
+    boxes.forEach(([top, left, bottom, right], i) => {
+      for (let y = top; y < bottom; y++) map.fill(i, y * width + left, y * width + right);
+    });
   return map;
 }
 
@@ -156,7 +156,9 @@ export function outlines(places, map, count) {
 /** A centre that lies in the region: the mean of its pixels, moved to the nearest of them. */
 function maskCentres(places, map, count) {
   const of = Array.from({ length: count }, () => []);
-  map.forEach((label, k) => label >= 0 && of[label].push([(k % places.width) + 0.5, Math.floor(k / places.width) + 0.5]));
+  map.forEach(
+    (label, k) => label >= 0 && of[label].push([(k % places.width) + 0.5, Math.floor(k / places.width) + 0.5]),
+  );
   return of.map((points) => {
     if (!points.length) return [0, 0];
     const mean = [0, 1].map((d) => points.reduce((s, p) => s + p[d], 0) / points.length);
@@ -212,7 +214,11 @@ export function shapeOf(side, width, measure) {
 /** One outline around all the chosen regions. */
 function union(shape, chosen) {
   if (chosen.size < 2 || shape.words) return [...chosen].map((i) => shape.paths[i]).join("");
-  return outlines(shape, shape.map.map((i) => (chosen.has(i) ? 0 : -1)), 1)[0];
+  return outlines(
+    shape,
+    shape.map.map((i) => (chosen.has(i) ? 0 : -1)),
+    1,
+  )[0];
 }
 
 const middle = ([top, left, bottom, right]) => [(left + right) / 2, (top + bottom) / 2];
@@ -318,7 +324,8 @@ function nameOf(data, side, i) {
   return `region ${i + 1} of ${letter}`;
 }
 
-const measureName = ({ similarity }) => (/distance|similarity/.test(similarity) ? similarity : `${similarity} similarity`);
+const measureName = ({ similarity }) =>
+  /distance|similarity/.test(similarity) ? similarity : `${similarity} similarity`;
 
 /** What is seen, and what it means. */
 function leadParts(data, safe) {
@@ -362,12 +369,20 @@ function sceneOf(app) {
   const centre = (s, is) => [0, 1].map((d) => sum(is.map((i) => app.panels[s].shape.centres[i][d])) / is.length);
   const near = centre(side, set);
   const arcs = app.shown.arcs
-    ? strongest(values, 48).reverse().map((j) => {
-        const ends = { [side]: near, [other]: app.panels[other].shape.centres[j] };
-        return { from: ends.a, to: ends.b, value: values[j], alpha: Math.abs(values[j]) ** app.drawing.p };
-      })
+    ? strongest(values, 48)
+        .reverse()
+        .map((j) => {
+          const ends = { [side]: near, [other]: app.panels[other].shape.centres[j] };
+          return { from: ends.a, to: ends.b, value: values[j], alpha: Math.abs(values[j]) ** app.drawing.p };
+        })
     : [];
-  return { active, light: { [side]: null, [other]: values }, chosen, arcs: arcs.filter((x) => x.alpha > FAINTEST), top };
+  return {
+    active,
+    light: { [side]: null, [other]: values },
+    chosen,
+    arcs: arcs.filter((x) => x.alpha > FAINTEST),
+    top,
+  };
 }
 
 /** Nothing chosen: every link of Algorithm 1, and on demand each region's share of the score. */
@@ -381,9 +396,14 @@ function restScene(app) {
         alpha,
       }))
     : [];
-  const share = (side) =>
-    app.shown.heat ? normalised(onlySigns(app.shares[side], app.shown)).values : null;
-  return { active: null, light: { a: share("a"), b: share("b") }, chosen: { a: new Set(), b: new Set() }, arcs, top: 0 };
+  const share = (side) => (app.shown.heat ? normalised(onlySigns(app.shares[side], app.shown)).values : null);
+  return {
+    active: null,
+    light: { a: share("a"), b: share("b") },
+    chosen: { a: new Set(), b: new Set() },
+    arcs,
+    top: 0,
+  };
 }
 
 /** Kept while l, h, p and the signs stay: pointing around must not redo Algorithm 1. */
@@ -412,7 +432,8 @@ function describe(app) {
   if (!active) return restWords(app);
   const { side, set, partner } = active;
   const values = partnersOf(app, active);
-  const who = set.length === 1 ? nameOf(app.data, side, set[0]) : `${set.length} ${nounOf(app.data)}s of ${side.toUpperCase()}`;
+  const who =
+    set.length === 1 ? nameOf(app.data, side, set[0]) : `${set.length} ${nounOf(app.data)}s of ${side.toUpperCase()}`;
   const first = set.length === 1 && !app.data[side].names && who.startsWith("row") ? `Region ${who}` : capital(who);
   const probe = partner ?? (app.pinned && app.probe?.side === OTHER[side] ? app.probe.i : null);
   if (probe != null) {
@@ -421,7 +442,9 @@ function describe(app) {
   }
   const best = strongest(onlySigns(values, app.shown), 3);
   const list = best.map((j) => `${nameOf(app.data, OTHER[side], j)} (${percent(values[j], app.whole)})`);
-  const tail = list.length ? `strongest partner${list.length > 1 ? "s" : ""} ${list.join("; ")}.` : "no partner of this sign.";
+  const tail = list.length
+    ? `strongest partner${list.length > 1 ? "s" : ""} ${list.join("; ")}.`
+    : "no partner of this sign.";
   return `${first}: ${percent(sum(values), app.whole)} of the score; ${tail}`;
 }
 
@@ -451,17 +474,42 @@ function createPanel(app, side) {
   const letter = side.toUpperCase();
   const paths = Array.from({ length: count }, (_, i) => {
     const label = `${capital(nameOf(data, side, i))}: ${percent(app.shares[side][i], app.whole)} of the score`;
-    return node("svg:path", { class: "region", role: "option", "aria-selected": "false", "aria-label": label, tabindex: i ? -1 : 0, "data-side": side, "data-i": i, id: `${side}-${i}`, "fill-opacity": 0 });
+    return node("svg:path", {
+      class: "region",
+      role: "option",
+      "aria-selected": "false",
+      "aria-label": label,
+      tabindex: i ? -1 : 0,
+      "data-side": side,
+      "data-i": i,
+      id: `${side}-${i}`,
+      "fill-opacity": 0,
+    });
   });
-  const words = places ? [] : (names ?? paths.map((_, i) => `${i + 1}`)).map((name) => node("svg:text", { "aria-hidden": "true" }, name));
-  const list = node("svg:g", { role: "listbox", "aria-label": `${capital(nounOf(data))}s of ${letter}`, "aria-multiselectable": "true" }, ...paths);
+  const words = places
+    ? []
+    : (names ?? paths.map((_, i) => `${i + 1}`)).map((name) => node("svg:text", { "aria-hidden": "true" }, name));
+  const list = node(
+    "svg:g",
+    { role: "listbox", "aria-label": `${capital(nounOf(data))}s of ${letter}`, "aria-multiselectable": "true" },
+    ...paths,
+  );
   const lines = node("svg:path", { d: "M0 0V2", class: "hatch-line" });
-  const hatch = node("svg:pattern", { id: `hatch-${side}`, patternUnits: "userSpaceOnUse", width: 2, height: 2, patternTransform: "rotate(45)" }, node("svg:rect", { width: 2, height: 2, class: "hatch-ground" }), lines);
+  const hatch = node(
+    "svg:pattern",
+    { id: `hatch-${side}`, patternUnits: "userSpaceOnUse", width: 2, height: 2, patternTransform: "rotate(45)" },
+    node("svg:rect", { width: 2, height: 2, class: "hatch-ground" }),
+    lines,
+  );
   const image = picture && node("svg:image", { id: `picture-${side}`, href: picture, preserveAspectRatio: "none" });
   const veil = node("svg:rect", { class: "veil" });
   const outline = node("svg:path", { class: "outline", "aria-hidden": "true" });
   const band = node("svg:rect", { class: "band", hidden: "" });
-  const root = node("svg:svg", { class: `panel ${places ? "placed" : "words"}`, "data-side": side, preserveAspectRatio: "none" }, node("svg:defs", {}, hatch));
+  const root = node(
+    "svg:svg",
+    { class: `panel ${places ? "placed" : "words"}`, "data-side": side, preserveAspectRatio: "none" },
+    node("svg:defs", {}, hatch),
+  );
   if (image) root.append(image);
   root.append(veil, list, outline, ...words, band);
   return { root, image, veil, paths, words, outline, band, hatch, last: [] };
@@ -475,7 +523,13 @@ function createCaption(app, side) {
     return el;
   };
   const level = button("100 %", "Reset zoom of", 0);
-  const tools = node("span", { class: "zoom", role: "group", "aria-label": `Zoom of ${letter}` }, button("−", "Zoom out", 1 / 1.5), level, button("+", "Zoom in", 1.5));
+  const tools = node(
+    "span",
+    { class: "zoom", role: "group", "aria-label": `Zoom of ${letter}` },
+    button("−", "Zoom out", 1 / 1.5),
+    level,
+    button("+", "Zoom in", 1.5),
+  );
   const el = node("div", { class: "caption" }, node("b", {}, letter), tools);
   return { el, level };
 }
@@ -484,7 +538,12 @@ function buildStage(app) {
   const stage = byId("stage");
   const nodes = { a: createPanel(app, "a"), b: createPanel(app, "b") };
   const captions = { a: createCaption(app, "a"), b: createCaption(app, "b") };
-  const svg = node("svg:svg", { id: "scene", role: "group", "aria-label": "The two inputs" }, nodes.a.root, nodes.b.root);
+  const svg = node(
+    "svg:svg",
+    { id: "scene", role: "group", "aria-label": "The two inputs" },
+    nodes.a.root,
+    nodes.b.root,
+  );
   const canvas = node("canvas", { "aria-hidden": "true" });
   stage.replaceChildren(captions.a.el, captions.b.el, svg, canvas);
   return Object.assign(app, { stage, svg, canvas, nodes, captions });
@@ -494,9 +553,14 @@ function buildWords(app) {
   const { data } = app;
   byId("lead").replaceChildren(...leadParts(data, false));
   const digits = decimals(Object.values(data.account));
-  byId("score").replaceChildren(node("span", {}, plain(data.account.score, digits)), node("small", {}, measureName(data)));
-  for (const [key, value] of data.facts) byId("facts").append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
-  for (const name of Object.keys(data.styles)) byId("controls").elements.style.append(node("option", { value: name }, name.replace("_", " ")));
+  byId("score").replaceChildren(
+    node("span", {}, plain(data.account.score, digits)),
+    node("small", {}, measureName(data)),
+  );
+  for (const [key, value] of data.facts)
+    byId("facts").append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
+  for (const name of Object.keys(data.styles))
+    byId("controls").elements.style.append(node("option", { value: name }, name.replace("_", " ")));
 }
 
 const ACCOUNT = [
@@ -526,7 +590,14 @@ function buildAccount(app) {
     const bar = node("svg:rect", { y: 0, height: 1 });
     const chart = node("svg:svg", { viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" }, bar);
     const cells = { number: node("td", { class: "number" }), share: node("td", { class: "share" }) };
-    const row = node("tr", { class: name }, node("th", { scope: "row" }, label), node("td", { class: "bar" }, chart), cells.number, cells.share);
+    const row = node(
+      "tr",
+      { class: name },
+      node("th", { scope: "row" }, label),
+      node("td", { class: "bar" }, chart),
+      cells.number,
+      cells.share,
+    );
     app.accountRows[name] = { row, bar, ...cells };
     byId("account").tBodies[0].append(row);
     setAccount(app, name, from, to, value);
@@ -668,7 +739,10 @@ function paintPanel(app, side, { light, chosen, active }) {
     const key = `${value}${picked}`;
     if (last[i] === key) return;
     last[i] = key;
-    path.setAttribute("class", `region${value > 0 ? " positive" : value < 0 ? " negative" : ""}${picked ? " chosen" : ""}`);
+    path.setAttribute(
+      "class",
+      `region${value > 0 ? " positive" : value < 0 ? " negative" : ""}${picked ? " chosen" : ""}`,
+    );
     path.setAttribute("fill-opacity", Math.abs(value));
   });
   const selected = app.pinned?.side === side ? new Set(app.pinned.set) : new Set();
@@ -682,7 +756,16 @@ function paintPanel(app, side, { light, chosen, active }) {
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const get = (name) => style.getPropertyValue(`--${name}`).trim();
-  return { positive: get("positive"), negative: get("negative"), paper: get("paper"), ink: get("ink"), soft: get("soft"), rule: get("rule"), veil: get("veil"), safe: document.documentElement.dataset.palette === "safe" };
+  return {
+    positive: get("positive"),
+    negative: get("negative"),
+    paper: get("paper"),
+    ink: get("ink"),
+    soft: get("soft"),
+    rule: get("rule"),
+    veil: get("veil"),
+    safe: document.documentElement.dataset.palette === "safe",
+  };
 }
 
 const arcPoints = (app, { from, to }) =>
@@ -725,14 +808,25 @@ function matchesOf(app) {
 
 function thumb(app, side, set) {
   const { names, places, picture } = app.data[side];
-  if (!places || !picture) return node("span", { class: "word" }, set.length > 1 ? `${set.length} ${nounOf(app.data)}s` : names ? names[set[0]] : nameOf(app.data, side, set[0]));
+  if (!places || !picture)
+    return node(
+      "span",
+      { class: "word" },
+      set.length > 1 ? `${set.length} ${nounOf(app.data)}s` : names ? names[set[0]] : nameOf(app.data, side, set[0]),
+    );
   const boxes = set.map((i) => places.boxes[i]);
-  const box = [0, 1].map((d) => Math.min(...boxes.map((b) => b[d]))).concat([2, 3].map((d) => Math.max(...boxes.map((b) => b[d]))));
+  const box = [0, 1]
+    .map((d) => Math.min(...boxes.map((b) => b[d])))
+    .concat([2, 3].map((d) => Math.max(...boxes.map((b) => b[d]))));
   const size = Math.min(places.width, places.height, 2.6 * Math.max(box[2] - box[0], box[3] - box[1]));
   const start = (from, to, all) => Math.min(Math.max((from + to - size) / 2, 0), all - size);
   const [x, y] = [start(box[1], box[3], places.width), start(box[0], box[2], places.height)];
-  return node("svg:svg", { class: "thumb", viewBox: `${x} ${y} ${size} ${size}`, "aria-hidden": "true" },
-    node("svg:use", { href: `#picture-${side}` }), node("svg:path", { d: union(app.panels[side].shape, new Set(set)) }));
+  return node(
+    "svg:svg",
+    { class: "thumb", viewBox: `${x} ${y} ${size} ${size}`, "aria-hidden": "true" },
+    node("svg:use", { href: `#picture-${side}` }),
+    node("svg:path", { d: union(app.panels[side].shape, new Set(set)) }),
+  );
 }
 
 function listMatches(app) {
@@ -741,13 +835,29 @@ function listMatches(app) {
   app.items = app.matches.map((match) => {
     const value = partnersOf(app, match)[match.partner];
     const sets = { [match.side]: match.set, [OTHER[match.side]]: [match.partner] };
-    const name = (side) => (sets[side].length > 1 ? `${sets[side].length} regions of ${side.toUpperCase()}` : nameOf(app.data, side, sets[side][0]));
+    const name = (side) =>
+      sets[side].length > 1
+        ? `${sets[side].length} regions of ${side.toUpperCase()}`
+        : nameOf(app.data, side, sets[side][0]);
     const label = `${capital(name("a"))} with ${name("b")}: ${percent(value, app.whole)} of the score`;
-    const el = node("button", { type: "button", class: value > 0 ? "positive" : "negative", "aria-label": label, "aria-pressed": "false" },
-      thumb(app, "a", sets.a), thumb(app, "b", sets.b), node("span", { class: "share" }, percent(value, app.whole)));
+    const el = node(
+      "button",
+      { type: "button", class: value > 0 ? "positive" : "negative", "aria-label": label, "aria-pressed": "false" },
+      thumb(app, "a", sets.a),
+      thumb(app, "b", sets.b),
+      node("span", { class: "share" }, percent(value, app.whole)),
+    );
     const peek = (on) => () => change(app, { peek: on ? match : null });
-    for (const [event, on] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]]) el.addEventListener(event, peek(on));
-    el.addEventListener("click", () => change(app, { pinned: same(app.pinned, match) ? null : match, peek: same(app.pinned, match) ? null : match }));
+    for (const [event, on] of [
+      ["pointerenter", true],
+      ["focus", true],
+      ["pointerleave", false],
+      ["blur", false],
+    ])
+      el.addEventListener(event, peek(on));
+    el.addEventListener("click", () =>
+      change(app, { pinned: same(app.pinned, match) ? null : match, peek: same(app.pinned, match) ? null : match }),
+    );
     return el;
   });
   byId("matches").replaceChildren(...app.items.map((el) => node("li", {}, el)));
@@ -765,6 +875,7 @@ function pin(app, choice) {
   const free = !choice || same(app.pinned, choice);
   Object.assign(app, { pinned: free ? null : choice, listed: free ? null : choice, peek: null });
   if (!choice) app.preview = null;
+  if (app.pinned) tabStop(app, OTHER[choice.side], strongest(partnersOf(app, choice), 1)[0] ?? 0);
   listMatches(app);
   repaint(app);
 }
@@ -797,7 +908,16 @@ function listenPointer(app) {
     const panel = event.target.closest?.(".panel");
     if (!panel || event.button > 1) return;
     const { side } = panel.dataset;
-    drag = { side, at: regionAt(event), start: pointIn(app, side, event), x: event.clientX, y: event.clientY, id: event.pointerId, zoom: { ...app.zoom[side] }, pan: event.shiftKey || event.button === 1 };
+    drag = {
+      side,
+      at: regionAt(event),
+      start: pointIn(app, side, event),
+      x: event.clientX,
+      y: event.clientY,
+      id: event.pointerId,
+      zoom: { ...app.zoom[side] },
+      pan: event.shiftKey || event.button === 1,
+    };
     if (drag.pan) event.preventDefault();
   });
   const end = (event) => {
@@ -811,12 +931,16 @@ function listenPointer(app) {
   };
   app.svg.addEventListener("pointerup", end);
   app.svg.addEventListener("pointercancel", end);
-  app.svg.addEventListener("wheel", (event) => {
-    const panel = event.target.closest?.(".panel");
-    if (!panel || !event.ctrlKey) return; // a pinch arrives as ctrl + wheel; a plain wheel scrolls the page
-    event.preventDefault();
-    zoomBy(app, panel.dataset.side, Math.exp(-event.deltaY / 200), pointIn(app, panel.dataset.side, event));
-  }, { passive: false });
+  app.svg.addEventListener(
+    "wheel",
+    (event) => {
+      const panel = event.target.closest?.(".panel");
+      if (!panel || !event.ctrlKey) return; // a pinch arrives as ctrl + wheel; a plain wheel scrolls the page
+      event.preventDefault();
+      zoomBy(app, panel.dataset.side, Math.exp(-event.deltaY / 200), pointIn(app, panel.dataset.side, event));
+    },
+    { passive: false },
+  );
 }
 
 /** While the button is down: move the picture (shift) or stretch the selection. */
@@ -828,7 +952,11 @@ function dragTo(app, drag, event) {
   if (drag.pan) {
     const panel = app.panels[side];
     const [vx, vy, vw, vh] = view(panel, drag.zoom);
-    app.zoom[side] = { k: drag.zoom.k, x: vx + vw / 2 - ((event.clientX - drag.x) / panel.w) * vw, y: vy + vh / 2 - ((event.clientY - drag.y) / panel.h) * vh };
+    app.zoom[side] = {
+      k: drag.zoom.k,
+      x: vx + vw / 2 - ((event.clientX - drag.x) / panel.w) * vw,
+      y: vy + vh / 2 - ((event.clientY - drag.y) / panel.h) * vh,
+    };
     applyZoom(app, side);
     repaint(app);
     return;
@@ -837,10 +965,17 @@ function dragTo(app, drag, event) {
   const { band } = app.nodes[side];
   const box = [0, 1].map((d) => Math.min(drag.start[d], end[d]));
   const size = [0, 1].map((d) => Math.abs(drag.start[d] - end[d]));
-  for (const [k, v] of Object.entries({ x: box[0], y: box[1], width: size[0], height: size[1] })) band.setAttribute(k, v);
+  for (const [k, v] of Object.entries({ x: box[0], y: box[1], width: size[0], height: size[1] }))
+    band.setAttribute(k, v);
   band.removeAttribute("hidden");
   drag.set = within(app.panels[side].shape.centres, drag.start, end);
   change(app, { pinned: null, probe: null, preview: drag.set.length ? { side, set: drag.set } : null });
+}
+
+/** One region of each side is reached by Tab; the arrow keys reach the others from there. */
+function tabStop(app, side, i) {
+  for (const path of app.nodes[side].paths) if (path.tabIndex === 0) path.setAttribute("tabindex", -1);
+  app.nodes[side].paths[i].setAttribute("tabindex", 0);
 }
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -849,9 +984,10 @@ function listenKeys(app) {
   app.svg.addEventListener("focusin", (event) => {
     const at = regionAt(event);
     if (!at) return;
-    for (const path of app.nodes[at.side].paths) if (path.tabIndex === 0) path.setAttribute("tabindex", -1);
-    event.target.setAttribute("tabindex", 0);
-    if (event.target.matches(":focus-visible")) change(app, { probe: at, preview: { side: at.side, set: [at.i] } });
+    tabStop(app, at.side, at.i);
+    if (!event.target.matches(":focus-visible")) return; // a click pins by itself
+    reveal(app, at.side, at.i);
+    change(app, { probe: at, preview: { side: at.side, set: [at.i] } });
   });
   app.svg.addEventListener("focusout", () => change(app, { probe: null, preview: null }));
   app.svg.addEventListener("keydown", (event) => {
@@ -866,10 +1002,7 @@ function listenKeys(app) {
 
 function regionKey(app, event, { side, i }) {
   const { paths } = app.nodes[side];
-  const go = (to) => {
-    reveal(app, side, to);
-    paths[to].focus();
-  };
+  const go = (to) => paths[to].focus();
   if (event.key in ARROWS) {
     const to = neighbour(app.panels[side].shape.centres, i, ARROWS[event.key]);
     if (!event.shiftKey) app.anchor = null;
@@ -878,7 +1011,8 @@ function regionKey(app, event, { side, i }) {
     if (event.shiftKey) stretch(app, side, to);
   } else if (event.key === "Home") go(0);
   else if (event.key === "End") go(paths.length - 1);
-  else if (event.key === "Enter" || event.key === " ") pin(app, app.anchor != null && app.pinned?.side === side ? null : { side, set: [i] });
+  else if (event.key === "Enter" || event.key === " ")
+    pin(app, app.anchor != null && app.pinned?.side === side ? null : { side, set: [i] });
   else if (event.key === "+" || event.key === "=") zoomBy(app, side, 1.5);
   else if (event.key === "-") zoomBy(app, side, 1 / 1.5);
   else if (event.key === "0") zoomBy(app, side, 0);
@@ -979,16 +1113,32 @@ function figurePanel(app, side, scene, ink) {
   const values = scene.light[side];
   const [grey, veil] = values ? [0, ink.veil] : scene.active || !scene.arcs.length ? [1, 0] : [0.35, 0.3];
   const filter = `<filter id="grey-${side}"><feColorMatrix type="saturate" values="${grey}"/></filter>`;
-  const parts = [picture ? `${filter}<image ${whole} preserveAspectRatio="none" filter="url(#grey-${side})" href="${picture}"/>` : ""];
+  const parts = [
+    picture
+      ? `${filter}<image ${whole} preserveAspectRatio="none" filter="url(#grey-${side})" href="${picture}"/>`
+      : "",
+  ];
   if (picture) parts.push(`<rect ${whole} fill="${ink.paper}" fill-opacity="${veil}"/>`);
   shape.paths.forEach((d, i) => {
     const value = values?.[i] ?? 0;
     if (!value && !shape.words) return;
-    parts.push(`<path d="${d}" fill="${value < 0 ? ink.negative : ink.positive}" fill-opacity="${round(0.88 * Math.abs(value))}" fill-rule="evenodd" stroke="${shape.words ? ink.rule : "none"}" vector-effect="non-scaling-stroke"/>`);
-    if (shape.words) parts.push(`<text x="${round(shape.centres[i][0])}" y="${round(shape.centres[i][1])}" text-anchor="middle" dominant-baseline="central" font-size="16" fill="${ink.ink}">${escape(names ? names[i] : i + 1)}</text>`);
+    parts.push(
+      `<path d="${d}" fill="${value < 0 ? ink.negative : ink.positive}" fill-opacity="${round(0.88 * Math.abs(value))}" fill-rule="evenodd" stroke="${shape.words ? ink.rule : "none"}" vector-effect="non-scaling-stroke"/>`,
+    );
+    if (shape.words)
+      parts.push(
+        `<text x="${round(shape.centres[i][0])}" y="${round(shape.centres[i][1])}" text-anchor="middle" dominant-baseline="central" font-size="16" fill="${ink.ink}">${escape(names ? names[i] : i + 1)}</text>`,
+      );
   });
   const frame = union(shape, scene.chosen[side]);
-  for (const [colour, width] of [["#000", 4], ["#fff", 2]]) if (frame) parts.push(`<path d="${frame}" fill="none" stroke="${colour}" stroke-width="${width}" vector-effect="non-scaling-stroke"/>`);
+  for (const [colour, width] of [
+    ["#000", 4],
+    ["#fff", 2],
+  ])
+    if (frame)
+      parts.push(
+        `<path d="${frame}" fill="none" stroke="${colour}" stroke-width="${width}" vector-effect="non-scaling-stroke"/>`,
+      );
   return `<svg x="${round(panel.x)}" y="${round(panel.y)}" width="${round(panel.w)}" height="${round(panel.h)}" viewBox="${[vx, vy, vw, vh].map(round).join(" ")}" preserveAspectRatio="none">${parts.join("")}</svg>`;
 }
 
@@ -1021,7 +1171,10 @@ function figureNotes(app) {
   const told = activeOf(app) ? wrapped(describe(app), app.size[0], "14px system-ui, sans-serif") : [];
   return [
     ...told.map((words) => [words, 'font-size="14"']),
-    ...wrapped(total, app.size[0], "12px system-ui, sans-serif").map((words) => [words, 'font-size="12" opacity="0.7"']),
+    ...wrapped(total, app.size[0], "12px system-ui, sans-serif").map((words) => [
+      words,
+      'font-size="12" opacity="0.7"',
+    ]),
   ];
 }
 
@@ -1031,13 +1184,16 @@ function figure(app) {
   const ink = colours();
   const [width, height] = app.size;
   const notes = figureNotes(app);
-  const text = (x, y, words, more) => `<text x="${round(x)}" y="${round(y)}" fill="${ink.ink}" ${more}>${escape(words)}</text>`;
+  const text = (x, y, words, more) =>
+    `<text x="${round(x)}" y="${round(y)}" fill="${ink.ink}" ${more}>${escape(words)}</text>`;
   const all = height + 96 + 21 * notes.length;
   return [
     `<svg xmlns="${SVG}" width="${width + 48}" height="${all}" viewBox="-24 -56 ${width + 48} ${all}" font-family="system-ui, sans-serif">`,
     `<title>${escape(app.data.title)}</title><rect x="-24" y="-56" width="100%" height="100%" fill="${ink.paper}"/>`,
     text(0, -20, app.data.title, 'font-size="22" font-weight="600"'),
-    ...["a", "b"].map((side) => text(app.panels[side].x, app.panels[side].y - 10, side.toUpperCase(), 'font-size="15" font-weight="600"')),
+    ...["a", "b"].map((side) =>
+      text(app.panels[side].x, app.panels[side].y - 10, side.toUpperCase(), 'font-size="15" font-weight="600"'),
+    ),
     ...["a", "b"].map((side) => figurePanel(app, side, scene, ink)),
     `<g fill="none" stroke-width="1.3" stroke-linecap="round">${scene.arcs.map((one) => figureArc(app, one, ink)).join("")}</g>`,
     ...notes.map(([words, more], k) => text(0, height + 26 + 21 * k, words, more)),
@@ -1069,7 +1225,11 @@ function start(data) {
   const unit = fourthMoment(relevance);
   const { score, positive, negative } = data.account;
   const app = buildStage({
-    data, relevance, rows, columns, unit,
+    data,
+    relevance,
+    rows,
+    columns,
+    unit,
     top: Math.max(1, relevance.reduce((m, r) => Math.max(m, Math.abs(r)), 0) / unit),
     // Shares are of the score; where that is zero (they cancel) of everything that went into it.
     whole: Math.abs(score) > 1e-9 * (positive - negative) ? Math.abs(score) : positive - negative,
@@ -1080,7 +1240,15 @@ function start(data) {
     drawing: { ...data.drawing },
     shown: { positive: true, negative: true, arcs: true, heat: false },
     zoom: { a: { k: 1 }, b: { k: 1 } },
-    least: {}, pinned: null, preview: null, peek: null, probe: null, listed: null, anchor: null, items: [], matches: [],
+    least: {},
+    pinned: null,
+    preview: null,
+    peek: null,
+    probe: null,
+    listed: null,
+    anchor: null,
+    items: [],
+    matches: [],
   });
   buildWords(app);
   buildAccount(app);
