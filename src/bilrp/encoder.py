@@ -71,11 +71,15 @@ def check_input(x: Tensor, module: Any = None) -> Tensor:
         )
     if x.numel() == 0:
         raise InputError(f"the input of shape {tuple(x.shape)} is empty")
+    _same_device_and_dtype(x, module)
+    if x.is_meta:
+        raise InputError(
+            "the input is on the meta device, which holds no numbers: load the model and the input for real"
+        )
     if not bool(torch.isfinite(x).all()):
         raise InputError(
             f"the input has {int((~torch.isfinite(x)).sum())} NaN or infinite values: clean it first"
         )
-    _same_device_and_dtype(x, module)
     return x.detach()
 
 

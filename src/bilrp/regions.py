@@ -112,14 +112,14 @@ def labels(mask: Tensor | Any, *, names: tuple[str, ...] | None = None) -> Spec:
         raise InputError(f"labels need an integer tensor, got {given.dtype}")
 
     def spec(x: Tensor) -> Regions:
-        try:
-            # An image mask without channels holds for all channels.
-            full = given.to(x.device).long().expand(x.shape[1:])
-        except RuntimeError:
+        # An image mask without channels holds for all channels; no other axis is ever guessed.
+        fitting = [x.shape[1:], x.shape[2:]] if x.dim() > 3 else [x.shape[1:]]
+        if given.shape not in fitting:
             raise InputError(
                 f"labels of shape {tuple(given.shape)} do not fit an input of shape {tuple(x.shape)}: "
-                f"give a tensor of shape {tuple(x.shape[1:])}"
-            ) from None
+                f"give a tensor of shape {' or '.join(str(tuple(shape)) for shape in fitting)}"
+            )
+        full = given.to(x.device).long().expand(x.shape[1:])
         if int(full.min()) < -1:
             raise InputError(f"labels run from -1 (no region) upwards, got {int(full.min())}")
         return Regions(full, int(full.max()) + 1, kind="labels", boxes=_boxes(full), names=names)

@@ -1,0 +1,523 @@
+"""What cannot be explained is refused in one clear line that says what to do; nothing gets a wrong number."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bilrp
+from bilrp import regions, rulebooks, rules, similarity
+from bilrp.errors import BilrpError, InputError, MismatchError, RuleError, TapeError
+
+linear = nn.Linear(6, 6).double()
+weight = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def refused(kind: type[BilrpError], words: str, encoder, x=X, **options) -> str:
+    """The call raises one line of this kind, with these words in it."""
+    with pytest.raises(kind, match=words) as caught:
+        bilrp.decompose(encoder, x, **options)
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 420
+    return message
+
+
+# ---------------------------------------------------------------- inputs
+
+net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).double()
+image = torch.rand(1, 3, 6, 6, dtype=torch.float64)
+BAD_INPUTS = {
+    "nan": (image.clone().fill_(math.nan), "NaN or infinite"),
+    "infinite": (torch.where(image > 0.5, math.inf, image), "NaN or infinite"),
+    "batch of two": (image.repeat(2, 1, 1, 1), "batch axis of 1"),
+    "no batch axis": (image[0], "batch axis of 1"),
+    "a number": (torch.tensor(1.0), "batch axis of 1"),
+    "integers": (torch.ones(1, 3, 6, 6, dtype=torch.long), "inputs_embeds"),
+    "booleans": (torch.ones(1, 3, 6, 6, dtype=torch.bool), "dtype torch.bool"),
+    "complex": (image.to(torch.complex128), "dtype torch.complex128"),
+    "empty": (image[..., :0], "is empty"),
+    "another type": (image.float(), "float64 and the input torch.float32"),
+    "another device": (image.to("meta"), "on cpu and the input on meta"),
+    "a string": ("cat.png", "cannot read str"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_inputs(name: str) -> None:
+    x, words = BAD_INPUTS[name]
+    refused(InputError, words, net, x)
+    refused(InputError, words, lambda t: net(t), x)
+
+
+def test_model_elsewhere() -> None:
+    refused(InputError, "on meta and the input on cpu", nn.Linear(6, 2, device="meta"), X)
+
+
+def test_no_encoder_at_all() -> None:
+    refused(InputError, "callable", 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (regions.labels(torch.tensor([0, 0, 2, 2, -1, -1])), "region 1 is empty"),
+        (regions.labels(torch.full((6,), -1)), "there are none"),
+        (regions.labels(torch.tensor([0, 0, -2, 1, 1, 1])), "run from -1"),
+        (regions.labels(torch.tensor([0, 1, 2])), "shape"),
+        (regions.grid(2), "features()"),
+        (regions.tokens(), "length"),
+        (regions.features()(torch.zeros(1, 5)), "regions for an input"),
+    ],
+)
+def test_bad_regions(spec, words: str) -> None:
+    refused(InputError, words, linear, regions=spec)
+
+
+def test_labels_are_never_spread_over_the_wrong_axis() -> None:
+    """A mask of one axis fits a square sequence by its columns as well as by its rows: guess neither."""
+    refused(
+        InputError, "shape", lambda x: x.sum(1), torch.ones(1, 4, 4), regions=regions.labels(torch.arange(4))
+    )
+    found = regions.labels(torch.zeros(6, 6, dtype=torch.long))(image)
+    assert found.labels.shape == (3, 6, 6), "a mask without channels holds for all channels of an image"
+
+
+def test_bad_labels_and_sizes() -> None:
+    for make in (
+        lambda: regions.labels(torch.rand(3)),
+        lambda: regions.labels(torch.ones(3, dtype=torch.bool)),
+        lambda: regions.grid(0),
+        lambda: similarity.bilinear(torch.ones(3)),
+        lambda: bilrp.decompose(linear, X, mode="sideways"),
+        lambda: bilrp.decompose(linear, X, project=0),
+        lambda: bilrp.explain(linear, X, X, similarity="cosin"),
+    ):
+        with pytest.raises(InputError):
+            make()
+
+
+def test_embeddings_that_are_no_numbers() -> None:
+    refused(InputError, "embedding has NaN", lambda x: linear(x) / 0)
+
+
+def test_zero_embedding_under_cosine() -> None:
+    dead = nn.Sequential(nn.Linear(6, 3), nn.ReLU()).double()
+    nn.init.constant_(dead[0].bias, -100.0)
+    with pytest.raises(InputError, match="zero"):
+        bilrp.explain(dead, X, X, similarity="cosine")
+
+
+def test_matrices_that_do_not_fit() -> None:
+    with pytest.raises(MismatchError, match="coordinates"):
+        bilrp.explain(linear, X, X, similarity=similarity.bilinear(torch.eye(5)))
+
+
+# ---------------------------------------------------------------- pairs that do not belong together
+
+
+def test_pairs_of_different_origin() -> None:
+    other = nn.Linear(6, 6).double()
+    a = bilrp.decompose(linear, X)
+    for b, words in (
+        (bilrp.decompose(other, X), "weights"),
+        (bilrp.decompose(linear, X, rules=rulebooks.uniform(0.5)), "rules"),
+        (bilrp.decompose(linear, X, project=3), "projection"),
+        (bilrp.decompose(lambda x: linear(x), X), "encoder"),
+    ):
+        with pytest.raises(MismatchError, match=words):
+            bilrp.pair(a, b)
+
+
+def test_pairs_of_different_sizes() -> None:
+    conv = nn.Conv2d(3, 2, 3).double()
+    with pytest.raises(MismatchError, match="coordinates"):
+        bilrp.explain(conv, image, image[..., :5])
+
+
+def test_weights_made_from_parameters_count() -> None:
+    """Weight norm: what the layer uses is computed anew at each run; its parameters still tell two models apart."""
+
+    def build(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.utils.parametrizations.weight_norm(nn.Linear(6, 2)).double()
+
+    a = bilrp.decompose(build(0), X)
+    bilrp.pair(a, bilrp.decompose(build(0), X))
+    with pytest.raises(MismatchError, match="weights"):
+        bilrp.pair(a, bilrp.decompose(build(1), X))
+    scale = {1: torch.ones(6).double(), 2: 2 * torch.ones(6).double()}
+    one, two = (bilrp.decompose(lambda x, s=s: linear(x) * (s * 2), X) for s in scale.values())
+    with pytest.raises(MismatchError, match="weights"):
+        bilrp.pair(one, two)
+
+
+def test_control_flow_does_not_change_the_origin() -> None:
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = nn.Linear(6, 2), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.left(x) if x.sum() > 0 else self.right(x)
+
+    model = Branching().double()
+    found = bilrp.explain(model, torch.ones(1, 6).double(), -torch.ones(1, 6).double())
+    assert math.isfinite(found.score)
+
+
+# ---------------------------------------------------------------- what the tape cannot follow
+
+
+def through_setitem(x):
+    y = linear(x)
+    y[:, 0] = 0
+    return y
+
+
+def setitem_into_constant(x):
+    buffer = torch.zeros(1, 8, dtype=x.dtype)
+    buffer[:, :6] = x
+    return buffer
+
+
+def through_view(x):
+    y = linear(x)
+    y.view(-1)[:3].mul_(0)
+    return y
+
+
+def through_data(x):
+    y = linear(x)
+    y.data.mul_(0)
+    return y + x
+
+
+def view_of_a_constant(x):
+    buffer = torch.zeros(2, 6, dtype=x.dtype)
+    buffer[0].copy_(x[0])
+    return buffer.sum(0, keepdim=True)
+
+
+def view_of_a_constant_added(x):
+    buffer = torch.zeros(2, 6, dtype=x.dtype)
+    buffer[1:].add_(linear(x))
+    return F.linear(buffer, weight)
+
+
+def one_of_several_views(x):
+    a, b = linear(x).chunk(2, -1)
+    a.relu_()
+    return a + b
+
+
+def base_after_view(x):
+    y = linear(x)
+    v = y[:, :3]
+    y.mul_(2)
+    return v
+
+
+def out_argument(x):
+    target = torch.empty(1, 6, dtype=x.dtype)
+    torch.add(x, 1.0, out=target)
+    return linear(target)
+
+
+def out_of_live(x):
+    y = linear(x)
+    torch.mul(constant, 2.0, out=y)
+    return y + x
+
+
+constant = torch.ones(1, 6, dtype=torch.float64)
+
+
+def several_in_place(x):
+    y = linear(x)
+    torch._foreach_mul_([y], 2.0)
+    return y
+
+
+@torch.jit.script
+def scripted(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def with_script(x):
+    return linear(scripted(x)) + x
+
+
+@torch.no_grad()
+def with_script_without_gradients(x):
+    return linear(scripted(x)) + x
+
+
+def with_numpy(x):
+    return linear(torch.from_numpy(np.tanh(x.detach().numpy()))) + x
+
+
+def with_item(x):
+    return linear(x) * x.max().item()
+
+
+def with_float(x):
+    return linear(x) * float(x.sum())
+
+
+def with_list(x):
+    return linear(x) + torch.tensor(x.tolist())
+
+
+@torch.inference_mode()
+def in_inference_mode(x):
+    return F.relu(linear(x)) + x
+
+
+def complex_numbers(x):
+    return torch.fft.rfft(x).abs() + x[:, :4]
+
+
+def complex_view(x):
+    return torch.view_as_real(torch.view_as_complex(x.reshape(1, 3, 2)) * 1j).flatten(1)
+
+
+def bits(x):
+    return x.view(torch.float32).double()
+
+
+UNSEEN = {
+    through_setitem: "torch.cat",
+    setitem_into_constant: "torch.cat",
+    through_view: "view",
+    through_data: "view",
+    view_of_a_constant: "view",
+    view_of_a_constant_added: "view",
+    one_of_several_views: "several views",
+    base_after_view: "view",
+    out_argument: "out=",
+    out_of_live: "out=",
+    several_in_place: "out of place",
+    with_script: "scripted",
+    with_script_without_gradients: "scripted",
+    with_numpy: "numpy",
+    with_item: "item",
+    with_float: "float",
+    with_list: "tolist",
+    in_inference_mode: "inference_mode",
+    complex_numbers: "complex",
+    complex_view: "complex",
+    bits: "bits",
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("function", UNSEEN, ids=lambda f: getattr(f, "__name__", "f"))
+def test_what_the_tape_cannot_follow(function) -> None:
+    refused(TapeError, UNSEEN[function], function)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_and_compiled_modules() -> None:
+    plain = nn.Sequential(nn.Linear(6, 3), nn.ReLU()).double()
+    refused(TapeError, "scripted", torch.jit.script(plain))
+    refused(TapeError, "scripted", nn.Sequential(torch.jit.script(plain), nn.ReLU()))
+    refused(TapeError, "scripted", torch.jit.trace(plain, X))
+    refused(TapeError, "compiled", torch.compile(plain))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_inside_is_refused_or_right() -> None:
+    doubled = torch.compile(lambda x: x * 2, backend="eager")
+    expected = bilrp.decompose(lambda x: linear(x * 2) + x, X, regions=regions.features()).parts
+    try:
+        found = bilrp.decompose(lambda x: linear(doubled(x)) + x, X, regions=regions.features()).parts
+    except TapeError:
+        return
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_is_not_one_tensor() -> None:
+    refused(InputError, "pooler_output", lambda x: (linear(x), x))
+    refused(TapeError, "does not depend", lambda x: torch.ones(1, 3))
+    refused(TapeError, "does not depend", lambda x: (x > 0).double())
+
+
+def test_custom_autograd_functions_are_seen_inside() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    try:
+        found = bilrp.decompose(lambda x: linear(Double.apply(x)), X, regions=regions.features())
+    except TapeError:
+        return  # refusing is fine too
+    expected = bilrp.decompose(lambda x: linear(x * 2), X, regions=regions.features())
+    torch.testing.assert_close(found.parts, expected.parts)
+
+
+# ---------------------------------------------------------------- moving targets
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+def training_models() -> dict[str, nn.Module]:
+    return {
+        "dropout": nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)),
+        "dropout deep": nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.Dropout1d(0.1)))),
+        "attention": nn.TransformerEncoderLayer(6, 2, 8, dropout=0.1, batch_first=True),
+        "batch norm": nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)), nn.BatchNorm1d(2)),
+    }
+
+
+@pytest.mark.parametrize("name", training_models())
+def test_training_mode(name: str) -> None:
+    model = training_models()[name].double()
+    x = X.reshape(1, 1, 6) if name == "attention" else X
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    refused(InputError, "model.eval", model, x)
+    refused(InputError, "model.eval", lambda t: model(t), x)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_functional_dropout_is_on_by_default() -> None:
+    refused(InputError, "model.eval", lambda x: F.dropout(linear(x)))
+    refused(InputError, "model.eval", lambda x: F.dropout(linear(x), 1.0))
+    refused(InputError, "model.eval", lambda x: torch.dropout(linear(x), 0.5, True))
+    refused(InputError, "model.eval", lambda x: F.scaled_dot_product_attention(*[x[None]] * 3, None, 0.5))
+
+
+def test_dropout_that_does_nothing_is_fine() -> None:
+    for model in (nn.Dropout(0.0), nn.Dropout(0.5).eval()):
+        assert model(X) is not None
+        bilrp.decompose(nn.Sequential(nn.Linear(6, 6), model).double(), X)
+
+
+def test_random_models() -> None:
+    state = torch.get_rng_state()
+    refused(InputError, "random", Noise())
+    refused(InputError, "random", lambda x: x * torch.bernoulli(torch.full((6,), 0.5)))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_autocast() -> None:
+    model = nn.Linear(6, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        refused(InputError, "autocast", model, X.float())
+
+    def inside(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    refused(InputError, "autocast", inside, X.float())
+
+
+# ---------------------------------------------------------------- steps without a rule
+
+NO_RULE = {
+    "softmax": lambda x: linear(x).softmax(-1),
+    "sigmoid": lambda x: torch.sigmoid(linear(x)),
+    "exp": lambda x: linear(x).exp(),
+    "rtruediv": lambda x: 1 / linear(x),
+    "two live factors": lambda x: linear(x) * (x @ weight),
+    "two live matrices": lambda x: linear(x).T @ (x @ weight),
+    "floor division": lambda x: torch.div(linear(x), 0.1, rounding_mode="floor"),
+    "rounding": lambda x: linear(x).round(),
+    "live weight of lerp": lambda x: torch.lerp(linear(x), x, x @ weight),
+    "live grid": lambda x: F.grid_sample(
+        torch.ones(1, 1, 3, 3).double(), x.reshape(1, 1, 3, 2), align_corners=False
+    ),
+    "live exponent": lambda x: torch.pow(2.0, linear(x)),
+    "two live powers": lambda x: linear(x).abs() ** x,
+    "live bound": lambda x: torch.clamp(linear(x), max=x),
+    "live chain": lambda x: torch.linalg.multi_dot([linear(x), weight, x.T]),
+    "live addcmul": lambda x: torch.addcmul(x, linear(x), x @ weight),
+    "live kernel": lambda x: F.conv1d(linear(x)[None], x.reshape(1, 1, 6)[..., :3])[0],
+    "live fill": lambda x: linear(x).new_full((1, 6), 0.0).fill_(x[0, 0]),
+    "new tensor": lambda x: x.new_tensor(x) + x,
+    "multiplying scatter": lambda x: x.scatter(
+        1, torch.tensor([[0, 1]]), linear(x)[:, :2], reduce="multiply"
+    ),
+    "as_strided": lambda x: torch.as_strided(linear(x), (1, 3), (6, 2)),
+    "recurrent": lambda x: recurrent(x.reshape(1, 2, 3))[0],
+    "cumulative product": lambda x: linear(x).cumprod(-1),
+    "median": lambda x: linear(x).median(-1).values[:, None],
+}
+recurrent = nn.LSTM(3, 4, batch_first=True).double().eval()
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct:UserWarning")
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter:UserWarning")
+@pytest.mark.parametrize("name", NO_RULE)
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_steps_without_a_rule(name: str, mode: str) -> None:
+    refused(RuleError, r"step '.*' \(.*->.*\)", NO_RULE[name], mode=mode, rules=rulebooks.uniform(0.0))
+
+
+def test_the_message_names_op_step_shapes_and_the_call_that_fixes_it() -> None:
+    class Softened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return F.softmax(self.head(x), -1)
+
+    model = Softened().double()
+    message = refused(RuleError, "no rule", model)
+    for words in (
+        "softmax_1",
+        "softmax:",
+        "(1, 6) -> (1, 6)",
+        "first_match(('softmax_1', bilrp.rules.jacobian())",
+    ):
+        assert words in message
+    fixed = rulebooks.first_match(("softmax_1", rules.jacobian()), otherwise=rulebooks.uniform(0.25))
+    bilrp.decompose(model, X, rules=fixed)
+    gated = refused(RuleError, "no rule", NO_RULE["two live factors"])
+    assert "product(freeze=1)" in gated
+    fixed = rulebooks.first_match(("mul_1", rules.product(freeze=1)), otherwise=rulebooks.uniform(0.25))
+    bilrp.decompose(NO_RULE["two live factors"], X, rules=fixed)
+
+
+def test_rules_that_do_not_fit_their_step() -> None:
+    def book(rule, op):
+        return rulebooks.first_match((op, rule), otherwise=rulebooks.uniform(0.0))
+
+    refused(RuleError, "neither", lambda x: F.gelu(x), rules=book(rules.gamma(0.1), "gelu"))
+    refused(RuleError, "nonlinear", NO_RULE["two live powers"], rules=book(rules.product(freeze=1), "pow"))
+    refused(RuleError, "nonlinear", lambda x: linear(x) / x, rules=book(rules.product(freeze=0), "div"))
+    refused(RuleError, "is not", lambda x: x.exp(), rules=book(rules.linear(), "exp"))
+    refused(RuleError, "select is a rule", lambda x: x.exp(), rules=book(rules.select(), "exp"))
+    refused(RuleError, "0 to 0", lambda x: x.exp(), rules=book(rules.frozen(), "exp"))
+    refused(RuleError, "first layer", lambda x: linear(linear(x)), rules=rules.zbox(-9.0, 9.0))
+    refused(RuleError, "outside the bounds", linear, rules=rules.zbox(0.0, 0.1))
+    for make in (lambda: rules.gamma(-1), lambda: rules.epsilon(-0.1), lambda: rules.alphabeta(2, 2)):
+        with pytest.raises(RuleError):
+            make()
+
+
+@pytest.mark.parametrize(
+    "rule", [rules.jacobian(), rules.linear(), rules.zero(), rules.epsilon(0.0)], ids=lambda r: r.name
+)
+def test_any_rule_respects_the_relu_behind_its_step(rule) -> None:
+    """A ReLU is fused into the linear step before it; a rule that knows nothing of that must not lose it."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).double()
+    book = rulebooks.first_match(("linear", rule), otherwise=rulebooks.uniform(0.0))
+    expected = bilrp.decompose(model, X, rules=rulebooks.uniform(0.0)).parts
+    for mode in ("push", "pull"):
+        torch.testing.assert_close(bilrp.decompose(model, X, rules=book, mode=mode).parts, expected)
