@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bilrp.errors import RuleError
 from bilrp.maps import Convolution, Dense, Gated, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
@@ -398,21 +397,7 @@ def product(freeze: int) -> Rule:
 
 def jacobian() -> Rule:
     """The true derivative at this input, whatever the step: gradient × input."""
-    return Rule(
-        "jacobian", lambda step: Jacobian(_differentiable(step), step.values, tuple(range(len(step.inputs))))
-    )
-
-
-def _differentiable(step: Step) -> Callable[..., Tensor]:
-    """The step as a function; attention by its plain formula, as torch's fused kernels have no forward derivative."""
-    if step.op not in ATTENTION:
-        return step.run
-
-    def run(*live: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return step.run(*live)
-
-    return run
+    return Rule("jacobian", lambda step: Jacobian(step.run, step.values, tuple(range(len(step.inputs)))))
 
 
 def select() -> Rule:
