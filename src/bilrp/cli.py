@@ -224,6 +224,47 @@ def transfer(
     show_summary(report, out)
 
 
+@study.command()
+def invariance(
+    data: Annotated[
+        Path, typer.Option(help="Clips: DIR/<action>/<clip>/*.jpg, or video files; stills with --transform.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("out/invariance"),
+    layers: Annotated[str, typer.Option(help="Layers of VGG-16, from 1.")] = "5,10,17,24,31",
+    size: Annotated[int, typer.Option(help="Frames are scaled to SIZE × SIZE pixels.", min=32)] = 128,
+    crop: Annotated[
+        float, typer.Option(help="Middle square to keep: a share of the short side (0.6), or pixels (80).")
+    ] = 1.0,
+    lag: Annotated[int, typer.Option(help="Local pairs are at most this many frames apart.", min=1)] = 5,
+    pairs: Annotated[int, typer.Option(help="Pairs of each clip to explain; 0 for INV alone.", min=0)] = 2,
+    regions: Annotated[int, typer.Option(help="Side of a region in pixels.", min=1)] = 8,
+    frames: Annotated[int, typer.Option(help="At most this many frames of a clip.", min=2)] = 100,
+    transform: Annotated[
+        str | None, typer.Option(help="For still pictures: rotate:90, shift:8,0 (right, down) or flip.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same intervals.", min=0)] = 0,
+    project: Annotated[
+        int | None, typer.Option(help="Random projection to this many coordinates; without it, exact.", min=1)
+    ] = None,
+    weights: Weights = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where to keep features; OUT/cache if not given.")
+    ] = None,
+) -> None:
+    """How invariant is the similarity model, and does the background do it? (Table 2 of the paper.)"""
+    from bilrp.studies import invariance as work
+    from bilrp.studies.transfer import parse_layers
+
+    settings = work.Settings(
+        layers=parse_layers(layers), size=size, crop=crop, lag=lag, pairs=pairs, regions=regions,
+        frames=frames, transform=transform, seed=seed, project=project,
+    )  # fmt: skip
+    report = work.run(
+        data, out, settings=settings, weights=weights, cache=cache, progress=sys.stderr.isatty()
+    )
+    show_summary(report, out)
+
+
 def show_summary(report: Report, out: Path) -> None:
     """What a study ends with on the screen: its answer, what was skipped, where to read on."""
     print(report.summary)
