@@ -1,0 +1,408 @@
+"""Section 4 of the paper: explanations of similarity against a known truth, on sequences of digits.
+
+A network is trained to count the matches between two sequences of six digits. It does so almost without error, so
+its explanations should be the 6×6 pattern of matches. Thousands of small inputs are explained at once by the plain
+batched twin below, which is tested to equal `bilrp.decompose` and the baselines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bilrp import evaluate
+from bilrp.errors import InputError
+from bilrp.progress import Progress, tracking
+from bilrp.studies.report import Picture, Report, Section, Table, Text
+from bilrp.tune import search
+
+LENGTH, DIGITS, WIDTH = 6, 10, 10  # digits in a sequence, kinds of digits, size of a digit's vector
+SIZES = (LENGTH * WIDTH, 100, 100, 50)
+GAMMA = 0.09  # the paper's choice
+GAMMAS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.09, 0.12, 0.18, 0.25, 0.4, 0.6, 1.0, 2.0)
+METHODS = ("saliency", "curvature", "hessian_product", "integrated_hessians", "bilrp")
+TITLES = {
+    "saliency": "Saliency",
+    "curvature": "Curvature",
+    "hessian_product": "Hessian×Product",
+    "integrated_hessians": "Integrated Hessians",
+    "bilrp": f"BiLRP (γ = {GAMMA})",
+}
+
+
+# ---------------------------------------------------------------- task and network
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of digit sequences: digits [n, 6] and inputs [n, 60] of both sides, and the true matches [n, 6, 6]."""
+
+    digits_a: Tensor
+    digits_b: Tensor
+    a: Tensor
+    b: Tensor
+
+    @property
+    def truth(self) -> Tensor:
+        """T[i, j] = 1 where digit i of the first sequence is digit j of the second."""
+        return (self.digits_a[:, :, None] == self.digits_b[:, None, :]).float()
+
+
+def digit_vectors(seed: int) -> Tensor:
+    """Ten correlated vectors in R₊¹⁰: v_k = e_k + u_k with u_k uniform in [0, 1]¹⁰ (cosines around 0.65).
+
+    >>> digit_vectors(0).shape
+    torch.Size([10, 10])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return torch.eye(DIGITS, WIDTH) + torch.rand(DIGITS, WIDTH, generator=generator)
+
+
+def draw(vectors: Tensor, count: int, generator: torch.Generator, *, matching: bool = False) -> Pairs:
+    """Random pairs of sequences; with `matching`, only pairs with at least one match, which alone have a truth."""
+    drawn = torch.randint(DIGITS, (2, 2 * count if matching else count, LENGTH), generator=generator)
+    if matching:
+        some = (drawn[0, :, :, None] == drawn[1, :, None, :]).any(-1).any(-1)
+        drawn = drawn[:, some][:, :count]  # about 4 % have none, so twice as many are enough
+    a, b = (vectors[side].flatten(1) for side in drawn)
+    return Pairs(drawn[0], drawn[1], a, b)
+
+
+def network(seed: int) -> nn.Sequential:
+    """60-100-100-50 with ReLUs and no biases, so that relevance conserves the similarity (Prop. 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    modules: list[nn.Module] = []
+    for inputs, outputs in pairwise(SIZES):
+        layer = nn.Linear(inputs, outputs, bias=False)
+        layer.weight.data = torch.randn(outputs, inputs, generator=generator) * math.sqrt(2 / inputs)
+        modules += [layer, nn.ReLU()]
+    return nn.Sequential(*modules)
+
+
+def train(
+    vectors: Tensor,
+    seed: int,
+    *,
+    iterations: int = 10_000,
+    batch: int = 64,
+    rate: float = 3e-3,
+    bar: Progress | None = None,
+) -> nn.Sequential:
+    """Fit ⟨φ(x), φ(x')⟩ to the number of matches: fresh pairs at every iteration, Adam, a rate that rises and falls."""
+    net = network(seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    optimiser = torch.optim.Adam(net.parameters(), lr=rate, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=iterations, pct_start=0.05)
+    for iteration in range(iterations):
+        pairs = draw(vectors, batch, generator)
+        loss = (predicted(net, pairs) - pairs.truth.sum((1, 2))).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if bar and iteration % 100 == 99:
+            bar.advance(100)
+    return net.requires_grad_(False)
+
+
+def predicted(net: nn.Module, pairs: Pairs) -> Tensor:
+    """y = ⟨φ(x), φ(x')⟩ for each pair."""
+    both = net(torch.cat([pairs.a, pairs.b]))
+    return (both[: len(pairs.a)] * both[len(pairs.a) :]).sum(1)
+
+
+# ---------------------------------------------------------------- the batched twin
+
+
+def parts(net: nn.Sequential, x: Tensor, gammas: Sequence[float], *, sent: Tensor | None = None) -> Tensor:
+    """Parts [n, 6, 50] of many inputs [n, 60]: the digits pushed through LRP-γ, one γ for each weighted layer.
+
+    J = diag(a'/z) ρ(W) with ρ(W) = W + γ W⁺ and z = ρ(W)a, frozen at x. `sent` is what is pushed, x by default.
+    """
+    member = torch.eye(LENGTH).repeat_interleave(WIDTH, dim=1)
+    pushed = (x if sent is None else sent)[:, None] * member
+    a = x
+    for weight, gamma in zip(weights(net), gammas, strict=True):
+        raised = weight + gamma * weight.clamp(min=0)
+        out, z = torch.relu(a @ weight.T), a @ raised.T
+        scale = torch.where(out > 0, out / torch.where(out > 0, z, 1.0), 0.0)
+        pushed, a = (pushed @ raised.T) * scale[:, None], out
+    return pushed
+
+
+def weights(net: nn.Sequential) -> list[Tensor]:
+    """The three weight matrices."""
+    return [layer.weight.detach() for layer in net if isinstance(layer, nn.Linear)]
+
+
+def bilrp(net: nn.Sequential, pairs: Pairs, gammas: Sequence[float] | float = GAMMA) -> Tensor:
+    """BiLRP, [n, 6, 6]: R = P P'ᵀ. γ = 0 is Hessian×Product (Prop. 2)."""
+    given = [gammas] * 3 if isinstance(gammas, (int, float)) else gammas
+    return parts(net, pairs.a, given) @ parts(net, pairs.b, given).mT
+
+
+def saliency(pairs: Pairs) -> Tensor:
+    """Saliency, [n, 6, 6]: (x_i x'_i')² summed over the features of two digits."""
+    left, right = (x.square().unflatten(1, (LENGTH, WIDTH)).sum(2) for x in (pairs.a, pairs.b))
+    return left[:, :, None] * right[:, None, :]
+
+
+def curvature(net: nn.Sequential, pairs: Pairs, chunk: int = 250) -> Tensor:
+    """Curvature, [n, 6, 6]: the squared Hessian, H = Jᵀ J', summed over the features of two digits."""
+    found = []
+    for a, b in zip(pairs.a.split(chunk), pairs.b.split(chunk), strict=True):
+        hessian = jacobian(net, a).mT @ jacobian(net, b)
+        found.append(hessian.square().reshape(-1, LENGTH, WIDTH, LENGTH, WIDTH).sum((2, 4)))
+    return torch.cat(found)
+
+
+def jacobian(net: nn.Sequential, x: Tensor) -> Tensor:
+    """J [n, 50, 60]: the product of gated weights."""
+    found, a = torch.eye(x.shape[1]), x
+    for weight in weights(net):
+        a = torch.relu(a @ weight.T)
+        found = (a > 0).float()[:, :, None] * (weight @ found)
+    return found
+
+
+def integrated_hessians(net: nn.Sequential, pairs: Pairs, *, baseline: Tensor, steps: int = 16) -> Tensor:
+    """Integrated Hessians along the product path from `baseline` [60], [n, 6, 6], by Gauss-Legendre quadrature."""
+    nodes, shares = np.polynomial.legendre.leggauss(steps)
+    sides = []
+    for x in (pairs.a, pairs.b):
+        way = x - baseline
+        along = [
+            share / 2 * parts(net, baseline + (node + 1) / 2 * way, [0.0] * 3, sent=way)
+            for node, share in zip(nodes.tolist(), shares.tolist(), strict=True)
+        ]
+        sides.append(torch.stack(along).sum(0))
+    return sides[0] @ sides[1].mT
+
+
+# ---------------------------------------------------------------- one seed, and the study
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one seed gave."""
+
+    seed: int
+    mse: float
+    acs: dict[str, float]
+    curve: list[float]
+    mean_baseline: float
+    conserved: float
+    tuned: dict[str, Any]
+    example: Pairs
+    patterns: dict[str, Tensor]
+
+
+def run(seed: int, *, pairs: int = 1000, iterations: int = 10_000, bar: Progress | None = None) -> Run:
+    """Train one network and explain `pairs` test pairs with every method."""
+    vectors = digit_vectors(seed)
+    net = train(vectors, seed, iterations=iterations, bar=bar)
+    test = draw(vectors, pairs, torch.Generator().manual_seed(seed + 2), matching=True)
+    tuning = draw(vectors, pairs, torch.Generator().manual_seed(seed + 3), matching=True)
+    whole = draw(vectors, 5000, torch.Generator().manual_seed(seed + 4))
+    relevance = explained(net, test)
+    middle = vectors.mean(0).repeat(LENGTH)
+    return Run(
+        seed=seed,
+        mse=float((predicted(net, whole) - whole.truth.sum((1, 2))).square().mean()),
+        acs={name: evaluate.acs(found, test.truth) for name, found in relevance.items()},
+        curve=[evaluate.acs(bilrp(net, test, gamma), test.truth) for gamma in GAMMAS],
+        mean_baseline=evaluate.acs(integrated_hessians(net, test, baseline=middle), test.truth),
+        conserved=float((relevance["bilrp"].sum((1, 2)) - predicted(net, test)).abs().max()),
+        tuned=tuned(net, tuning, test),
+        example=Pairs(*(t[:2] for t in (test.digits_a, test.digits_b, test.a, test.b))),
+        patterns={name: found[:2] for name, found in relevance.items()},
+    )
+
+
+def explained(net: nn.Sequential, pairs: Pairs) -> dict[str, Tensor]:
+    """The relevance of every method, [n, 6, 6] each."""
+    return {
+        "saliency": saliency(pairs),
+        "curvature": curvature(net, pairs),
+        "hessian_product": bilrp(net, pairs, 0.0),
+        "integrated_hessians": integrated_hessians(net, pairs, baseline=torch.zeros(SIZES[0])),
+        "bilrp": bilrp(net, pairs, GAMMA),
+    }
+
+
+def tuned(net: nn.Sequential, tuning: Pairs, fresh: Pairs) -> dict[str, Any]:
+    """γ by layer and the best uniform γ, both found on `tuning`, both judged on `fresh`."""
+    best, reached, tried = search(
+        lambda gammas: evaluate.acs(bilrp(net, tuning, gammas), tuning.truth), 3, grid=GAMMAS
+    )
+    uniform = max((gammas for gammas, _ in tried if len(set(gammas)) == 1), key=dict(tried).__getitem__)
+    return {
+        "gammas": list(best),
+        "acs_tuning": reached,
+        "acs": evaluate.acs(bilrp(net, fresh, best), fresh.truth),
+        "uniform_gamma": uniform[0],
+        "uniform_acs": evaluate.acs(bilrp(net, fresh, uniform), fresh.truth),
+    }
+
+
+def toy(
+    *, seeds: int = 5, seed: int = 0, pairs: int = 1000, iterations: int = 10_000, progress: bool = False
+) -> Report:
+    """The whole study: `seeds` networks from `seed` on, and what their explanations have to do with the truth.
+
+    >>> toy(seeds=5).write("out/toy")
+    """
+    if seeds < 1 or pairs < 2 or iterations < 100:
+        raise InputError("the toy study needs at least one seed, two pairs and 100 iterations")
+    with tracking(progress) as bar:
+        bar.start("training and explaining", seeds * iterations)
+        # Far apart, so that no two runs share a generator.
+        runs = [run(1000 * k, pairs=pairs, iterations=iterations, bar=bar) for k in range(seed, seed + seeds)]
+    results = summary(runs)
+    return Report(
+        "Is the explanation true? Digits with a known answer",
+        verdict(results),
+        _sections(runs, results, pairs=pairs, iterations=iterations),
+        results=results,
+    )
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """results.json: mean and spread over seeds, the γ curve, tuning, and every seed by itself."""
+    curve = np.array([r.curve for r in runs]).mean(0)
+    tuned_acs, uniform_acs = ([r.tuned[key] for r in runs] for key in ("acs", "uniform_acs"))
+    return {
+        "acs": {name: _mean([r.acs[name] for r in runs]) for name in METHODS},
+        "acs_std": {name: _spread([r.acs[name] for r in runs]) for name in METHODS},
+        "gamma_curve": [[gamma, float(value)] for gamma, value in zip(GAMMAS, curve, strict=True)],
+        "mse": _mean([r.mse for r in runs]),
+        "seeds": len(runs),
+        "mse_worst": max(r.mse for r in runs),
+        "best_gamma": GAMMAS[int(curve.argmax())],
+        "ordered_in_every_seed": all(ordered(r.acs) for r in runs),
+        "tuned": {
+            "acs": _mean(tuned_acs),
+            "acs_std": _spread(tuned_acs),
+            "uniform_acs": _mean(uniform_acs),
+            "uniform_acs_std": _spread(uniform_acs),
+            "better_in": sum(t > u for t, u in zip(tuned_acs, uniform_acs, strict=True)),
+        },
+        "integrated_hessians_from_mean": _mean([r.mean_baseline for r in runs]),
+        "conservation_error": max(r.conserved for r in runs),
+        "per_seed": [
+            {"seed": r.seed, "mse": r.mse, "acs": r.acs, "gamma_curve": r.curve, "tuned": r.tuned}
+            for r in runs
+        ],
+    }
+
+
+def ordered(acs: dict[str, float], near: float = 0.05) -> bool:
+    """The paper's order: saliency ≈ curvature < Hessian×Product < BiLRP."""
+    low = max(acs["saliency"], acs["curvature"])
+    close = abs(acs["saliency"] - acs["curvature"]) < near
+    return close and low + near < acs["hessian_product"] < acs["bilrp"]
+
+
+def verdict(results: dict[str, Any]) -> str:
+    """What the numbers say, whichever way they fall."""
+    acs, tuning = results["acs"], results["tuned"]
+    gain, more = acs["bilrp"] - acs["hessian_product"], tuning["acs"] - tuning["uniform_acs"]
+    holds = "holds in every seed" if results["ordered_in_every_seed"] else "does NOT hold in every seed"
+    best = results["best_gamma"]
+    size = "small but not zero" if 0 < best < 0.5 else "zero" if best == 0 else "not small"
+    outcome = "beats" if more > 0 else "does NOT beat"
+    return (
+        f"BiLRP (γ = {GAMMA}) reaches an average cosine similarity of {acs['bilrp']:.3f} to the ground truth, "
+        f"Hessian×Product {acs['hessian_product']:.3f} ({gain:+.3f}), curvature {acs['curvature']:.3f}, saliency "
+        f"{acs['saliency']:.3f}. The paper's order (saliency ≈ curvature < Hessian×Product < BiLRP) {holds} "
+        f"({results['seeds']}). The best uniform γ is {best:g}: {size}. γ tuned by layer {outcome} the best uniform γ "
+        f"on fresh pairs ({tuning['acs']:.3f} against {tuning['uniform_acs']:.3f}; better in {tuning['better_in']} of "
+        f"{results['seeds']} seeds). Mean squared error of the networks: {results['mse']:.1e} on average, "
+        f"{results['mse_worst']:.1e} at worst."
+    )
+
+
+def _sections(runs: Sequence[Run], results: dict[str, Any], *, pairs: int, iterations: int) -> list[Section]:
+    from bilrp.studies import toy_figures
+
+    rows = [
+        (TITLES[name], results["acs"][name], results["acs_std"][name], *(r.acs[name] for r in runs))
+        for name in METHODS
+    ]
+    seeds = [f"seed {r.seed}" for r in runs]
+    tuning = [
+        (f"{r.seed}", *r.tuned["gammas"], r.tuned["acs"], r.tuned["uniform_gamma"], r.tuned["uniform_acs"])
+        for r in runs
+    ]
+    layers = [f"γ {i}–{o}" for i, o in pairwise(SIZES)]
+    return [
+        Section(
+            "Against the ground truth",
+            [
+                Picture(
+                    "patterns.png",
+                    toy_figures.patterns(runs[0]),
+                    "Two test pairs. Lines join the digits of the two sequences: red for positive, blue for negative "
+                    "relevance, each panel scaled to its strongest line.",
+                ),
+                Table(
+                    ["method", "ACS", "spread", *seeds],
+                    rows,
+                    f"Average cosine similarity to the ground truth over {pairs} test pairs for each seed; the spread "
+                    "is the standard deviation over seeds.",
+                ),
+                Text(
+                    "These networks have no biases, so they are positively homogeneous: gradients are constant on the "
+                    "way from zero to the input, and integrated Hessians from zero are Hessian×Product, exactly. From "
+                    f"the mean digit instead of zero they reach {results['integrated_hessians_from_mean']:.3f}."
+                ),
+            ],
+        ),
+        Section(
+            "The effect of γ",
+            [
+                Picture(
+                    "gamma.png",
+                    toy_figures.gamma_curve(GAMMAS, [r.curve for r in runs], GAMMA),
+                    "ACS over one γ for all layers; thin lines are seeds. γ = 0 is Hessian×Product.",
+                )
+            ],
+        ),
+        Section(
+            "γ by layer",
+            [
+                Table(
+                    ["seed", *layers, "tuned ACS", "best uniform γ", "its ACS"],
+                    tuning,
+                    "Coordinate descent on other pairs than these; both numbers are of fresh test pairs.",
+                )
+            ],
+        ),
+        Section("How it was made", [Text(_protocol(results, pairs=pairs, iterations=iterations))]),
+    ]
+
+
+def _protocol(results: dict[str, Any], *, pairs: int, iterations: int) -> str:
+    return (
+        "Two sequences of six digits, each digit a vector e_k + u_k in R¹⁰ with u_k uniform in [0, 1]¹⁰. Network "
+        f"60-100-100-50, ReLU after each layer, no biases; {iterations} iterations of Adam on fresh pairs to the "
+        "number of matching digits (all 36 combinations of places count). Relevance is pooled over the ten dimensions "
+        f"of each digit. {pairs} test pairs with at least one match (about 4 % have none, and no cosine). The largest "
+        f"error of conservation, |Σ R − y| over all test pairs, is {results['conservation_error']:.1e}."
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Standard deviation over seeds; 0 for a single one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
