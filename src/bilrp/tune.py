@@ -1,7 +1,10 @@
 """Tuning: γ for each layer, by coordinate descent over a small grid, against any evaluation (section 4 of the paper).
 
->>> found = tune(net, pairs, lambda explanation, k: float(evaluate.cosine(explanation, truths[k])))
->>> bilrp.explain(net, x, y, rules=found.rules)
+>>> from bilrp import evaluate, explain
+>>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.rand(1, 3)
+>>> found = tune(net, [(x, x)], lambda explanation, k: float(evaluate.cosine(explanation, torch.eye(3))))
+>>> explain(net, x, x, rules=found.rules).relevance.shape
+torch.Size([3, 3])
 """
 
 from __future__ import annotations
@@ -55,8 +58,9 @@ def tune(
     `layers` are names of weighted steps (all of them by default); steps not listed keep the rules of `otherwise`.
     An evaluation where less is better wants a minus sign. The result is tuned to these pairs: judge it on others.
 
-    >>> tune(net, [(x, y)], lambda found, k: -evaluate.deletion(net, found, x, y).area).gammas
-    {'0': 0.1, '2': 0.03, '4': 0.0}
+    >>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.rand(1, 3)
+    >>> list(tune(net, [(x, x)], lambda found, k: -abs(found.unattributed)).gammas)
+    ['0']
     """
     if not pairs:
         raise InputError("tuning needs at least one pair")

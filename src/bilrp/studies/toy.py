@@ -257,7 +257,7 @@ def toy(
 ) -> Report:
     """The whole study: `seeds` networks from `seed` on, and what their explanations have to do with the truth.
 
-    >>> toy(seeds=5).write("out/toy")
+    >>> toy(seeds=5).write("out/toy")  # doctest: +SKIP
     """
     if seeds < 1 or pairs < 2 or iterations < 100:
         raise InputError("the toy study needs at least one seed, two pairs and 100 iterations")

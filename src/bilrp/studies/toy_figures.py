@@ -72,6 +72,7 @@ def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chos
     axes.minorticks_off()
     axes.set_xlabel("γ")
     axes.set_ylabel("average cosine similarity")
+    axes.set_xlim(-0.0015, max(gammas) * 1.08)
     axes.margins(y=0.14)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
