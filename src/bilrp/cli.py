@@ -274,6 +274,21 @@ def show_summary(report: Report, out: Path) -> None:
     if len(skipped) > 10:
         print(f"… and {len(skipped) - 10} more skipped, all listed in the report", file=sys.stderr)
     print(out / "report.html")
+def tables(
+    data: Annotated[str, typer.Option(metavar="DIR", help="images/NAME.jpg and data/NAME.csv.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where the report and the weights go.")],
+    weights: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Bigram weights; trained if not given.")
+    ] = None,
+    vgg: Weights = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Decides pages, patches and weights.")] = 0,
+) -> None:
+    """The bigram network on scanned tables: trained from few labels, checked against the transcription."""
+    from bilrp.studies import tables as experiment
+
+    show = sys.stderr.isatty()
+    page = experiment.run(data, out, weights=weights, vgg=vgg, seed=seed, progress=show, say=print)
+    print(f"wrote {page}")
 
 
 def main() -> None:

@@ -134,7 +134,8 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
     alive: dict[Key, Tensor] = {program.output: cotangents}
     for link in reversed(program.links):
         cotangent = alive.pop(link.target, None)
-        if cotangent is None:
+        # Coordinates that never came this way (another branch of a cat) cost nothing further down.
+        if cotangent is None or not bool(cotangent.any()):
             continue
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
             alive[source] = alive[source] + part if source in alive else part

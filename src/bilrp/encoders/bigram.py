@@ -1,16 +1,34 @@
-"""The bigram network of Section 6: ten digit maps, then every pair of neighbouring digits, then their sums."""
+"""The bigram network of Section 6: ten digit maps, every pair of neighbouring digits, and their sums."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bilrp.encoder import Encoder
+
+WEIGHTS = Path(__file__).with_name("bigram.safetensors")
+"""The weights that come with the package: trained on a few pages of printed barometer tables."""
+
+GAMMA = 0.5
+"""The paper's γ for every convolution of this network."""
+
 STRIDE = 2
 """Input pixels from one cell of the digit maps to the next; cell i is centred on pixel edge 2 i + 1."""
 
-SHIFTS = (8, 10, 12, 14)
-"""Horizontal shifts τ in input pixels: the pitch of printed digits (8.6), and across a decimal point (13)."""
+SHIFTS = (8, 10, 12)
+"""Horizontal shifts τ in input pixels: pages are scaled to a digit pitch of 8, and 12 across a decimal point."""
 
 
 class DigitNet(nn.Module):
@@ -22,7 +40,7 @@ class DigitNet(nn.Module):
     torch.Size([1, 10, 20, 30])
     """
 
-    def __init__(self, width: int = 24, depth: int = 3) -> None:
+    def __init__(self, width: int = 16, depth: int = 2) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(1, width, 6, stride=STRIDE, padding=2, bias=False), nn.ReLU()]
         for _ in range(depth):
@@ -54,10 +72,85 @@ class BigramNet(nn.Module):
         following = _from_right(maps, self.cells[0])
         for cells in self.cells[1:]:
             following = torch.maximum(following, _from_right(maps, cells))
-        pairs = torch.minimum(maps.unsqueeze(2), following.unsqueeze(1))
-        return pairs.sum(dim=(3, 4)).flatten(1)
+        # One first digit at a time: a coordinate 10 j + k then depends on one tenth of the work only.
+        sums = [torch.minimum(maps[:, j : j + 1], following).sum(dim=(2, 3)) for j in range(maps.shape[1])]
+        return torch.cat(sums, dim=1)
 
 
 def _from_right(maps: Tensor, cells: int) -> Tensor:
     """τ: what is `cells` further right comes here; nothing comes in from beyond the page."""
     return functional.pad(maps[..., cells:], (0, min(cells, maps.shape[-1])))
+
+
+def bigram(weights: str | Path | None = None) -> Encoder:
+    """The bigram network as an encoder of table scans: whole pages or crops, at any resolution.
+
+    Reading turns a scan into inkedness and scales it so that digits have the height the network knows.
+
+    >>> bilrp.explain(bigram(), "page1.jpg", "page2.jpg", similarity="cosine").score
+    """
+    net, _ = load_weights(WEIGHTS if weights is None else weights)
+    return encoder_of(net, name="bigram")
+
+
+def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
+    """An encoder around part one: part two, reading, γ = 0.5 at each convolution, 8×8 regions."""
+    from bilrp import regions, rulebooks
+    from bilrp.encoder import Encoder
+
+    return Encoder(
+        module=BigramNet(digits).eval().requires_grad_(False),
+        read=read,
+        rules=rulebooks.uniform(GAMMA),
+        regions=regions.grid(8),
+        name=name,
+        picture=picture,
+    )
+
+
+def read(item: Any) -> Tensor:
+    """A scan (path, Pillow image or array) as inkedness [1, 1, height, width], digits at the known height."""
+    from bilrp.tables.ink import normalise
+
+    return torch.from_numpy(normalise(item)[0].copy())[None, None]
+
+
+def picture(ink: Tensor) -> np.ndarray:
+    """Inkedness as a picture: black print on white paper, (height, width, 3) bytes."""
+    gray = (255 * (1 - ink[0, 0].float().clamp(0, 1))).round().byte().cpu().numpy()
+    return gray[..., None].repeat(3, axis=2)
+
+
+def save_weights(net: DigitNet, path: str | Path, about: Mapping[str, Any]) -> Path:
+    """Write part one as safetensors, with what it was trained on, whole or not at all."""
+    from safetensors.torch import save_file
+
+    from bilrp import files
+
+    with files.whole(path) as temporary:
+        save_file(net.state_dict(), temporary, metadata={"bigram": json.dumps(dict(about), sort_keys=True)})
+    return Path(path)
+
+
+def load_weights(path: str | Path) -> tuple[DigitNet, dict[str, Any]]:
+    """Part one from a file of `save_weights`, and what it was trained on.
+
+    >>> load_weights(WEIGHTS)[0](torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 10, 4, 4])
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise InputError(
+            f"no bigram weights at {path}: `bilrp study tables` writes them as bigram.safetensors"
+        )
+    try:
+        with safe_open(str(path), framework="pt") as stored:
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            about = json.loads((stored.metadata() or {}).get("bigram", "{}"))
+        kernels = [t for name, t in sorted(tensors.items()) if name.startswith("stack.")]
+        net = DigitNet(width=kernels[0].shape[0], depth=len(kernels) - 2)
+        net.load_state_dict(tensors)
+    except (SafetensorError, OSError, RuntimeError, IndexError, ValueError) as error:
+        raise InputError(f"{path} does not hold bigram weights: {str(error).splitlines()[0]}") from None
+    return net.eval().requires_grad_(False), about

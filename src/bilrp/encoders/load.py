@@ -15,7 +15,7 @@ from torch import nn
 from bilrp.encoder import Encoder, as_encoder
 from bilrp.errors import BilrpError, InputError
 
-HELP = "vgg16:LAYER, or package.module:function that returns an encoder or an nn.Module"
+HELP = "vgg16:LAYER, bigram, bigram:WEIGHTS, or package.module:function that returns an encoder or an nn.Module"
 
 
 def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress: bool = False) -> Encoder:
@@ -29,6 +29,10 @@ def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress
     family, _, rest = name.partition(":")
     if family == "vgg16":
         return _vgg(rest, size, pretrained, progress)
+    if family == "bigram":
+        from bilrp.encoders.bigram import bigram
+
+        return bigram(rest or None)
     if not family or not rest:
         raise InputError(f"unknown encoder {name!r}: give {HELP}")
     made = _call(_find(family, rest, name), name)

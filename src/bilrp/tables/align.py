@@ -208,8 +208,8 @@ def _place(
     seen = [[np.mean(c, axis=0) if len(c) else np.zeros(2) for c in row] for row in centres]
     mean = np.array(seen)
     down, across = np.arange(mean.shape[0]), np.arange(mean.shape[1])
-    x = np.stack([_line(down, mean[:, c, 0], certain[:, c], middle[0][c]) for c in across], axis=1)
-    y = np.stack([_line(across, mean[r, :, 1], certain[r], middle[1][r]) for r in down])
+    x = np.stack([_line(down, mean[:, c, 0], certain[:, c], float(middle[0][c])) for c in across], axis=1)
+    y = np.stack([_line(across, mean[r, :, 1], certain[r], float(middle[1][r])) for r in down])
     entries = []
     for r, row in enumerate(texts):
         for c, text in enumerate(row):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from bilrp.errors import InputError
 
-DIGIT_HEIGHT = 12.4
-"""Height in pixels of a digit at the scale the network works at (pitch is then about 8.5 px)."""
+DIGIT_HEIGHT = 11.6
+"""Height in pixels of a digit at the scale the network works at: old-style print then has a pitch of 8 px."""
 
 BLOCK = 16
 """Side of the squares on which paper and print darkness are estimated."""
@@ -104,16 +105,26 @@ def inkedness(gray: np.ndarray) -> np.ndarray:
     return np.clip((dark / contrast - 0.2) / 0.6, 0, 1).astype(np.float32)
 
 
+def shapes(dark: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
+    """The connected shapes of a mask: where each is (rows, columns), and its number of pixels.
+
+    >>> [size for _, size in shapes(np.eye(3, dtype=bool))]
+    [3]
+    """
+    from skimage.measure import label, regionprops
+
+    numbered: Any = label(dark, connectivity=2)
+    return [(found.slice, int(found.num_pixels)) for found in regionprops(numbered)]
+
+
 def digit_height(ink: np.ndarray) -> float | None:
     """Height in pixels of the commonest glyph, or None where too few glyph-like shapes are found.
 
     >>> digit_height(np.zeros((64, 64), np.float32)) is None
     True
     """
-    from scipy import ndimage
-
-    labels, _ = ndimage.label(ink > 0.5)
-    boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s in ndimage.find_objects(labels)]
+    found = shapes(ink > 0.5)
+    boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s, _ in found]
     sizes = np.array([h for h, w in boxes if h >= 6 and 0.15 * h <= w <= 1.3 * h], dtype=float)
     if sizes.size < 12:
         return None

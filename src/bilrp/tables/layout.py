@@ -8,6 +8,7 @@ import numpy as np
 
 from bilrp.errors import InputError
 from bilrp.tables.ink import DIGIT_HEIGHT, Item, digit_height, inkedness, load_gray, resize
+from bilrp.tables.ink import shapes as connected
 
 ZOOM = 2
 """The layout is found at twice the network's scale, where neighbouring glyphs come apart."""
@@ -116,23 +117,12 @@ def find_rules(dark: np.ndarray) -> np.ndarray:
 
     across = ndimage.binary_opening(dark, np.ones((1, round(3 * HEIGHT)), bool))
     down = ndimage.binary_opening(dark, np.ones((round(1.6 * HEIGHT), 1), bool))
-    return ndimage.binary_dilation(across | down, np.ones((3, 3), bool)) & dark
+    return ndimage.binary_dilation(np.logical_or(across, down), np.ones((3, 3), bool)) & dark
 
 
 def find_glyphs(dark: np.ndarray) -> Glyphs:
     """Boxes of the connected shapes of a mask, specks left out."""
-    from scipy import ndimage
-
-    labels, count = ndimage.label(dark, np.ones((3, 3), int))
-    if count == 0:
-        return Glyphs(np.zeros((0, 4)))
-    sizes = ndimage.sum_labels(dark, labels, np.arange(1, count + 1))
-    found = ndimage.find_objects(labels)
-    boxes = [
-        (s[1].start, s[0].start, s[1].stop, s[0].stop)
-        for s, size in zip(found, sizes, strict=True)
-        if size >= 6
-    ]
+    boxes = [(s[1].start, s[0].start, s[1].stop, s[0].stop) for s, size in connected(dark) if size >= 6]
     return Glyphs(np.array(boxes, dtype=float).reshape(-1, 4))
 
 

@@ -34,7 +34,7 @@ def detect(maps: Tensor, *, threshold: float = THRESHOLD) -> Detections:
 
     stack = maps[0].numpy()
     best = stack.max(axis=0)
-    # Two digits are 8.6 px apart and lines 17 px: one maximum within ±1 cell across and ±2 down.
+    # Two digits are 8 px apart and lines 16 px: one maximum within ±1 cell across and ±2 down.
     peak = (best == ndimage.maximum_filter(best, size=(5, 3))) & (best >= threshold)
     y, x = np.nonzero(peak)
     return Detections(stack[:, y, x].argmax(axis=0), x * STRIDE + 1.0, y * STRIDE + 1.0)
@@ -62,7 +62,7 @@ def match_digits(found: Detections, digits: Digits, *, reach: float = 4.0) -> Sc
 
     Every detection inside the box around all value cells counts; each digit is matched at most once.
     """
-    from scipy.spatial import cKDTree
+    from scipy.spatial import KDTree
 
     inside = (found.x > digits.x.min() - 6) & (found.x < digits.x.max() + 6)
     inside &= (found.y > digits.y.min() - 8) & (found.y < digits.y.max() + 8)
@@ -70,7 +70,7 @@ def match_digits(found: Detections, digits: Digits, *, reach: float = 4.0) -> Sc
     value = found.value[inside]
     right, used = 0, np.zeros(len(points), bool)
     if len(points):
-        near = cKDTree(points).query_ball_point(np.stack([digits.x, digits.y], axis=1), reach)
+        near = KDTree(points).query_ball_point(np.stack([digits.x, digits.y], axis=1), reach)
         for digit, candidates in zip(digits.value, near, strict=True):
             same = [c for c in candidates if value[c] == digit and not used[c]]
             if same:

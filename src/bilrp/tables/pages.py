@@ -1,4 +1,4 @@
-"""A page ready for the network: straightened ink, the picture beside it, digits and the free space between."""
+"""A page ready for the network: straightened ink, the picture beside it, and every digit in its place."""
 
 from __future__ import annotations
 

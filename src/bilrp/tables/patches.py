@@ -14,7 +14,7 @@ from bilrp.tables.pages import Page
 SIDE = 96
 """Side of a stored patch in layout pixels: room for scaling, turning and shifting what the network sees."""
 
-PITCH = 8.6
+PITCH = 8.0
 """Advance from digit to digit in network pixels."""
 
 

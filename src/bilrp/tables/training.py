@@ -14,7 +14,7 @@ from bilrp.encoders.bigram import STRIDE, DigitNet
 from bilrp.tables.layout import ZOOM
 from bilrp.tables.patches import SIDE, Patches
 
-WINDOW = 40
+WINDOW = 36
 """Side in network pixels of what the network sees of a patch during training."""
 
 
@@ -22,12 +22,12 @@ WINDOW = 40
 class Recipe:
     """How to train: everything that, with the patches and the seed, decides the weights."""
 
-    steps: int = 2500
-    batch: int = 96
+    steps: int = 1500
+    batch: int = 64
     rate: float = 4e-3
-    blob: float = 1.1
-    width: int = 24
-    depth: int = 3
+    blob: float = 1.0
+    width: int = 16
+    depth: int = 2
     seed: int = 0
 
 
@@ -102,7 +102,7 @@ def augment(
 
     turned = (torch.rand(count, generator=source) < 0.12) & torch.isin(label, torch.tensor([2, 3, 4, 5, 7]))
     scale, angle = uniform(0.88, 1.13), uniform(-3.0, 3.0).deg2rad() + turned * torch.pi
-    slant, shift = uniform(-0.06, 0.06), torch.stack([uniform(-4, 4), uniform(-4, 4)], dim=1)
+    slant, shift = uniform(-0.06, 0.06), torch.stack([uniform(-2, 2), uniform(-2, 2)], dim=1)
     seen = _resample(ink, scale, angle, slant, shift)
     seen = _print_and_scan(seen, uniform, source)
     target, mask = _blobs(torch.where(turned, -1, label), reach * scale[:, None], shift, blob)
