@@ -134,9 +134,9 @@ def test_files_are_whole_and_repeatable(tmp_path, pair, suffix):
 
 
 def test_svg_has_one_path_for_each_visible_link_and_says_the_sum(tmp_path, pair):
-    text = figure.write(pair, tmp_path / "a.svg", names=("left $x$", "right & co")).read_text()
+    text = figure.write(pair, tmp_path / "a.svg", names=("left $x$ 山\udcff", "right & co")).read_text()
     assert "dot 2.5 = 2 explained by pairs of regions (80 %) + 0.5 unattributed (20 %)" in text
-    assert "left $x$" in text and "right &amp; co" in text
+    assert "left $x$ □□" in text and "right &amp; co" in text
 
 
 def test_unknown_names_are_one_line(tmp_path, pair):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import vgg_reference as reference
 
 import bilrp
+import vgg_reference as reference
 from bilrp.encoders import images, vgg16, weights
 from bilrp.regions import grid
 

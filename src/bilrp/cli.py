@@ -108,7 +108,8 @@ def explain(
     from bilrp.similarity import resolve
 
     outputs = terminal.checked_outputs(output or [])
-    links.style(style), figure.palette(palette), resolve(similarity)  # refuse a slip before the work
+    for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
+        known(name)  # refuse a slip before the work
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
     assert chosen.read is not None
     left, right = chosen.read(a), chosen.read(b)  # both, before the first is explained
@@ -302,6 +303,10 @@ def main() -> None:
         _fail(str(error), 2)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except SystemExit as stopped:
+        if stopped.code == 130:  # typer turns Ctrl-C into this, without a word
+            _fail("interrupted", 130)
+        raise
     except BrokenPipeError:
         # the reader of our output went away (bilrp … | head): not an error, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

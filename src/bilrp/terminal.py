@@ -26,7 +26,7 @@ def encoder(name: str, *, weights: str | None = None, size: str | None = None, f
 
     A plain module gets files read as RGB with ImageNet's mean and standard deviation.
 
-    >>> encoder("vgg16:17").name
+    >>> encoder("vgg16:17").name  # doctest: +SKIP
     'vgg16:17'
     """
     pixels = measure(size)
@@ -61,7 +61,7 @@ def measure(text: str | None) -> tuple[int, int] | int | None:
         return 128
     if text == "original":
         return None
-    found = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", text)
+    found = re.fullmatch(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?", text)
     if not found or not all(int(part) for part in found.groups() if part):
         raise InputError(f"--size {text}: give pixels, as in 128, 192x128 (width x height) or original")
     wide, high = found.groups()

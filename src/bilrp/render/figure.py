@@ -349,10 +349,16 @@ def _soft(image: np.ndarray) -> np.ndarray:
 
 def _names(regions: Any, count: int) -> list[str]:
     names = getattr(regions, "names", None)
-    return [str(name) for name in names] if names else [str(i) for i in range(count)]
+    return [_short(str(name)) for name in names] if names else [str(i) for i in range(count)]
 
 
 def _short(name: str, most: int = 44) -> str:
-    # a name is shown as it is: $ would start a formula
-    name = name.replace("$", r"\$")
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+    """A name as it is: characters the font lacks as a box, $ not as the start of a formula."""
+    name = name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+    return "".join(c if _has_glyph(c) else "□" for c in name).replace("$", r"\$")
+
+
+def _has_glyph(character: str) -> bool:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return get_font(findfont(FontProperties())).get_char_index(ord(character)) != 0

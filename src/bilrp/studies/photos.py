@@ -57,7 +57,7 @@ def run(
 ) -> Path:
     """The whole study, from a folder of photographs to a report; returns the path of report.html.
 
-    >>> run("photographs/", "out/photos", pairs=2)
+    >>> run("photographs/", "out/photos", pairs=2)  # doctest: +SKIP
     """
     paths = photographs(data)
     tensors = _tensors(weights, progress)

@@ -1,0 +1,309 @@
+"""bilrp explain: what it prints and writes, and one line instead of a traceback for everything that goes wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import bilrp
+from bilrp import cli, terminal
+from bilrp.errors import InputError
+
+TINY = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        return F.adaptive_avg_pool2d(F.relu(self.conv(x)), 4).flatten(1)
+
+def tiny():
+    return Tiny().eval()
+
+def broken():
+    class Broken(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("the model broke\\nin two lines")
+    return Broken()
+
+def slow():
+    import time
+    class Slow(Tiny):
+        def forward(self, x):
+            print("started", flush=True)
+            time.sleep(60)
+            return super().forward(x)
+    return Slow()
+
+def number():
+    return 3
+
+def argument(x):
+    return x
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with an encoder and two photographs of different size, and the command line standing in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "tinymodel", raising=False)
+    (tmp_path / "tinymodel.py").write_text(TINY)
+    rng = np.random.default_rng(0)
+    for name, size in (("a.png", (40, 60, 3)), ("b.png", (50, 50, 3))):
+        Image.fromarray(rng.integers(0, 256, size, np.uint8)).save(tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def bilrp_command(monkeypatch, capsys):
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
+        for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
+            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        code = caught.value.code
+        out, err = capsys.readouterr()
+        return (code if isinstance(code, int) else 0), out, err
+
+    return run
+
+
+def tiny(*more: str) -> tuple[str, ...]:
+    return ("explain", "a.png", "b.png", "--encoder", "tinymodel:tiny", "--size", "32", *more)
+
+
+def test_summary_adds_up(place, bilrp_command):
+    code, out, err = bilrp_command(*tiny("--top", "3"))
+    assert code == 0 and err == ""
+    assert "a.png  and  b.png" in out and "tinymodel:tiny, dot, 16 × 16 regions" in out
+    found = bilrp_command(*tiny("--json"))
+    about = json.loads(found[1])
+    assert about["score"] == pytest.approx(about["explained"] + about["unattributed"])
+    assert about["explained"] == pytest.approx(about["positive"] + about["negative"], rel=1e-4)
+    assert about["explained_share"] + about["unattributed_share"] == pytest.approx(1)
+    assert len(about["top"]) == 5 and about["outputs"] == [] and about["seconds"] > 0
+    best = about["top"][0]
+    assert best["a"]["box"].keys() == {"top", "left", "bottom", "right"}
+    assert [m["relevance"] for m in about["top"]] == sorted(
+        (m["relevance"] for m in about["top"]), reverse=True
+    )
+    assert sorted(p.name for p in place.iterdir() if p.suffix != "") == ["a.png", "b.png", "tinymodel.py"]
+
+
+def test_every_output(place, bilrp_command):
+    names = ["why.png", "why.svg", "why.pdf", "why.html", "why.npz", "why two.safetensors"]
+    code, out, _ = bilrp_command(*tiny(*(part for name in names for part in ("-o", name))))
+    assert code == 0
+    for name in names:
+        assert (place / name).stat().st_size > 1000 and f"wrote {name}" in out
+    with Image.open(place / "why.png") as picture:
+        assert picture.size[0] == 1600
+    stored = bilrp.Explanation.load(place / "why.npz")
+    assert stored.relevance.shape == (16, 16)
+    assert not [p for p in place.iterdir() if p.name.startswith(".")]
+
+
+def test_options_reach_the_engine(place, bilrp_command):
+    exact = json.loads(bilrp_command(*tiny("--json"))[1])
+    cosine = json.loads(bilrp_command(*tiny("--json", "--similarity", "cosine"))[1])
+    assert -1 <= cosine["score"] <= 1 < abs(exact["score"])
+    coarse = json.loads(bilrp_command(*tiny("--json", "--regions", "16"))[1])
+    assert coarse["regions"] == [4, 4] and coarse["score"] == pytest.approx(exact["score"])
+    wide = json.loads(bilrp_command(*tiny("--json", "--size", "48x32"))[1])
+    assert wide["regions"] == [24, 24]
+    estimate = json.loads(bilrp_command(*tiny("--json", "--project", "4"))[1])
+    assert estimate["score"] != pytest.approx(exact["score"])
+    padded = json.loads(bilrp_command(*tiny("--json", "--fit", "pad"))[1])
+    assert padded["score"] != pytest.approx(exact["score"])
+
+
+BAD_OPTIONS = {
+    "no such output suffix": (tiny("-o", "why.gif"), "the suffix is one of"),
+    "output folder missing": (tiny("-o", "absent/why.png"), "no folder absent"),
+    "output is a folder": (tiny("-o", "folder.png"), "a folder has this name"),
+    "style": (tiny("--style", "nope"), "no style 'nope'"),
+    "palette": (tiny("--palette", "nope"), "no palette 'nope'"),
+    "similarity": (tiny("--similarity", "nope"), "nope"),
+    "fit": (tiny("--fit", "nope"), "fit must be one of"),
+    "size": (("explain", "a.png", "b.png", "-e", "tinymodel:tiny", "--size", "12cm"), "--size 12cm"),
+    "size zero": (("explain", "a.png", "b.png", "-e", "tinymodel:tiny", "--size", "0"), "--size 0"),
+    "weights for another encoder": (tiny("--weights", "w.pth"), "--weights is for vgg16"),
+    "vgg layer": (("explain", "a.png", "b.png", "-e", "vgg16:x"), "a number from 1 to 31"),
+    "vgg weights": (("explain", "a.png", "b.png", "--weights", "absent.pth"), "no such weights file"),
+    "module": (("explain", "a.png", "b.png", "-e", "absent.module:f"), "absent"),
+    "function": (("explain", "a.png", "b.png", "-e", "tinymodel:absent"), "absent"),
+    "no colon": (("explain", "a.png", "b.png", "-e", "resnet50"), "resnet50"),
+    "returns a number": (("explain", "a.png", "b.png", "-e", "tinymodel:number"), "int"),
+    "wants an argument": (("explain", "a.png", "b.png", "-e", "tinymodel:argument"), "without arguments"),
+    "unequal sizes": (
+        ("explain", "a.png", "b.png", "-e", "torch.nn:Flatten", "--size", "original"),
+        "coordinates",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_OPTIONS)
+def test_bad_options_are_one_line(place, bilrp_command, what):
+    (place / "folder.png").mkdir()
+    arguments, expected = BAD_OPTIONS[what]
+    before = sorted(place.iterdir())
+    code, out, err = bilrp_command(*arguments)
+    assert code == 2 and out == ""
+    assert err.startswith("bilrp: ") and err.count("\n") == 1 and expected in err, err
+    assert [p for p in sorted(place.iterdir()) if p.name != "__pycache__"] == before
+
+
+@pytest.mark.parametrize("option", [("--regions", "0"), ("--top", "-1"), ("--nope",), ("--regions", "x")])
+def test_bad_usage_exits_with_2(place, bilrp_command, option):
+    code, out, err = bilrp_command(*tiny(*option))
+    assert code == 2 and out == "" and "Traceback" not in err
+
+
+def test_a_model_that_breaks_is_one_line(place, bilrp_command, monkeypatch):
+    monkeypatch.delenv("BILRP_DEBUG", raising=False)
+    arguments = ("explain", "a.png", "b.png", "-e", "tinymodel:broken", "-o", "why.png")
+    code, out, err = bilrp_command(*arguments)
+    assert code in (1, 2) and out == "" and err.count("\n") == 1
+    assert "the model broke" in err and not (place / "why.png").exists()
+
+
+def bad_files(place: Path) -> dict[str, str]:
+    """Files that cannot be explained, and a word of what is said about each."""
+    (place / "text.png").write_text("not an image")
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (99, 99, 3), np.uint8)).save(buffer, "png")
+    (place / "cut.png").write_bytes(buffer.getvalue()[:5000])
+    (place / "folder").mkdir()
+    (place / "empty.jpg").touch()
+    return {
+        "text.png": "not an image",
+        "cut.png": "damaged",
+        "folder": "a folder",
+        "empty.jpg": "empty",
+        "absent.png": "no such file",
+    }
+
+
+def test_bad_files_are_one_line_on_either_side(place, bilrp_command):
+    for name, expected in bad_files(place).items():
+        for pair in ((name, "b.png"), ("a.png", name)):
+            code, out, err = bilrp_command(
+                "explain", *pair, "-e", "tinymodel:tiny", "--size", "32", "-o", "why.png"
+            )
+            assert code == 2 and out == "" and err.count("\n") == 1, (pair, err)
+            assert expected in err and name in err, err
+    assert not (place / "why.png").exists()
+
+
+def test_good_files_of_every_kind(place, bilrp_command):
+    image = Image.open(place / "a.png")
+    image.convert("CMYK").save(place / "cmyk.jpg")
+    Image.fromarray(np.linspace(0, 65535, 1600).reshape(40, 40).astype(np.uint16)).save(place / "deep.png")
+    image.save(place / "moving.gif", save_all=True, append_images=[image.rotate(90)] * 3)
+    Image.new("RGB", (1, 1), "red").save(place / "one.png")
+    image.save(place / "Grüße 山 🐈.png")
+    image.convert("RGBA").save(place / "alpha.webp")
+    names = ["cmyk.jpg", "deep.png", "moving.gif", "one.png", "Grüße 山 🐈.png", "alpha.webp"]
+    for name in names:
+        target = f"why {Path(name).stem}.png"
+        arguments = ("explain", name, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", target)
+        code, _, err = bilrp_command(*arguments)
+        assert code == 0 and err == "" and (place / target).stat().st_size > 1000, (name, err)
+
+
+def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
+    (place / "why.png").write_text("old")
+
+    def fails(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    from bilrp.render import figure
+
+    monkeypatch.setattr(figure, "put", fails)
+    code, out, err = bilrp_command(*tiny("-o", "why.png"))
+    assert code == 2 and out == "" and "No space left" in err and err.count("\n") == 1
+    assert (place / "why.png").read_text() == "old"
+    assert not [p for p in place.iterdir() if p.name.startswith(".")]
+
+
+def command(place: Path, *arguments: str, **options) -> subprocess.Popen:
+    source = str(Path(bilrp.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source, "PYTHONIOENCODING": "ascii"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "bilrp.cli", *arguments],
+        cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_interrupt_leaves_nothing(place):
+    process = command(
+        place, "explain", "a.png", "b.png", "-e", "tinymodel:slow", "--size", "32", "-o", "why.png"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == b"started"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and err.decode().strip() == "bilrp: interrupted"
+    assert not (place / "why.png").exists()
+
+
+@pytest.mark.slow
+def test_names_no_terminal_can_show(place):
+    odd = os.fsdecode(b"bad\xff\xe5.png")
+    try:
+        (place / "a.png").rename(place / odd)
+    except OSError:
+        pytest.skip("this file system refuses such names")
+    process = command(place, "explain", odd, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", "why.png")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert b"Traceback" not in err and b"bad" in out and (place / "why.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [(None, 128), ("64", 64), ("192x128", (128, 192)), ("original", None)]
+)
+def test_sizes(text, expected):
+    assert terminal.measure(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "0x5", "1e3", "128 px", "999999", "٣"])
+def test_nonsense_sizes(text):
+    with pytest.raises(InputError, match="give pixels"):
+        terminal.measure(text)
+
+
+def test_completion_offers_names():
+    assert "vgg16:31" in cli._encoders("vgg")
+    assert cli._styles("pas") == ["pascal_voc"]
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_vgg_by_name(data, place, bilrp_command):
+    weights = str(data / "vgg16" / "vgg16_features.safetensors")
+    arguments = ("explain", "a.png", "a.png", "-e", "vgg16:10", "--size", "32", "--weights", weights)
+    code, out, err = bilrp_command(*arguments, "--similarity", "cosine", "-o", "why.html")
+    assert code == 0 and err == "" and "vgg16:10, cosine, 16 × 16 regions" in out
+    assert (place / "why.html").stat().st_size < 1_500_000
