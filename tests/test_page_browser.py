@@ -378,15 +378,14 @@ def test_words_without_a_picture(visit):
     assert "“goats” of A" in tab.inner_text("#readout")
 
 
-def test_factors_are_contracted_in_the_browser(visit):
-    explanation = made(grid(128, 4), grid(128, 4), width=20)
-    assert page.payload(explanation)["pairs"]["kind"] == "factors"
-    assert page.payload(explanation)["pairs"]["rank"] < 40
+@pytest.mark.parametrize(("width", "kind"), [(20, "factors"), (3000, "deflated")])
+def test_fine_regions_are_decoded_in_the_browser(visit, width, kind):
+    explanation = made(grid(128, 4), grid(128, 4), width=width)
+    assert page.payload(explanation)["pairs"]["kind"] == kind
     tab = visit(explanation)
     tab.hover("#a-500")
     settle(tab)
-    row = as_drawn(explanation.row(500))
-    np.testing.assert_allclose(lit(tab, "b"), row, atol=1e-3)
+    np.testing.assert_allclose(lit(tab, "b"), as_drawn(explanation.row(500)), atol=1e-3)
 
 
 def test_hostile_names_are_only_text(visit):

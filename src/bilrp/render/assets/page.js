@@ -21,13 +21,18 @@ function scaled(text, scale) {
   return Float64Array.from(steps, (step, k) => step * scale[k % scale.length]);
 }
 
+/** Undo zlib; the steps came as all low bytes, then all high bytes. */
+async function inflated(text, scale) {
+  const stream = new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const high = new Int8Array(planes.buffer, planes.length / 2);
+  return Float64Array.from(high, (top, k) => (256 * top + planes[k]) * scale);
+}
+
 /** R[i, j] row by row; where the two factors travelled they are contracted here: R = L Mᵀ. */
-export function decodePairs(pairs) {
-  if (pairs.kind === "matrix") {
-    return pairs.type === "f4"
-      ? Float64Array.from(new Float32Array(bytes(pairs.data)))
-      : scaled(pairs.data, pairs.scale);
-  }
+export async function decodePairs(pairs) {
+  if (pairs.kind === "matrix") return Float64Array.from(new Float32Array(bytes(pairs.data)));
+  if (pairs.kind === "deflated") return inflated(pairs.data, pairs.scale);
   const { rows, columns, rank } = pairs;
   const left = scaled(pairs.left.data, pairs.left.scale);
   const right = scaled(pairs.right.data, pairs.right.scale);
@@ -1218,8 +1223,8 @@ async function savePng(app) {
 
 // ---------------------------------------------------------------- start
 
-function start(data) {
-  const relevance = decodePairs(data.pairs);
+async function start(data) {
+  const relevance = await decodePairs(data.pairs);
   const { rows, columns } = data.pairs;
   const every = (n) => Array.from({ length: n }, (_, i) => i);
   const unit = fourthMoment(relevance);
