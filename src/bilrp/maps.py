@@ -156,7 +156,7 @@ class Convolution:
     def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         lead, flat = c.shape[: -self.rank - 1], c.reshape(-1, *c.shape[-self.rank - 1 :])
         shape = like.shape[-self.rank - 1 :]
-        if self._is_correlation(weight):
+        if self.is_correlation(weight):
             # A stride-1 transposed convolution runs faster as a plain convolution with flipped weights.
             flipped = weight.flip(tuple(range(2, weight.dim()))).transpose(0, 1)
             pads = [
@@ -176,7 +176,7 @@ class Convolution:
     def bias(self, bias: Tensor) -> Tensor:
         return bias.reshape(-1, *[1] * self.rank)
 
-    def _is_correlation(self, weight: Tensor) -> bool:
+    def is_correlation(self, weight: Tensor) -> bool:
         room = all(
             p <= d * (k - 1) for p, d, k in zip(self.padding, self.dilation, weight.shape[2:], strict=True)
         )
@@ -211,7 +211,7 @@ class Weighted:
 
     def push(self, *tangents: Tensor) -> Tensor:
         out: Tensor | None = None
-        for group in self._by_after():
+        for group in self.by_after():
             part = sum_of(self.operator.apply(times(tangents[0], t.before), t.weight) for t in group)
             part = times_(part, group[0].after)
             out = part if out is None else out.add_(part)
@@ -235,7 +235,7 @@ class Weighted:
         )
         return replace(self, terms=terms)
 
-    def _by_after(self) -> list[list[Term]]:
+    def by_after(self) -> list[list[Term]]:
         groups: list[list[Term]] = []
         for term in self.terms:
             if groups and groups[-1][0].after is term.after:

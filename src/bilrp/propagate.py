@@ -6,7 +6,7 @@ pull   c_in  = Jᵀ c_out  one vector for each coordinate of the embedding; rele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -111,14 +111,20 @@ def missing_rule(step: Step, book: RuleBook) -> str:
 def push(program: Program, masks: Tensor, outputs: Iterable[Key] | None = None) -> dict[Key, Tensor]:
     """Push regions, given as 0/1 masks (K, *x.shape), to the output (and to other values asked for)."""
     wanted = {program.output} if outputs is None else set(outputs)
-    alive: dict[Key, Tensor] = {(0, "value"): program.x * masks, (0, "mask"): masks}
-    last = {source: i for i, link in enumerate(program.links) for source in link.sources}
-    for i, link in enumerate(program.links):
+    start: dict[Key, Tensor] = {(0, "value"): program.x * masks, (0, "mask"): masks}
+    return push_from(program.links, start, wanted)
+
+
+def push_from(links: Sequence[Link], start: dict[Key, Tensor], wanted: set[Key]) -> dict[Key, Tensor]:
+    """Push from the values at hand through some links; each value is dropped after its last use."""
+    alive = dict(start)
+    last = {source: i for i, link in enumerate(links) for source in link.sources}
+    for i, link in enumerate(links):
         alive[link.target] = link.map.push(*(alive[s] for s in link.sources))
         for source in set(link.sources):
             if last[source] == i and source not in wanted:
                 del alive[source]
-    return {key: alive[key] for key in wanted}
+    return {key: alive[key] for key in wanted if key in alive}
 
 
 def pull(program: Program, cotangents: Tensor) -> Tensor:
@@ -140,16 +146,6 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
             alive[source] = alive[source] + part if source in alive else part
     return alive
-
-
-def chunk_size(program: Program, budget: int = BUDGET) -> int:
-    """How many vectors fit the budget at once: the widest link holds its input, its output and a copy of each."""
-    item = program.x.element_size()
-    widest = max(
-        (sum(v.numel() for v in link.step.values) + link.step.result.numel() for link in program.links),
-        default=program.x.numel(),
-    )
-    return max(1, int(budget // (2 * item * max(1, widest))))
 
 
 def chunks(total: int, size: int, advance: Callable[[int], None] | None = None) -> Iterator[slice]:

@@ -39,9 +39,9 @@ class Regions:
                 f"every region needs at least one feature, but {empty}: number labels 0 … n-1 without gaps"
             )
 
-    def masks(self, which: slice, dtype: torch.dtype) -> Tensor:
-        """0/1 masks of some regions, (K, 1, *input): what push starts from."""
-        wanted = torch.arange(self.count, device=self.labels.device)[which]
+    def masks(self, which: Tensor, dtype: torch.dtype) -> Tensor:
+        """0/1 masks of the regions with these numbers, (K, 1, *input): what push starts from."""
+        wanted = which.to(self.labels.device)
         shape = (-1, 1, *[1] * self.labels.dim())
         return (self.labels == wanted.reshape(shape)).to(dtype)
 

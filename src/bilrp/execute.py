@@ -1,0 +1,218 @@
+"""execute: carry out a plan. Regions in, parts out: [regions, coordinates] for the output and for every tapped value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bilrp import active, cones, crops
+from bilrp.active import Layout
+from bilrp.cones import Cone
+from bilrp.crops import Window
+from bilrp.plan import Plan, Setting, layouts, window_batches
+from bilrp.progress import Progress
+from bilrp.propagate import Key, Program, chunks, pull, pull_to, push, push_from
+
+
+def run(setting: Setting, plan: Plan, *, weights: Tensor | None = None, bar: Progress | None = None) -> dict[Key, Tensor]:
+    """Parts of the program's output (projected by `weights`, if given) and of every tap."""
+    bar = bar or Progress()
+    program, cut = setting.program, plan.stage("pull").first
+    if cut == 0 and program.links:
+        return {program.output: _pull_all(setting, plan, weights, bar)}
+    outputs = {key: _blank(setting, key) for key in setting.taps}
+    meeting = cut < len(program.links)
+    arrived = program.links[cut - 1].target if program.links else program.output
+    outputs.setdefault(arrived, _blank(setting, arrived))
+    bar.start("pushing regions", setting.partition.count)
+    for index in _chunks(setting, plan):
+        _push_chunk(setting, plan, index, outputs)
+        bar.advance(len(index))
+    found = outputs.pop(arrived) if arrived not in setting.taps else outputs[arrived]
+    if meeting:
+        outputs[program.output] = _meet(setting, plan, found, weights, bar)
+    else:
+        outputs[program.output] = found if weights is None else found @ weights.T
+    return outputs
+
+
+def _blank(setting: Setting, key: Key) -> Tensor:
+    value = next((link.step.result for link in setting.program.links if link.target == key), setting.program.x)
+    return value.new_zeros(setting.partition.count, value.numel())
+
+
+def _chunks(setting: Setting, plan: Plan) -> Sequence[Tensor]:
+    if plan.stage("push").first:  # crops or rows come first: regions that lie together share work
+        return cones.compact_chunks(setting.partition, plan.chunk)
+    return torch.arange(setting.partition.count).split(plan.chunk)
+
+
+def _push_chunk(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> None:
+    """All push stages for one chunk of regions; values that are wanted are written into `outputs`."""
+    program = setting.program
+    crops_until, rows_until, cut = plan.stage("crops").last, plan.stage("rows").last, plan.stage("pull").first
+    rows_until = max(crops_until, rows_until)
+    if not crops_until:
+        masks = setting.partition.masks(index, program.x.dtype)
+        head = replace(program, links=program.links[:cut], output=program.links[cut - 1].target if cut else program.output)
+        for key, value in push(head, masks, outputs).items():
+            outputs[key][index] = value.flatten(1)
+        return
+    found = cones.cones(program, setting.partition, rows_until)
+    value = _crop_stage(setting, plan, found, index, outputs)
+    if rows_until > crops_until:
+        assert isinstance(value, _Rows)
+        value = _rows_stage(setting, found, index, value, crops_until, rows_until, outputs)
+    if cut > rows_until:
+        key = program.links[rows_until - 1].target
+        shape = program.links[rows_until - 1].step.result.shape
+        dense = value.dense(shape, len(index))
+        rest = push_from(program.links[rows_until:cut], {key: dense}, set(outputs))
+        for name, tensor in rest.items():
+            outputs[name][index] = tensor.flatten(1)
+
+
+class _Windows:
+    """Batches of windows, kept until the next stage takes them."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, Window]] = []
+
+    def dense(self, shape: torch.Size, count: int) -> Tensor:
+        out = self.batches[0][1].data.new_zeros(count, shape.numel())
+        for columns, window in self.batches:
+            _scatter_window(window, columns, out, shape)
+        return out.reshape(count, *shape)
+
+
+class _Rows:
+    """A matrix of active rows with its layout."""
+
+    def __init__(self, matrix: Tensor, layout: Layout) -> None:
+        self.matrix, self.layout = matrix, layout
+
+    def dense(self, shape: torch.Size, count: int) -> Tensor:
+        out = self.matrix.new_zeros(count, shape.numel())
+        active.scatter(self.matrix, self.layout, out)
+        return out.reshape(count, *shape)
+
+
+def _crop_stage(
+    setting: Setting, plan: Plan, found: dict[Key, Cone], index: Tensor, outputs: dict[Key, Tensor]
+) -> _Windows | _Rows:
+    """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
+    program, until = setting.program, plan.stage("crops").last
+    links, end = program.links[:until], program.links[until - 1].target
+    rows, kept = None, _Windows()
+    if plan.stage("rows").last > until:
+        layout = layouts(setting, found, index, until, plan.stage("rows").last)[end]
+        rows = _Rows(program.x.new_zeros(layout.rows, len(index)), layout)
+    column = torch.full((setting.partition.count,), -1)
+    column[index] = torch.arange(len(index))
+    for batch in window_batches(found, end, index, plan.batch):
+        for key, window in crops.push_windows(program, setting.partition, found, batch, links, {end, *outputs}):
+            if key in outputs:
+                shape = next(link.step.result.shape for link in links if link.target == key)
+                _scatter_window(window, batch, outputs[key], shape)
+            if key == end and rows is not None:
+                active.gather(window, rows.layout, column[batch], rows.matrix)
+            elif key == end and plan.stage("push").last > until:
+                kept.batches.append((column[batch], window))
+    return kept if rows is None else rows
+
+
+def _scatter_window(window: Window, into: Tensor, out: Tensor, shape: torch.Size) -> None:
+    """Write windows (K, C, h, w) into rows `into` of (regions, C·H·W)."""
+    height, width = window.shape
+    ys, xs = window.origin[:, :1] + torch.arange(height), window.origin[:, 1:] + torch.arange(width)
+    channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
+    place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
+    out[into.reshape(-1, 1), place.flatten(1)] = window.data.flatten(1)
+
+
+def _rows_stage(
+    setting: Setting,
+    found: dict[Key, Cone],
+    index: Tensor,
+    start: _Rows,
+    first: int,
+    last: int,
+    outputs: dict[Key, Tensor],
+) -> _Rows:
+    """Push active rows; drop each value after its last use."""
+    links = setting.program.links[first:last]
+    laid = layouts(setting, found, index, first, last)
+    alive = {setting.program.links[first - 1].target: start.matrix}
+    final = {source: i for i, link in enumerate(links) for source in link.sources}
+    for i, link in enumerate(links):
+        sources = [laid[s] for s in link.sources]
+        target = laid[link.target]
+        matrix = active.push_rows(
+            link, [alive[s] for s in link.sources], sources, target, found[link.target].at(index)
+        )
+        alive[link.target] = matrix
+        for source in set(link.sources):
+            if final[source] == i:
+                del alive[source]
+        if link.target in outputs:
+            block = matrix.new_zeros(len(index), outputs[link.target].shape[1])
+            active.scatter(matrix, target, block)
+            outputs[link.target][index] = block
+    return _Rows(alive[links[-1].target], laid[links[-1].target])
+
+
+# ---------------------------------------------------------------- pulling
+
+
+def _pull_all(setting: Setting, plan: Plan, weights: Tensor | None, bar: Progress) -> Tensor:
+    """Classical LRP: every coordinate pulled to the input, pooled over regions."""
+    program = setting.program
+
+    def contract(seeds: Tensor) -> Tensor:
+        return setting.partition.pool(pull(program, seeds)).T
+
+    return _by_coordinates(setting, plan, weights, bar, contract)
+
+
+def _meet(setting: Setting, plan: Plan, arrived: Tensor, weights: Tensor | None, bar: Progress) -> Tensor:
+    """Coordinates pulled down to where the regions have arrived: P[I, m] = Σ_k s_I[k] c_m[k]."""
+    program, cut = setting.program, plan.stage("pull").first
+    key = program.links[cut - 1].target
+    tail = replace(program, links=program.links[cut:])
+
+    def contract(seeds: Tensor) -> Tensor:
+        return arrived @ pull_to(tail, seeds)[key].flatten(1).T
+
+    return _by_coordinates(setting, plan, weights, bar, contract)
+
+
+def _by_coordinates(setting: Setting, plan: Plan, weights: Tensor | None, bar: Progress, contract) -> Tensor:
+    """Fill parts [regions, coordinates] chunk by chunk; coordinates that cannot be non-zero are not pulled."""
+    result = setting.program.result
+    total = result.numel() if weights is None else weights.shape[0]
+    parts = result.new_zeros(setting.partition.count, total)
+    live = live_coordinates(setting.program) if weights is None else torch.arange(total)
+    bar.start("pulling coordinates", len(live))
+    for chunk in chunks(len(live), plan.pulled, bar.advance):
+        index = live[chunk]
+        if weights is None:
+            seeds = result.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
+        else:
+            seeds = weights[index]
+        parts[:, index] = contract(seeds.reshape(-1, *result.shape))
+    return parts
+
+
+def live_coordinates(program: Program) -> Tensor:
+    """Coordinates of the embedding that the last gates and poolings leave open; the others have no parts at all."""
+    result = program.result
+    first = len(program.links)
+    while first and active.supports(program.links[first - 1]):
+        first -= 1
+    if first == len(program.links):
+        return torch.arange(result.numel())
+    open_ = active.possible(program.links[first:], {})[program.output]
+    return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]

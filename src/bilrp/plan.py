@@ -1,0 +1,341 @@
+"""plan: which way is cheapest? Count the work of pulling, pushing, pushing on crops or active rows, and of meeting.
+
+A program is cut into up to four stages, in this order, each of them possibly empty:
+
+    crops   push on windows around each region        (early convolutions: cones are small)
+    rows    push active neurons only                  (deep convolutions behind ReLUs: most gates are shut)
+    push    push whole values                         (everything else)
+    pull    pull the coordinates down to where the push has arrived, and contract there (meet in the middle)
+
+`pull` alone is the classical way, one vector for each coordinate; the planner takes what costs least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bilrp import active, cones, crops
+from bilrp.cones import Cone
+from bilrp.errors import InputError
+from bilrp.maps import Convolution, Linear, Weighted
+from bilrp.propagate import BUDGET, Key, Link, Program
+from bilrp.regions import Regions
+from bilrp.tape import STRUCTURAL
+
+# Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
+PRODUCT_OVERHEAD = 2_000_000  # … one small product of the rows stage is set up
+BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
+CROP_SLOWDOWN = 1.6  # small convolutions against large ones
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Links [first, last) by one method, with the multiply-adds it takes."""
+
+    method: str
+    first: int
+    last: int
+    macs: int
+
+    def __str__(self) -> str:
+        return f"{self.method:5s} links {self.first:3d} … {self.last:3d}  {2 * self.macs / 1e9:10.2f} GFLOP"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs where: printable, comparable, made before anything is computed."""
+
+    stages: tuple[Stage, ...]
+    regions: int
+    coordinates: int
+    chunk: int  # regions pushed at once
+    batch: int  # windows pushed at once
+    pulled: int  # coordinates pulled at once
+    peak_bytes: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * sum(stage.macs for stage in self.stages)
+
+    def stage(self, method: str) -> Stage:
+        """The stage of that method, empty if there is none."""
+        return next((s for s in self.stages if s.method == method), Stage(method, 0, 0, 0))
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.regions} regions × {self.coordinates} coordinates: {self.flops / 1e9:.2f} GFLOP, "
+            f"peak about {self.peak_bytes / 2**20:.0f} MB"
+        )
+        return "\n".join([head, *(f"  {stage}" for stage in self.stages if stage.last > stage.first or stage.macs)])
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What planning looks at: the program, its regions, the coordinates wanted, values to keep on the way."""
+
+    program: Program
+    partition: Regions
+    coordinates: int
+    taps: frozenset[Key] = frozenset()
+    budget: int = BUDGET
+
+
+def make(setting: Setting, mode: str = "auto") -> Plan:
+    """The cheapest plan of the mode: 'auto', 'push' (no stage pulls) or 'pull' (nothing is pushed)."""
+    total = len(setting.program.links)
+    if mode == "pull":
+        return fixed(setting, crops_until=0, rows_until=0, cut=0)
+    options = [(0, 0, total)] if mode == "push" or setting.taps else [(0, 0, total), (0, 0, 0)]
+    costs = _Costs.of(setting)
+    options += list(_options(setting, costs, meet=mode == "auto" and not setting.taps))
+    crops_until, rows_until, cut = min(options, key=lambda option: costs.of_option(*option))
+    return fixed(setting, crops_until=crops_until, rows_until=rows_until, cut=cut)
+
+
+def fixed(setting: Setting, *, crops_until: int, rows_until: int, cut: int) -> Plan:
+    """The plan with these stages, its work counted exactly and its chunks sized to the budget."""
+    program, total = setting.program, len(setting.program.links)
+    rows_until = max(crops_until, rows_until)
+    if not 0 <= crops_until <= rows_until <= max(cut, rows_until) <= total:
+        raise InputError(f"stages must follow each other: crops {crops_until}, rows {rows_until}, cut {cut}")
+    found = cones.cones(program, setting.partition, rows_until) if rows_until else {}
+    chunk, batch, pulled = _sizes(setting, found, crops_until, rows_until, cut)
+    chunks = cones.compact_chunks(setting.partition, chunk) if rows_until else []
+    dense = [push_macs(link) for link in program.links[rows_until:cut]]
+    back = [pull_macs(link) for link in program.links[cut:]]
+    meeting = setting.partition.count * _size(program, cut) * setting.coordinates if 0 < cut < total else 0
+    stages = (
+        Stage("crops", 0, crops_until, _crop_macs(program, found, chunks, batch, crops_until)),
+        Stage("rows", crops_until, rows_until, sum(rows_work(setting, found, chunks, crops_until, rows_until)[:1])),
+        Stage("push", rows_until, max(cut, rows_until), setting.partition.count * sum(dense)),
+        Stage("pull", cut, total, setting.coordinates * sum(back) + meeting),
+    )
+    peak = _peak(setting, found, chunk, batch, pulled, crops_until, rows_until, cut)
+    return Plan(stages, setting.partition.count, setting.coordinates, chunk, batch, pulled, peak)
+
+
+def bottlenecks(program: Program) -> list[int]:
+    """Numbers i such that after links[:i] only one value is still needed: where methods can change or meet."""
+    needed_after: set[Key] = {program.output}
+    found = []
+    for i in range(len(program.links), 0, -1):
+        if needed_after == {program.links[i - 1].target}:
+            found.append(i)
+        needed_after.discard(program.links[i - 1].target)
+        needed_after.update(program.links[i - 1].sources)
+    return sorted(found)
+
+
+# ---------------------------------------------------------------- counting
+
+
+def push_macs(link: Link) -> int:
+    """Multiply-adds to push one vector through a link."""
+    return _weighted_macs(link, back=False) if isinstance(link.map, Weighted) else _measured(link, back=False)
+
+
+def pull_macs(link: Link) -> int:
+    """Multiply-adds to pull one vector through a link."""
+    return _weighted_macs(link, back=True) if isinstance(link.map, Weighted) else _measured(link, back=True)
+
+
+def _weighted_macs(link: Link, *, back: bool) -> int:
+    weighted = link.map
+    assert isinstance(weighted, Weighted)
+    weight, operator, out = weighted.terms[0].weight, weighted.operator, link.step.result
+    if not isinstance(operator, Convolution):
+        return len(weighted.terms) * out.numel() * weight.shape[1]
+    value = weighted.at
+    flipped = back and operator.is_correlation(weight)
+    # A transposed convolution works at each input position, a plain one at each output position.
+    places = value if operator.transposed or flipped else out
+    return len(weighted.terms) * places[0, 0].numel() * weight.numel() if places.dim() > operator.rank + 1 else (
+        len(weighted.terms) * places[0].numel() * weight.numel()
+    )
+
+
+def _measured(link: Link, *, back: bool) -> int:
+    """Count what one vector costs by sending it: only products count, so most links are free."""
+    if not isinstance(link.map, Linear) or link.step.op in STRUCTURAL | {"add", "sub", "sum", "mean"}:
+        return 0
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        if back:
+            link.map.pull(torch.zeros_like(link.step.result)[None])
+        else:
+            link.map.push(*(torch.zeros_like(v)[None] for v in active.values_of(link)))
+    return counter.get_total_flops() // 2
+
+
+def window_batches(found: dict[Key, Cone], key: Key, index: Tensor, batch: int) -> list[Tensor]:
+    """Batches of windows of about one size."""
+    return [part for group in crops.size_classes(found, key, index) for part in group.split(batch)]
+
+
+def _crop_macs(program: Program, found: dict[Key, Cone], chunks: Sequence[Tensor], batch: int, until: int) -> int:
+    total = 0
+    for chunk in chunks if until else []:
+        for index in window_batches(found, program.links[until - 1].target, chunk, batch):
+            for link in program.links[:until]:
+                if isinstance(link.map, Weighted):
+                    height, width = found[link.target].at(index).extent()
+                    weights = link.map.terms[0].weight.numel()
+                    total += len(link.map.terms) * len(index) * height * width * weights
+    return total
+
+
+def layouts(setting: Setting, found: dict[Key, Cone], chunk: Tensor, first: int, last: int) -> dict[Key, active.Layout]:
+    """Which features get a row, for each value of the rows stage and this chunk of regions."""
+    links = setting.program.links
+    wanted = {links[last - 1].target} | setting.taps
+    possible = active.possible(links[:last], {})
+    need = active.needed(links[first:last], wanted)
+    keys = [links[first - 1].target, *(link.target for link in links[first:last])]
+    return {key: active.Layout(possible[key] & need[key] & active.covered(found[key], chunk)) for key in keys}
+
+
+def rows_work(
+    setting: Setting, found: dict[Key, Cone], chunks: Sequence[Tensor], first: int, last: int
+) -> tuple[int, int, int]:
+    """Multiply-adds and products of the rows stage, and the most rows alive at once for a chunk."""
+    macs = products = most = 0
+    for chunk in chunks if last > first else []:
+        laid = layouts(setting, found, chunk, first, last)
+        for link in setting.program.links[first:last]:
+            sources = [laid[s] for s in link.sources]
+            most = max(most, laid[link.target].rows + sum(s.rows for s in sources))
+            if isinstance(link.map, Weighted):
+                more = active.convolution_macs(link, sources[0], laid[link.target], found[link.target].at(chunk))
+                macs, products = macs + more[0], products + more[1]
+    return macs, products, most
+
+
+def _size(program: Program, i: int) -> int:
+    """Numbers in the value after links[:i]."""
+    return program.links[i - 1].step.result.numel() if i else program.x.numel()
+
+
+def _sizes(setting: Setting, found: dict[Key, Cone], crops_until: int, rows_until: int, cut: int) -> tuple[int, int, int]:
+    """How many regions, windows and coordinates fit the budget at once."""
+    program, count, item = setting.program, setting.partition.count, setting.program.x.element_size()
+    dense = max((_link_size(link) for link in program.links[rows_until:cut]), default=1)
+    chunk = max(1, min(count, setting.budget // (2 * item * dense)))
+    if rows_until > crops_until:
+        everything = [torch.arange(count)]
+        most = rows_work(setting, found, everything, crops_until, rows_until)[2]
+        # A chunk's own cones cover only a part of the rows; assuming all of them keeps this on the safe side.
+        chunk = max(1, min(chunk, 256, setting.budget // max(1, item * most)))
+    window = max((_window_size(found[link.target], link) for link in program.links[:crops_until]), default=1)
+    batch = max(1, min(chunk, setting.budget // (8 * item * window)))
+    back = max((_link_size(link) for link in program.links[cut:]), default=1)
+    pulled = max(1, min(setting.coordinates, setting.budget // (3 * item * back)))
+    return chunk, batch, pulled
+
+
+def _link_size(link: Link) -> int:
+    return sum(v.numel() for v in link.step.values) + link.step.result.numel()
+
+
+def _window_size(cone: Cone, link: Link) -> int:
+    height, width = cone.extent()
+    return 3 * height * width * link.step.result.shape[1]
+
+
+def _peak(setting, found, chunk, batch, pulled, crops_until, rows_until, cut) -> int:
+    """Bytes of tangents and parts alive at the worst moment, roughly."""
+    program, item = setting.program, setting.program.x.element_size()
+    dense = chunk * max((_link_size(link) for link in program.links[rows_until:cut]), default=0)
+    windows = batch * max((_window_size(found[link.target], link) for link in program.links[:crops_until]), default=0)
+    rows = 0
+    if rows_until > crops_until:
+        chunks = cones.compact_chunks(setting.partition, chunk)
+        rows = chunk * rows_work(setting, found, chunks, crops_until, rows_until)[2]
+    back = pulled * max((_link_size(link) for link in program.links[cut:]), default=0)
+    met = setting.partition.count * _size(program, cut) if 0 < cut < len(program.links) else 0
+    parts = setting.partition.count * (setting.coordinates + sum(_tap_size(program, key) for key in setting.taps))
+    return item * (parts + met + max(2 * dense, windows, rows, 2 * back))
+
+
+def _tap_size(program: Program, key: Key) -> int:
+    return next(link.step.result.numel() for link in program.links if link.target == key)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+@dataclass(frozen=True, eq=False)
+class _Costs:
+    """Costs link by link, so that every combination of stages is a sum."""
+
+    crops: list[float]
+    rows: list[float]
+    push: list[float]
+    pull: list[float]
+    sizes: list[int]
+    regions: int
+    coordinates: int
+
+    @staticmethod
+    def of(setting: Setting) -> _Costs:
+        program, count = setting.program, setting.partition.count
+        spatial = cones.spatial_prefix(program.links) if cones.is_image(program.x) else 0
+        found = cones.cones(program, setting.partition, spatial) if spatial else {}
+        everything = torch.arange(count)
+        crop_costs = [_crop_cost(link, found[link.target]) for link in program.links[:spatial]]
+        row_costs = _row_costs(setting, found, everything, spatial)
+        push = [count * push_macs(link) for link in program.links]
+        pull = [setting.coordinates * pull_macs(link) for link in program.links]
+        sizes = [_size(program, i) for i in range(len(program.links) + 1)]
+        return _Costs(crop_costs, row_costs, push, pull, sizes, count, setting.coordinates)
+
+    def of_option(self, crops_until: int, rows_until: int, cut: int) -> float:
+        rows_until = max(crops_until, rows_until)
+        total = sum(self.crops[:crops_until]) + sum(self.rows[crops_until:rows_until])
+        total += sum(self.push[rows_until:cut]) + sum(self.pull[cut:])
+        meeting = 0 < cut < len(self.push)
+        return total + (self.regions * self.sizes[cut] * self.coordinates if meeting else 0)
+
+
+def _options(setting: Setting, costs: _Costs, *, meet: bool):
+    """All ways to place the stages at bottlenecks."""
+    narrow, total = bottlenecks(setting.program), len(setting.program.links)
+    for crops_until in [i for i in narrow if i <= len(costs.crops)]:
+        ends = [j for j in narrow if crops_until < j <= len(costs.rows)]
+        ends = [j for j in ends if all(active.supports(link) for link in setting.program.links[crops_until:j])]
+        for rows_until in [crops_until, *ends]:
+            cuts = [c for c in narrow if c >= rows_until and c < total] if meet else []
+            for cut in [*cuts, total]:
+                yield crops_until, rows_until, cut
+
+
+def _crop_cost(link: Link, cone: Cone) -> float:
+    if not isinstance(link.map, Weighted):
+        return 0.0
+    areas = (cone.high - cone.low).prod(1).sum()
+    macs = len(link.map.terms) * int(areas) * link.map.terms[0].weight.numel()
+    return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64)
+
+
+def _row_costs(setting: Setting, found: dict[Key, Cone], everything: Tensor, spatial: int) -> list[float]:
+    """The cost of each link on active rows; infinite where rows cannot go."""
+    links = setting.program.links
+    first = next((i for i in range(1, spatial) if active.supports(links[i])), spatial)
+    last = next((i for i in range(first, spatial) if not active.supports(links[i])), spatial)
+    costs = [float("inf")] * first
+    if last == first:
+        return costs
+    laid = layouts(setting, found, everything, first, last)
+    for link in links[first:last]:
+        if isinstance(link.map, Weighted):
+            macs, products = active.convolution_macs(
+                link, laid[link.sources[0]], laid[link.target], found[link.target]
+            )
+            costs.append(macs + PRODUCT_OVERHEAD * products)
+        else:
+            costs.append(0.0)
+    return costs
