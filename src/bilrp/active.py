@@ -95,7 +95,10 @@ def _everything(value: Tensor) -> Tensor:
 
 def _possible(link: Link, inputs: list[Tensor]) -> Tensor:
     if isinstance(link.map, Weighted):
-        left = [_everything(link.step.result) if t.after is None else channels_last(t.after) != 0 for t in link.map.terms]
+        left = [
+            _everything(link.step.result) if t.after is None else channels_last(t.after) != 0
+            for t in link.map.terms
+        ]
         return torch.stack(left).any(0)
     if isinstance(link.map, Pool):
         reach = reach_of(link)
@@ -111,7 +114,9 @@ def _possible(link: Link, inputs: list[Tensor]) -> Tensor:
 def _seen(source: Tensor, offset: Sequence[int], reach: Reach, shape: Sequence[int]) -> Tensor:
     """What each output position sees of `source` at one offset of its window (nothing beyond the border)."""
     grown = _grown(source, reach, shape)
-    cut = tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, shape, reach.stride, strict=False))
+    cut = tuple(
+        slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, shape, reach.stride, strict=False)
+    )
     return grown[cut]
 
 
@@ -119,7 +124,9 @@ def _grown(source: Tensor, reach: Reach, shape: Sequence[int]) -> Tensor:
     """Padded so that every window of every output position lies inside."""
     ends = [
         max(0, (n - 1) * s + e - p - have)
-        for n, s, e, p, have in zip(shape, reach.stride, reach.extent, reach.padding, source.shape, strict=False)
+        for n, s, e, p, have in zip(
+            shape, reach.stride, reach.extent, reach.padding, source.shape, strict=False
+        )
     ]
     top, left = reach.padding
     empty = -1 if source.dtype == torch.long else 0
@@ -146,7 +153,10 @@ def _needed(link: Link, target: Tensor, value: Tensor) -> Tensor:
         assert reach is not None
         need = _grown(torch.zeros_like(_everything(value)), reach, target.shape)
         for offset, share in zip(link.map.offsets, link.map.shares, strict=True):
-            cut = tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, target.shape, reach.stride, strict=False))
+            cut = tuple(
+                slice(o, o + (n - 1) * s + 1, s)
+                for o, n, s in zip(offset, target.shape, reach.stride, strict=False)
+            )
             need[cut] |= target & (channels_last(share) != 0)
         (top, left), (height, width) = reach.padding, value.shape[-2:]
         return need[top : top + height, left : left + width]
@@ -260,7 +270,9 @@ def _field_sums(count: Tensor, link: Link, reach: Reach, shape: Sequence[int]) -
     total = torch.zeros(*shape, 1, dtype=count.dtype)
     for dy in range(kernel[0]):
         for dx in range(kernel[1]):
-            total += _seen(count.clamp(min=0), (dy * dilation[0], dx * dilation[1]), reach, shape).clamp(min=0)
+            total += _seen(count.clamp(min=0), (dy * dilation[0], dx * dilation[1]), reach, shape).clamp(
+                min=0
+            )
     return total[:, :, 0]
 
 

@@ -20,14 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp import plan, rulebooks
 from bilrp import regions as regions_module
-from bilrp import rulebooks
-from bilrp.decomposition import Decomposition, _origin, picture_of, pull_parts, push_parts
+from bilrp.decomposition import Decomposition, _origin, compute, picture_of
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, _both, explain, pair
+from bilrp.plan import Setting
 from bilrp.progress import Progress, tracking
-from bilrp.propagate import Program, chunk_size, chunks, freeze, pull_to
+from bilrp.propagate import Program, chunks, freeze, pull_to
 from bilrp.regions import Regions
 from bilrp.rewrite import simplify
 from bilrp.tape import Tape, record
@@ -178,7 +179,8 @@ def _jacobian(side: Side, bar: Progress) -> Tensor:
     total = program.result.numel()
     bar.start("pulling gradients", total)
     rows = []
-    for chunk in chunks(total, chunk_size(program), bar.advance):
+    at_once = plan.make(Setting(program, side.regions, total), "pull").pulled
+    for chunk in chunks(total, at_once, bar.advance):
         index = torch.arange(total, device=side.x.device)[chunk]
         seeds = side.x.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
         rows.append(_gradients(program, seeds.reshape(-1, *program.result.shape)))
@@ -201,8 +203,7 @@ def _integrated(side: Side, steps: int, baseline: float | Tensor, bar: Progress)
         tape = record(side.encoder.module, start + float(node) * way)
         # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
         program = replace(freeze(simplify(tape), rulebooks.hessian_product()), x=way)
-        compute = push_parts if side.regions.count <= tape.result.numel() else pull_parts
-        total += float(weight) * compute(program, side.regions, None, Progress())
+        total += float(weight) * compute(program, side.regions)[0][program.output[0]]
         bar.advance()
     return total
 

@@ -106,7 +106,9 @@ def bounding_boxes(partition: Regions) -> tuple[Tensor, Tensor]:
     labels = partition.labels.cpu()
     bounds = []
     for axis in (1, 2):
-        place = torch.arange(labels.shape[axis]).reshape(-1, 1) if axis == 1 else torch.arange(labels.shape[axis])
+        place = (
+            torch.arange(labels.shape[axis]).reshape(-1, 1) if axis == 1 else torch.arange(labels.shape[axis])
+        )
         place = place.expand(labels.shape).flatten()
         inside = labels.flatten() >= 0
         owner, where = labels.flatten()[inside], place[inside]
@@ -139,4 +141,7 @@ def _bisect(index: Tensor, centre: Tensor, size: int) -> list[Tensor]:
     spread = centre[index].amax(0) - centre[index].amin(0)
     order = index[centre[index][:, int(spread.argmax())].argsort(stable=True)]
     half = len(order) // 2
-    return [*_bisect(order[:half].sort().values, centre, size), *_bisect(order[half:].sort().values, centre, size)]
+    return [
+        *_bisect(order[:half].sort().values, centre, size),
+        *_bisect(order[half:].sort().values, centre, size),
+    ]

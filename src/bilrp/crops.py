@@ -150,7 +150,9 @@ def _field(reach: Reach, origin: Tensor, size: tuple[int, int]) -> tuple[Tensor,
     return origin * stride - padding, (height, width)
 
 
-def _convolve(weighted: Weighted, reach: Reach, source: Window, origin: Tensor, size: tuple[int, int]) -> Tensor:
+def _convolve(
+    weighted: Weighted, reach: Reach, source: Window, origin: Tensor, size: tuple[int, int]
+) -> Tensor:
     operator = weighted.operator
     assert isinstance(operator, Convolution)
     field_origin, field_size = _field(reach, origin, size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp import plan as plan_module
 from bilrp import regions as regions_module
 from bilrp import store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError, MismatchError
-from bilrp.progress import Progress, tracking
-from bilrp.propagate import Program, chunk_size, chunks, freeze, pull, push
+from bilrp.execute import run
+from bilrp.plan import Plan, Setting
+from bilrp.progress import tracking
+from bilrp.propagate import Program, freeze
 from bilrp.regions import Regions
 from bilrp.rewrite import simplify
 from bilrp.rulebooks import as_book, book_name, uniform
@@ -40,7 +44,7 @@ class Decomposition:
     regions: Regions
     origin: Mapping[str, Any]
     picture: np.ndarray | None = None
-    plan: Any = field(default=None, repr=False)
+    plan: Plan | None = field(default=None, repr=False)
 
     @property
     def unattributed(self) -> Tensor:
@@ -104,60 +108,79 @@ def decompose(
             raise InputError(
                 "the embedding has NaN or infinite values for this input: check the model and the input"
             )
-        book = as_book(encoder.rules if rules is None else rules) if (rules or encoder.rules) else uniform()
+        wanted = encoder.rules if rules is None else rules
+        book = uniform() if wanted is None else as_book(wanted)
         partition = regions_module.resolve(encoder.regions if regions is None else regions, inputs)
-        program = freeze(simplify(tape), book)
-        weights = _projection(project, tape.result)
-        with tracking(progress) as bar:
-            parts = _compute(program, partition, weights, mode, bar)
-        embedding = tape.result.flatten()
-        embedding = embedding if weights is None else weights @ embedding
-        return Decomposition(
-            parts=parts,
-            embedding=embedding,
-            regions=partition,
-            origin=_origin(encoder, tape, book, project),
-            picture=picture_of(encoder, inputs),
+        taps = _taps(encoder, tape, layers)
+        program = freeze(
+            simplify(tape, keep=frozenset(taps.values())), book, max(taps.values(), default=None)
         )
+        parts, plan = compute(
+            program, partition, project=project, mode=mode, progress=progress, taps=frozenset(taps.values())
+        )
+        made = partial(
+            _finished,
+            origin=_origin(encoder, tape, book, project),
+            regions=partition,
+            picture=picture_of(encoder, inputs),
+            plan=plan,
+            project=project,
+        )
+        if layers is None:
+            return made(parts[program.output[0]], tape.result)
+        results = {step.output: step.result for step in tape.steps}
+        return {n: made(parts[value], results[value], layer=n) for n, value in taps.items()}
 
 
-def _compute(
-    program: Program, partition: Regions, weights: Tensor | None, mode: str, bar: Progress
-) -> Tensor:
-    """parts [regions, h], by the cheaper direction."""
-    size = program.result.numel() if weights is None else weights.shape[0]
-    if mode == "auto":
-        mode = "push" if partition.count <= size else "pull"
-    if mode == "push":
-        return push_parts(program, partition, weights, bar)
-    return pull_parts(program, partition, weights, bar)
+def compute(
+    program: Program,
+    partition: Regions,
+    *,
+    project: int | None = None,
+    mode: str = "auto",
+    progress: bool = False,
+    taps: frozenset[int] = frozenset(),
+) -> tuple[dict[int, Tensor], Plan]:
+    """Parts [regions, coordinates] of the output and of tapped values, by the plan that costs least."""
+    setting = Setting(
+        program, partition, project or program.result.numel(), frozenset((tap, "value") for tap in taps)
+    )
+    chosen = plan_module.make(setting, mode)
+    weights = projection_of(project, program.result) if project and not taps else None
+    with tracking(progress) as bar:
+        parts = run(setting, chosen, weights=weights, bar=bar)
+    return {key[0]: found for key, found in parts.items()}, chosen
 
 
-def push_parts(program: Program, partition: Regions, weights: Tensor | None, bar: Progress) -> Tensor:
-    """One forward vector for each region."""
-    size = chunk_size(program)
-    bar.start("pushing regions", partition.count)
-    found = []
-    for chunk in chunks(partition.count, size, bar.advance):
-        out = push(program, partition.masks(chunk, program.x.dtype))[program.output].flatten(1)
-        found.append(out if weights is None else out @ weights.T)
-    return torch.cat(found)
+def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:
+    """The value number of each layer asked for."""
+    if layers is None:
+        return {}
+    if encoder.layers is None:
+        raise InputError(
+            f"the encoder {encoder.name!r} has no numbered layers: use an encoder that has, e.g. encoders.vgg16"
+        )
+    return {n: encoder.layers(tape, n) for n in layers}
 
 
-def pull_parts(program: Program, partition: Regions, weights: Tensor | None, bar: Progress) -> Tensor:
-    """One backward vector for each coordinate, pooled over regions."""
-    result = program.result
-    total = result.numel() if weights is None else weights.shape[0]
-    bar.start("pulling coordinates", total)
-    found = []
-    for chunk in chunks(total, chunk_size(program), bar.advance):
-        if weights is None:
-            index = torch.arange(total, device=result.device)[chunk]
-            seeds = result.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
-        else:
-            seeds = weights[chunk]
-        found.append(partition.pool(pull(program, seeds.reshape(-1, *result.shape))))
-    return torch.cat(found).T.contiguous()
+def _finished(
+    parts: Tensor,
+    result: Tensor,
+    *,
+    origin: dict[str, Any],
+    regions: Regions,
+    picture: np.ndarray | None,
+    plan: Plan,
+    project: int | None,
+    layer: int | None = None,
+) -> Decomposition:
+    """Embedding and parts, projected where that has not happened yet, with their origin."""
+    weights = projection_of(project, result)
+    embedding = result.flatten() if weights is None else weights @ result.flatten()
+    if layer is not None:
+        parts = parts if weights is None else parts @ weights.T
+        origin = {**origin, "layer": layer}
+    return Decomposition(parts, embedding, regions, origin, picture, plan)
 
 
 def picture_of(encoder: Encoder, x: Tensor) -> np.ndarray | None:
@@ -218,7 +241,8 @@ def _words(d: Decomposition) -> dict[str, str]:
     return {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin))}
 
 
-def _projection(project: int | None, result: Tensor) -> Tensor | None:
+def projection_of(project: int | None, result: Tensor) -> Tensor | None:
+    """The random projection of an embedding, if one is wanted."""
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
 
 

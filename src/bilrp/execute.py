@@ -17,7 +17,9 @@ from bilrp.progress import Progress
 from bilrp.propagate import Key, Program, chunks, pull, pull_to, push, push_from
 
 
-def run(setting: Setting, plan: Plan, *, weights: Tensor | None = None, bar: Progress | None = None) -> dict[Key, Tensor]:
+def run(
+    setting: Setting, plan: Plan, *, weights: Tensor | None = None, bar: Progress | None = None
+) -> dict[Key, Tensor]:
     """Parts of the program's output (projected by `weights`, if given) and of every tap."""
     bar = bar or Progress()
     program, cut = setting.program, plan.stage("pull").first
@@ -40,7 +42,9 @@ def run(setting: Setting, plan: Plan, *, weights: Tensor | None = None, bar: Pro
 
 
 def _blank(setting: Setting, key: Key) -> Tensor:
-    value = next((link.step.result for link in setting.program.links if link.target == key), setting.program.x)
+    value = next(
+        (link.step.result for link in setting.program.links if link.target == key), setting.program.x
+    )
     return value.new_zeros(setting.partition.count, value.numel())
 
 
@@ -57,7 +61,11 @@ def _push_chunk(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
     rows_until = max(crops_until, rows_until)
     if not crops_until:
         masks = setting.partition.masks(index, program.x.dtype)
-        head = replace(program, links=program.links[:cut], output=program.links[cut - 1].target if cut else program.output)
+        head = replace(
+            program,
+            links=program.links[:cut],
+            output=program.links[cut - 1].target if cut else program.output,
+        )
         for key, value in push(head, masks, outputs).items():
             outputs[key][index] = value.flatten(1)
         return
@@ -113,7 +121,9 @@ def _crop_stage(
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in window_batches(found, end, index, plan.batch):
-        for key, window in crops.push_windows(program, setting.partition, found, batch, links, {end, *outputs}):
+        for key, window in crops.push_windows(
+            program, setting.partition, found, batch, links, {end, *outputs}
+        ):
             if key in outputs:
                 shape = next(link.step.result.shape for link in links if link.target == key)
                 _scatter_window(window, batch, outputs[key], shape)
@@ -198,12 +208,13 @@ def _by_coordinates(setting: Setting, plan: Plan, weights: Tensor | None, bar: P
     bar.start("pulling coordinates", len(live))
     for chunk in chunks(len(live), plan.pulled, bar.advance):
         index = live[chunk]
-        if weights is None:
-            seeds = result.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
-        else:
-            seeds = weights[index]
+        seeds = _one_hot(index, result) if weights is None else weights[index]
         parts[:, index] = contract(seeds.reshape(-1, *result.shape))
     return parts
+
+
+def _one_hot(index: Tensor, result: Tensor) -> Tensor:
+    return result.new_zeros(len(index), result.numel()).scatter_(1, index[:, None], 1.0)
 
 
 def live_coordinates(program: Program) -> Tensor:

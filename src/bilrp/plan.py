@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -70,7 +71,9 @@ class Plan:
             f"{self.regions} regions × {self.coordinates} coordinates: {self.flops / 1e9:.2f} GFLOP, "
             f"peak about {self.peak_bytes / 2**20:.0f} MB"
         )
-        return "\n".join([head, *(f"  {stage}" for stage in self.stages if stage.last > stage.first or stage.macs)])
+        return "\n".join(
+            [head, *(f"  {stage}" for stage in self.stages if stage.last > stage.first or stage.macs)]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,12 @@ def fixed(setting: Setting, *, crops_until: int, rows_until: int, cut: int) -> P
     meeting = setting.partition.count * _size(program, cut) * setting.coordinates if 0 < cut < total else 0
     stages = (
         Stage("crops", 0, crops_until, _crop_macs(program, found, chunks, batch, crops_until)),
-        Stage("rows", crops_until, rows_until, sum(rows_work(setting, found, chunks, crops_until, rows_until)[:1])),
+        Stage(
+            "rows",
+            crops_until,
+            rows_until,
+            sum(rows_work(setting, found, chunks, crops_until, rows_until)[:1]),
+        ),
         Stage("push", rows_until, max(cut, rows_until), setting.partition.count * sum(dense)),
         Stage("pull", cut, total, setting.coordinates * sum(back) + meeting),
     )
@@ -153,9 +161,7 @@ def _weighted_macs(link: Link, *, back: bool) -> int:
     flipped = back and operator.is_correlation(weight)
     # A transposed convolution works at each input position, a plain one at each output position.
     places = value if operator.transposed or flipped else out
-    return len(weighted.terms) * places[0, 0].numel() * weight.numel() if places.dim() > operator.rank + 1 else (
-        len(weighted.terms) * places[0].numel() * weight.numel()
-    )
+    return len(weighted.terms) * places.shape[-operator.rank :].numel() * weight.numel()
 
 
 def _measured(link: Link, *, back: bool) -> int:
@@ -177,7 +183,9 @@ def window_batches(found: dict[Key, Cone], key: Key, index: Tensor, batch: int) 
     return [part for group in crops.size_classes(found, key, index) for part in group.split(batch)]
 
 
-def _crop_macs(program: Program, found: dict[Key, Cone], chunks: Sequence[Tensor], batch: int, until: int) -> int:
+def _crop_macs(
+    program: Program, found: dict[Key, Cone], chunks: Sequence[Tensor], batch: int, until: int
+) -> int:
     total = 0
     for chunk in chunks if until else []:
         for index in window_batches(found, program.links[until - 1].target, chunk, batch):
@@ -189,7 +197,9 @@ def _crop_macs(program: Program, found: dict[Key, Cone], chunks: Sequence[Tensor
     return total
 
 
-def layouts(setting: Setting, found: dict[Key, Cone], chunk: Tensor, first: int, last: int) -> dict[Key, active.Layout]:
+def layouts(
+    setting: Setting, found: dict[Key, Cone], chunk: Tensor, first: int, last: int
+) -> dict[Key, active.Layout]:
     """Which features get a row, for each value of the rows stage and this chunk of regions."""
     links = setting.program.links
     wanted = {links[last - 1].target} | setting.taps
@@ -210,7 +220,9 @@ def rows_work(
             sources = [laid[s] for s in link.sources]
             most = max(most, laid[link.target].rows + sum(s.rows for s in sources))
             if isinstance(link.map, Weighted):
-                more = active.convolution_macs(link, sources[0], laid[link.target], found[link.target].at(chunk))
+                more = active.convolution_macs(
+                    link, sources[0], laid[link.target], found[link.target].at(chunk)
+                )
                 macs, products = macs + more[0], products + more[1]
     return macs, products, most
 
@@ -220,7 +232,9 @@ def _size(program: Program, i: int) -> int:
     return program.links[i - 1].step.result.numel() if i else program.x.numel()
 
 
-def _sizes(setting: Setting, found: dict[Key, Cone], crops_until: int, rows_until: int, cut: int) -> tuple[int, int, int]:
+def _sizes(
+    setting: Setting, found: dict[Key, Cone], crops_until: int, rows_until: int, cut: int
+) -> tuple[int, int, int]:
     """How many regions, windows and coordinates fit the budget at once."""
     program, count, item = setting.program, setting.partition.count, setting.program.x.element_size()
     dense = max((_link_size(link) for link in program.links[rows_until:cut]), default=1)
@@ -250,14 +264,18 @@ def _peak(setting, found, chunk, batch, pulled, crops_until, rows_until, cut) ->
     """Bytes of tangents and parts alive at the worst moment, roughly."""
     program, item = setting.program, setting.program.x.element_size()
     dense = chunk * max((_link_size(link) for link in program.links[rows_until:cut]), default=0)
-    windows = batch * max((_window_size(found[link.target], link) for link in program.links[:crops_until]), default=0)
+    windows = batch * max(
+        (_window_size(found[link.target], link) for link in program.links[:crops_until]), default=0
+    )
     rows = 0
     if rows_until > crops_until:
         chunks = cones.compact_chunks(setting.partition, chunk)
         rows = chunk * rows_work(setting, found, chunks, crops_until, rows_until)[2]
     back = pulled * max((_link_size(link) for link in program.links[cut:]), default=0)
     met = setting.partition.count * _size(program, cut) if 0 < cut < len(program.links) else 0
-    parts = setting.partition.count * (setting.coordinates + sum(_tap_size(program, key) for key in setting.taps))
+    parts = setting.partition.count * (
+        setting.coordinates + sum(_tap_size(program, key) for key in setting.taps)
+    )
     return item * (parts + met + max(2 * dense, windows, rows, 2 * back))
 
 
@@ -288,8 +306,9 @@ class _Costs:
         everything = torch.arange(count)
         crop_costs = [_crop_cost(link, found[link.target]) for link in program.links[:spatial]]
         row_costs = _row_costs(setting, found, everything, spatial)
-        push = [count * push_macs(link) for link in program.links]
-        pull = [setting.coordinates * pull_macs(link) for link in program.links]
+        # Reading and writing a value costs about as much as one multiply-add for each of its numbers.
+        push = [float(count * (push_macs(link) + _link_size(link))) for link in program.links]
+        pull = [float(setting.coordinates * (pull_macs(link) + _link_size(link))) for link in program.links]
         sizes = [_size(program, i) for i in range(len(program.links) + 1)]
         return _Costs(crop_costs, row_costs, push, pull, sizes, count, setting.coordinates)
 
@@ -306,7 +325,9 @@ def _options(setting: Setting, costs: _Costs, *, meet: bool):
     narrow, total = bottlenecks(setting.program), len(setting.program.links)
     for crops_until in [i for i in narrow if i <= len(costs.crops)]:
         ends = [j for j in narrow if crops_until < j <= len(costs.rows)]
-        ends = [j for j in ends if all(active.supports(link) for link in setting.program.links[crops_until:j])]
+        ends = [
+            j for j in ends if all(active.supports(link) for link in setting.program.links[crops_until:j])
+        ]
         for rows_until in [crops_until, *ends]:
             cuts = [c for c in narrow if c >= rows_until and c < total] if meet else []
             for cut in [*cuts, total]:
@@ -324,18 +345,24 @@ def _crop_cost(link: Link, cone: Cone) -> float:
 def _row_costs(setting: Setting, found: dict[Key, Cone], everything: Tensor, spatial: int) -> list[float]:
     """The cost of each link on active rows; infinite where rows cannot go."""
     links = setting.program.links
-    first = next((i for i in range(1, spatial) if active.supports(links[i])), spatial)
-    last = next((i for i in range(first, spatial) if not active.supports(links[i])), spatial)
-    costs = [float("inf")] * first
-    if last == first:
-        return costs
-    laid = layouts(setting, found, everything, first, last)
-    for link in links[first:last]:
-        if isinstance(link.map, Weighted):
-            macs, products = active.convolution_macs(
-                link, laid[link.sources[0]], laid[link.target], found[link.target]
-            )
-            costs.append(macs + PRODUCT_OVERHEAD * products)
-        else:
-            costs.append(0.0)
+    costs = [float("inf")] * spatial
+    for first, last in _row_segments(setting.program, spatial):
+        laid = layouts(setting, found, everything, first, last)
+        for i, link in enumerate(links[first:last], first):
+            macs = products = 0
+            if isinstance(link.map, Weighted):
+                source, target = laid[link.sources[0]], laid[link.target]
+                macs, products = active.convolution_macs(link, source, target, found[link.target])
+            costs[i] = float(macs + PRODUCT_OVERHEAD * products)
     return costs
+
+
+def _row_segments(program: Program, spatial: int) -> list[tuple[int, int]]:
+    """The longest stretches, from bottleneck to bottleneck, that can be pushed row by row."""
+    narrow = [i for i in bottlenecks(program) if i <= spatial]
+    segments: list[tuple[int, int]] = []
+    for first, last in pairwise(narrow):
+        if all(active.supports(link) for link in program.links[first:last]):
+            joined = segments and segments[-1][1] == first
+            segments[-1:] = [(segments[-1][0], last)] if joined else [*segments[-1:], (first, last)]
+    return segments

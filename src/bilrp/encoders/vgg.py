@@ -62,6 +62,7 @@ def vgg16(
         regions=regions.grid(8),
         name=f"vgg16:{layer}",
         picture=images.picture,
+        layers=lambda tape, number: tape.steps[number - 1].output,  # each layer is one torch call
     )
 
 
