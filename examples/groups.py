@@ -1,7 +1,10 @@
 """Sets, contrasts and many inputs at once, on real handwritten digits: each image is decomposed once.
 
-Needs scikit-learn (pip install "bilrp[studies]") for its 8×8 digits. Takes a few seconds.
+Needs scikit-learn (pip install "bilrp[studies]") for its 8×8 digits. Takes a few seconds. With a file name
+(python examples/groups.py threes_and_eights.png) it also draws the two sets, each as its mean picture.
 """
+
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -61,3 +64,6 @@ many = bilrp.explain_many(threes[:4])
 print(many)
 show("what four threes have in common, on the first of them:", many.marginals()[0])
 print("strongest regions, one of each:", *many.top(3), sep="\n   ")
+
+if len(sys.argv) > 1:
+    print("wrote", sets.save(sys.argv[1]))
