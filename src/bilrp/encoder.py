@@ -41,7 +41,8 @@ def as_encoder(given: Any) -> Encoder:
     if not callable(given):
         raise InputError(f"an encoder is a callable tensor -> tensor, got {type(given).__name__}")
     name = getattr(given, "__qualname__", None) or type(given).__qualname__
-    return Encoder(module=given, name=name)
+    module: Any = given
+    return Encoder(module=module, name=name)
 
 
 def read_input(encoder: Encoder, item: Any) -> Tensor:

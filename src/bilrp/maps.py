@@ -71,7 +71,7 @@ class Linear:
         return batched(directional)(*tangents)
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        _, back = torch.func.vjp(self.function, *(torch.zeros_like(t) for t in self.at))
+        back = torch.func.vjp(self.function, *(torch.zeros_like(t) for t in self.at))[1]
         return batched(back)(cotangent)
 
 
@@ -93,7 +93,7 @@ class Jacobian:
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         with sdpa_kernel(SDPBackend.MATH):
-            _, back = torch.func.vjp(self.function, *self.at)
+            back = torch.func.vjp(self.function, *self.at)[1]
             return batched(back)(cotangent)
 
 

@@ -426,7 +426,7 @@ def _activation(step: Step) -> Map:
         raise RuleError(
             f"frozen is a rule for elementwise functions, norms and attention, not for {step.describe()}"
         )
-    at_zero, slope = torch.func.jvp(step.run, (torch.zeros_like(a),), (torch.ones_like(a),))
+    at_zero, slope = torch.func.jvp(step.run, (torch.zeros_like(a),), (torch.ones_like(a),))[:2]
     if bool((at_zero != 0).any()):
         raise RuleError(
             f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale: choose its rule yourself, "
