@@ -485,3 +485,18 @@ def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browse
     assert account(tab)["score"]["value"] == pytest.approx(explanation.score)
     assert account(tab)["unattributed"]["value"] == pytest.approx(explanation.unattributed, rel=1e-3)
     tab.close()
+
+
+def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_to_itself(visit):
+    left, right = (torch.nn.Linear(6, 4, bias=False) for _ in range(2))
+    within = tuple(net.weight.detach() @ net.weight.detach().T for net in (left, right))
+    explanation = made(
+        words("a", "b", "c", "d"), words("e", "f", "g", "h"), within=within, similarity="squared_distance"
+    )
+    tab = visit(explanation)
+    assert "raise the model’s distance" in tab.inner_text("#lead")
+    assert tab.inner_text("#score small") == "squared distance"
+    rows = account(tab)
+    assert rows["within_a"]["value"] == pytest.approx(float(within[0].sum()), rel=1e-5)
+    total = sum(row["value"] for name, row in rows.items() if name not in {"score", "chosen"})
+    assert total == pytest.approx(explanation.score, rel=1e-6)

@@ -329,8 +329,9 @@ function nameOf(data, side, i) {
   return `region ${i + 1} of ${letter}`;
 }
 
-const measureName = ({ similarity }) =>
-  /distance|similarity/.test(similarity) ? similarity : `${similarity} similarity`;
+const isDistance = ({ similarity }) => /distance/.test(similarity);
+const measureName = (data) =>
+  (isDistance(data) ? data.similarity : `${data.similarity} similarity`).replaceAll("_", " ");
 
 /** What is seen, and what it means. */
 function leadParts(data, safe) {
@@ -339,9 +340,10 @@ function leadParts(data, safe) {
   return [
     `Every arc joins a ${noun} of A to a ${noun} of B; point at a ${noun} and its partners light up on the other side. `,
     colour("positive", safe ? "Orange" : "Red"),
-    " pairs raise the model’s similarity score, ",
+    isDistance(data) ? " pairs raise the model’s distance, " : " pairs raise the model’s similarity score, ",
     colour("negative", safe ? "dashed blue" : "blue"),
-    " ones lower it, and together with what belongs to no pair they add up to exactly that score: ",
+    isDistance(data) ? " ones lower it and so make the two alike; " : " ones lower it; ",
+    "together with what belongs to no pair they add up to exactly that score: ",
     "this is what the model compared, not what a person would.",
   ];
 }
