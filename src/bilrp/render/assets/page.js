@@ -760,19 +760,17 @@ function paintPanel(app, side, { light, chosen, active }) {
   root.classList.toggle("source", active?.side === side);
 }
 
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const get = (name) => style.getPropertyValue(`--${name}`).trim();
-  return {
-    positive: get("positive"),
-    negative: get("negative"),
-    paper: get("paper"),
-    ink: get("ink"),
-    soft: get("soft"),
-    rule: get("rule"),
-    veil: get("veil"),
-    safe: document.documentElement.dataset.palette === "safe",
-  };
+/** The present colours; kept until theme or palette change, for reading a style makes the browser lay out the page. */
+function colours(app) {
+  const { theme, palette } = document.documentElement.dataset;
+  const key = `${theme} ${palette} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+  if (app.ink?.key !== key) {
+    const style = getComputedStyle(document.documentElement);
+    const names = ["positive", "negative", "paper", "ink", "rule", "veil"];
+    const found = names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
+    app.ink = { key, safe: palette === "safe", ...Object.fromEntries(found) };
+  }
+  return app.ink;
 }
 
 const arcPoints = (app, { from, to }) =>
@@ -780,7 +778,7 @@ const arcPoints = (app, { from, to }) =>
 
 function paintArcs(app, arcs) {
   const pen = app.canvas.getContext("2d");
-  const { positive, negative, safe } = colours();
+  const { positive, negative, safe } = colours(app);
   pen.setTransform(app.density, 0, 0, app.density, 0, 0);
   pen.clearRect(0, 0, ...app.size);
   pen.lineWidth = 1.3;
@@ -1188,7 +1186,7 @@ function figureNotes(app) {
 /** The present view as an SVG file: pictures inside, colours resolved, the account underneath. */
 function figure(app) {
   const scene = sceneOf(app);
-  const ink = colours();
+  const ink = colours(app);
   const [width, height] = app.size;
   const notes = figureNotes(app);
   const text = (x, y, words, more) =>
