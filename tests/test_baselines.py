@@ -157,6 +157,25 @@ def test_integrated_hessians_push_equals_pull() -> None:
     assert torch.allclose(pulled.coarsen(HALVES).relevance, pushed.relevance, atol=TOLERANCE, rtol=0)
 
 
+def test_integrated_hessians_on_images_with_a_baseline() -> None:
+    """The way x − x° is pushed through maps frozen elsewhere on the path, also where the plan pushes crops and rows."""
+    torch.manual_seed(2)
+    convolutions = [nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU()]
+    model = nn.Sequential(*convolutions, nn.AvgPool2d(2), nn.Flatten()).double().requires_grad_(False)
+    x, start = torch.rand(1, 1, 12, 12).double(), torch.full((1, 1, 12, 12), 0.4).double()
+    spec = regions.grid(4)
+    found = baselines.integrated_hessians(model, x, x, regions=spec, baseline=0.4, steps=3)
+    nodes, weights = np.polynomial.legendre.leggauss(3)
+    gradient = sum(
+        float(w) / 2 * torch.func.jacrev(model)(start + float(n + 1) / 2 * (x - start))
+        for n, w in zip(nodes, weights, strict=True)
+    )
+    integrated = (gradient * (x - start)).reshape(-1, 1, 1, 12, 12)  # type: ignore[operator]
+    expected = spec(x).pool(integrated).T
+    assert torch.allclose(found.a.parts, expected, atol=TOLERANCE, rtol=0)
+    assert torch.allclose(found.relevance, expected @ expected.T, atol=TOLERANCE, rtol=0)
+
+
 def test_the_joint_path_gives_a_quarter() -> None:
     """Janizek et al.'s ∫∫ αβ x x' H(αβx, αβx') for a positively homogeneous encoder: R/4 for each ordered pair."""
     model, a, b = mlp(bias=False), torch.randn(1, 6).double(), torch.randn(1, 6).double()
