@@ -158,11 +158,11 @@ def test_integrated_hessians_push_equals_pull() -> None:
 
 
 def test_integrated_hessians_on_images_with_a_baseline() -> None:
-    """The way x − x° is pushed through maps frozen elsewhere on the path, also where the plan pushes crops and rows."""
+    """The way x − x° is pushed through maps frozen elsewhere on the path."""
     torch.manual_seed(2)
     convolutions = [nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU()]
     model = nn.Sequential(*convolutions, nn.AvgPool2d(2), nn.Flatten()).double().requires_grad_(False)
-    x, start = torch.rand(1, 1, 12, 12).double(), torch.full((1, 1, 12, 12), 0.4).double()
+    x, start = torch.rand(1, 1, 12, 12).double(), torch.full((1, 1, 12, 12), 0.4, dtype=torch.float64)
     spec = regions.grid(4)
     found = baselines.integrated_hessians(model, x, x, regions=spec, baseline=0.4, steps=3)
     nodes, weights = np.polynomial.legendre.leggauss(3)
