@@ -266,6 +266,51 @@ def invariance(
     show_summary(report, out)
 
 
+@study.command()
+def toy(
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("out/toy"),
+    seeds: Annotated[int, typer.Option(help="Networks to train and explain.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="The first seed; same seed, same numbers.", min=0)] = 0,
+    pairs: Annotated[int, typer.Option(help="Test pairs for each network.", min=2)] = 1000,
+    iterations: Annotated[int, typer.Option(help="Training iterations.", min=100)] = 10_000,
+) -> None:
+    """Explanations against a known truth: digits that match (section 4 of the paper)."""
+    from bilrp.studies import toy as work
+
+    report = work.toy(
+        seeds=seeds, seed=seed, pairs=pairs, iterations=iterations, progress=sys.stderr.isatty()
+    )
+    report.write(out)
+    show_summary(report, out)
+
+
+@study.command()
+def faithfulness(
+    data: Annotated[Path, typer.Option(help="A folder of photographs.")],
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("out/faithfulness"),
+    pairs: Annotated[int, typer.Option(help="Pairs of similar photographs.", min=1)] = 40,
+    layers: Annotated[str, typer.Option(help="Layers of VGG-16, from 1.")] = "17,31",
+    size: Annotated[int, typer.Option(help="Pictures are scaled to SIZE × SIZE pixels.", min=32)] = 96,
+    regions: Annotated[int, typer.Option(help="Side of a region in pixels.", min=1)] = 8,
+    project: Annotated[
+        int | None, typer.Option(help="Random projection to this many coordinates; without it, exact.", min=1)
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of deletion and insertion.", min=2)] = 8,
+    seed: Annotated[int, typer.Option(help="Same seed, same numbers.", min=0)] = 0,
+    weights: Weights = None,
+) -> None:
+    """Are explanations of photographs true to VGG-16? Five methods under the whole evaluation suite."""
+    from bilrp.studies import faithfulness as work
+    from bilrp.studies.transfer import parse_layers
+
+    settings = work.Settings(
+        layers=parse_layers(layers), pairs=pairs, size=size, regions=regions, project=project, steps=steps,
+        seed=seed,
+    )  # fmt: skip
+    report = work.run(data, out, settings=settings, weights=weights, progress=sys.stderr.isatty())
+    show_summary(report, out)
+
+
 def show_summary(report: Report, out: Path) -> None:
     """What a study ends with on the screen: its answer, what was skipped, where to read on."""
     print(report.summary)
@@ -275,6 +320,8 @@ def show_summary(report: Report, out: Path) -> None:
     if len(skipped) > 10:
         print(f"… and {len(skipped) - 10} more skipped, all listed in the report", file=sys.stderr)
     print(out / "report.html")
+
+
 def tables(
     data: Annotated[str, typer.Option(metavar="DIR", help="images/NAME.jpg and data/NAME.csv.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="Where the report and the weights go.")],

@@ -301,18 +301,30 @@ def _followed(
     embeddings = []
     for item, side, place in ((a, found.a, order[0]), (b, found.b, order[1])):
         x = read_input(encoder, item)
-        changed = _changed(side.regions, place, counts)
         empty = baseline(x) if callable(baseline) else torch.full_like(x, baseline)
-        start, end = (empty, x) if insert else (x, empty)
-        embeddings.append(_encoded(encoder, torch.where(changed, end, start)))
+        embeddings.append(_encoded(encoder, replaced(x, empty, side.regions, place, counts, insert=insert)))
     scores = torch.tensor([wanted.score(p, q) for p, q in zip(*embeddings, strict=True)])
     return Curve(counts / total, scores, whole=float(scores[-1 if insert else 0]))
 
 
-def _changed(regions: Regions, place: Tensor, counts: Tensor) -> Tensor:
-    """[steps, *input] True where a feature's region is among the first `count` to change; loose features never."""
+def replaced(
+    x: Tensor, empty: Tensor, regions: Regions, place: Tensor, counts: Tensor, *, insert: bool = False
+) -> Tensor:
+    """[steps, *input]: x with the regions whose place is below each count emptied (`insert`: filled, all others empty).
+
+    Features in no region never change.
+
+    >>> from bilrp.regions import features
+    >>> x = torch.tensor([[1.0, 2.0]])
+    >>> replaced(x, 0 * x, features()(x), torch.tensor([1, 0]), torch.tensor([0, 1, 2]))
+    tensor([[1., 2.],
+            [1., 0.],
+            [0., 0.]])
+    """
     last = torch.cat([place.new_full((1,), torch.iinfo(place.dtype).max), place])
-    return last[regions.labels + 1] < counts.to(place.device).reshape(-1, *[1] * regions.labels.dim())
+    start, end = (empty, x) if insert else (x, empty)
+    changed = last[regions.labels + 1] < counts.to(place.device).reshape(-1, *[1] * regions.labels.dim())
+    return torch.where(changed, end, start)
 
 
 def _encoded(encoder: Encoder, batch: Tensor, chunk: int = 32) -> list[Tensor]:

@@ -1,0 +1,205 @@
+"""The report of the faithfulness study: one table, one figure, and where BiLRP does not win."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bilrp.studies.faithfulness import MEASURES, METHODS, WARPS, Measure, Settings, summary
+from bilrp.studies.folders import Found
+from bilrp.studies.report import Picture, Report, Section, Table, Text
+
+COLORS = {
+    "bilrp": "#b2182b",
+    "hessian_product": "#2166ac",
+    "uniform": "#e08214",
+    "saliency": "#5aae61",
+    "random": "#878787",
+}
+
+
+def titles(settings: Settings) -> dict[str, str]:
+    """What the methods are called."""
+    return {
+        "bilrp": "BiLRP, paper rules",
+        "hessian_product": "Hessian×Product",
+        "uniform": f"BiLRP, γ = {settings.gamma:g}",
+        "saliency": "saliency",
+        "random": "random",
+    }
+
+
+def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -> Report:
+    """The report, from the numbers of every pair."""
+    results = summary(rows, settings)
+    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in found.skipped]
+    sections = [
+        Section(
+            "The suite",
+            [
+                Picture(
+                    "faithfulness.png",
+                    figure(results, settings),
+                    f"Means and 95 % intervals over {len(rows)} pairs; filled: the higher layer, hollow: the lower. "
+                    "Arrows say which way is better. Dotted: chance.",
+                ),
+                _table(results, settings),
+            ],
+        ),
+        Section("Where BiLRP does not win", [Text(line) for line in misses(results, settings)]),
+        Section("By kind of warp", [_warps(results, settings)]),
+        Section("How it was made", [Text(line) for line in _protocol(results, settings, found)]),
+    ]
+    return Report("Are the explanations true to the model?", verdict(results, settings), sections, results)
+
+
+def verdict(results: Mapping[str, Any], settings: Settings) -> str:
+    """One paragraph: how often BiLRP wins, and against whom it loses."""
+    counts = {"wins": 0, "loses": 0, "no clear difference": 0}
+    lost: dict[str, int] = {}
+    for _, _, method, found in _comparisons(results):
+        counts[found["verdict"]] += 1
+        if found["verdict"] == "loses":
+            lost[method] = lost.get(method, 0) + 1
+    names = titles(settings)
+    losses = ", ".join(f"{names[m]} ({n})" for m, n in sorted(lost.items(), key=lambda e: -e[1]))
+    layers = " and ".join(map(str, settings.layers))
+    return (
+        f"Over {results['pairs']} pairs of photographs, VGG-16 layers {layers}: BiLRP with the paper's rules is better "
+        f"than another method in {counts['wins']} comparisons of measure, layer and method, worse in {counts['loses']}"
+        f"{f' (against {losses})' if losses else ''}, and not clearly different in {counts['no clear difference']}."
+        f"{_few(results)}"
+    )
+
+
+def misses(results: Mapping[str, Any], settings: Settings) -> list[str]:
+    """A line for each comparison that BiLRP does not win."""
+    names = titles(settings)
+    found = [
+        f"Layer {layer}, {measure.title}: {'loses to' if c['verdict'] == 'loses' else 'no clear difference to'} "
+        f"{names[method]} ({c['mean']:+.3f}, 95 % from {c['low']:+.3f} to {c['high']:+.3f}; "
+        f"{'more' if measure.better > 0 else 'less'} is better)."
+        for layer, measure, method, c in _comparisons(results)
+        if c["verdict"] != "wins"
+    ]
+    return found or ["Nowhere: it wins every comparison."]
+
+
+def _comparisons(results: Mapping[str, Any]):
+    by_key = {m.key: m for m in MEASURES}
+    for layer, measures in results["bilrp_against"].items():
+        for key, methods in measures.items():
+            for method, found in methods.items():
+                if found is not None:
+                    yield layer, by_key[key], method, found
+
+
+def _table(results: Mapping[str, Any], settings: Settings) -> Table:
+    names = titles(settings)
+    rows = []
+    for layer in settings.layers:
+        for measure in MEASURES:
+            cells = [results["table"][str(layer)][method][measure.key] for method in METHODS]
+            rows.append((_label(measure), layer, *(_cell(cell) for cell in cells)))
+    caption = (
+        f"Mean and 95 % bootstrap interval over {results['pairs']} pairs. ↑ more is better, ↓ less is better. Chance "
+        f"for the positive share is {results['chance']['warp']:.3f} (warp) and {results['chance']['planted']:.4f} "
+        "(planted); 0 for the signed shares."
+    )
+    return Table(["measure", "layer", *(names[m] for m in METHODS)], rows, caption)
+
+
+def _warps(results: Mapping[str, Any], settings: Settings) -> Table:
+    names = titles(settings)
+    rows = [
+        (kind, layer, *(_two(results["warps"][kind][str(layer)][method]) for method in METHODS))
+        for kind, _ in WARPS
+        if kind in results["warps"]
+        for layer in settings.layers
+    ]
+    header = ["warp", "layer", *(names[m] for m in METHODS)]
+    return Table(header, rows, "Positive / signed share on true matches, mean over pairs.")
+
+
+def _two(cell: Mapping[str, float]) -> str:
+    return f"{cell['warp_positive']:.3f} / {cell['warp_signed']:+.3f}"
+
+
+def _label(measure: Measure) -> str:
+    return f"{measure.title} {'↑' if measure.better > 0 else '↓' if measure.better < 0 else ''}".strip()
+
+
+def _cell(cell: Mapping[str, float] | None) -> str | None:
+    return None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f} … {cell['high']:.3f})"
+
+
+def _few(results: Mapping[str, Any]) -> str:
+    return (
+        "" if results["pairs"] >= 40 else f" Only {results['pairs']} pairs: too few to rest a conclusion on."
+    )
+
+
+def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> list[str]:
+    exact = "exactly" if settings.project is None else f"through a random projection to {settings.project}"
+    return [
+        f"{len(found.items)} photographs at {settings.size}×{settings.size} pixels, regions of "
+        f"{settings.regions}×{settings.regions}, decomposed {exact}. Pairs are neighbours in a chain of similar "
+        "pictures (cosine at the highest layer), so that two pairs in a row share a picture; the intervals resample "
+        "pairs and do not know that.",
+        f"Deletion and insertion: {settings.steps} steps, both pictures at once, towards a blur; area in units of the "
+        "similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
+        "of what is left falls (or rises) fastest.",
+        "Known warps, in turn: shift by an eighth, flip, rotation by 20°, crop to 80 %; a match counts within one "
+        "region. Planted: a patch of a quarter of the width, cut from one picture, pasted elsewhere in the other.",
+        "Random weights: every layer drawn anew with its own mean and spread; the absolute rank correlation of the two "
+        f"explanations. Noise: normal, {settings.noise:g} × the spread of the picture, on both. Saliency looks at "
+        "pixels only: it cannot notice random weights, and noise hardly moves it.",
+        *found.notes,
+    ]
+
+
+def figure(results: Mapping[str, Any], settings: Settings) -> Any:
+    """A panel for each measure, a row for each method, a mark with its interval for each layer."""
+    from matplotlib.figure import Figure
+
+    names = titles(settings)
+    made = Figure(figsize=(13, 5.2), dpi=150, layout="constrained")
+    axes = made.subplots(2, 5, sharey=True)
+    for panel, measure in zip(axes.T.flat, MEASURES, strict=True):
+        for row, method in enumerate(METHODS):
+            _marks(panel, results, settings, measure, method, len(METHODS) - row)
+        key = measure.key.split("_")[0]
+        if measure.key.endswith("positive"):
+            panel.axvline(results["chance"][key], color="#555555", linestyle=":", linewidth=1)
+        if measure.key.endswith("signed"):
+            panel.axvline(0, color="#555555", linestyle=":", linewidth=1)
+        panel.set_title(_label(measure), fontsize=8.5)
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.grid(axis="x", color="#e6e6e6", linewidth=0.7)
+        panel.set_axisbelow(True)
+        panel.set_ylim(0.4, len(METHODS) + 0.6)
+    axes[0, 0].set_yticks(range(len(METHODS), 0, -1), [names[m] for m in METHODS], fontsize=9)
+    return made
+
+
+def _marks(
+    panel: Any, results: Mapping[str, Any], settings: Settings, measure: Measure, method: str, height: float
+) -> None:
+    last = max(settings.layers)
+    spread = dict(zip(sorted(settings.layers), _offsets(len(settings.layers)), strict=True))
+    for layer in settings.layers:
+        cell = results["table"][str(layer)][method][measure.key]
+        if cell is None:
+            continue
+        y, color = height + spread[layer], COLORS[method]
+        panel.plot([cell["low"], cell["high"]], [y, y], color=color, linewidth=2, solid_capstyle="round")
+        face = color if layer == last else "white"
+        panel.plot(
+            [cell["mean"]], [y], "o", color=color, markerfacecolor=face, markersize=5.5, markeredgewidth=1.5
+        )
+
+
+def _offsets(count: int) -> list[float]:
+    """Heights of the layers within a method's row, the lower layer above."""
+    return [0.0] if count == 1 else [0.17 - 0.34 * k / (count - 1) for k in range(count)]
