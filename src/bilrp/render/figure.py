@@ -92,16 +92,17 @@ def panels(
     count = len(explanations)
     shapes = [(e.a.picture.shape, e.b.picture.shape) for e in explanations]
     tall = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
-    margin, head = 0.15, 0.38
-    wide = (width - margin * (count + 1)) / count
+    margin, head, between = 0.15, 0.38, 0.5
+    wide = (width - 2 * margin - between * (count - 1)) / count
     height = head + 1.065 * tall * wide + margin
     drawn = _blank((width, height))
+    drawn.set_dpi(150)  # what it is saved with, where nothing else is said
     for place, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
-        x = (margin + place * (wide + margin)) / width
+        x = (margin + place * (wide + between)) / width
         axes = drawn.add_axes((x, margin / height, wide / width, 1 - (head + margin) / height))
         made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
         a, b = explanation.a, explanation.b
-        arcs(axes, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen)
+        arcs(axes, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen, line=1.1)
         words = f"{title}:  {explanation.similarity} {amount(explanation.score)}"
         drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=INK)
     return drawn
@@ -136,6 +137,7 @@ def arcs(
     chosen: Palette,
     *,
     gap: float = 0.30,
+    line: float = 1.5,
 ) -> None:
     """Two images side by side in one axes, and every link as an arc between the middles of its regions."""
     from matplotlib.collections import PathCollection
@@ -159,13 +161,13 @@ def arcs(
         paths,
         edgecolors=colours,
         facecolors="none",
-        linewidths=1.5,
+        linewidths=line,
         linestyles=dashes or "solid",
         capstyle="round",
     )
     axes.add_collection(lines)
     for points in (start, stop):
-        axes.scatter(*points.T, s=9, c=colours, linewidths=0, zorder=3)
+        axes.scatter(*points.T, s=4 * line**2, c=colours, linewidths=0, zorder=3)
     axes.set(xlim=(-0.5, shift + right.shape[1] + 0.5), ylim=(tall + 0.5, -0.06 * tall), aspect="equal")
     axes.set_axis_off()
 
