@@ -24,6 +24,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name
 # Their examples name files or pretrained weights that a reader would have: shown, not run.
 SHOWN = {
     "bilrp.cache",
+    "bilrp.encoders.bigram",
     "bilrp.encoders.images",
     "bilrp.encoders.vgg",
     "bilrp.encoders.weights",
