@@ -15,7 +15,9 @@ from torch import nn
 from bilrp.encoder import Encoder, as_encoder
 from bilrp.errors import BilrpError, InputError
 
-HELP = "vgg16:LAYER, bigram, bigram:WEIGHTS, or package.module:function that returns an encoder or an nn.Module"
+HELP = (
+    "vgg16:LAYER, bigram, bigram:WEIGHTS, or package.module:function that returns an encoder or an nn.Module"
+)
 
 
 def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress: bool = False) -> Encoder:
