@@ -165,12 +165,20 @@ def _needed(link: Link, target: Tensor, value: Tensor) -> Tensor:
     return target
 
 
-def covered(cone: Cone, index: Tensor) -> Tensor:
-    """Positions (H, W, 1) that any region of the chunk can reach."""
-    hit = torch.zeros(*cone.size, 1, dtype=torch.bool)
-    for (top, left), (bottom, right) in zip(cone.low[index].tolist(), cone.high[index].tolist(), strict=True):
-        hit[top:bottom, left:right] = True
-    return hit
+def covered(cone: Cone) -> Tensor:
+    """Positions (H, W, 1) that any region of the cone can reach: rectangles added up by their corners."""
+    height, width = cone.size
+    corners = torch.zeros(height + 1, width + 1, dtype=torch.int32)
+    for rows, columns, sign in (
+        (cone.low, cone.low, 1),
+        (cone.low, cone.high, -1),
+        (cone.high, cone.low, -1),
+        (cone.high, cone.high, 1),
+    ):
+        corners.index_put_(
+            (rows[:, 0], columns[:, 1]), torch.tensor(sign, dtype=torch.int32), accumulate=True
+        )
+    return corners.cumsum(0).cumsum(1)[:height, :width, None] > 0
 
 
 # ---------------------------------------------------------------- rows
@@ -238,11 +246,13 @@ class Tile:
 def tiles(cone: Cone) -> list[Tile]:
     """Blocks of TILE × TILE positions that at least one region reaches."""
     height, width = cone.size
+    tops, lefts = torch.arange(0, height, TILE)[:, None], torch.arange(0, width, TILE)[:, None]
+    down = (cone.low[:, 0] < tops + TILE) & (cone.high[:, 0] > tops)  # (tiles down, regions)
+    across = (cone.low[:, 1] < lefts + TILE) & (cone.high[:, 1] > lefts)
     found = []
-    for top in range(0, height, TILE):
-        for left in range(0, width, TILE):
-            start, stop = torch.tensor([top, left]), torch.tensor([top + TILE, left + TILE])
-            columns = ((cone.low < stop) & (cone.high > start)).all(1).nonzero()[:, 0]
+    for i, top in enumerate(range(0, height, TILE)):
+        for j, left in enumerate(range(0, width, TILE)):
+            columns = (down[i] & across[j]).nonzero()[:, 0]
             if len(columns):
                 found.append(Tile(top, left, min(height, top + TILE), min(width, left + TILE), columns))
     return found
@@ -254,13 +264,11 @@ def convolution_macs(link: Link, layout: Layout, target: Layout, cone: Cone) -> 
     assert reach is not None
     outputs = target.active.sum(2)
     inputs = _field_sums(layout.active.sum(2, keepdim=True), link, reach, outputs.shape)
-    macs = products = 0
-    for tile in tiles(cone):
-        block = (slice(tile.top, tile.bottom), slice(tile.left, tile.right))
-        work = outputs[block] * inputs[block]
-        macs += int(work.sum()) * len(tile.columns)
-        products += int((work > 0).sum())
-    return macs, products
+    work = outputs * inputs
+    grown = F.pad(work, (0, -work.shape[1] % TILE, 0, -work.shape[0] % TILE))
+    blocks = grown.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE)).sum((1, 3))  # work of each tile
+    macs = sum(int(blocks[t.top // TILE, t.left // TILE]) * len(t.columns) for t in tiles(cone))
+    return macs, int((work > 0).sum())
 
 
 def _field_sums(count: Tensor, link: Link, reach: Reach, shape: Sequence[int]) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bilrp import active, cones, crops
 from bilrp.active import Layout
-from bilrp.cones import Cone
 from bilrp.crops import Window
 from bilrp.plan import Plan, Setting, layouts, window_batches
 from bilrp.progress import Progress
@@ -69,11 +68,10 @@ def _push_chunk(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
         for key, value in push(head, masks, outputs).items():
             outputs[key][index] = value.flatten(1)
         return
-    found = cones.cones(program, setting.partition, rows_until)
-    value = _crop_stage(setting, plan, found, index, outputs)
+    value = _crop_stage(setting, plan, index, outputs)
     if rows_until > crops_until:
         assert isinstance(value, _Rows)
-        value = _rows_stage(setting, found, index, value, crops_until, rows_until, outputs)
+        value = _rows_stage(setting, index, value, crops_until, rows_until, outputs)
     if cut > rows_until:
         key = program.links[rows_until - 1].target
         shape = program.links[rows_until - 1].step.result.shape
@@ -108,21 +106,19 @@ class _Rows:
         return out.reshape(count, *shape)
 
 
-def _crop_stage(
-    setting: Setting, plan: Plan, found: dict[Key, Cone], index: Tensor, outputs: dict[Key, Tensor]
-) -> _Windows | _Rows:
+def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> _Windows | _Rows:
     """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
     program, until = setting.program, plan.stage("crops").last
     links, end = program.links[:until], program.links[until - 1].target
     rows, kept = None, _Windows()
     if plan.stage("rows").last > until:
-        layout = layouts(setting, found, index, until, plan.stage("rows").last)[end]
+        layout = layouts(setting, index, until, plan.stage("rows").last)[end]
         rows = _Rows(program.x.new_zeros(layout.rows, len(index)), layout)
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
-    for batch in window_batches(found, end, index, plan.batch):
+    for batch in window_batches(setting, end, index, plan.batch):
         for key, window in crops.push_windows(
-            program, setting.partition, found, batch, links, {end, *outputs}
+            program, setting.partition, setting.cones, batch, links, {end, *outputs}
         ):
             if key in outputs:
                 shape = next(link.step.result.shape for link in links if link.target == key)
@@ -145,7 +141,6 @@ def _scatter_window(window: Window, into: Tensor, out: Tensor, shape: torch.Size
 
 def _rows_stage(
     setting: Setting,
-    found: dict[Key, Cone],
     index: Tensor,
     start: _Rows,
     first: int,
@@ -154,14 +149,14 @@ def _rows_stage(
 ) -> _Rows:
     """Push active rows; drop each value after its last use."""
     links = setting.program.links[first:last]
-    laid = layouts(setting, found, index, first, last)
+    laid = layouts(setting, index, first, last)
     alive = {setting.program.links[first - 1].target: start.matrix}
     final = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
         sources = [laid[s] for s in link.sources]
         target = laid[link.target]
         matrix = active.push_rows(
-            link, [alive[s] for s in link.sources], sources, target, found[link.target].at(index)
+            link, [alive[s] for s in link.sources], sources, target, setting.cones[link.target].at(index)
         )
         alive[link.target] = matrix
         for source in set(link.sources):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -30,6 +31,7 @@ from bilrp.tape import STRUCTURAL
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
 PRODUCT_OVERHEAD = 2_000_000  # … one small product of the rows stage is set up
 BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
+CHUNK = 256  # regions of the rows stage: more share each gathered weight, fewer keep their cones together
 CROP_SLOWDOWN = 1.6  # small convolutions against large ones
 
 
@@ -86,6 +88,21 @@ class Setting:
     taps: frozenset[Key] = frozenset()
     budget: int = BUDGET
 
+    @cached_property
+    def spatial(self) -> int:
+        """How many links from the start on are spatial."""
+        return cones.spatial_prefix(self.program.links) if cones.is_image(self.program.x) else 0
+
+    @cached_property
+    def cones(self) -> dict[Key, Cone]:
+        """Every region's cone in every spatial value."""
+        return cones.cones(self.program, self.partition, self.spatial) if self.spatial else {}
+
+    @cached_property
+    def possible(self) -> dict[Key, Tensor]:
+        """What can be non-zero in every spatial value."""
+        return active.possible(self.program.links[: self.spatial], {})
+
 
 def make(setting: Setting, mode: str = "auto") -> Plan:
     """The cheapest plan of the mode: 'auto', 'push' (no stage pulls) or 'pull' (nothing is pushed)."""
@@ -105,24 +122,19 @@ def fixed(setting: Setting, *, crops_until: int, rows_until: int, cut: int) -> P
     rows_until = max(crops_until, rows_until)
     if not 0 <= crops_until <= rows_until <= max(cut, rows_until) <= total:
         raise InputError(f"stages must follow each other: crops {crops_until}, rows {rows_until}, cut {cut}")
-    found = cones.cones(program, setting.partition, rows_until) if rows_until else {}
-    chunk, batch, pulled = _sizes(setting, found, crops_until, rows_until, cut)
+    chunk, batch, pulled = _sizes(setting, crops_until, rows_until, cut)
     chunks = cones.compact_chunks(setting.partition, chunk) if rows_until else []
+    row_macs, rows = _rows_work(setting, chunks, crops_until, rows_until)
     dense = [push_macs(link) for link in program.links[rows_until:cut]]
     back = [pull_macs(link) for link in program.links[cut:]]
     meeting = setting.partition.count * _size(program, cut) * setting.coordinates if 0 < cut < total else 0
     stages = (
-        Stage("crops", 0, crops_until, _crop_macs(program, found, chunks, batch, crops_until)),
-        Stage(
-            "rows",
-            crops_until,
-            rows_until,
-            sum(rows_work(setting, found, chunks, crops_until, rows_until)[:1]),
-        ),
+        Stage("crops", 0, crops_until, _crop_macs(setting, chunks, batch, crops_until)),
+        Stage("rows", crops_until, rows_until, row_macs),
         Stage("push", rows_until, max(cut, rows_until), setting.partition.count * sum(dense)),
         Stage("pull", cut, total, setting.coordinates * sum(back) + meeting),
     )
-    peak = _peak(setting, found, chunk, batch, pulled, crops_until, rows_until, cut)
+    peak = _peak(setting, (chunk, batch, pulled), rows, crops_until, rows_until, cut)
     return Plan(stages, setting.partition.count, setting.coordinates, chunk, batch, pulled, peak)
 
 
@@ -178,53 +190,49 @@ def _measured(link: Link, *, back: bool) -> int:
     return counter.get_total_flops() // 2
 
 
-def window_batches(found: dict[Key, Cone], key: Key, index: Tensor, batch: int) -> list[Tensor]:
+def window_batches(setting: Setting, key: Key, index: Tensor, batch: int) -> list[Tensor]:
     """Batches of windows of about one size."""
-    return [part for group in crops.size_classes(found, key, index) for part in group.split(batch)]
+    return [part for group in crops.size_classes(setting.cones, key, index) for part in group.split(batch)]
 
 
-def _crop_macs(
-    program: Program, found: dict[Key, Cone], chunks: Sequence[Tensor], batch: int, until: int
-) -> int:
-    total = 0
+def _crop_macs(setting: Setting, chunks: Sequence[Tensor], batch: int, until: int) -> int:
+    links, total = setting.program.links[:until], 0
     for chunk in chunks if until else []:
-        for index in window_batches(found, program.links[until - 1].target, chunk, batch):
-            for link in program.links[:until]:
+        for index in window_batches(setting, links[-1].target, chunk, batch):
+            for link in links:
                 if isinstance(link.map, Weighted):
-                    height, width = found[link.target].at(index).extent()
+                    height, width = setting.cones[link.target].at(index).extent()
                     weights = link.map.terms[0].weight.numel()
                     total += len(link.map.terms) * len(index) * height * width * weights
     return total
 
 
-def layouts(
-    setting: Setting, found: dict[Key, Cone], chunk: Tensor, first: int, last: int
-) -> dict[Key, active.Layout]:
+def layouts(setting: Setting, chunk: Tensor, first: int, last: int) -> dict[Key, active.Layout]:
     """Which features get a row, for each value of the rows stage and this chunk of regions."""
     links = setting.program.links
-    wanted = {links[last - 1].target} | setting.taps
-    possible = active.possible(links[:last], {})
-    need = active.needed(links[first:last], wanted)
+    need = active.needed(links[first:last], {links[last - 1].target} | setting.taps)
     keys = [links[first - 1].target, *(link.target for link in links[first:last])]
-    return {key: active.Layout(possible[key] & need[key] & active.covered(found[key], chunk)) for key in keys}
+    return {
+        key: active.Layout(setting.possible[key] & need[key] & active.covered(setting.cones[key].at(chunk)))
+        for key in keys
+    }
 
 
-def rows_work(
-    setting: Setting, found: dict[Key, Cone], chunks: Sequence[Tensor], first: int, last: int
-) -> tuple[int, int, int]:
-    """Multiply-adds and products of the rows stage, and the most rows alive at once for a chunk."""
-    macs = products = most = 0
+def _rows_work(setting: Setting, chunks: Sequence[Tensor], first: int, last: int) -> tuple[int, int]:
+    """Multiply-adds of the rows stage, and the most rows alive at once for a chunk."""
+    macs = most = 0
     for chunk in chunks if last > first else []:
-        laid = layouts(setting, found, chunk, first, last)
+        laid = layouts(setting, chunk, first, last)
         for link in setting.program.links[first:last]:
-            sources = [laid[s] for s in link.sources]
-            most = max(most, laid[link.target].rows + sum(s.rows for s in sources))
+            most = max(most, _rows_alive(link, laid))
             if isinstance(link.map, Weighted):
-                more = active.convolution_macs(
-                    link, sources[0], laid[link.target], found[link.target].at(chunk)
-                )
-                macs, products = macs + more[0], products + more[1]
-    return macs, products, most
+                cone = setting.cones[link.target].at(chunk)
+                macs += active.convolution_macs(link, laid[link.sources[0]], laid[link.target], cone)[0]
+    return macs, most
+
+
+def _rows_alive(link: Link, laid: dict[Key, active.Layout]) -> int:
+    return laid[link.target].rows + sum(laid[s].rows for s in link.sources)
 
 
 def _size(program: Program, i: int) -> int:
@@ -232,19 +240,17 @@ def _size(program: Program, i: int) -> int:
     return program.links[i - 1].step.result.numel() if i else program.x.numel()
 
 
-def _sizes(
-    setting: Setting, found: dict[Key, Cone], crops_until: int, rows_until: int, cut: int
-) -> tuple[int, int, int]:
+def _sizes(setting: Setting, crops_until: int, rows_until: int, cut: int) -> tuple[int, int, int]:
     """How many regions, windows and coordinates fit the budget at once."""
     program, count, item = setting.program, setting.partition.count, setting.program.x.element_size()
     dense = max((_link_size(link) for link in program.links[rows_until:cut]), default=1)
     chunk = max(1, min(count, setting.budget // (2 * item * dense)))
     if rows_until > crops_until:
-        everything = [torch.arange(count)]
-        most = rows_work(setting, found, everything, crops_until, rows_until)[2]
         # A chunk's own cones cover only a part of the rows; assuming all of them keeps this on the safe side.
-        chunk = max(1, min(chunk, 256, setting.budget // max(1, item * most)))
-    window = max((_window_size(found[link.target], link) for link in program.links[:crops_until]), default=1)
+        laid = layouts(setting, torch.arange(count), crops_until, rows_until)
+        most = max(_rows_alive(link, laid) for link in program.links[crops_until:rows_until])
+        chunk = max(1, min(chunk, CHUNK, setting.budget // max(1, item * most)))
+    window = _widest_window(setting, crops_until)
     batch = max(1, min(chunk, setting.budget // (8 * item * window)))
     back = max((_link_size(link) for link in program.links[cut:]), default=1)
     pulled = max(1, min(setting.coordinates, setting.budget // (3 * item * back)))
@@ -255,28 +261,29 @@ def _link_size(link: Link) -> int:
     return sum(v.numel() for v in link.step.values) + link.step.result.numel()
 
 
-def _window_size(cone: Cone, link: Link) -> int:
-    height, width = cone.extent()
-    return 3 * height * width * link.step.result.shape[1]
+def _widest_window(setting: Setting, until: int) -> int:
+    """Numbers in the largest window of the crops stage: its input, its output and a factor."""
+    return max((3 * _area(setting, link) for link in setting.program.links[:until]), default=1)
 
 
-def _peak(setting, found, chunk, batch, pulled, crops_until, rows_until, cut) -> int:
+def _area(setting: Setting, link: Link) -> int:
+    height, width = setting.cones[link.target].extent()
+    return height * width * link.step.result.shape[1]
+
+
+def _peak(
+    setting: Setting, sizes: tuple[int, int, int], rows: int, crops_until: int, rows_until: int, cut: int
+) -> int:
     """Bytes of tangents and parts alive at the worst moment, roughly."""
-    program, item = setting.program, setting.program.x.element_size()
+    program, (chunk, batch, pulled) = setting.program, sizes
     dense = chunk * max((_link_size(link) for link in program.links[rows_until:cut]), default=0)
-    windows = batch * max(
-        (_window_size(found[link.target], link) for link in program.links[:crops_until]), default=0
-    )
-    rows = 0
-    if rows_until > crops_until:
-        chunks = cones.compact_chunks(setting.partition, chunk)
-        rows = chunk * rows_work(setting, found, chunks, crops_until, rows_until)[2]
+    windows = batch * _widest_window(setting, crops_until)
     back = pulled * max((_link_size(link) for link in program.links[cut:]), default=0)
     met = setting.partition.count * _size(program, cut) if 0 < cut < len(program.links) else 0
     parts = setting.partition.count * (
         setting.coordinates + sum(_tap_size(program, key) for key in setting.taps)
     )
-    return item * (parts + met + max(2 * dense, windows, rows, 2 * back))
+    return program.x.element_size() * (parts + met + max(2 * dense, windows, chunk * rows, 2 * back))
 
 
 def _tap_size(program: Program, key: Key) -> int:
@@ -301,11 +308,10 @@ class _Costs:
     @staticmethod
     def of(setting: Setting) -> _Costs:
         program, count = setting.program, setting.partition.count
-        spatial = cones.spatial_prefix(program.links) if cones.is_image(program.x) else 0
-        found = cones.cones(program, setting.partition, spatial) if spatial else {}
-        everything = torch.arange(count)
-        crop_costs = [_crop_cost(link, found[link.target]) for link in program.links[:spatial]]
-        row_costs = _row_costs(setting, found, everything, spatial)
+        crop_costs = [
+            _crop_cost(link, setting.cones[link.target]) for link in program.links[: setting.spatial]
+        ]
+        row_costs = _row_costs(setting)
         # Reading and writing a value costs about as much as one multiply-add for each of its numbers.
         push = [float(count * (push_macs(link) + _link_size(link))) for link in program.links]
         pull = [float(setting.coordinates * (pull_macs(link) + _link_size(link))) for link in program.links]
@@ -342,17 +348,16 @@ def _crop_cost(link: Link, cone: Cone) -> float:
     return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64)
 
 
-def _row_costs(setting: Setting, found: dict[Key, Cone], everything: Tensor, spatial: int) -> list[float]:
+def _row_costs(setting: Setting) -> list[float]:
     """The cost of each link on active rows; infinite where rows cannot go."""
-    links = setting.program.links
-    costs = [float("inf")] * spatial
-    for first, last in _row_segments(setting.program, spatial):
-        laid = layouts(setting, found, everything, first, last)
-        for i, link in enumerate(links[first:last], first):
+    costs = [float("inf")] * setting.spatial
+    for first, last in _row_segments(setting.program, setting.spatial):
+        laid = layouts(setting, torch.arange(setting.partition.count), first, last)
+        for i, link in enumerate(setting.program.links[first:last], first):
             macs = products = 0
             if isinstance(link.map, Weighted):
                 source, target = laid[link.sources[0]], laid[link.target]
-                macs, products = active.convolution_macs(link, source, target, found[link.target])
+                macs, products = active.convolution_macs(link, source, target, setting.cones[link.target])
             costs[i] = float(macs + PRODUCT_OVERHEAD * products)
     return costs
 
