@@ -195,20 +195,43 @@ def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None
     out.view(-1)[place[has]] = window.data.permute(0, 2, 3, 1)[has]
 
 
-def scatter(rows: Tensor, layout: Layout, out: Tensor) -> None:
-    """Write rows into parts (regions, C·H·W)."""
+def scatter(rows: Tensor, layout: Layout, out: Tensor, index: Tensor) -> None:
+    """Write rows into parts (regions, C·H·W), for the regions `index`."""
     height, width, channels = layout.active.shape
     place = layout.channel * (height * width) + layout.flat // channels
-    out[:, place] = rows.T
+    # Laid out by feature first: whole rows move, and one transposition does the rest.
+    laid = rows.new_zeros(out.shape[1], rows.shape[1]).index_copy_(0, place, rows)
+    out[index] = laid.T
 
 
-def push_rows(link: Link, rows: list[Tensor], layouts: list[Layout], target: Layout, cone: Cone) -> Tensor:
-    """Push one link: rows of its sources → rows of its target."""
+class Buffers:
+    """Matrices of zeros, taken and given back: fresh memory costs more than the sums that go into it."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.free: list[Tensor] = []
+
+    def take(self, rows: int, columns: int) -> Tensor:
+        fitting = [i for i, buffer in enumerate(self.free) if buffer.numel() >= rows * columns]
+        if not fitting:
+            self.free = self.free[1:]  # let one that is too small go instead of keeping both
+            return self.like.new_zeros(rows, columns)
+        flat = self.free.pop(min(fitting, key=lambda i: self.free[i].numel()))
+        return flat[: rows * columns].zero_().view(rows, columns)
+
+    def give(self, matrix: Tensor) -> None:
+        whole = matrix if matrix._base is None else matrix._base
+        self.free.append(whole.view(-1))
+
+
+def push_rows(
+    link: Link, rows: list[Tensor], layouts: list[Layout], target: Layout, cone: Cone, out: Tensor
+) -> None:
+    """Push one link: rows of its sources → rows of its target, added to the zeros of `out`."""
     if isinstance(link.map, Weighted):
-        return _convolve(link, rows[0], layouts[0], target, cone)
+        return _convolve(link, rows[0], layouts[0], target, cone, out)
     if isinstance(link.map, Pool):
-        return _pool(link, rows[0], layouts[0], target)
-    out = rows[0].new_zeros(target.rows, rows[0].shape[1])
+        return _pool(link, rows[0], layouts[0], target, out)
     for matrix, layout in zip(rows, layouts, strict=True):
         kept = target.active & layout.active
         out.index_add_(0, target.row[kept], matrix[layout.row[kept]])
@@ -216,20 +239,18 @@ def push_rows(link: Link, rows: list[Tensor], layouts: list[Layout], target: Lay
         out.mul_(target.of(link.map.factor.expand(link.step.result.shape))[:, None])
     else:
         assert is_residual_add(link)
-    return out
+    return None
 
 
-def _pool(link: Link, rows: Tensor, layout: Layout, target: Layout) -> Tensor:
+def _pool(link: Link, rows: Tensor, layout: Layout, target: Layout, out: Tensor) -> None:
     assert isinstance(link.map, Pool)
     reach = reach_of(link)
     assert reach is not None
-    out = rows.new_zeros(target.rows, rows.shape[1])
     for offset, share in zip(link.map.offsets, link.map.shares, strict=True):
         source = _seen(layout.row, offset, reach, target.active.shape)
         weight = channels_last(share)
         hit = target.active & (source >= 0) & (weight != 0)
         out.index_add_(0, target.row[hit], rows[source[hit]] * weight[hit][:, None])
-    return out
 
 
 @dataclass(frozen=True)
@@ -284,8 +305,7 @@ def _field_sums(count: Tensor, link: Link, reach: Reach, shape: Sequence[int]) -
     return total[:, :, 0]
 
 
-def _convolve(link: Link, rows: Tensor, layout: Layout, target: Layout, cone: Cone) -> Tensor:
-    out = rows.new_zeros(target.rows, rows.shape[1])
+def _convolve(link: Link, rows: Tensor, layout: Layout, target: Layout, cone: Cone, out: Tensor) -> None:
     work = _Convolution.of(link, layout, target)
     for tile in tiles(cone):
         everything = len(tile.columns) == rows.shape[1]
@@ -303,7 +323,6 @@ def _convolve(link: Link, rows: Tensor, layout: Layout, target: Layout, cone: Co
                     out[start:stop] = made
                 else:
                     out[start:stop].index_copy_(1, tile.columns, made)
-    return out
 
 
 class _Strips:

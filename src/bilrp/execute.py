@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bilrp import active, cones, crops
-from bilrp.active import Layout
+from bilrp.active import Buffers, Layout
 from bilrp.crops import Window
 from bilrp.plan import Plan, Setting, layouts, window_batches
 from bilrp.progress import Progress
@@ -29,8 +29,9 @@ def run(
     arrived = program.links[cut - 1].target if program.links else program.output
     outputs.setdefault(arrived, _blank(setting, arrived))
     bar.start("pushing regions", setting.partition.count)
+    buffers = Buffers(program.x)
     for index in _chunks(setting, plan):
-        _push_chunk(setting, plan, index, outputs)
+        _push_chunk(setting, plan, index, outputs, buffers)
         bar.advance(len(index))
     found = outputs.pop(arrived) if arrived not in setting.taps else outputs[arrived]
     if meeting:
@@ -53,7 +54,9 @@ def _chunks(setting: Setting, plan: Plan) -> Sequence[Tensor]:
     return torch.arange(setting.partition.count).split(plan.chunk)
 
 
-def _push_chunk(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> None:
+def _push_chunk(
+    setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
+) -> None:
     """All push stages for one chunk of regions; values that are wanted are written into `outputs`."""
     program = setting.program
     crops_until, rows_until, cut = plan.stage("crops").last, plan.stage("rows").last, plan.stage("pull").first
@@ -71,7 +74,7 @@ def _push_chunk(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
     value = _crop_stage(setting, plan, index, outputs)
     if rows_until > crops_until:
         assert isinstance(value, _Rows)
-        value = _rows_stage(setting, index, value, crops_until, rows_until, outputs)
+        value = _rows_stage(setting, index, value, crops_until, rows_until, outputs, buffers)
     if cut > rows_until:
         key = program.links[rows_until - 1].target
         shape = program.links[rows_until - 1].step.result.shape
@@ -102,7 +105,7 @@ class _Rows:
 
     def dense(self, shape: torch.Size, count: int) -> Tensor:
         out = self.matrix.new_zeros(count, shape.numel())
-        active.scatter(self.matrix, self.layout, out)
+        active.scatter(self.matrix, self.layout, out, torch.arange(count))
         return out.reshape(count, *shape)
 
 
@@ -146,6 +149,7 @@ def _rows_stage(
     first: int,
     last: int,
     outputs: dict[Key, Tensor],
+    buffers: Buffers,
 ) -> _Rows:
     """Push active rows; drop each value after its last use."""
     links = setting.program.links[first:last]
@@ -153,19 +157,16 @@ def _rows_stage(
     alive = {setting.program.links[first - 1].target: start.matrix}
     final = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        sources = [laid[s] for s in link.sources]
         target = laid[link.target]
-        matrix = active.push_rows(
-            link, [alive[s] for s in link.sources], sources, target, setting.cones[link.target].at(index)
-        )
+        matrix = buffers.take(target.rows, len(index))
+        sources = [alive[s] for s in link.sources], [laid[s] for s in link.sources]
+        active.push_rows(link, *sources, target, setting.cones[link.target].at(index), matrix)
         alive[link.target] = matrix
         for source in set(link.sources):
             if final[source] == i:
-                del alive[source]
+                buffers.give(alive.pop(source))
         if link.target in outputs:
-            block = matrix.new_zeros(len(index), outputs[link.target].shape[1])
-            active.scatter(matrix, target, block)
-            outputs[link.target][index] = block
+            active.scatter(matrix, target, outputs[link.target], index)
     return _Rows(alive[links[-1].target], laid[links[-1].target])
 
 
