@@ -190,7 +190,10 @@ def _meet(setting: Setting, plan: Plan, arrived: Tensor, weights: Tensor | None,
     tail = replace(program, links=program.links[cut:])
 
     def contract(seeds: Tensor) -> Tensor:
-        return arrived @ pull_to(tail, seeds)[key].flatten(1).T
+        pulled = pull_to(tail, seeds).get(key)
+        if pulled is None:  # every way down is shut
+            return arrived.new_zeros(len(arrived), len(seeds))
+        return arrived @ pulled.flatten(1).T
 
     return _by_coordinates(setting, plan, weights, bar, contract)
 

@@ -120,7 +120,7 @@ def fixed(setting: Setting, *, crops_until: int, rows_until: int, cut: int) -> P
     """The plan with these stages, its work counted exactly and its chunks sized to the budget."""
     program, total = setting.program, len(setting.program.links)
     rows_until = max(crops_until, rows_until)
-    if not 0 <= crops_until <= rows_until <= max(cut, rows_until) <= total:
+    if not 0 <= crops_until <= rows_until <= cut <= total:
         raise InputError(f"stages must follow each other: crops {crops_until}, rows {rows_until}, cut {cut}")
     chunk, batch, pulled = _sizes(setting, crops_until, rows_until, cut)
     chunks = cones.compact_chunks(setting.partition, chunk) if rows_until else []
@@ -131,7 +131,7 @@ def fixed(setting: Setting, *, crops_until: int, rows_until: int, cut: int) -> P
     stages = (
         Stage("crops", 0, crops_until, _crop_macs(setting, chunks, batch, crops_until)),
         Stage("rows", crops_until, rows_until, row_macs),
-        Stage("push", rows_until, max(cut, rows_until), setting.partition.count * sum(dense)),
+        Stage("push", rows_until, cut, setting.partition.count * sum(dense)),
         Stage("pull", cut, total, setting.coordinates * sum(back) + meeting),
     )
     peak = _peak(setting, (chunk, batch, pulled), rows, crops_until, rows_until, cut)

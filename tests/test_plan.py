@@ -1,0 +1,272 @@
+"""Every way through a program gives the same parts, and costs what its plan says."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import bilrp
+from bilrp import execute, plan
+from bilrp.errors import InputError
+from bilrp.plan import Setting
+from bilrp.propagate import freeze
+from bilrp.rewrite import simplify
+from bilrp.tape import record
+
+
+def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> Setting:
+    with torch.no_grad():
+        program = freeze(simplify(record(module, x)), rules)
+    return Setting(program, regions(x), coordinates or program.result.numel(), budget=budget)
+
+
+def every_plan(setting: Setting):
+    """All placements of the four stages that the program allows."""
+    narrow, total = plan.bottlenecks(setting.program), len(setting.program.links)
+    rows_ok = {
+        (i, j)
+        for first, last in plan._row_segments(setting.program, setting.spatial)
+        for i, j in itertools.combinations([n for n in narrow if first <= n <= last], 2)
+    }
+    yield 0, 0, 0
+    for crops_until in [0, *(i for i in narrow if i <= setting.spatial)]:
+        ends = [j for j in narrow if (crops_until, j) in rows_ok]
+        for rows_until in [crops_until, *ends]:
+            for cut in [c for c in narrow if c >= max(rows_until, 1)] or [total]:
+                yield crops_until, rows_until, cut
+
+
+def check_every_plan(setting: Setting, tolerance: float, some: int | None = None) -> int:
+    reference = execute.run(setting, plan.fixed(setting, crops_until=0, rows_until=0, cut=0))
+    scale = reference[setting.program.output].abs().max()
+    options = list(dict.fromkeys(every_plan(setting)))
+    if some is not None and len(options) > some:
+        options = options[:: -(-len(options) // some)]
+    for crops_until, rows_until, cut in options:
+        chosen = plan.fixed(setting, crops_until=crops_until, rows_until=rows_until, cut=cut)
+        found = execute.run(setting, chosen)[setting.program.output]
+        error = (found - reference[setting.program.output]).abs().max()
+        assert error <= tolerance * max(float(scale), 1e-30), (crops_until, rows_until, cut, float(error))
+    return len(options)
+
+
+@st.composite
+def conv_chains(draw):
+    """A random chain of convolutions, ReLUs and poolings that leaves at least one pixel."""
+    size = [draw(st.integers(7, 19)), draw(st.integers(7, 19))]
+    channels, layers = draw(st.integers(1, 3)), []
+    start = (channels, *size)
+    for _ in range(draw(st.integers(1, 4))):
+        if draw(st.booleans()) or not layers:
+            kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+            padding, dilation = draw(st.integers(0, 2)), draw(st.integers(1, 2))
+            out = draw(st.integers(1, 4))
+            groups = out if channels == out and draw(st.booleans()) else 1
+            layer = nn.Conv2d(
+                channels, out, kernel, stride, padding, dilation, groups, bias=draw(st.booleans())
+            )
+            after = [(n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1 for n in size]
+        else:
+            kernel, stride = draw(st.integers(2, 3)), draw(st.integers(1, 3))
+            layer, out = nn.MaxPool2d(kernel, stride), channels
+            after = [(n - kernel) // stride + 1 for n in size]
+        if min(after) < 1:
+            break
+        layers.append(layer)
+        if isinstance(layer, nn.Conv2d) and draw(st.booleans()):
+            layers.append(nn.ReLU())
+        size, channels = after, out
+    if not layers:
+        layers = [nn.ReLU()]
+    return nn.Sequential(*layers), start, draw(st.integers(1, 9)), draw(st.integers(0, 2**16))
+
+
+RULES = {
+    "gamma": bilrp.rulebooks.uniform(0.25),
+    "zero": bilrp.rulebooks.uniform(0.0),
+    "alphabeta": bilrp.rulebooks.as_book(bilrp.rules.alphabeta()),
+}
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@settings(max_examples=25, deadline=None)
+@given(chain=conv_chains())
+def test_every_path_agrees_in_float64(rules, chain):
+    network, shape, region, seed = chain
+    generator = torch.Generator().manual_seed(seed)
+    network = network.double().eval()
+    for parameter in network.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    x = torch.randn(1, *shape, generator=generator, dtype=torch.float64)
+    check_every_plan(prepared(network, x, rules, bilrp.regions.grid(region)), 1e-9, some=12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(chain=conv_chains())
+def test_float32_agrees_with_the_float64_reference(chain):
+    network, shape, region, seed = chain
+    torch.manual_seed(seed)
+    x = torch.rand(1, *shape)
+    rules, regions = bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(region)
+    network = network.float().eval()
+    single = prepared(network, x, rules, regions)
+    found = execute.run(single, plan.make(single))[single.program.output]
+    double = prepared(network.double(), x.double(), rules, regions)
+    exact = execute.run(double, plan.fixed(double, crops_until=0, rows_until=0, cut=0))[double.program.output]
+    assert (found - exact).abs().max() <= 1e-4 * exact.abs().max().clamp(min=1e-30)
+
+
+class Block(nn.Module):
+    """A strided residual block: its two branches have different cones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, 3, padding=1)
+        self.left = nn.Conv2d(4, 6, 3, stride=2, padding=1)
+        self.deep = nn.Conv2d(6, 6, 5, padding=2)
+        self.short = nn.Conv2d(4, 6, 1, stride=2)
+        self.last = nn.Conv2d(6, 3, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        y = torch.relu(self.deep(torch.relu(self.left(x))) + self.short(x))
+        return torch.relu(self.last(y)).flatten(1)
+
+
+@pytest.fixture
+def block() -> Setting:
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 22, 17, dtype=torch.float64)
+    return prepared(Block().double(), x, bilrp.rulebooks.uniform(0.1), bilrp.regions.grid(5))
+
+
+def test_residual_blocks_pass_as_crops_and_rows(block):
+    assert check_every_plan(block, 1e-9) > 10
+    assert block.spatial >= 7  # the whole block but for the last flatten
+
+
+def test_ragged_regions_use_their_bounding_boxes():
+    torch.manual_seed(1)
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 3), nn.ReLU()
+    )
+    x = torch.randn(1, 3, 16, 14, dtype=torch.float64)
+    mask = torch.randint(-1, 6, (3, 16, 14))
+    mask.view(-1)[:6] = torch.arange(6)
+    setting = prepared(network.double(), x, bilrp.rulebooks.uniform(0.2), bilrp.regions.labels(mask))
+    check_every_plan(setting, 1e-9)
+
+
+def test_first_layer_rules_pass_as_crops():
+    torch.manual_seed(2)
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 5, 3, stride=2), nn.ReLU()
+    ).double()
+    x = torch.rand(1, 3, 13, 15, dtype=torch.float64)
+    for first in (bilrp.rules.zbox(0.0, 1.0), bilrp.rules.flat(), bilrp.rules.wsquare()):
+        book = bilrp.rulebooks.first_match(("0", first), otherwise=bilrp.rulebooks.uniform(0.25))
+        check_every_plan(prepared(network, x, book, bilrp.regions.grid(4)), 1e-9)
+
+
+def vgg_like(size: int = 24) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(3)
+    network = nn.Sequential(
+        *(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ),
+        *(
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ),
+        *(nn.Flatten(), nn.Linear(16 * (size // 4) ** 2, 12)),
+    ).double()
+    return network, torch.rand(1, 3, size, size, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("coordinates", [12, 3])
+def test_predicted_flops_are_the_counted_ones(coordinates):
+    network, x = vgg_like()
+    setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), coordinates)
+    weights = torch.randn(coordinates, 12, dtype=torch.float64) if coordinates != 12 else None
+    for crops_until, rows_until, cut in dict.fromkeys(every_plan(setting)):
+        chosen = plan.fixed(setting, crops_until=crops_until, rows_until=rows_until, cut=cut)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            execute.run(setting, chosen, weights=weights)
+        projection = (
+            2 * 36 * 12 * coordinates if weights is not None and cut == len(setting.program.links) else 0
+        )
+        counted = counter.get_total_flops() - projection
+        assert abs(chosen.flops - counted) <= 0.02 * counted, (
+            crops_until,
+            rows_until,
+            cut,
+            chosen.flops,
+            counted,
+        )
+
+
+def test_auto_takes_less_work_than_either_direction_alone():
+    network, x = vgg_like(96)
+    setting = prepared(network[:10], x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(8), budget=2**28)
+    chosen, total = plan.make(setting), len(setting.program.links)
+    assert chosen.flops < 0.5 * plan.make(setting, "pull").flops
+    assert chosen.flops < 0.5 * plan.fixed(setting, crops_until=0, rows_until=0, cut=total).flops
+
+
+def test_a_plan_says_what_runs_where():
+    network, x = vgg_like()
+    found = bilrp.decompose(network, x, regions=bilrp.regions.grid(4))
+    text = str(found.plan)
+    assert "36 regions × 12 coordinates" in text and "GFLOP" in text and "links" in text
+    with pytest.raises(InputError, match="stages must follow"):
+        setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
+        plan.fixed(setting, crops_until=5, rows_until=3, cut=2)
+
+
+def test_small_budgets_change_nothing_but_memory():
+    network, x = vgg_like()
+    rules, regions = bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4)
+    large = prepared(network, x, rules, regions, budget=2**28)
+    small = prepared(network, x, rules, regions, budget=2**16)
+    one, other = plan.make(large), plan.make(small)
+    assert other.chunk < one.chunk and other.peak_bytes < one.peak_bytes
+    pieces = [execute.run(s, p)[s.program.output] for s, p in ((large, one), (small, other))]
+    assert torch.allclose(*pieces, rtol=1e-12, atol=1e-14)
+
+
+def test_several_layers_from_one_sweep():
+    network, x = vgg_like()
+    convolutions = network[:10]
+    encoder = bilrp.Encoder(
+        module=convolutions, layers=lambda tape, n: tape.steps[n - 1].output, name="small"
+    )
+    regions = bilrp.regions.grid(4)
+    swept = bilrp.decompose(encoder, x, regions=regions, layers=[2, 5, 7, 10])
+    assert list(swept) == [2, 5, 7, 10]
+    for layer, found in swept.items():
+        alone = bilrp.decompose(network[:layer], x, regions=regions, mode="pull")
+        assert torch.allclose(found.parts, alone.parts, rtol=1e-9, atol=1e-12)
+        assert torch.equal(found.embedding, alone.embedding)
+        assert found.origin["layer"] == layer
+    projected = bilrp.decompose(encoder, x, regions=regions, layers=[5], project=7)[5]
+    assert projected.parts.shape == (36, 7)
+    assert torch.allclose(projected.parts.sum(0) + projected.unattributed, projected.embedding)
+
+
+def test_layers_need_an_encoder_that_has_them():
+    network, x = vgg_like()
+    with pytest.raises(InputError, match="no numbered layers"):
+        bilrp.decompose(network, x, layers=[3])
