@@ -241,7 +241,7 @@ def test_small_budgets_change_nothing_but_memory():
     rules, regions = bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4)
     large = prepared(network, x, rules, regions, budget=2**28)
     small = prepared(network, x, rules, regions, budget=2**16)
-    one, other = plan.make(large), plan.make(small)
+    one, other = plan.make(large, "push"), plan.make(small, "push")
     assert other.chunk < one.chunk and other.peak_bytes < one.peak_bytes
     pieces = [execute.run(s, p)[s.program.output] for s, p in ((large, one), (small, other))]
     assert torch.allclose(*pieces, rtol=1e-12, atol=1e-14)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,25 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp import files
 from bilrp.errors import InputError
 
 SUFFIXES = (".safetensors", ".npz")
 
 
-def atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
+def atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Let `write` make the file under a temporary name beside `path`, then rename it into place."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    try:
-        write(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    with files.whole(path) as temporary:
+        write(temporary)
+    return Path(path)
 
 
 def write(path: str | Path, tensors: dict[str, Tensor], words: dict[str, str]) -> Path:
