@@ -10,7 +10,6 @@ import torch
 import bilrp
 import vgg_reference as reference
 from bilrp.encoders import images, vgg16, weights
-from bilrp.regions import grid
 
 skdata = pytest.importorskip("skimage.data", reason="the stereo pair is scikit-image's")
 
@@ -41,12 +40,12 @@ def active(inputs, tensors, layer) -> torch.Tensor:
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", [17, 31])
-def test_parts_are_the_references(layer, tensors):
-    inputs = stereo(64)
+@pytest.mark.parametrize(("layer", "size", "count"), [(17, 64, 24), (31, 64, 24), (17, 128, 8), (31, 128, 8)])
+def test_parts_are_the_references(layer, size, count, tensors):
+    inputs = stereo(size)
     found = bilrp.explain(vgg16(layer, weights=tensors), *inputs)
     index = active(inputs, tensors, layer)
-    index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(layer))[:24]]
+    index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(layer))[:count]]
     sides = []
     for x, side in zip(inputs, (found.a, found.b), strict=True):
         R, values = reference.relevance(x, tensors, layer, index)
@@ -64,22 +63,6 @@ def test_relevance_over_every_coordinate(layer, size, tensors):
     inputs = stereo(size)
     found = bilrp.explain(vgg16(layer, weights=tensors), *inputs)
     index = active(inputs, tensors, layer)
-    left, right = (reference.pooled(reference.relevance(x, tensors, layer, index)[0]) for x in inputs)
-    assert error(found.relevance, left.T @ right) < 1e-4
-
-
-@pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", [17, 31])
-def test_full_size_on_some_coordinates(layer, tensors):
-    inputs = stereo(128)
-    index = active(inputs, tensors, layer)[:: 97 if layer == 31 else 2003]
-    encoder = vgg16(layer, weights=tensors)
-
-    def chosen(x: torch.Tensor) -> torch.Tensor:
-        return encoder.module(x).flatten(1)[:, index]
-
-    found = bilrp.explain(chosen, *inputs, rules=encoder.rules, regions=grid(8))
     left, right = (reference.pooled(reference.relevance(x, tensors, layer, index)[0]) for x in inputs)
     assert error(found.relevance, left.T @ right) < 1e-4
 

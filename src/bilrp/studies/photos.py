@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp.decomposition import decompose
+from bilrp.encoder import Encoder
 from bilrp.encoders import images, vgg, weights
 from bilrp.errors import InputError
-from bilrp.explanation import Explanation, explain
+from bilrp.explanation import Explanation, pair
 from bilrp.regions import grid
 from bilrp.render import figure
 from bilrp.studies.report import Picture, Report, Section, Table, Text
@@ -130,6 +132,22 @@ def nearest_pairs(similarity: Tensor, count: int) -> list[tuple[int, int]]:
     return found
 
 
+def at_layers(
+    encoder: Encoder,
+    a: Any,
+    b: Any,
+    layers: Sequence[int],
+    similarity: str = "dot",
+    *,
+    rules: Any = None,
+    progress: bool = False,
+) -> dict[int, Explanation]:
+    """The explanation at each layer: one sweep through the network for each input serves them all."""
+    options = {"regions": grid(REGION), "rules": rules, "layers": layers, "progress": progress}
+    left, right = decompose(encoder, a, **options), decompose(encoder, b, **options)
+    return {n: pair(left[n], right[n], similarity=similarity) for n in layers}
+
+
 def correspondence(relevance: Tensor, match: Tensor, *, columns: int) -> Correspondence:
     """Positive relevance within one region of the true match; `match[I]` is (row, column) in b, −1 where unknown.
 
@@ -209,14 +227,13 @@ def measured_stereo(
     match = true_matches(disparity, size=size)
     columns = -(-size // REGION)
     found: dict[str, Any] = {"layers": {}, "explanations": {}}
-    for layer in layers:
-        encoder = vgg.vgg16(layer, weights=tensors, size=size)
-        for name, book in (("BiLRP", None), ("Hessian×Product", rulebooks.hessian_product())):
-            explained = explain(encoder, left, right, rules=book, regions=grid(REGION), progress=progress)
-            value = correspondence(explained.relevance, match, columns=columns)
+    encoder = vgg.vgg16(max(layers), weights=tensors, size=size)
+    for name, book in (("BiLRP", None), ("Hessian×Product", rulebooks.hessian_product())):
+        explained = at_layers(encoder, left, right, layers, rules=book, progress=progress)
+        found["explanations"] = found["explanations"] or explained  # BiLRP's, the first
+        for layer in layers:
+            value = correspondence(explained[layer].relevance, match, columns=columns)
             found["layers"].setdefault(layer, {})[name] = value
-            if book is None:
-                found["explanations"][layer] = explained
             say(
                 f"stereo pair, layer {layer}, {name}: {value.share:.1%} of positive relevance within one region of "
                 f"the true match, {value.ratio:.1f} × chance ({value.chance:.1%})"
@@ -291,13 +308,8 @@ def _explained(
     read: Callable[[Path], Tensor],
     progress: bool,
 ) -> dict[str, Any]:
-    left, right = read(paths[i]), read(paths[j])
-    explained: dict[int, Explanation] = {}
-    for layer in layers:
-        encoder = vgg.vgg16(layer, weights=tensors)
-        explained[layer] = explain(
-            encoder, left, right, similarity="cosine", regions=grid(REGION), progress=progress
-        )
+    encoder = vgg.vgg16(max(layers), weights=tensors)
+    explained = at_layers(encoder, read(paths[i]), read(paths[j]), layers, "cosine", progress=progress)
     mutual = {n: neighbours[n].of(i) == j and neighbours[n].of(j) == i for n in layers}
     return {"names": (paths[i].name, paths[j].name), "explained": explained, "mutual": mutual}
 
