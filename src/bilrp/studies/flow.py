@@ -17,20 +17,24 @@ from bilrp.encoders import images
 from bilrp.errors import InputError
 
 STILL = 1.0  # pixels; what moved less than this between the two frames stands still
+NOISE = 0.01  # of full brightness; differences below it show nothing
+WINDOW = 2.0  # pixels; how far around a pixel the two pictures are compared
 RETURN = 2.0  # pixels; there and back again must end no farther than this from the start
 
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """What went where between a and b: displacements there and back, and the pixels for which both agree.
+    """What went where between a and b: displacements there and back, and which pixels moved or stood still.
 
-    `seen_a` and `seen_b` are False where a pixel has no partner: hidden in the other frame, or out of the picture.
+    A pixel that is neither has no partner: hidden in the other frame, or out of the picture. `moved` and `stood` have two
+    entries, for a and for b. `background_moves` says whether most of the picture does.
     """
 
     there: np.ndarray
     back: np.ndarray
-    seen_a: np.ndarray
-    seen_b: np.ndarray
+    moved: tuple[np.ndarray, np.ndarray]
+    stood: tuple[np.ndarray, np.ndarray]
+    background_moves: bool
 
 
 def between(frames: np.ndarray, *, cache: Cache | None = None) -> Motion:
@@ -40,13 +44,13 @@ def between(frames: np.ndarray, *, cache: Cache | None = None) -> Motion:
     """
     cache = cache or Cache(None)
     key = key_of(content_of(frames), {"what": "flow", "method": "tvl1", "version": 1})
+    greys = [frame @ np.array([0.299, 0.587, 0.114]) / 255 for frame in frames.astype(np.float64)]
     kept = cache.get("flow", key)
     if kept is not None:
-        return checked(kept[0]["there"].numpy(), kept[0]["back"].numpy())
-    greys = [frame @ np.array([0.299, 0.587, 0.114]) / 255 for frame in frames.astype(np.float64)]
+        return judged(kept[0]["there"].numpy(), kept[0]["back"].numpy(), greys[0], greys[-1])
     there, back = chain(greys), chain(greys[::-1])
     cache.put("flow", key, {"there": torch.from_numpy(there), "back": torch.from_numpy(back)})
-    return checked(there, back)
+    return judged(there, back, greys[0], greys[-1])
 
 
 def chain(greys: list[np.ndarray]) -> np.ndarray:
@@ -73,9 +77,35 @@ def at(field: np.ndarray, displacement: np.ndarray) -> np.ndarray:
     return np.stack([map_coordinates(values, places, order=1, mode="nearest") for values in field])
 
 
-def checked(there: np.ndarray, back: np.ndarray) -> Motion:
-    """A pixel has a partner if following it there and back returns to where it started."""
-    return Motion(there, back, _returns(there, back), _returns(back, there))
+def judged(there: np.ndarray, back: np.ndarray, first: np.ndarray, last: np.ndarray) -> Motion:
+    """Which pixels moved, which stood still, and which have no partner.
+
+    A pixel has a partner if following it there and back returns to where it started. It moved if it went at least `STILL`
+    pixels and the pictures agree with that better than with standing still. Where they agree with both (plain surfaces,
+    into which flow spreads from their surroundings) it goes with the majority of the picture: the camera moves, or not.
+    """
+    a, b = _kinds(there, back, first, last), _kinds(back, there, last, first)
+    return Motion(there, back, (a[0], b[0]), (a[1], b[1]), int(a[0].sum()) > int(a[1].sum()))
+
+
+def _kinds(
+    there: np.ndarray, back: np.ndarray, here: np.ndarray, other: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(moved, stood) for the pixels of one frame."""
+    from scipy.ndimage import gaussian_filter
+
+    def apart(picture: np.ndarray) -> np.ndarray:
+        return gaussian_filter(np.abs(here - picture), WINDOW)
+
+    far, partner = np.hypot(*there) >= STILL, _returns(there, back)
+    staying, going = apart(other), apart(at(other[None], there)[0])
+    shows = staying > going + NOISE
+    plain = ~shows & (staying < 2 * NOISE)
+    moved, stood = far & shows & partner, ~far & partner
+    detail = gaussian_filter(np.hypot(*np.gradient(here)), WINDOW) > NOISE
+    if (moved & detail).sum() > (stood & detail).sum():
+        moved = moved | (far & plain & partner)
+    return moved, (stood | plain) & ~moved
 
 
 def _returns(there: np.ndarray, back: np.ndarray) -> np.ndarray:
@@ -154,6 +184,8 @@ def _affine(name: str, matrix: np.ndarray, offset: np.ndarray) -> Transform:
         grid = np.indices(shape)
         there = np.einsum("ij,jhw->ihw", matrix, grid - middle) + middle + offset[:, None, None] - grid
         back = np.einsum("ij,jhw->ihw", inverse, grid - middle - offset[:, None, None]) + middle - grid
-        return Motion(there, back, inside(there), inside(back))
+        moved = (inside(there) & (np.hypot(*there) >= STILL), inside(back) & (np.hypot(*back) >= STILL))
+        stood = (inside(there) & ~moved[0], inside(back) & ~moved[1])
+        return Motion(there, back, moved, stood, int(moved[0].sum()) > int(stood[0].sum()))
 
     return Transform(name, apply, motion)

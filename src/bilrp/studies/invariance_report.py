@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bilrp.studies import flow
 from bilrp.studies import invariance as work
 from bilrp.studies.folders import Found
 from bilrp.studies.invariance import KINDS, Band, Case, Settings
@@ -241,7 +242,7 @@ def _kinds(numbers: Numbers, settings: Settings) -> list[Any]:
             "between them was measured "
             "(optical flow, step by step through the frames between, there and back). A link counts "
             "as moving if it joins a "
-            f"part that moved by {work.STILL:g} pixel or more to where it went, as static if it joins "
+            f"part that moved by {flow.STILL:g} pixel or more to where it went, as static if it joins "
             "what stood still to "
             "itself; neighbouring regions count too. What is hidden in the other frame, or joined to "
             "something else, is "
