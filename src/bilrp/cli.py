@@ -237,7 +237,7 @@ def transfer(
     ] = 1.0,
     splits: Annotated[int, typer.Option(help="Random halves to try.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Same seed, same splits and pairs.", min=0)] = 0,
-    pairs: Annotated[int, typer.Option(help="Pairs to explain; 0 for the accuracy table alone.", min=0)] = 12,
+    pairs: Annotated[int, typer.Option(help="Pairs to explain; 0 for the accuracy table alone.", min=0)] = 6,
     regions: Annotated[int, typer.Option(help="Side of a region in pixels.", min=1)] = 4,
     project: Annotated[
         int | None, typer.Option(help="Random projection to this many coordinates; without it, exact.", min=1)
@@ -269,7 +269,7 @@ def invariance(
         float, typer.Option(help="Middle square to keep: a share of the short side (0.6), or pixels (80).")
     ] = 1.0,
     lag: Annotated[int, typer.Option(help="Local pairs are at most this many frames apart.", min=1)] = 5,
-    pairs: Annotated[int, typer.Option(help="Pairs of each clip to explain; 0 for INV alone.", min=0)] = 2,
+    pairs: Annotated[int, typer.Option(help="Pairs of each clip to explain; 0 for INV alone.", min=0)] = 1,
     regions: Annotated[int, typer.Option(help="Side of a region in pixels.", min=1)] = 8,
     frames: Annotated[int, typer.Option(help="At most this many frames of a clip.", min=2)] = 100,
     transform: Annotated[

@@ -38,7 +38,7 @@ class Settings:
     size: int = 128
     crop: float = 1.0
     lag: int = 5
-    pairs: int = 2
+    pairs: int = 1
     regions: int = 8
     resamples: int = 2000
     seed: int = 0
@@ -305,11 +305,14 @@ def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.bincount(parts[parts >= 0], minlength=count)
     means = [motion.there[:, parts == part].mean(1) for part in range(count)]
     number = np.arange(count)
-    for rank, part in enumerate(order := np.argsort(-sizes, kind="stable")):
-        alike = (p for p in order[:rank] if np.hypot(*(means[p] - means[part])) <= 1 + 0.25 * np.hypot(*means[p]))
+    order = np.argsort(-sizes, kind="stable")
+    for rank, part in enumerate(order.tolist()):
+        alike = (
+            p for p in order[:rank] if np.hypot(*(means[p] - means[part])) <= 1 + 0.25 * np.hypot(*means[p])
+        )
         number[part] = number[next(alike, part)]
     names = {old: new for new, old in enumerate(dict.fromkeys(number[order].tolist()))}
-    renamed = np.array([names[old] for old in number.tolist()] + [STOOD])
+    renamed = np.array([*(names[old] for old in number.tolist()), STOOD], dtype=int)
     parts = renamed[parts]  # -1 picks the last entry
     rows, columns = np.rint(np.indices(parts.shape) + motion.back).astype(int)
     source = parts[rows.clip(0, parts.shape[0] - 1), columns.clip(0, parts.shape[1] - 1)]
@@ -317,6 +320,10 @@ def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     background = 0 if motion.background_moves and count else STOOD
     lost = [~(moved | stood) for moved, stood in zip(motion.moved, motion.stood, strict=True)]
     return np.where(lost[0], background, parts), np.where(lost[1], background, came)
+
+
+def _alike(motion: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.hypot(*(motion - other)) <= 1 + 0.25 * np.hypot(*motion))
 
 
 def pooled(mask: np.ndarray, size: int) -> np.ndarray:

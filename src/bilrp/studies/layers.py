@@ -209,17 +209,9 @@ def slim(explanation: Explanation) -> Explanation:
 def sweep(
     ladder: Ladder, x: Tensor, layers: Sequence[int], *, regions: int, project: int | None
 ) -> dict[int, Decomposition]:
-    """Decompositions at several layers."""
+    """Decompositions at several layers, from one pass of the regions through the network."""
     spec = bilrp.regions.grid(regions)
-    return {layer: bilrp.decompose(cut(ladder, layer), x, regions=spec, project=project) for layer in layers}
-
-
-def cut(ladder: Ladder, layer: int) -> Encoder:
-    """The ladder's encoder up to one layer."""
-    with torch.device("meta"):
-        module = vgg.VGG16(layer)
-    module.features = nn.Sequential(*list(ladder.network)[:layer])
-    return replace(ladder.encoder, module=module.eval(), name=f"vgg16:{layer}")
+    return bilrp.decompose(ladder.encoder, x, regions=spec, project=project, layers=list(layers))
 
 
 def _key(ladder: Ladder, pixels: np.ndarray, layer: int, regions: int, project: int | None) -> str:

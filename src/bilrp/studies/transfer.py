@@ -43,7 +43,7 @@ class Settings:
     crop: float = 1.0
     splits: int = 5
     seed: int = 0
-    pairs: int = 12
+    pairs: int = 6
     regions: int = 4
     project: int | None = None
 

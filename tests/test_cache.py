@@ -1,0 +1,100 @@
+"""The cache: one key for one content and origin, nothing rounded, nothing half-written, damage is not fatal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import bilrp
+from bilrp import store
+from bilrp.cache import Cache, content_of, key_of, packed, unpacked, weights_of
+from bilrp.errors import InputError
+
+
+def small(bias: bool = True) -> bilrp.Decomposition:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1, bias=bias), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+    )
+    return bilrp.decompose(net, torch.rand(1, 3, 16, 16), regions=bilrp.regions.grid(4))
+
+
+def test_key_depends_on_content_and_on_every_entry_of_the_origin():
+    origin = {"layer": 5, "weights": "w", "regions": 8}
+    keys = {key_of("a", origin), key_of("b", origin)}
+    keys |= {key_of("a", {**origin, name: "other"}) for name in origin}
+    assert len(keys) == 2 + len(origin)
+    assert key_of("a", dict(reversed(origin.items()))) == key_of("a", origin)
+
+
+def test_content_is_more_than_bytes():
+    a = np.zeros((2, 3), np.uint8)
+    assert content_of(a) == content_of(torch.from_numpy(a)) == content_of(a.copy())
+    assert content_of(a) != content_of(a.T) and content_of(a) != content_of(a.astype(bool))
+
+
+def test_weights_change_the_fingerprint():
+    net = torch.nn.Linear(2, 2)
+    before = weights_of(net)
+    with torch.no_grad():
+        net.bias[0] += 1e-3
+    assert weights_of(net) != before
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_packing_loses_nothing(scale):
+    made = small()
+    made = bilrp.Decomposition(made.parts * scale, made.embedding, made.regions, made.origin, made.picture)
+    tensors, words = packed(made)
+    assert "values" in tensors  # a 4×4 region reaches a small part of the map
+    back = unpacked(tensors, words)
+    assert torch.equal(back.parts, made.parts) and torch.equal(back.embedding, made.embedding)
+    assert dict(back.origin) == dict(made.origin) and torch.equal(back.regions.labels, made.regions.labels)
+
+
+def test_dense_parts_are_kept_as_they_are():
+    made = bilrp.decompose(torch.nn.Linear(4, 3), torch.rand(1, 4) + 1)
+    tensors, words = packed(made)
+    assert "parts" in tensors and torch.equal(unpacked(tensors, words).parts, made.parts)
+
+
+def test_kept_and_read_again(tmp_path):
+    cache, made = Cache(tmp_path / "new" / "folder"), small()
+    assert cache.decomposition("ab12") is None
+    cache.keep("ab12", made)
+    found = cache.decomposition("ab12")
+    assert found is not None and torch.equal(found.parts, made.parts)
+    assert bilrp.pair(found, made).score == bilrp.pair(made, made).score
+
+
+@pytest.mark.parametrize("only", [None, "x"])
+def test_a_damaged_file_counts_as_absent(tmp_path, only):
+    cache = Cache(tmp_path)
+    cache.put("features", "ab", {"x": torch.ones(3)})
+    path = cache.path("features", "ab")
+    path.write_bytes(path.read_bytes()[:20])
+    assert cache.get("features", "ab", only=only) is None
+    assert not path.exists()
+    cache.put("features", "ab", {"x": torch.ones(3)})
+    found = cache.get("features", "ab", only=only)
+    assert found is not None and torch.equal(found[0]["x"], torch.ones(3))
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    cache = Cache(tmp_path)
+    monkeypatch.setattr(store.os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        cache.put("features", "ab", {"x": torch.ones(3)})
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_cache_without_a_folder_keeps_nothing():
+    cache = Cache(None)
+    cache.put("features", "ab", {"x": torch.ones(3)})
+    assert not cache.has("features", "ab") and cache.get("features", "ab") is None
+    with pytest.raises(InputError, match="keeps nothing"):
+        cache.path("features", "ab")
