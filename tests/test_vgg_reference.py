@@ -58,7 +58,7 @@ def test_parts_are_the_references(layer, size, count, tensors):
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize(("layer", "size"), [(17, 24), (31, 48)])
+@pytest.mark.parametrize(("layer", "size"), [(17, 16), (31, 48)])
 def test_relevance_over_every_coordinate(layer, size, tensors):
     inputs = stereo(size)
     found = bilrp.explain(vgg16(layer, weights=tensors), *inputs)
