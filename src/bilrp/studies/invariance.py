@@ -307,9 +307,7 @@ def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     number = np.arange(count)
     order = np.argsort(-sizes, kind="stable")
     for rank, part in enumerate(order.tolist()):
-        alike = (
-            p for p in order[:rank] if np.hypot(*(means[p] - means[part])) <= 1 + 0.25 * np.hypot(*means[p])
-        )
+        alike = (p for p in order[:rank].tolist() if _alike(means[p], means[part]))
         number[part] = number[next(alike, part)]
     names = {old: new for new, old in enumerate(dict.fromkeys(number[order].tolist()))}
     renamed = np.array([*(names[old] for old in number.tolist()), STOOD], dtype=int)
