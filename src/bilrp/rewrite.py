@@ -29,7 +29,10 @@ def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
 
 
 def pad_first(tape: Tape) -> Tape:
-    """Take a convolution with padding='same' and an even kernel apart: pad (one side more), then convolve."""
+    """Take a convolution with padding='same' and an even kernel apart: pad (one side more), then convolve.
+
+    As after any F.pad, the zeros are constants of the run: what z^B, flat and w² hand them is left unattributed.
+    """
     steps: list[Step] = []
     fresh = max((step.output for step in tape.steps), default=0) + 1
     for step in tape.steps:

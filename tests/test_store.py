@@ -1,0 +1,132 @@
+"""Decompositions and explanations on disk: back as they were, never by pickle, and one line where that fails."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import CASES
+
+import bilrp
+from bilrp import Decomposition, Explanation, regions
+from bilrp.errors import InputError, MismatchError
+
+vgg = next(case for case in CASES if case.name == "vgg")
+SUFFIXES = [".npz", ".safetensors"]
+
+
+@pytest.fixture(scope="module")
+def found() -> Explanation:
+    spec = (regions.grid(3), regions.labels(torch.arange(64).reshape(8, 8) % 5 - 1, names=tuple("abcd")))
+    return bilrp.explain(vgg.model(), vgg.input(1), vgg.input(2), similarity="squared_distance", regions=spec)
+
+
+def same(a: Decomposition, b: Decomposition) -> None:
+    assert torch.equal(a.parts, b.parts) and torch.equal(a.embedding, b.embedding)
+    assert torch.equal(a.regions.labels, b.regions.labels) and a.regions.names == b.regions.names
+    assert (a.regions.boxes is None) == (b.regions.boxes is None) and a.regions.kind == b.regions.kind
+    assert dict(a.origin) == dict(b.origin) and np.array_equal(a.picture, b.picture)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_round_trip(tmp_path: Path, found: Explanation, suffix: str) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    back = Explanation.load(path)
+    assert back.score == found.score and back.similarity == found.similarity
+    assert torch.equal(back.relevance, found.relevance) and back.within and found.within
+    assert all(torch.equal(a, b) for a, b in zip(back.within, found.within, strict=True))
+    same(back.a, found.a)
+    same(back.b, found.b)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name], "nothing half-written is left beside it"
+    one = found.a.save(tmp_path / f"one{suffix}")
+    same(Decomposition.load(one), found.a)
+    again = bilrp.pair(Decomposition.load(one), found.b, similarity="squared_distance")
+    assert torch.equal(again.relevance, found.relevance)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_half_precision_survives(tmp_path: Path, suffix: str) -> None:
+    model = torch.nn.Linear(4, 3).bfloat16()
+    kept = bilrp.decompose(model, torch.ones(1, 4, dtype=torch.bfloat16))
+    if suffix == ".npz":
+        with pytest.raises(InputError, match="safetensors"):
+            kept.save(tmp_path / f"half{suffix}")
+        assert list(tmp_path.iterdir()) == []
+    else:
+        same(Decomposition.load(kept.save(tmp_path / f"half{suffix}")), kept)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
+def test_truncated_files(tmp_path: Path, found: Explanation, suffix: str, keep: float) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole))])
+    for load in (Explanation.load, Decomposition.load):
+        refused(load, path)
+
+
+def refused(load, path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value) and path.name in str(caught.value)
+    return str(caught.value)
+
+
+class Trap:
+    def __reduce__(self):
+        return (Path.touch, (Path("sprung"),))
+
+
+def test_pickle_is_never_opened(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    array = np.array([Trap()], dtype=object)
+    np.savez(tmp_path / "object.npz", relevance=array, **{"words.kind": np.array("explanation")})
+    (tmp_path / "plain.npz").write_bytes(pickle.dumps(Trap()))
+    np.save(tmp_path / "array.npy", array)
+    (tmp_path / "array.npy").rename(tmp_path / "array.npz")
+    torch.save({"relevance": Trap()}, tmp_path / "torch.npz")
+    (tmp_path / "fake.safetensors").write_bytes(pickle.dumps(Trap()))
+    for path in tmp_path.iterdir():
+        refused(Explanation.load, path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_wrong_files(tmp_path: Path, found: Explanation, suffix: str) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    assert "not a stored decomposition" in refused(Decomposition.load, path)
+    refused(Explanation.load, tmp_path / f"absent{suffix}")
+    refused(Explanation.load, tmp_path / "pair.pt")
+    with pytest.raises(InputError, match="does not exist"):
+        found.save(tmp_path / "nowhere" / f"pair{suffix}")
+    with pytest.raises(InputError):
+        found.save(tmp_path / "pair.pkl")
+    with pytest.raises(InputError):
+        found.a.save(tmp_path / "one.pt")
+
+
+def test_a_file_with_parts_missing(tmp_path: Path, found: Explanation) -> None:
+    path = found.save(tmp_path / "pair.npz")
+    with zipfile.ZipFile(path) as file:
+        kept = {n: file.read(n) for n in file.namelist()}
+    for left_out in ("a.parts.npy", "relevance.npy", "words.score.npy", "words.a.origin.npy", "b.labels.npy"):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
+            for name, content in kept.items():
+                if name != left_out:
+                    file.writestr(name, content)
+        path.write_bytes(buffer.getvalue())
+        refused(Explanation.load, path)
+
+
+def test_loaded_decompositions_still_know_their_origin(tmp_path: Path, found: Explanation) -> None:
+    path = found.a.save(tmp_path / "a.npz")
+    other = bilrp.decompose(vgg.model(seed=5), vgg.input())
+    with pytest.raises(MismatchError, match="weights"):
+        bilrp.pair(Decomposition.load(path), other)
