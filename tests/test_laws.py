@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
 from torch import Tensor, nn
 
 import bilrp
 from bilrp import regions, rulebooks, similarity
 from bilrp.errors import BilrpError
+from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
 
 by_name = {case.name: case for case in CASES}
 
@@ -128,7 +128,9 @@ def test_coarsening_an_explanation_conserves() -> None:
     coarse = fine.coarsen(4)
     assert coarse.relevance.shape == (4, 4)
     assert coarse.explained == pytest.approx(fine.explained, rel=1e-12)
-    direct = bilrp.explain(case.model(), case.input(1), case.input(2), regions=4, similarity="squared_distance")
+    direct = bilrp.explain(
+        case.model(), case.input(1), case.input(2), regions=4, similarity="squared_distance"
+    )
     torch.testing.assert_close(coarse.relevance, direct.relevance, rtol=1e-9, atol=1e-10)
     with pytest.raises(BilrpError, match="cut through"):
         fine.coarsen(3)
@@ -198,7 +200,9 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     ]
     return {
         "values": {name: t.detach().clone() for name, t in tensors.items()},
-        "identity": {name: (id(t), t.data_ptr(), t.requires_grad, t.dtype, t._version) for name, t in tensors.items()},
+        "identity": {
+            name: (id(t), t.data_ptr(), t.requires_grad, t.dtype, t._version) for name, t in tensors.items()
+        },
         "grad": {name: None if t.grad is None else t.grad.clone() for name, t in tensors.items()},
         "training": {name: part.training for name, part in model.named_modules()},
         "attributes": {name: sorted(vars(part)) for name, part in model.named_modules()},
@@ -342,4 +346,6 @@ def test_memory_budget_only_changes_the_chunks(monkeypatch) -> None:
     monkeypatch.setattr("bilrp.propagate.BUDGET", 1)
     monkeypatch.setattr("bilrp.propagate.chunk_size.__defaults__", (1,), raising=False)
     for mode, parts in zip(("push", "pull"), found, strict=True):
-        torch.testing.assert_close(bilrp.decompose(model, x, regions=2, mode=mode).parts, parts, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(
+            bilrp.decompose(model, x, regions=2, mode=mode).parts, parts, rtol=1e-12, atol=1e-13
+        )

@@ -126,14 +126,18 @@ def test_a_relu_behind_the_step_only_gates_it(name: str, kind: str) -> None:
         torch.testing.assert_close(found.parts, expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", ["linear", "conv1d", "conv2d-grouped", "conv3d", "transposed", "transposed-grouped"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "conv1d", "conv2d-grouped", "conv3d", "transposed", "transposed-grouped"]
+)
 @pytest.mark.parametrize("name", ["zero", "gamma", "alphabeta", "zbox"])
 def test_batch_norm_is_folded_into_the_step_before_it(name: str, kind: str) -> None:
     build, shape = LAYERS[kind]
     layer = build().double()
     x = torch.randn(1, *shape, dtype=torch.float64)
     channels = layer(x).shape[1]
-    norm = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[layer(x).dim()](channels)
+    norm = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[layer(x).dim()](
+        channels
+    )
     for t in (norm.running_mean, norm.weight.data, norm.bias.data):
         t.normal_()
     norm.running_var.uniform_(0.5, 2.0)
@@ -151,12 +155,17 @@ def test_gamma_is_the_papers_rule_on_positive_inputs() -> None:
     rho = layer.weight.detach() + 0.4 * layer.weight.detach().clamp(min=0)
     z = layer(x)[0].detach().clamp(min=0)
     expected = (rho * x[0] / (rho @ x[0])[:, None] * z[:, None]).T
-    found = bilrp.decompose(nn.Sequential(layer, nn.ReLU()), x, rules=rules.gamma(0.4), regions=regions.features())
+    found = bilrp.decompose(
+        nn.Sequential(layer, nn.ReLU()), x, rules=rules.gamma(0.4), regions=regions.features()
+    )
     torch.testing.assert_close(found.parts, expected, rtol=1e-12, atol=1e-12)
 
 
 @given(
-    st.floats(0, 5), st.integers(0, 2**16), st.sampled_from(["linear", "conv2d", "conv1d", "transposed"]), st.booleans()
+    st.floats(0, 5),
+    st.integers(0, 2**16),
+    st.sampled_from(["linear", "conv2d", "conv1d", "transposed"]),
+    st.booleans(),
 )
 def test_conserving_rules_conserve(value: float, seed: int, kind: str, signed: bool) -> None:
     """Without a bias, γ and αβ hand on exactly what they receive (αβ where there are contributions of both signs)."""
@@ -168,7 +177,14 @@ def test_conserving_rules_conserve(value: float, seed: int, kind: str, signed: b
     torch.testing.assert_close(found.unattributed, torch.zeros_like(found.embedding), rtol=0, atol=1e-11)
 
 
-@given(st.integers(0, 2**16), st.integers(1, 3), st.integers(1, 3), st.integers(0, 1), st.integers(1, 2), st.booleans())
+@given(
+    st.integers(0, 2**16),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 1),
+    st.integers(1, 2),
+    st.booleans(),
+)
 def test_max_pool_selects_and_shares_ties(
     seed: int, kernel: int, stride: int, pad: int, dilation: int, ceil: bool
 ) -> None:
@@ -220,7 +236,9 @@ def test_books_choose() -> None:
     assert chosen["paper_vgg"][0].startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
     assert chosen["hessian_product"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     book = rulebooks.first_match(
-        ("2", rules.epsilon(0.1)), (lambda s: s.op == "linear", rules.zplus()), otherwise=rulebooks.uniform(0.5)
+        ("2", rules.epsilon(0.1)),
+        (lambda s: s.op == "linear", rules.zplus()),
+        otherwise=rulebooks.uniform(0.5),
     )
     assert [getattr(book(s), "name", None) for s in steps][::2] == ["gamma(0.5)", "epsilon(0.1)", "linear"]
     assert getattr(book(steps[-1]), "name", None) == "zplus"
@@ -236,10 +254,17 @@ def test_the_papers_gamma_by_layer() -> None:
 
 def test_zbox_sees_through_a_normalisation_in_the_model() -> None:
     """Pixels in 0 … 1, normalised inside the model: the first layer's bounds are those of what it receives."""
-    mean, std = torch.tensor([0.4, 0.5]).double().view(1, 2, 1, 1), torch.tensor([0.2, 0.3]).double().view(1, 2, 1, 1)
+    mean, std = (
+        torch.tensor([0.4, 0.5]).double().view(1, 2, 1, 1),
+        torch.tensor([0.2, 0.3]).double().view(1, 2, 1, 1),
+    )
     conv = nn.Conv2d(2, 3, 3).double()
     x = torch.rand(1, 2, 5, 5, dtype=torch.float64)
     low, high = tuple((-mean / std).flatten().tolist()), tuple(((1 - mean) / std).flatten().tolist())
-    inside = bilrp.decompose(lambda t: F.relu(conv((t - mean) / std)), x, rules=rules.zbox(low, high), regions=2)
-    outside = bilrp.decompose(lambda t: F.relu(conv(t)), (x - mean) / std, rules=rules.zbox(low, high), regions=2)
+    inside = bilrp.decompose(
+        lambda t: F.relu(conv((t - mean) / std)), x, rules=rules.zbox(low, high), regions=2
+    )
+    outside = bilrp.decompose(
+        lambda t: F.relu(conv(t)), (x - mean) / std, rules=rules.zbox(low, high), regions=2
+    )
     torch.testing.assert_close(inside.parts, outside.parts, rtol=1e-10, atol=1e-10)

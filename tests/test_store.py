@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import CASES
 
 import bilrp
 from bilrp import Decomposition, Explanation, regions
 from bilrp.errors import InputError, MismatchError
+from models import CASES
 
 vgg = next(case for case in CASES if case.name == "vgg")
 SUFFIXES = [".npz", ".safetensors"]
@@ -74,8 +74,10 @@ def test_truncated_files(tmp_path: Path, found: Explanation, suffix: str, keep: 
 def refused(load, path: Path) -> str:
     with pytest.raises(InputError) as caught:
         load(path)
-    assert "\n" not in str(caught.value) and path.name in str(caught.value)
-    return str(caught.value)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert path.name in message
+    return message
 
 
 class Trap:

@@ -81,7 +81,10 @@ def test_agrees_with_zennit(zennit, name: str, signed: bool) -> None:
         theirs = {layer: build(zennit.rules) for layer in ("0", "2", "6")}
         book = ours
     else:
-        theirs = {"0": build(zennit.rules), **{n: zennit.rules.Gamma(0.3, stabilizer=STABILISER) for n in ("2", "6")}}
+        theirs = {
+            "0": build(zennit.rules),
+            **{n: zennit.rules.Gamma(0.3, stabilizer=STABILISER) for n in ("2", "6")},
+        }
         book = rulebooks.first_match(("0", ours), otherwise=rulebooks.uniform(0.3))
     theirs |= {n: zennit.rules.Pass() for n in ("1", "3")}
     expected = by_zennit(zennit, model, x, theirs)

@@ -73,7 +73,8 @@ class Decomposition:
     def load(path: str | Path) -> Decomposition:
         """Read what `save` wrote."""
         tensors, words = store.read(path, kind="decomposition")
-        return from_parts(tensors, words)
+        with store.understanding(path):
+            return from_parts(tensors, words)
 
     def __repr__(self) -> str:
         count, size = self.parts.shape

@@ -104,16 +104,17 @@ class Explanation:
     def load(path: str | Path) -> Explanation:
         """Read what `save` wrote as .npz or .safetensors."""
         tensors, words = store.read(path, kind="explanation")
-        sides = [
-            from_parts(
-                {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
-                {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
-            )
-            for side in "ab"
-        ]
-        within = (tensors["within.a"], tensors["within.b"]) if "within.a" in tensors else None
-        score = float.fromhex(words["score"])
-        return Explanation(sides[0], sides[1], score, tensors["relevance"], words["similarity"], within)
+        with store.understanding(path):
+            sides = [
+                from_parts(
+                    {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
+                    {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
+                )
+                for side in "ab"
+            ]
+            within = (tensors["within.a"], tensors["within.b"]) if "within.a" in tensors else None
+            score = float.fromhex(words["score"])
+            return Explanation(sides[0], sides[1], score, tensors["relevance"], words["similarity"], within)
 
     def _repr_html_(self) -> str:
         from bilrp.render import page

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ def write(path: str | Path, tensors: dict[str, Tensor], words: dict[str, str]) -
         from safetensors.torch import save_file
 
         return atomically(path, lambda p: save_file(plain, str(p), metadata=words))
+    if any(t.dtype == torch.bfloat16 for t in plain.values()):
+        raise InputError(f"cannot write {path}: .npz has no bfloat16, use .safetensors")
     arrays: dict[str, np.ndarray] = {name: t.numpy() for name, t in plain.items()}
     arrays |= {f"words.{name}": np.array(text) for name, text in words.items()}
     return atomically(path, lambda p: np.savez_compressed(p, **arrays))  # type: ignore[arg-type]
@@ -50,6 +53,17 @@ def read(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, s
     return tensors, words
 
 
+@contextmanager
+def understanding(path: str | Path) -> Iterator[None]:
+    """What a stored file lacks or garbles is one line, whatever was being rebuilt from it."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{path} is damaged, it cannot be rebuilt: {type(error).__name__} {error}"
+        ) from error
+
+
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors import safe_open
 
@@ -58,7 +72,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with np.load(path, allow_pickle=False) as file:
+    # Opened here, because np.load leaves a damaged file open.
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         words = {name.removeprefix("words."): str(file[name]) for name in file if name.startswith("words.")}
         tensors = {
             name: torch.from_numpy(file[name].copy()) for name in file if not name.startswith("words.")
@@ -69,5 +84,5 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _suffix(path: str | Path) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"cannot store as '{suffix or path}': use {' or '.join(SUFFIXES)}")
+        raise InputError(f"{path} has no format for numbers: use {' or '.join(SUFFIXES)}")
     return suffix
