@@ -16,6 +16,11 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import regions, rulebooks, similarity
 from bilrp.errors import BilrpError
+from bilrp.execute import run
+from bilrp.plan import Setting, make
+from bilrp.propagate import freeze
+from bilrp.rewrite import simplify
+from bilrp.tape import record
 from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
 
 by_name = {case.name: case for case in CASES}
@@ -221,7 +226,7 @@ def process() -> dict[str, Any]:
         "default": (torch.get_default_dtype(), str(torch.get_default_device()), torch.get_num_threads()),
         "deterministic": (torch.are_deterministic_algorithms_enabled(), torch.is_warn_always_enabled()),
         "backends": (backends.mkldnn.flags, backends.cudnn.benchmark, backends.cudnn.allow_tf32),
-        "attention": (backends.cuda.flash_sdp_enabled(), backends.cuda.mem_efficient_sdp_enabled(), backends.cuda.math_sdp_enabled()),
+        "attention": (backends.cuda.flash_sdp_enabled(), backends.cuda.math_sdp_enabled()),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
         "modes": (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
     }  # fmt: skip
@@ -339,13 +344,14 @@ def test_other_types_are_kept(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.parts.double(), exact.parts, rtol=0, atol=slack)
 
 
-def test_memory_budget_only_changes_the_chunks(monkeypatch) -> None:
+@pytest.mark.parametrize("mode", ["push", "pull", "auto"])
+def test_memory_budget_only_changes_the_chunks(mode: str) -> None:
     case = by_name["vgg"]
     model, x = case.model(), case.input()
-    found = [bilrp.decompose(model, x, regions=2, mode=mode).parts for mode in ("push", "pull")]
-    monkeypatch.setattr("bilrp.propagate.BUDGET", 1)
-    monkeypatch.setattr("bilrp.propagate.chunk_size.__defaults__", (1,), raising=False)
-    for mode, parts in zip(("push", "pull"), found, strict=True):
-        torch.testing.assert_close(
-            bilrp.decompose(model, x, regions=2, mode=mode).parts, parts, rtol=1e-12, atol=1e-13
-        )
+    with torch.no_grad():
+        program = freeze(simplify(record(model, x)), rulebooks.uniform(0.25))
+        found = []
+        for budget in (2**29, 40_000):
+            setting = Setting(program, regions.grid(2)(x), program.result.numel(), budget=budget)
+            found.append(run(setting, make(setting, mode))[program.output])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)

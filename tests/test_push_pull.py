@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, rulebooks, rules
+from bilrp import execute, plan, regions, rulebooks, rules
+from bilrp.propagate import freeze
+from bilrp.rewrite import simplify
+from bilrp.tape import record
 from models import HUGGING, PLAIN, Case
 
 BOOKS = {
@@ -71,9 +74,29 @@ def test_push_equals_pull(case: Case, book: str) -> None:
 
 
 def one_first_step(model, x: Tensor) -> bool:
-    from bilrp.rewrite import simplify
-    from bilrp.tape import record
-
     tape = simplify(record(model, x))
     uses = [step for step in tape.steps if "input" in step.sources]
     return any(is_first(s) for s in uses) and all(is_first(s) or s.op in rules.STRUCTURAL for s in uses)
+
+
+@pytest.mark.parametrize("name", ["vgg", "residual", "upsampling"])
+def test_every_plan_gives_the_same_parts(name: str) -> None:
+    """Wherever crops, rows, push and pull take over from each other: the parts of a plain pull."""
+    case = next(case for case in PLAIN if case.name == name)
+    model, x = case.model(), case.input()
+    mask = torch.randint(-1, 4, x.shape[2:], generator=torch.Generator().manual_seed(4))
+    mask.view(-1)[:4] = torch.arange(4)
+    for book in (
+        rulebooks.uniform(0.25),
+        book_of("flat-first") if name in {"vgg", "residual"} else rulebooks.uniform(0.0),
+    ):
+        with torch.no_grad():
+            program = freeze(simplify(record(model, x)), book)
+            for spec in (regions.grid(3), regions.labels(mask)):
+                setting = plan.Setting(program, spec(x), program.result.numel())
+                expected = execute.run(setting, plan.make(setting, "pull"))[program.output]
+                options = sorted(set(plan._options(setting, plan._Costs.of(setting), meet=True)))
+                for crops, rows, cut in [*options[:: max(1, len(options) // 12)], options[-1]]:
+                    chosen = plan.fixed(setting, crops_until=crops, rows_until=rows, cut=cut)
+                    found = execute.run(setting, chosen)[program.output]
+                    assert difference(found, expected) < 1e-9, (crops, rows, cut)

@@ -36,7 +36,7 @@ LOW, HIGH = -4.0, 4.0
 
 
 def twin(name: str, w: Tensor, b: Tensor, a: Tensor) -> Tensor:
-    """Messages [features, outputs] of z = W a + b under a rule, from MATH.md, with explicit sums. b is zero if there is none."""
+    """Messages [features, outputs] of z = W a + b under a rule, with explicit sums; b is zero where there is none."""
     z = w @ a + b
     contribution = w * a  # [outputs, features]: what a_j adds to z_k
     zero = torch.zeros(())
@@ -227,9 +227,9 @@ def test_books_choose() -> None:
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
     ).double()  # fmt: skip
     steps = record(net, torch.rand(1, 3, 6, 6).double()).steps
-    chosen = {book.name: [getattr(book(s), "name", None) for s in steps] for book in (
-        rulebooks.uniform(0.0), rulebooks.uniform(0.5), rulebooks.resnet(0.1), rulebooks.paper_vgg(), rulebooks.hessian_product(),
-    )}  # fmt: skip
+    books = [rulebooks.uniform(0.0), rulebooks.uniform(0.5), rulebooks.resnet(0.1), rulebooks.paper_vgg()]
+    books.append(rulebooks.hessian_product())
+    chosen = {book.name: [getattr(book(s), "name", None) for s in steps] for book in books}
     assert chosen["uniform(0)"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     assert chosen["uniform(0.5)"][::2] == ["gamma(0.5)", "gamma(0.5)", "linear"]
     assert chosen["resnet(0.1)"] == ["gamma(0.1)", "gate", "gamma(0.1)", "gate", "linear", "zero"]
