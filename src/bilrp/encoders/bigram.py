@@ -34,18 +34,19 @@ SHIFTS = (8, 10, 12)
 class DigitNet(nn.Module):
     """Part one: a convolution/ReLU stack from inkedness to ten maps with a small blob at every digit.
 
-    There are no biases, so a = 0 where there is no ink and explanations conserve exactly.
+    There are no biases, so a = 0 where there is no ink and explanations conserve exactly. It sees 14 px, no
+    more than one digit, so that a blob is explained by its own digit and not by the neighbours.
 
     >>> DigitNet()(torch.zeros(1, 1, 40, 60)).shape
     torch.Size([1, 10, 20, 30])
     """
 
-    def __init__(self, width: int = 16, depth: int = 2) -> None:
+    def __init__(self, width: int = 20, depth: int = 2) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(1, width, 6, stride=STRIDE, padding=2, bias=False), nn.ReLU()]
         for _ in range(depth):
             layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.ReLU()]
-        self.stack = nn.Sequential(*layers, nn.Conv2d(width, 10, 3, padding=1, bias=False))
+        self.stack = nn.Sequential(*layers, nn.Conv2d(width, 10, 1, bias=False))
         self.gate = nn.ReLU()
 
     def forward(self, ink: Tensor) -> Tensor:

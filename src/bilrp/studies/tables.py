@@ -20,7 +20,7 @@ from bilrp.tables.blocks import Block, cut_blocks
 from bilrp.tables.ink import resize
 from bilrp.tables.layout import ZOOM
 from bilrp.tables.pages import Page, find_pages, read_page
-from bilrp.tables.patches import Patches, digit_patches, join, negative_patches
+from bilrp.tables.patches import Patches, digit_patches, join, negative_patches, picture_negatives
 from bilrp.tables.training import Recipe, train
 
 LABELS = 1000
@@ -161,8 +161,8 @@ def labelled(pages: Sequence[Page], labels: int, *, seed: int) -> Patches:
     """The same number of labelled digits from each page, never more than `labels` in all, and negatives."""
     each = labels // len(pages)
     parts = [digit_patches(p, each, seed=seed + i) for i, p in enumerate(pages)]
-    parts += [negative_patches(p, each, seed=seed + i) for i, p in enumerate(pages)]
-    return join(parts)
+    parts += [negative_patches(p, round(0.8 * each), seed=seed + i) for i, p in enumerate(pages)]
+    return join([*parts, picture_negatives(labels // 5, seed=seed)])
 
 
 def learn_curve(

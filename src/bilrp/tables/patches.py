@@ -97,6 +97,23 @@ def negative_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
     return join(parts)
 
 
+def picture_negatives(count: int, *, seed: int = 0) -> Patches:
+    """Patches of photographs and textures, where there is no digit anywhere: the paper's non-table pages."""
+    from skimage import data as samples
+
+    from bilrp.tables.ink import inkedness, load_gray
+
+    rng = np.random.default_rng(seed)
+    sources = (samples.camera, samples.coffee, samples.coins, samples.brick, samples.grass, samples.moon)
+    inks = [np.pad(inkedness(load_gray(source())), SIDE // 2) for source in sources]
+    ink = []
+    for i in range(count):
+        source = inks[i % len(inks)]
+        top, left = (int(rng.integers(0, n - SIDE)) for n in source.shape)
+        ink.append(source[top : top + SIDE, left : left + SIDE])
+    return Patches(np.array(ink), np.full(count, -1), np.full((count, 2), 12.0))
+
+
 def _points(page: Page) -> np.ndarray:
     """Middles of the wide gaps inside numbers, where the decimal point is."""
     d = page.digits
