@@ -74,8 +74,12 @@ def find_layout(item: Item) -> Layout:
     rules = find_rules(ink > 0.5)
     shapes = find_glyphs((ink > 0.5) & ~rules)
     tall = shapes.where((shapes.height >= 0.7 * HEIGHT) & (shapes.height <= 1.35 * HEIGHT))
+    if np.median(tall.width / tall.height) > 1.1:
+        raise InputError("the page seems to lie on its side: its glyphs are wider than tall")
     rows = _rows(tall)
     columns = _columns(shapes, rows, ink.shape[1])
+    rows = rows[[_in_columns(_words(shapes, y), columns) for y in rows]]
+    _refuse_disorder(tall, rows, columns)
     _refuse_upside_down(tall, rows, columns)
     borders = _borders(columns, rules, rows)
     return Layout(ink, angle, factor, rows, columns, borders, shapes, rules)
@@ -173,6 +177,22 @@ def _columns(shapes: Glyphs, rows: np.ndarray, width: int) -> np.ndarray:
     if len(intervals) < 3:
         raise InputError(f"no table found: only {len(intervals)} columns that run down the page")
     return intervals
+
+
+def _in_columns(words: np.ndarray, columns: np.ndarray) -> bool:
+    """Does a line keep to the columns? A heading runs across them."""
+    slack = 0.5 * HEIGHT
+    inside = (words[:, :1] >= columns[:, 0] - slack) & (words[:, 1:] <= columns[:, 1] + slack)
+    return bool(inside.any(axis=1).mean() >= 0.5) if len(words) else False
+
+
+def _refuse_disorder(tall: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
+    """In a table most glyphs stand in its cells; in a photograph or a text they stand anywhere."""
+    on_row = (np.abs(tall.y[:, None] - rows[None]) < 0.3 * HEIGHT).any(axis=1)
+    inside = (tall.x[:, None] >= columns[:, 0] - 2) & (tall.x[:, None] <= columns[:, 1] + 2)
+    share = float((on_row & inside.any(axis=1)).mean())
+    if len(rows) < 3 or share < 0.75:
+        raise InputError(f"no table found: {share:.0%} of the glyphs stand in rows and columns")
 
 
 def _refuse_upside_down(tall: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:

@@ -17,6 +17,9 @@ from bilrp.tables.patches import SIDE, Patches
 WINDOW = 30
 """Side in network pixels of what the network sees of a patch during training."""
 
+MARGIN = 0.15
+"""How far below zero the network's last sums should be where there is no digit of their class."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -82,10 +85,15 @@ def _smooth(ink: Tensor) -> Tensor:
 
 
 def blob_loss(scores: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared error against the blobs, after a ReLU except where a blob must still be pulled up."""
-    maps = torch.where(target > 0.05, scores, scores.clamp(min=0))
+    """Mean squared error against the blobs; off the blobs, against staying below −MARGIN before the ReLU.
+
+    A wrong digit's map must be exactly zero: traces of 0.05, harmless to reading, would add up to bigrams
+    that are not there once they are summed over a page.
+    """
+    off = target <= 0.05
+    error = torch.where(off, (scores + MARGIN).clamp(min=0), scores - target)
     weight = mask * (1 + 8 * target)
-    return (weight * (maps - target) ** 2).sum() / weight.sum()
+    return (weight * error**2).sum() / weight.sum()
 
 
 def augment(

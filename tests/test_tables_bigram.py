@@ -1,0 +1,200 @@
+"""The bigram network: its formula, its exactness, its training, its weights, and the study around it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import bilrp
+from bilrp.encoders import bigram as net
+from bilrp.errors import InputError
+from pages_made import made_page, write_page
+
+pytest.importorskip("scipy")
+pytest.importorskip("skimage")
+
+
+def literal(maps: torch.Tensor, cells: tuple[int, ...]) -> torch.Tensor:
+    """The paper's formula word for word: φ_jk = ‖max_τ min{a_j, τ(a_k)}‖₁."""
+    height, width = maps.shape[2:]
+    out = torch.zeros(100, dtype=maps.dtype)
+    for j in range(10):
+        for k in range(10):
+            total = 0.0
+            for y in range(height):
+                for x in range(width):
+                    options = [min(maps[0, j, y, x], maps[0, k, y, x + c]) for c in cells if x + c < width]
+                    total += float(max(options, default=0.0))
+            out[10 * j + k] = total
+    return out
+
+
+def test_part_two_is_the_papers_formula():
+    maps = torch.rand(1, 10, 3, 12, dtype=torch.float64)
+    module = net.BigramNet(torch.nn.Identity(), shifts=(8, 10, 12))
+    assert module.cells == (4, 5, 6)
+    torch.testing.assert_close(module(maps)[0], literal(maps, (4, 5, 6)))
+
+
+def test_a_bigram_is_counted_where_it_stands_and_only_in_reading_order():
+    maps = torch.zeros(1, 10, 5, 20)
+    maps[0, 3, 2, 4] = maps[0, 7, 2, 8] = 1.0
+    found = net.BigramNet(torch.nn.Identity())(maps)[0]
+    assert found.nonzero().flatten().tolist() == [37]
+
+
+def test_no_ink_no_bigrams_and_moving_the_page_changes_nothing():
+    module = net.BigramNet(net.DigitNet())
+    assert module(torch.zeros(1, 1, 64, 64)).abs().max() == 0
+    x = torch.zeros(1, 1, 96, 128)
+    x[..., 30:50, 40:80] = torch.rand(20, 40)
+    torch.testing.assert_close(module(x), module(x.roll((8, 16), dims=(2, 3))), rtol=1e-4, atol=1e-5)
+
+
+def test_images_smaller_than_a_shift_do_not_fail():
+    assert net.BigramNet(net.DigitNet())(torch.rand(1, 1, 6, 6)).shape == (1, 100)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_push_is_pull_and_everything_is_attributed(gamma):
+    encoder = bilrp.Encoder(
+        module=net.BigramNet(net.DigitNet(width=6)).double(), rules=bilrp.rulebooks.uniform(gamma), name="b"
+    )
+    x = torch.rand(1, 1, 48, 56, dtype=torch.float64)
+    pushed, pulled = (
+        bilrp.decompose(encoder, x, regions=bilrp.regions.grid(8), mode=m) for m in ("push", "pull")
+    )
+    torch.testing.assert_close(pushed.parts, pulled.parts, rtol=1e-9, atol=1e-10)
+    assert pulled.embedding.abs().max() > 0.1
+    assert pulled.unattributed.abs().max() < 1e-10 * pulled.embedding.abs().max()
+
+
+def test_with_gamma_zero_parts_are_gradient_times_input():
+    module = net.BigramNet(net.DigitNet(width=6)).double()
+    x = torch.rand(1, 1, 24, 32, dtype=torch.float64)
+    parts = bilrp.decompose(
+        module, x, rules=bilrp.rulebooks.uniform(0.0), regions=bilrp.regions.features()
+    ).parts
+    truth = torch.autograd.functional.jacobian(lambda v: module(v)[0], x).reshape(100, -1) * x.flatten()
+    torch.testing.assert_close(parts.T, truth, rtol=1e-8, atol=1e-10)
+
+
+def test_weights_survive_writing_and_say_what_they_are(tmp_path):
+    part_one = net.DigitNet(width=8, depth=3)
+    path = net.save_weights(part_one, tmp_path / "w.safetensors", {"labels": 7})
+    again, about = net.load_weights(path)
+    x = torch.rand(1, 1, 30, 30)
+    torch.testing.assert_close(again(x), part_one(x))
+    assert about == {"labels": 7}
+
+
+def test_missing_or_foreign_weights_are_one_line(tmp_path):
+    with pytest.raises(InputError, match="no bigram weights"):
+        net.bigram(tmp_path / "none.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(InputError, match="does not hold bigram weights") as error:
+        net.bigram(tmp_path / "bad.safetensors")
+    assert "\n" not in str(error.value)
+
+
+def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
+    encoder = net.bigram()
+    assert encoder.read is not None
+    page = made_page(rows=6, columns=4).image
+    x = encoder.read(page)
+    assert x.shape[:2] == (1, 1) and float(x.min()) >= 0 and float(x.max()) <= 1
+    found = bilrp.explain(encoder, page, page, similarity="cosine")
+    assert found.score == pytest.approx(1.0, abs=1e-4)
+    assert abs(found.unattributed) < 1e-4
+    with pytest.raises(InputError, match="cannot read"):
+        encoder.read(tmp_path / "none.jpg")
+
+
+def test_shipped_weights_used_few_labels():
+    _, about = net.load_weights(net.WEIGHTS)
+    assert 0 < about["labels"] <= 1000
+    assert net.WEIGHTS.stat().st_size < 1_000_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("tables")
+    for i in range(4):
+        write_page(where, f"page-{i}", made_page(rows=10, columns=6, seed=i, angle=0.4 * (i - 1)))
+    Image.new("L", (400, 300), 220).save(where / "images" / "empty.jpg")
+    (where / "data" / "empty.csv").write_text("' ','1'\n'1','9.093'\n")
+    return where
+
+
+@pytest.mark.slow
+def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
+    from bilrp.studies import tables
+
+    lines: list[str] = []
+    page = tables.run(
+        folder, tmp_path, steps=150, curve=(40,), pairs=1, vgg=tmp_path / "none", say=lines.append
+    )
+    assert page.is_file() and (tmp_path / "report.md").is_file()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["pages"]["skipped"]) == ["empty"]
+    assert any("skipped empty" in line for line in lines)
+    assert not set(results["pages"]["train"]) & set(results["pages"]["test"])
+    assert results["train_patches"] <= 1000
+    assert results["digit_f1"] > 0.8
+    assert results["similarity_spearman"]["vgg17"] is None
+    assert results["conservation"]["unattributed"] < 1e-4
+    assert results["conservation"]["push_minus_pull"] < 1e-9
+    assert next(row["labels"] for row in results["learning_curve"]) <= 40
+    again = tables.run(
+        folder, tmp_path / "again", weights=tmp_path / "bigram.safetensors", pairs=1, vgg=tmp_path / "x"
+    )
+    second = json.loads((again.parent / "results.json").read_text())
+    assert set(second["pages"]["test"]) == set(results["pages"]["test"])
+    assert second["digit_f1"] == pytest.approx(results["digit_f1"])
+
+
+def test_training_is_decided_by_its_seed(folder):
+    from bilrp.studies.tables import labelled
+    from bilrp.tables.pages import find_pages, read_page
+    from bilrp.tables.training import Recipe, train
+
+    pages = [read_page(*find_pages(folder)[1])]
+    patches = labelled(pages, 20, seed=0)
+    nets = [train(patches, Recipe(steps=2, batch=8, width=4, seed=s)) for s in (0, 0, 1)]
+    kernels = [next(n.parameters()) for n in nets]
+    assert torch.equal(kernels[0], kernels[1])
+    assert not torch.equal(kernels[0], kernels[2])
+
+
+@pytest.mark.data
+def test_shipped_weights_read_a_real_page_never_trained_on(data):
+    from bilrp.tables import evaluate
+    from bilrp.tables.pages import find_pages, read_page
+
+    folder = data / "historic_tables"
+    if not folder.is_dir():
+        pytest.skip("no historic_tables in the data folder")
+    part_one, about = net.load_weights(net.WEIGHTS)
+    used = {*about["train_pages"], *about["validation_pages"]}
+    pages = (read_page(*pair) for pair in reversed(find_pages(folder)))
+    page = next(p for p in pages if p.digest not in used)
+    scores = evaluate.score_pages(part_one, [page], threshold=about["threshold"])
+    assert evaluate.digit_f1(scores) >= 0.9
+    assert evaluate.bigram_correlation(scores) >= 0.9
+
+
+def test_command_line_names_the_folder_that_holds_no_pages(tmp_path, capfd, monkeypatch):
+    from bilrp import cli
+
+    monkeypatch.setattr(
+        "sys.argv", ["bilrp", "study", "tables", "--data", str(tmp_path), "--out", str(tmp_path / "o")]
+    )
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "no pages in" in capfd.readouterr().err
+    assert np.size(list((tmp_path).glob("o/*"))) == 0
