@@ -142,7 +142,8 @@ def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
     for place, match in enumerate(found["top"], 1):
         a, b = _where(match["a"]), _where(match["b"])
         lines.append(f"  {place:>4} {a:>28} {b:>22} {amount(match['relevance']):>13}")
-    cost = f"{found['seconds']:.1f} s" + (f", {found['plan']}" if found["plan"] else "")
+    plan = (found["plan"] or "").partition("\n")[0]  # its first line is the sum; --json has it all
+    cost = f"{found['seconds']:.1f} s" + (f", {plan}" if plan else "")
     lines += ["", f"  {cost}", *(f"  wrote {path}" for path in outputs)]
     return "\n".join(lines)
 
