@@ -18,7 +18,7 @@ from bilrp.errors import InputError
 
 STILL = 1.0  # pixels; what moved less than this between the two frames stands still
 NOISE = 0.01  # of full brightness; differences below it show nothing
-WINDOW = 2.0  # pixels; how far around a pixel the two pictures are compared
+WINDOW = 1.0  # pixels; how far around a pixel the two pictures are compared
 RETURN = 2.0  # pixels; there and back again must end no farther than this from the start
 
 

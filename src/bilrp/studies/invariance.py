@@ -301,7 +301,7 @@ def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     from scipy.ndimage import label
 
     found, count = label(motion.moved[0], structure=np.ones((3, 3)))  # type: ignore[misc]
-    parts = np.asarray(found) - 1
+    parts: np.ndarray = np.asarray(found, dtype=int) - 1
     sizes = np.bincount(parts[parts >= 0], minlength=count)
     means = [motion.there[:, parts == part].mean(1) for part in range(count)]
     number = np.arange(count)
@@ -311,7 +311,7 @@ def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
         number[part] = number[next(alike, part)]
     names = {old: new for new, old in enumerate(dict.fromkeys(number[order].tolist()))}
     renamed = np.array([*(names[old] for old in number.tolist()), STOOD], dtype=int)
-    parts = renamed[parts]  # -1 picks the last entry
+    parts = np.take(renamed, parts, mode="wrap")  # -1 picks the last entry
     rows, columns = np.rint(np.indices(parts.shape) + motion.back).astype(int)
     source = parts[rows.clip(0, parts.shape[0] - 1), columns.clip(0, parts.shape[1] - 1)]
     came = np.where(motion.moved[1], source, STOOD)
@@ -378,12 +378,12 @@ def _regions(shape: tuple[int, ...], size: int) -> tuple[np.ndarray, int]:
 def clip_shares(cases: Sequence[Case], layer: int, clips: int) -> dict[str, np.ndarray]:
     """For each clip, what share of its explained similarity is of each kind; NaN where none was explained."""
     total = np.zeros(clips)
-    sums = {kind: np.zeros(clips) for kind in KINDS}
+    sums = {kind: np.zeros(clips) for kind in (*KINDS, "point")}
     for case in cases:
         share = case.shares[layer]
         total[case.clip] += share.score
-        for kind in KINDS:
-            sums[kind][case.clip] += getattr(share, kind)
+        for kind, values in sums.items():
+            values[case.clip] += getattr(share, kind)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {kind: np.where(total != 0, values / total, np.nan) for kind, values in sums.items()}
 

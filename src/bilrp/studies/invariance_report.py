@@ -77,7 +77,7 @@ def measure(
     filled = {layer: _filled(by_kind) for layer, by_kind in shares.items()}
     last = max(kernels)
     restricted = {
-        layer: {kind: work.restricted(kernels[layer], band, filled[layer][kind]) for kind in KINDS}
+        layer: {kind: work.restricted(kernels[layer], band, values) for kind, values in filled[layer].items()}
         for layer in filled
     }
     inv = {layer: work.inv(kernel, band) for layer, kernel in kernels.items()}
@@ -86,7 +86,7 @@ def measure(
         inv=inv,
         interval={layer: work.interval(kernel, band, **options) for layer, kernel in kernels.items()},
         shares=shares,
-        share={n: {k: restricted[n][k] / inv[n] for k in KINDS} for n in restricted},
+        share={n: {kind: v / inv[n] for kind, v in restricted[n].items()} for n in restricted},
         restricted=restricted,
         restricted_interval={
             n: work.interval(kernels[n], band, share=filled[n]["moving"], **options) for n in filled
@@ -117,6 +117,7 @@ def _results(found: Found, settings: Settings, band: Band, numbers: Numbers) -> 
     if numbers.shares:
         for kind in KINDS:
             results[f"{kind}_share"] = {str(n): numbers.share[n][kind] for n in numbers.share}
+        results["moving_point_share"] = {str(n): numbers.share[n]["point"] for n in numbers.share}
         results["inv_moving"] = {str(n): v["moving"] for n, v in numbers.restricted.items()}
         results["inv_static"] = {str(n): v["static"] for n, v in numbers.restricted.items()}
         results["inv_moving_interval"] = {str(n): v for n, v in numbers.restricted_interval.items()}
@@ -223,11 +224,13 @@ def _kinds(numbers: Numbers, settings: Settings) -> list[Any]:
     layers = list(numbers.share)
     words = {
         "moving": "linking what moved to where it went",
+        "point": "… of these, point to point",
         "static": "linking what stood still to itself",
         "rest": "other links",
         "unattributed": "not attributed (biases)",
     }
-    rows = [[words[kind], *(f"{numbers.share[n][kind]:.0%}" for n in layers)] for kind in KINDS]
+    shown = KINDS if settings.transform else ("moving", "point", *KINDS[1:])
+    rows = [[words[kind], *(f"{numbers.share[n][kind]:.0%}" for n in layers)] for kind in shown]
     if settings.transform:
         how = (
             "The transformation says exactly where each point went. A link counts as following it if "
@@ -238,15 +241,13 @@ def _kinds(numbers: Numbers, settings: Settings) -> list[Any]:
         )
     else:
         how = (
-            f"Frames {settings.lag} apart in the middle of each clip were explained, and the motion "
-            "between them was measured "
-            "(optical flow, step by step through the frames between, there and back). A link counts "
-            "as moving if it joins a "
-            f"part that moved by {flow.STILL:g} pixel or more to where it went, as static if it joins "
-            "what stood still to "
-            "itself; neighbouring regions count too. What is hidden in the other frame, or joined to "
-            "something else, is "
-            "“other”. Shares are of signed relevance: other links may sum to less than nothing."
+            f"Frames {settings.lag} apart in the middle of each clip were explained, and the motion between them was "
+            "measured (optical flow, step by step through the frames between, there and back). What moved by "
+            f"{flow.STILL:g} pixel or more is a moving part; a link counts as moving if it joins a part to where that "
+            "part went (point to point: to the very place, or a neighbouring region), and as static if it joins what "
+            "stood still to what stood still. Anything else, such as a link from a moving part to the background, is "
+            "“other”. Shares are of signed relevance: other links may sum to less than nothing. They were measured on "
+            "these pairs and stand for the whole band."
         )
     return [Table(("", *(f"layer {n}" for n in layers)), rows), Text(how)]
 
@@ -357,7 +358,8 @@ def bars(numbers: Numbers) -> Figure:
 
 def matrix(kernel: np.ndarray, band: Band, names: Sequence[str], shown: np.ndarray) -> Figure:
     """The similarity matrix of some clips, with the diagonal band of local pairs drawn."""
-    canvas = blank((7.6, 6.6))
+    canvas = blank((8.0, 6.6))
+    canvas.set_layout_engine("constrained")
     axes = canvas.add_subplot()
     frames = np.concatenate([np.flatnonzero(band.clip == c) for c in shown])
     values = kernel[np.ix_(frames, frames)] / kernel.mean()
@@ -382,7 +384,6 @@ def matrix(kernel: np.ndarray, band: Band, names: Sequence[str], shown: np.ndarr
     bar.outline.set_visible(False)  # type: ignore[operator]
     for spine in axes.spines.values():
         spine.set_visible(False)
-    canvas.tight_layout()
     return canvas
 
 
