@@ -96,7 +96,7 @@ def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Callable[[], Any], flo
     """Name → (work, by how much to multiply its time)."""
     module = encoder.module
     assert isinstance(module, nn.Module)
-    layers = list(next(module.children()))
+    layers = list(next(module.children()).children())
     seeds = projection(COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
     return {
         LOOP: (lambda: [lrp_pass(layers, x, seeds[m]) for m in range(4)], COORDINATES / 4),
@@ -133,7 +133,7 @@ def _through(layer: nn.Module, number: int, a: Tensor, out: Tensor, relevance: T
         return relevance
     if isinstance(layer, nn.MaxPool2d):
         _, index = F.max_pool2d(a, 2, return_indices=True)
-        return F.max_unpool2d(relevance, index, 2, output_size=a.shape[-2:])
+        return F.max_unpool2d(relevance, index, (2, 2), output_size=a.shape[-2:])
     assert isinstance(layer, nn.Conv2d) and layer.bias is not None
     if number == 1:
         return _through_pixels(layer, a, relevance)

@@ -159,9 +159,8 @@ class Picture:
 def prepared(bench: Bench, name: str, x: Tensor) -> Picture:
     """Take a photograph apart in its three forms."""
     generator = torch.Generator().manual_seed(bench.settings.seed)
-    low, high = (
-        images.bounds()
-    )  # noise must not leave the range of pixels, which the first layer's rule relies on
+    # Noise must not leave the range of pixels, which the first layer's rule relies on.
+    low, high = (torch.tensor(bound).reshape(1, -1, 1, 1).to(x) for bound in images.bounds())
     shaken = evaluate.noisy(x, bench.settings.noise, generator).clamp(low, high)
     return Picture(name, x, bench.sides(x), bench.sides(shaken), bench.sides(x, blank=True))
 
