@@ -230,6 +230,17 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("study", ["transfer", "invariance"])
+def test_the_command_line_says_in_one_line_what_is_wrong(study, tmp_path, monkeypatch, capsys):
+    from bilrp import cli
+
+    monkeypatch.setattr("sys.argv", ["bilrp", "study", study, "--data", str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "no such folder" in said and said.count("\n") == 1
+
+
 def test_crop_is_a_share_or_pixels():
     image = Image.new("RGB", (128, 96))
     assert folders.cropped(image, 0.5).size == (48, 48) and folders.cropped(image, 80).size == (80, 80)

@@ -326,15 +326,15 @@ def _table(
 ) -> Table:
     layers = list(accuracies)
     best = max(accuracies, key=lambda layer: accuracies[layer].mean)
-    mark = {layer: " *" if layer == best else "" for layer in layers}
+    mark = {layer: "*" if layer == best else "" for layer in layers}
     rows: list[list[Any]] = [
         ["these pictures", len(np.unique(labels))]
-        + [f"{accuracies[n].mean:.2f} ± {accuracies[n].std:.2f}{mark[n]}" for n in layers]
+        + [f"{accuracies[n].mean:.2f}\u00a0±\u00a0{accuracies[n].std:.2f}{mark[n]}" for n in layers]
     ]
     for name, (count, values) in PAPER.items():
         rows.append([name, count] + [f"{values[n]:.2f}" if n in values else None for n in layers])
     effective = [f"{np.mean(spread[n]):.0f}" if len(spread[n]) else None for n in layers]
-    rows.append(["effective regions, these pictures", None, *effective])
+    rows.append(["effective regions", None, *effective])
     header = ("accuracy", "classes", *(f"layer {layer}" for layer in layers))
     caption = "Share of test pictures named rightly (mean ± standard deviation over splits; * best layer)."
     return Table(header, rows, caption)
