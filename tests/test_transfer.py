@@ -241,6 +241,17 @@ def test_the_command_line_says_in_one_line_what_is_wrong(study, tmp_path, monkey
     assert stopped.value.code == 2 and "no such folder" in said and said.count("\n") == 1
 
 
+def test_links_to_folders_are_followed_once(colours, tmp_path):
+    (tmp_path / "linked").mkdir()
+    for name in ("red", "green"):
+        (tmp_path / "linked" / name).symlink_to(colours / name)
+    (colours / "red" / "round").symlink_to(tmp_path / "linked")
+    found = folders.classes(tmp_path / "linked", size=32)
+    assert sorted(item.name for item in found.items) == sorted(
+        f"{c}/{i}.png" for c in ("red", "green") for i in range(6)
+    )
+
+
 def test_crop_is_a_share_or_pixels():
     image = Image.new("RGB", (128, 96))
     assert folders.cropped(image, 0.5).size == (48, 48) and folders.cropped(image, 80).size == (80, 80)

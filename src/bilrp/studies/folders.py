@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -190,12 +191,17 @@ def existing(folder: str | Path) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    visible = (
-        p
-        for p in folder.rglob("*")
-        if not any(part.startswith(".") for part in p.relative_to(folder).parts) and not p.is_dir()
-    )
-    return sorted(visible, key=lambda p: natural(p.relative_to(folder)))
+    """All visible files under a folder, through links to other folders too, each real folder once."""
+    found, seen = [], set()
+    for place, inner, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link back to a folder above would never end
+            inner.clear()
+            continue
+        seen.add(real)
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        found += [Path(place) / name for name in names if not name.startswith(".")]
+    return sorted(found, key=lambda p: natural(p.relative_to(folder)))
 
 
 def _clip_files(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, Sequence[Path]]]:
