@@ -327,7 +327,7 @@ def _range(interval: tuple[float, float] | None) -> str | None:
 
 def bars(numbers: Numbers) -> Figure:
     """INV by layer, stacked by kind of link."""
-    canvas = blank((6.4, 3.4))
+    canvas = blank((7.4, 3.4))
     axes = canvas.add_subplot()
     layers = list(numbers.inv)
     places = np.arange(len(layers))
@@ -351,7 +351,7 @@ def bars(numbers: Numbers) -> Figure:
     axes.set(xlabel="layer of VGG-16", ylabel="INV")
     axes.spines[["top", "right"]].set_visible(False)
     if numbers.shares:
-        axes.legend(frameon=False, fontsize=9, loc="upper left")
+        axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True)
     canvas.tight_layout()
     return canvas
 
