@@ -30,6 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	# An oracle for tests. Without its dependencies: it asks for torchvision, which does not import beside a CPU-only torch.
+	$(BIN)/python -m pip install --quiet --no-deps "zennit>=0.5.1" || echo "zennit did not install: its tests will be skipped"
 	touch $@
 
 clean:

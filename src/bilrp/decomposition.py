@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import plan as plan_module
@@ -39,15 +40,15 @@ class Decomposition:
     `origin` says what made it (encoder, weights, layer, rules, projection): only equal origins pair.
     """
 
-    parts: Tensor
-    embedding: Tensor
+    parts: Float[Tensor, "regions h"]
+    embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
     picture: np.ndarray | None = None
     plan: Plan | None = field(default=None, repr=False)
 
     @property
-    def unattributed(self) -> Tensor:
+    def unattributed(self) -> Float[Tensor, " h"]:
         """What biases, other constants and features outside every region contribute to each coordinate."""
         return self.embedding - self.parts.sum(0)
 

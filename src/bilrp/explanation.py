@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import similarity as similarities
@@ -34,7 +35,7 @@ class Explanation:
     a: Decomposition
     b: Decomposition
     score: float
-    relevance: Tensor
+    relevance: Float[Tensor, "regions_a regions_b"]
     similarity: str = "dot"
     within: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
@@ -56,15 +57,15 @@ class Explanation:
         width = self.relevance.shape[1]
         return [Match(int(i) // width, int(i) % width, float(v)) for v, i in zip(values, index, strict=True)]
 
-    def row(self, i: int) -> Tensor:
+    def row(self, i: int) -> Float[Tensor, " regions_b"]:
         """What region i of a shares with each region of b."""
         return self.relevance[i]
 
-    def column(self, j: int) -> Tensor:
+    def column(self, j: int) -> Float[Tensor, " regions_a"]:
         """What region j of b shares with each region of a."""
         return self.relevance[:, j]
 
-    def marginals(self) -> tuple[Tensor, Tensor]:
+    def marginals(self) -> tuple[Float[Tensor, " regions_a"], Float[Tensor, " regions_b"]]:
         """Relevance of each region of a, and of each region of b."""
         return self.relevance.sum(1), self.relevance.sum(0)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.errors import RuleError
@@ -108,7 +109,9 @@ def missing_rule(step: Step, book: RuleBook) -> str:
     return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"
 
 
-def push(program: Program, masks: Tensor, outputs: Iterable[Key] | None = None) -> dict[Key, Tensor]:
+def push(
+    program: Program, masks: Float[Tensor, "k 1 *features"], outputs: Iterable[Key] | None = None
+) -> dict[Key, Tensor]:
     """Push regions, given as 0/1 masks (K, *x.shape), to the output (and to other values asked for)."""
     wanted = {program.output} if outputs is None else set(outputs)
     start: dict[Key, Tensor] = {(0, "value"): program.x * masks, (0, "mask"): masks}
@@ -127,7 +130,7 @@ def push_from(links: Sequence[Link], start: dict[Key, Tensor], wanted: set[Key])
     return {key: alive[key] for key in wanted if key in alive}
 
 
-def pull(program: Program, cotangents: Tensor) -> Tensor:
+def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, "k 1 *features"]:
     """Pull coordinates, given as (K, *embedding.shape), back to the input's relevance R = x ⊙ c (+ what masks own)."""
     back = pull_to(program, cotangents)
     zero = cotangents.new_zeros(1, *program.x.shape)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from bilrp.errors import InputError
@@ -23,7 +24,7 @@ class Regions:
     (top, left, bottom, right) of each region; `names` are words to show (tokens).
     """
 
-    labels: Tensor
+    labels: Int[Tensor, "*features"]
     count: int
     kind: str
     boxes: Tensor | None = None
@@ -45,7 +46,7 @@ class Regions:
         shape = (-1, 1, *[1] * self.labels.dim())
         return (self.labels == wanted.reshape(shape)).to(dtype)
 
-    def pool(self, relevance: Tensor) -> Tensor:
+    def pool(self, relevance: Float[Tensor, "k 1 *features"]) -> Float[Tensor, "k {self.count}"]:
         """Sum relevance (K, 1, *input) over each region, (K, count): Appendix E sums, so it conserves."""
         sums = relevance.new_zeros(relevance.shape[0], self.count + 1)
         return sums.index_add_(1, self.labels.flatten() + 1, relevance.flatten(1))[:, 1:]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.errors import InputError, MismatchError
@@ -26,11 +27,17 @@ class Similarity:
     weigh: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], Tensor]]
     within: bool = False
 
-    def score(self, a: Tensor, b: Tensor) -> float:
+    def score(self, a: Float[Tensor, " h"], b: Float[Tensor, " k"]) -> float:
         """y for two embeddings."""
         return float(self.score_of(a, b))
 
-    def relevance(self, parts_a: Tensor, parts_b: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    def relevance(
+        self,
+        parts_a: Float[Tensor, "regions_a h"],
+        parts_b: Float[Tensor, "regions_b k"],
+        a: Float[Tensor, " h"],
+        b: Float[Tensor, " k"],
+    ) -> Float[Tensor, "regions_a regions_b"]:
         """R[I, I'] from the parts of two inputs with embeddings a and b."""
         return self.weigh(a, b)(parts_a, parts_b)
 
@@ -99,7 +106,9 @@ def squared_distance() -> Similarity:
     )
 
 
-def projection(dimensions: int, size: int, *, seed: int = 0, like: Tensor) -> Tensor:
+def projection(
+    dimensions: int, size: int, *, seed: int = 0, like: Tensor
+) -> Float[Tensor, "{dimensions} {size}"]:
     """W (dimensions × size) with entries N(0, 1/dimensions), the same for the same seed on every device.
 
     >>> projection(2, 3, like=torch.zeros(1)).shape

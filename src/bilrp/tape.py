@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -226,7 +227,7 @@ def op_name(func: Callable[..., Any]) -> str:
     return ALIASES.get(name, name)
 
 
-def record(encoder: Callable[[Tensor], Tensor], x: Tensor) -> Tape:
+def record(encoder: Callable[[Tensor], Tensor], x: Float[Tensor, ...]) -> Tape:
     """Run `encoder(x)` once and return the tape of everything that led from `x` to the output.
 
     >>> import torch.nn.functional as F
