@@ -29,9 +29,9 @@ from bilrp.regions import Regions
 from bilrp.tape import STRUCTURAL
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
-PRODUCT_OVERHEAD = 2_000_000  # … one small product of the rows stage is set up
+PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
 BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
-CHUNK = 256  # regions of the rows stage: more share each gathered weight, fewer keep their cones together
+CHUNK = 512  # regions of the rows stage: more share each gathered weight, fewer keep their cones together
 CROP_SLOWDOWN = 1.6  # small convolutions against large ones
 
 
