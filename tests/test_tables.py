@@ -109,7 +109,7 @@ def test_upside_down_is_said(made):
 
 
 def test_lying_on_its_side_is_said(made):
-    with pytest.raises(InputError, match="on its side|no table found"):
+    with pytest.raises(InputError, match=r"on its side|no table found"):
         find_layout(made.image.rotate(90, expand=True))
 
 
