@@ -61,12 +61,16 @@ class Linear:
 
     def push(self, *tangents: Tensor) -> Tensor:
         zeros = tuple(torch.zeros_like(t) for t in self.at)
-        if not bool(self.function(*zeros).any()):
+        constant = self.function(*zeros)
+        if not bool(constant.any()):
             return batched(self.function)(*tangents)
 
-        # A constant is added: subtracting it again would lose digits (-1e9) or all of them (-inf).
+        # A constant is added: subtracting it again would lose digits (-1e9) or all of them (-inf). So transpose the
+        # transpose; forward derivatives would do as well, but torch crashes on some of them while it counts operations.
         def directional(*t: Tensor) -> Tensor:
-            return torch.func.jvp(self.function, zeros, t)[1]
+            _, back = torch.func.vjp(self.function, *zeros)
+            _, forth = torch.func.vjp(back, torch.zeros_like(constant))
+            return forth(t)[0]
 
         return batched(directional)(*tangents)
 
