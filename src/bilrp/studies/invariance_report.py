@@ -427,7 +427,9 @@ def case_figure(case: Case, layer: int) -> Figure:
         extent = (x, x + picture.shape[1], picture.shape[0], 0)
         right.imshow(_tinted(picture, box.numpy(), [k / top for k in kinds]), extent=extent)
     right.set(
-        xlim=(-0.5, shift + b.picture.shape[1] + 0.5), ylim=(a.picture.shape[0] + 0.5, -8), aspect="equal"
+        xlim=(-0.5, shift + b.picture.shape[1] + 0.5),
+        ylim=(a.picture.shape[0] + 0.5, -0.06 * a.picture.shape[0]),
+        aspect="equal",
     )
     right.set_axis_off()
     right.set_title("follows what moved (blue), stood still (orange)", fontsize=10, color=render.INK)
