@@ -9,6 +9,9 @@ import numpy as np
 from bilrp.tables.blocks import Block
 from bilrp.tables.layout import ZOOM
 
+REACH = (6.2, 7.5)
+"""How far a digit's place goes, in network pixels: halfway to its neighbour, across a decimal point too."""
+
 
 @dataclass(frozen=True)
 class Places:
@@ -42,10 +45,11 @@ def places(block: Block, *, size: tuple[int, int]) -> Places:
     nearest = np.full(size, np.inf)
     for i in range(len(own)):
         dx, dy = np.abs(x - (own.x[i] - x0))[None], np.abs(y - (own.y[i] - y0))[:, None]
-        far = np.maximum(dx / 4.2, dy / 7.0) * np.ones(size)
+        far = np.maximum(dx / REACH[0], dy / REACH[1]) * np.ones(size)
         better = (far <= 1) & (far < nearest)
         labels[better], nearest[better] = i, far[better]
-    rules = _shrink(block.page.layout.rules, x0, y0, size) & (labels < 0)
+    # A stroke of the digit itself may pass for a rule; its core stays the digit's.
+    rules = _shrink(block.page.layout.rules, x0, y0, size) & (nearest > 0.4)
     labels, marks = _mark_rest(labels, rules, len(own))
     member = np.zeros((len(own), 100), bool)
     for a, b in own.bigrams():
@@ -59,7 +63,10 @@ def _corner(block: Block, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _mark_rest(labels: np.ndarray, rules: np.ndarray, digits: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """Number the rules and the rest after the digits; a place without pixels gets no number."""
+    """Number the rules and the rest after the digits; a place without pixels gets no number.
+
+    Rules come first: where one touches a digit, its pixels are the rule's.
+    """
     labels, following = labels.copy(), digits
     marks = []
     for mask in (rules, (labels < 0) & ~rules):
