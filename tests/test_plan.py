@@ -270,3 +270,26 @@ def test_layers_need_an_encoder_that_has_them():
     network, x = vgg_like()
     with pytest.raises(InputError, match="no numbered layers"):
         bilrp.decompose(network, x, layers=[3])
+
+
+def test_the_command_line_prints_the_plan(tmp_path, capsys, monkeypatch):
+    from PIL import Image
+
+    from bilrp.cli import main
+
+    (tmp_path / "small_encoder.py").write_text(
+        "import torch\n"
+        "def net():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("a.png", "b.png"):
+        Image.effect_noise((32, 32), 60).convert("RGB").save(tmp_path / name)
+    images = [str(tmp_path / name) for name in ("a.png", "b.png")]
+    monkeypatch.setattr("sys.argv", ["bilrp", "explain", *images, "--encoder", "small_encoder:net", "--plan"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    out = capsys.readouterr().out
+    assert stopped.value.code == 0, out
+    assert "regions ×" in out and "GFLOP" in out

@@ -96,6 +96,7 @@ def explain(
         ),
     ] = "paper",
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")] = 5,
+    plan: Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Which parts of images A and B make the encoder call them similar?"""
@@ -130,6 +131,8 @@ def explain(
     for path in outputs:
         terminal.write(found, path, names=names, style=style, palette=palette)
     _say(about, outputs, as_json=json)
+    if plan:
+        print(found.a.plan, file=sys.stderr if json else sys.stdout)
 
 
 def _say(about: dict, outputs: list, *, as_json: bool) -> None:

@@ -203,7 +203,7 @@ def _by_coordinates(setting: Setting, plan: Plan, weights: Tensor | None, bar: P
     result = setting.program.result
     total = result.numel() if weights is None else weights.shape[0]
     parts = result.new_zeros(setting.partition.count, total)
-    live = live_coordinates(setting.program) if weights is None else torch.arange(total)
+    live = live_coordinates(setting.program) if weights is None else torch.arange(total, device=result.device)
     bar.start("pulling coordinates", len(live))
     for chunk in chunks(len(live), plan.pulled, bar.advance):
         index = live[chunk]
@@ -222,7 +222,7 @@ def live_coordinates(program: Program) -> Tensor:
     first = len(program.links)
     while first and active.supports(program.links[first - 1]):
         first -= 1
-    if first == len(program.links):
-        return torch.arange(result.numel())
+    if first == len(program.links) or result.device.type != "cpu":
+        return torch.arange(result.numel(), device=result.device)
     open_ = active.possible(program.links[first:], {})[program.output]
     return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]

@@ -90,8 +90,9 @@ class Setting:
 
     @cached_property
     def spatial(self) -> int:
-        """How many links from the start on are spatial."""
-        return cones.spatial_prefix(self.program.links) if cones.is_image(self.program.x) else 0
+        """How many links from the start on are spatial (crops and rows index on the CPU; other devices push whole)."""
+        usable = cones.is_image(self.program.x) and self.program.x.device.type == "cpu"
+        return cones.spatial_prefix(self.program.links) if usable else 0
 
     @cached_property
     def cones(self) -> dict[Key, Cone]:
