@@ -23,7 +23,7 @@ from torch import Tensor
 from bilrp import active, cones, crops
 from bilrp.cones import Cone
 from bilrp.errors import InputError
-from bilrp.maps import Convolution, Linear, Weighted
+from bilrp.maps import Convolution, Jacobian, Linear, Weighted
 from bilrp.propagate import BUDGET, Key, Link, Program
 from bilrp.regions import Regions
 from bilrp.tape import STRUCTURAL
@@ -156,12 +156,12 @@ def bottlenecks(program: Program) -> list[int]:
 
 def push_macs(link: Link) -> int:
     """Multiply-adds to push one vector through a link."""
-    return _weighted_macs(link, back=False) if isinstance(link.map, Weighted) else _measured(link, back=False)
+    return _weighted_macs(link, back=False) if isinstance(link.map, Weighted) else _measured(link)
 
 
 def pull_macs(link: Link) -> int:
     """Multiply-adds to pull one vector through a link."""
-    return _weighted_macs(link, back=True) if isinstance(link.map, Weighted) else _measured(link, back=True)
+    return _weighted_macs(link, back=True) if isinstance(link.map, Weighted) else _measured(link)
 
 
 def _weighted_macs(link: Link, *, back: bool) -> int:
@@ -177,17 +177,22 @@ def _weighted_macs(link: Link, *, back: bool) -> int:
     return len(weighted.terms) * places.shape[-operator.rank :].numel() * weight.numel()
 
 
-def _measured(link: Link, *, back: bool) -> int:
-    """Count what one vector costs by sending it: only products count, so most links are free."""
-    if not isinstance(link.map, Linear) or link.step.op in STRUCTURAL | {"add", "sub", "sum", "mean"}:
+def _measured(link: Link) -> int:
+    """Count what one vector costs by running the map's function once: only products count, so most links are free.
+
+    It runs by itself, not under vmap: torch's counter and its function transforms do not go together.
+    """
+    if not isinstance(link.map, Linear | Jacobian) or link.step.op in STRUCTURAL | {
+        "add",
+        "sub",
+        "sum",
+        "mean",
+    }:
         return 0
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        if back:
-            link.map.pull(torch.zeros_like(link.step.result)[None])
-        else:
-            link.map.push(*(torch.zeros_like(v)[None] for v in active.values_of(link)))
+        link.map.function(*link.map.at)
     return counter.get_total_flops() // 2
 
 
