@@ -145,7 +145,7 @@ def test_truth_is_best_random_between_and_reversed_worst(task):
     generator = torch.Generator().manual_seed(0)
     for curve, sign in ((evaluate.deletion, 1), (evaluate.insertion, -1)):
         best, worst = (sign * curve(encoder, fixed(encoder, a, b, r), a, b).area for r in (truth, -truth))
-        orders = [torch.randn(8, 8, generator=generator) for _ in range(100)]
+        orders = [torch.randn(8, 8, generator=generator) for _ in range(30)]
         drawn = [sign * curve(encoder, fixed(encoder, a, b, r), a, b).area for r in orders]
         assert best < min(drawn)
         assert worst > max(drawn)
@@ -321,7 +321,7 @@ def test_stability_of_constant_linear_and_random_methods(net):
     assert evaluate.stability(constant, net, x, y) == pytest.approx(1)
     drawn = iter(range(100))
     fresh = lambda *given: evaluate.random_method(seed=next(drawn))(*given)  # noqa: E731
-    assert abs(evaluate.stability(fresh, net, x, y, repeats=10)) < 0.05
+    assert abs(evaluate.stability(fresh, net, x, y, repeats=5)) < 0.08
     calm, rough = (evaluate.stability(bilrp.explain, net, x, y, noise=s, repeats=3) for s in (0.01, 0.5))
     assert rough < calm < 1
     assert calm > 0.99

@@ -17,10 +17,10 @@ DIGITS = regions.labels(torch.arange(toy.LENGTH).repeat_interleave(toy.WIDTH))
 
 @pytest.fixture(scope="module")
 def setting():
-    """A network of the study's shape in float32 and three pairs; it need not be trained to be explained."""
+    """A network of the study's shape in float32 and two pairs; it need not be trained to be explained."""
     vectors = toy.digit_vectors(7)
     net = toy.network(7).requires_grad_(False)
-    return net, toy.draw(vectors, 3, torch.Generator().manual_seed(0), matching=True)
+    return net, toy.draw(vectors, 2, torch.Generator().manual_seed(0), matching=True)
 
 
 def close(found, expected):
@@ -49,8 +49,8 @@ def test_batched_methods_are_the_librarys(setting):
         close(found["bilrp"][k], bilrp.explain(net, a, b, regions=DIGITS, rules=rules).relevance)
         middle = torch.full((60,), 0.3)
         close(
-            toy.integrated_hessians(net, pairs, baseline=middle, steps=32)[k],
-            baselines.integrated_hessians(net, a, b, regions=DIGITS, baseline=middle, steps=32).relevance,
+            toy.integrated_hessians(net, pairs, baseline=middle, steps=8)[k],
+            baselines.integrated_hessians(net, a, b, regions=DIGITS, baseline=middle, steps=8).relevance,
         )
 
 
@@ -93,7 +93,7 @@ def test_training_learns_and_is_reproducible():
 
 
 def test_the_report_of_a_short_run(tmp_path):
-    report = toy.toy(seeds=2, pairs=50, iterations=100)
+    report = toy.toy(seeds=2, pairs=20, iterations=100)
     report.write(tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results["acs"]) == set(results["acs_std"]) == set(toy.METHODS)
@@ -106,7 +106,7 @@ def test_the_report_of_a_short_run(tmp_path):
         assert (tmp_path / name).stat().st_size > 1000
     # 100 iterations are far too few: the study must say so, not pretend.
     assert "does NOT hold in every seed" in report.summary
-    assert toy.toy(seeds=2, pairs=50, iterations=100).results == report.results
+    assert toy.toy(seeds=2, pairs=20, iterations=100).results == report.results
 
 
 @pytest.mark.parametrize("given", [{"seeds": 0}, {"pairs": 1}, {"iterations": 10}])

@@ -125,8 +125,10 @@ def relevance(method: str, a: Side, b: Side) -> Tensor:
     """[regions of a, regions of b] by one method."""
     if method != "random":
         return a.parts @ b.parts.T
-    drawn = torch.randn(len(a.parts), len(b.parts), generator=torch.Generator().manual_seed(a.seed ^ b.seed))
-    return drawn.to(a.parts)
+    # Sums of checksums would cancel what both sides have in common, such as the network: hash the two together.
+    seed = int(key_of(str(a.seed), {"other": b.seed})[:12], 16)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(len(a.parts), len(b.parts), generator=generator).to(a.parts)
 
 
 # ---------------------------------------------------------------- one pair under the suite
@@ -264,19 +266,19 @@ def warp(x: Tensor, regions: Regions, number: int) -> tuple[str, Tensor, Tensor,
 
 
 def plant(a: Tensor, b: Tensor, regions: Regions, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Cut a patch of a quarter of the width out of a, paste it somewhere else in b: (new b, the pairs that join the two).
+    """Paste a patch of a into b: (new b, the pairs of regions that join the two). It covers whole regions.
 
-    The picture a stays as it is, so that the patch lies in its natural surroundings on one side.
+    The patch is about a third of the width and lies in the same place in both, since these models compare place with
+    place. The picture a stays as it is, so that the patch has its natural surroundings on one side.
     """
+    assert regions.boxes is not None
     generator = np.random.default_rng(seed)
-    height, width = (max(1, n // 4) for n in a.shape[2:])
-    rooms = [n - m + 1 for n, m in zip(a.shape[2:], (height, width), strict=True)]
-    first = (int(generator.integers(rooms[0])), int(generator.integers(rooms[1])))
-    second = first
-    while max(abs(p - q) for p, q in zip(first, second, strict=True)) < height and max(rooms) > height:
-        second = (int(generator.integers(rooms[0])), int(generator.integers(rooms[1])))
-    patch = a[0, :, first[0] : first[0] + height, first[1] : first[1] + width]
-    _, image, where = evaluate.planted(a, b, patch=patch, at_a=first, at_b=second)
+    side = int(regions.boxes[0, 2])
+    extent = [max(1, n // side // 3) for n in a.shape[2:]]
+    top, left = (int(generator.integers(n // side - m + 1)) for n, m in zip(a.shape[2:], extent, strict=True))
+    rows, columns = slice(top * side, (top + extent[0]) * side), slice(left * side, (left + extent[1]) * side)
+    place = (rows.start, columns.start)
+    _, image, where = evaluate.planted(a, b, patch=a[0, :, rows, columns], at_a=place, at_b=place)
     return image, evaluate.pasted(where, regions, regions)
 
 
@@ -339,7 +341,7 @@ def _rows(
     held: dict[int, Picture] = {}
     for number, (i, j) in enumerate(pairwise(order)):
         key = key_of(
-            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 1}
+            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 2}
         )
         path = kept / f"{key[:24]}.json"
         if path.is_file():

@@ -40,8 +40,8 @@ def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -
                 Picture(
                     "faithfulness.png",
                     figure(results, settings),
-                    f"Means and 95 % intervals over {len(rows)} pairs; filled: the higher layer, hollow: the lower. "
-                    "Arrows say which way is better. Dotted: chance.",
+                    f"Means and 95 % intervals over {len(rows)} pairs; arrows say which way is better. "
+                    "Dotted: chance.",
                 ),
                 _table(results, settings),
             ],
@@ -150,10 +150,14 @@ def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> l
         "similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
         "of what is left falls (or rises) fastest.",
         "Known warps, in turn: shift by an eighth, flip, rotation by 20°, crop to 80 %; a match counts within one "
-        "region. Planted: a patch of a quarter of the width, cut from one picture, pasted elsewhere in the other.",
+        "region. These models compare place with place: where a warp moves things further than a layer's features "
+        "reach, as a flip does, the model itself does not see the match, and no explanation of it can. Planted: a patch "
+        "of about a third of the width, cut from one picture and pasted into the other in the same place.",
         "Random weights: every layer drawn anew with its own mean and spread; the absolute rank correlation of the two "
-        f"explanations. Noise: normal, {settings.noise:g} × the spread of the picture, on both. Saliency looks at "
-        "pixels only: it cannot notice random weights, and noise hardly moves it.",
+        "explanations. A layer whose features are local relates neighbouring places whatever its weights are, and an "
+        "explanation that says so keeps its order; one that is mostly noise loses it. Noise: normal, "
+        f"{settings.noise:g} × the spread of the picture, on both. Saliency looks at pixels only: it cannot notice "
+        "random weights, and noise hardly moves it.",
         *found.notes,
     ]
 
@@ -163,7 +167,7 @@ def figure(results: Mapping[str, Any], settings: Settings) -> Any:
     from matplotlib.figure import Figure
 
     names = titles(settings)
-    made = Figure(figsize=(13, 5.2), dpi=150, layout="constrained")
+    made = Figure(figsize=(13, 5.8), dpi=150, layout="constrained")
     axes = made.subplots(2, 5, sharey=True)
     for panel, measure in zip(axes.T.flat, MEASURES, strict=True):
         for row, method in enumerate(METHODS):
@@ -173,14 +177,37 @@ def figure(results: Mapping[str, Any], settings: Settings) -> Any:
             panel.axvline(results["chance"][key], color="#555555", linestyle=":", linewidth=1)
         if measure.key.endswith("signed"):
             panel.axvline(0, color="#555555", linestyle=":", linewidth=1)
-        panel.set_title(_label(measure), fontsize=8.5)
+        panel.set_title(
+            _label(measure).replace(": ", ":\n").replace(" of ", "\nof ").replace(" with ", "\nwith "),
+            fontsize=9,
+        )
         panel.tick_params(labelsize=8)
+        panel.tick_params(axis="y", length=0)
+        panel.locator_params(axis="x", nbins=5)
         panel.spines[["top", "right", "left"]].set_visible(False)
         panel.grid(axis="x", color="#e6e6e6", linewidth=0.7)
         panel.set_axisbelow(True)
         panel.set_ylim(0.4, len(METHODS) + 0.6)
-    axes[0, 0].set_yticks(range(len(METHODS), 0, -1), [names[m] for m in METHODS], fontsize=9)
+    axes[0, 0].set_yticks(range(len(METHODS), 0, -1), [names[m] for m in METHODS])
+    for panel in axes[:, 0]:
+        panel.tick_params(axis="y", labelsize=9)
+    made.legend(
+        handles=_legend(settings), loc="outside lower center", ncols=len(settings.layers), frameon=False
+    )
     return made
+
+
+def _legend(settings: Settings) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    last = max(settings.layers)
+    return [
+        Line2D(
+            [], [], color="#444444", marker="o", linestyle="", markerfacecolor="#444444" if n == last else "white",
+            markeredgewidth=1.5, label=f"layer {n}",
+        )
+        for n in sorted(settings.layers)
+    ]  # fmt: skip
 
 
 def _marks(

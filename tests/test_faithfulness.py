@@ -1,0 +1,189 @@
+"""The faithfulness study: its fast paths are the library's, its statistics are honest, and it can be interrupted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import bilrp
+from bilrp import baselines, evaluate, rulebooks
+from bilrp.encoders import vgg, weights
+from bilrp.errors import InputError
+from bilrp.regions import grid
+from bilrp.studies import faithfulness as study
+from bilrp.studies import faithfulness_report
+
+SMALL = study.Settings(layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200)
+
+
+@pytest.fixture(scope="module")
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for number, inputs, outputs in weights.CONVOLUTIONS:
+        made[f"features.{number}.weight"] = (2 / (9 * inputs)) ** 0.5 * torch.randn(
+            outputs, inputs, 3, 3, generator=generator
+        )
+        made[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
+    return made
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Five coloured pictures, smooth enough to have something in common."""
+    folder = tmp_path_factory.mktemp("photos")
+    generator = np.random.default_rng(0)
+    for k in range(5):
+        small = Image.fromarray(generator.integers(256, size=(5, 6, 3), dtype=np.uint8))
+        small.resize((60, 48), Image.Resampling.BICUBIC).save(folder / f"{k}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(tensors):
+    encoder = vgg.vgg16(10, weights=tensors, size=32)
+    return study.Bench(encoder, evaluate.randomised(encoder, 4), SMALL)
+
+
+@pytest.fixture(scope="module")
+def pictures(bench, photos):
+    return [study.prepared(bench, f"{k}", bench.encoder.read(photos / f"{k}.png")) for k in range(2)]
+
+
+def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
+    a, b = pictures
+    rules = {
+        "bilrp": None,
+        "hessian_product": rulebooks.hessian_product(),
+        "uniform": rulebooks.uniform(0.25),
+    }
+    for layer in SMALL.layers:
+        encoder = vgg.vgg16(layer, weights=tensors, size=32)
+        for method, book in rules.items():
+            expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), rules=book)
+            sides = a.plain[method][layer], b.plain[method][layer]
+            found = study.relevance(method, *sides)
+            torch.testing.assert_close(found, expected.relevance, rtol=1e-3, atol=1e-3)
+            known = evaluate.conservation(expected)
+            counted = study.account(method, found, *sides)
+            assert counted["unattributed"] == pytest.approx(known.unattributed_share, abs=1e-3)
+            assert counted["negative"] == pytest.approx(known.negative_share, abs=1e-3)
+        expected = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
+        found = study.relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
+        torch.testing.assert_close(found, expected.relevance, rtol=1e-4, atol=1e-3)
+
+
+def test_curves_are_the_librarys(bench, pictures, tensors):
+    a, b = pictures
+    encoder = vgg.vgg16(5, weights=tensors, size=32)
+    found = study.follow(bench, a, b, 5, grid(8)(a.x))
+    expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8))
+    options = {"steps": SMALL.steps, "baseline": evaluate.blurred(12)}
+    for key in ("deletion", "insertion"):
+        curve = getattr(evaluate, key)(encoder, expected, a.x, b.x, **options)
+        assert found["bilrp"][key] == pytest.approx(curve.area, rel=1e-3)
+
+
+def test_random_relevance_is_new_for_other_pictures_and_other_weights(pictures):
+    a, b = pictures
+    forms = [getattr(a, form)["random"][5] for form in ("plain", "noisy", "blank")]
+    drawn = [study.relevance("random", side, getattr(b, form)["random"][5]) for side, form in
+             zip(forms, ("plain", "noisy", "blank"), strict=True)]  # fmt: skip
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert abs(evaluate.rank_correlation(drawn[i], drawn[j])) < 0.3
+    again = study.relevance("random", forms[0], b.plain["random"][5])
+    assert torch.equal(drawn[0], again)
+
+
+def test_noise_stays_within_the_range_of_pixels(pictures):
+    for picture in pictures:
+        assert set(picture.noisy) == set(study.METHODS)  # z^B would have refused anything outside
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_warps_move_what_they_say(number):
+    x = torch.rand(1, 3, 32, 32)
+    regions = grid(8)(x)
+    kind, match, among, moved = study.warp(x, regions, number)
+    assert kind == study.WARPS[number][0]
+    assert moved.shape == x.shape and not torch.equal(moved, x)
+    assert match.shape == among.shape == (16, 16)
+    known = among[:, 0] > 0
+    assert known.any() and bool((match[known].sum(1) >= 1).all())
+
+
+def test_planted_patch_lies_in_both_pictures():
+    a, b = torch.rand(2, 1, 3, 48, 48)
+    regions = grid(8)(a)
+    image, match = study.plant(a, b, regions, seed=3)
+    same = (image == a).all(1)[0]
+    assert same.sum() == 16 * 16
+    assert torch.equal(image[0][:, ~same], b[0][:, ~same])
+    assert match.sum() == 4 * 4  # 2 × 2 regions on either side
+    assert torch.equal(match, match.T)
+
+
+def test_intervals_cover_and_verdicts_follow_them():
+    generator = np.random.default_rng(1)
+    covered = sum(
+        (found := study.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))["low"]
+        < 3
+        < found["high"]
+        for k in range(200)
+    )
+    assert 0.88 < covered / 200 <= 1
+    options = {"resamples": 200, "seed": 0}
+    ours, theirs = [0.9, 0.8, 0.85, 0.9], [0.5, 0.6, 0.4, 0.5]
+    assert study._against(ours, theirs, 1, options)["verdict"] == "wins"
+    assert study._against(ours, theirs, -1, options)["verdict"] == "loses"
+    assert study._against(ours, [0.8, 0.9, 0.9, 0.85], 1, options)["verdict"] == "no clear difference"
+    assert study._against(ours, None, 1, options) is None
+
+
+@pytest.mark.slow
+def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, tensors):
+    first = study.run(photos, tmp_path / "one", settings=SMALL, weights=tensors)
+    results = json.loads((tmp_path / "one" / "results.json").read_text())
+    assert results["pairs"] == 2 == len(results["per_pair"])
+    assert set(results["table"]) == {"5", "10"}
+    for method in study.METHODS:
+        for measure in study.MEASURES:
+            cell = results["table"]["10"][method][measure.key]
+            if cell is not None:
+                assert cell["low"] <= cell["mean"] <= cell["high"]
+    assert results["table"]["10"]["saliency"]["unattributed"] is None
+    assert "too few" in first.summary
+    assert (tmp_path / "one" / "faithfulness.png").stat().st_size > 10_000
+    # Interrupted: one row is missing, and only that one is made again, with the same numbers.
+    kept = sorted((tmp_path / "one" / "cache").iterdir())
+    times = {path: path.stat().st_mtime_ns for path in kept[1:]}
+    kept[0].unlink()
+    again = study.run(photos, tmp_path / "one", settings=SMALL, weights=tensors)
+    assert again.results["table"] == first.results["table"]
+    assert {path: path.stat().st_mtime_ns for path in kept[1:]} == times
+
+
+def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
+    rows = [study.measured(bench, *pictures, number) for number in (0, 1)]
+    results = study.summary(rows, SMALL)
+    lines = faithfulness_report.misses(results, SMALL)
+    lost = [c for *_, c in faithfulness_report._comparisons(results) if c["verdict"] != "wins"]
+    assert len(lines) == max(1, len(lost))
+    for layer in results["bilrp_against"].values():
+        for methods in layer.values():
+            for found in methods.values():
+                if found:
+                    found["verdict"] = "wins"
+    assert faithfulness_report.misses(results, SMALL) == ["Nowhere: it wins every comparison."]
+
+
+@pytest.mark.parametrize("given", [{"pairs": 0}, {"steps": 1}, {"layers": ()}, {"size": 16}])
+def test_what_cannot_work_is_refused_before_the_long_part(given, photos, tmp_path):
+    from dataclasses import replace
+
+    with pytest.raises(InputError):
+        study.run(photos, tmp_path, settings=replace(SMALL, **given))
