@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import bilrp
-from bilrp import store
 from bilrp.cache import Cache, content_of, key_of, packed, unpacked, weights_of
 from bilrp.errors import InputError
 
@@ -86,7 +85,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     cache = Cache(tmp_path)
-    monkeypatch.setattr(store.os, "replace", stop)
+    monkeypatch.setattr("pathlib.Path.replace", stop)
     with pytest.raises(KeyboardInterrupt):
         cache.put("features", "ab", {"x": torch.ones(3)})
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]

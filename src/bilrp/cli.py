@@ -357,6 +357,7 @@ def show_summary(report: Report, out: Path) -> None:
     print(out / "report.html")
 
 
+@study.command()
 def tables(
     data: Annotated[str, typer.Option(metavar="DIR", help="images/NAME.jpg and data/NAME.csv.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="Where the report and the weights go.")],

@@ -133,7 +133,7 @@ def push_from(links: Sequence[Link], start: dict[Key, Tensor], wanted: set[Key])
 def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, "k 1 *features"]:
     """Pull coordinates, given as (K, *embedding.shape), back to the input's relevance R = x ⊙ c (+ what masks own)."""
     back = pull_to(program, cotangents)
-    zero = cotangents.new_zeros(1, *program.x.shape)
+    zero = cotangents.new_zeros(len(cotangents), *program.x.shape)
     relevance = program.x * back.get((0, "value"), zero)
     return relevance + back[0, "mask"] if (0, "mask") in back else relevance
 
