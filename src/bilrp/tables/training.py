@@ -17,7 +17,7 @@ from bilrp.tables.patches import SIDE, Patches
 WINDOW = 30
 """Side in network pixels of what the network sees of a patch during training."""
 
-MARGIN = 0.2
+MARGIN = 0.15
 """How far below zero the network's last sums should be where there is no digit of their class."""
 
 
@@ -25,7 +25,7 @@ MARGIN = 0.2
 class Recipe:
     """How to train: everything that, with the patches and the seed, decides the weights."""
 
-    steps: int = 1500
+    steps: int = 1200
     batch: int = 48
     rate: float = 4e-3
     blob: float = 0.9
