@@ -68,8 +68,8 @@ class Linear:
         # A constant is added: subtracting it again would lose digits (-1e9) or all of them (-inf). So transpose the
         # transpose; forward derivatives would do as well, but torch crashes on some of them while it counts operations.
         def directional(*t: Tensor) -> Tensor:
-            _, back = torch.func.vjp(self.function, *zeros)
-            _, forth = torch.func.vjp(back, torch.zeros_like(constant))
+            back = torch.func.vjp(self.function, *zeros)[1]
+            forth = torch.func.vjp(back, torch.zeros_like(constant))[1]
             return forth(t)[0]
 
         return batched(directional)(*tangents)
