@@ -372,8 +372,8 @@ def verdict(results: dict[str, Any]) -> str:
         f"{acs['saliency']:.3f}. The paper's order (saliency ≈ curvature < Hessian×Product < BiLRP) {holds} "
         f"({results['seeds']}). The best uniform γ is {best:g}: {size}. γ tuned by layer {outcome} the best uniform γ "
         f"on fresh pairs ({tuning['acs']:.4f} against {tuning['uniform_acs']:.4f}, {more:+.4f} ± {error:.4f} by standard "
-        f"error over pairs; better in {tuning['better_in']} of {results['seeds']} seeds). Mean squared error of the networks: {results['mse']:.1e} on average, "
-        f"{results['mse_worst']:.1e} at worst."
+        f"error over pairs; better in {tuning['better_in']} of {results['seeds']} seeds). Mean squared "
+        f"error of the networks: {results['mse']:.1e} on average, {results['mse_worst']:.1e} at worst."
     )
 
 
