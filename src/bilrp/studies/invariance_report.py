@@ -243,10 +243,13 @@ def _kinds(numbers: Numbers, settings: Settings) -> list[Any]:
         how = (
             f"Frames {settings.lag} apart in the middle of each clip were explained, and the motion between them was "
             "measured (optical flow, step by step through the frames between, there and back). What moved by "
-            f"{flow.STILL:g} pixel or more is a moving part; a link counts as moving if it joins a part to where that "
+            f"{flow.STILL:g} pixel or more is a moving part; a link counts as moving if it joins a "
+            "part to where that "
             "part went (point to point: to the very place, or a neighbouring region), and as static if it joins what "
-            "stood still to what stood still. Anything else, such as a link from a moving part to the background, is "
-            "“other”. Shares are of signed relevance: other links may sum to less than nothing. They were measured on "
+            "stood still to what stood still. Where the camera moves, the background moves too, and "
+            "counts as moving. Anything else, such as a link from a moving part to the background, is "
+            "“other”. Shares are of signed relevance: other links may sum to less than nothing. They "
+            "were measured on "
             "these pairs and stand for the whole band."
         )
     return [Table(("", *(f"layer {n}" for n in layers)), rows), Text(how)]
