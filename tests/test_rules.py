@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import regions, rulebooks, rules
+from bilrp.errors import RuleError
 from bilrp.rewrite import simplify
 from bilrp.rules import Rule
 from bilrp.tape import record
@@ -220,6 +221,19 @@ def test_ties_between_operands_and_along_axes_are_shared() -> None:
         for mode in ("push", "pull"):
             found = bilrp.decompose(function, x, regions=regions.features(), mode=mode).parts[:, 0]
             assert found.tolist() == expected
+
+
+def test_paper_vgg_refuses_a_layer_it_cannot_number() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.conv(x).relu()
+
+    with pytest.raises(RuleError, match=r"no rule in paper_vgg for step 'conv'.*rules\.gamma"):
+        bilrp.decompose(Named(), torch.rand(1, 3, 8, 8), rules=rulebooks.paper_vgg())
 
 
 def test_books_choose() -> None:

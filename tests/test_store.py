@@ -61,6 +61,31 @@ def test_half_precision_survives(tmp_path: Path, suffix: str) -> None:
         same(Decomposition.load(kept.save(tmp_path / f"half{suffix}")), kept)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float32, 1e-7)]
+)
+def test_parts_in_less_space_say_what_it_cost(tmp_path: Path, dtype: torch.dtype, most: float) -> None:
+    whole = bilrp.decompose(vgg.model(), vgg.input(1), regions=regions.grid(2))
+    back = Decomposition.load(whole.save(tmp_path / "small.safetensors", dtype=dtype))
+    assert back.parts.dtype == whole.parts.dtype and not torch.equal(back.parts, whole.parts)
+    error = float((back.parts - whole.parts).norm() / whole.parts.norm())
+    assert 0 < error < most and back.storage_error == pytest.approx(error)
+    assert torch.equal(back.embedding, whole.embedding)
+    torch.testing.assert_close(back.parts.sum(0) + back.unattributed, whole.embedding)
+    again = Decomposition.load(back.save(tmp_path / "same.safetensors"))
+    assert again.storage_error == back.storage_error and whole.storage_error == 0
+    assert bilrp.pair(back, whole).score == bilrp.pair(whole, whole).score
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    large = bilrp.decompose(torch.nn.Linear(4, 3), torch.full((1, 4), 1e6))
+    with pytest.raises(InputError, match=r"use torch\.bfloat16"):
+        large.save(tmp_path / "large.npz", dtype=torch.float16)
+    with pytest.raises(InputError, match=r"cannot be stored as torch\.int8"):
+        large.save(tmp_path / "large.npz", dtype=torch.int8)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
 def test_truncated_files(tmp_path: Path, found: Explanation, suffix: str, keep: float) -> None:

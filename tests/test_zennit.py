@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-import types
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, rules
+from bilrp import peers, regions, rulebooks, rules
 
 
 @pytest.fixture(scope="module")
 def zennit():
-    """zennit.rules and zennit.composites as they are. The package's own __init__ imports torchvision, whose wheel does
-    not import beside a CPU-only torch; its rules do not need it, so the package is entered without running that file."""
-    found = importlib.util.find_spec("zennit")
-    if found is None or found.submodule_search_locations is None:
-        pytest.skip("zennit is not installed: pip install --no-deps zennit")
-    package = types.ModuleType("zennit")
-    package.__path__ = list(found.submodule_search_locations)
-    sys.modules["zennit"] = package
     try:
-        for part in ("rules", "composites"):
-            setattr(package, part, importlib.import_module(f"zennit.{part}"))
+        yield peers.zennit()
     except ImportError as error:
-        pytest.skip(f"zennit does not import here: {error}")
-    yield package
+        pytest.skip(f"no oracle here: {error}")
     for name in [name for name in sys.modules if name.partition(".")[0] == "zennit"]:
         del sys.modules[name]
 

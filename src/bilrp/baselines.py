@@ -22,14 +22,14 @@ from torch import Tensor
 
 from bilrp import plan, rulebooks
 from bilrp import regions as regions_module
-from bilrp.decomposition import Decomposition, _origin, compute, picture_of
+from bilrp.decomposition import Decomposition, compute, origin_of, picture_of
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError
-from bilrp.explanation import Explanation, _both, explain, pair
+from bilrp.explanation import Explanation, explain, pair
 from bilrp.plan import Setting
 from bilrp.progress import Progress, tracking
 from bilrp.propagate import Program, chunks, freeze, pull_to
-from bilrp.regions import Regions
+from bilrp.regions import Regions, for_both
 from bilrp.rewrite import simplify
 from bilrp.tape import Tape, record
 
@@ -142,14 +142,14 @@ class Side:
 
     def decomposition(self, parts: Tensor, name: str) -> Decomposition:
         """These parts beside the model's own embedding."""
-        origin = _origin(self.encoder, self.tape, rulebooks.Book(name, lambda step: None), None)
+        origin = origin_of(self.encoder, self.tape, rulebooks.Book(name, lambda step: None), None)
         picture = picture_of(self.encoder, self.x)
         return Decomposition(parts, self.tape.result.flatten(), self.regions, origin, picture)
 
 
 def _sides(encoder: Any, a: Any, b: Any, regions: Any) -> tuple[Side, Side]:
     encoder = as_encoder(encoder)
-    first, second = (_side(encoder, item, spec) for item, spec in zip((a, b), _both(regions), strict=True))
+    first, second = (_side(encoder, item, spec) for item, spec in zip((a, b), for_both(regions), strict=True))
     return first, second
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bilrp import plan, store
+from bilrp import peers, plan, store
 from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder
 from bilrp.plan import Setting
@@ -98,6 +99,8 @@ def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Callable[[], Any], flo
     assert isinstance(module, nn.Module)
     layers = list(next(module.children()).children())
     seeds = projection(COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
+    peak = torch.unravel_index(module(x).argmax(), module(x).shape)[1:]
+    others = peers.installed(layers, (int(peak[0]), int(peak[1]), int(peak[2])))
     return {
         LOOP: (lambda: [lrp_pass(layers, x, seeds[m]) for m in range(4)], COORDINATES / 4),
         "pull: 100 coordinates on one stored run (×5 of 20)": (
@@ -110,6 +113,10 @@ def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Callable[[], Any], flo
             lambda: decompose(encoder, x, layers=LAYERS),
             1,
         ),
+        **{
+            f"{name}: one pass for each of 100 coordinates (×100 of 1)": (partial(one, x), COORDINATES)
+            for name, one in others.items()
+        },
     }
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bilrp import store
-from bilrp.decomposition import Decomposition, _tensors, _words, from_parts
+from bilrp.decomposition import Decomposition, as_stored, from_stored
 from bilrp.errors import BilrpError, InputError
 
 SPARSE = 0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros
@@ -115,7 +115,7 @@ def packed(decomposition: Decomposition) -> tuple[dict[str, Tensor], dict[str, s
 
     In early layers a region reaches only its surroundings, and after a ReLU most coordinates are zero.
     """
-    tensors, words = _tensors(decomposition), _words(decomposition)
+    tensors, words = as_stored(decomposition)
     parts = tensors["parts"]
     filled = parts != 0
     if int(filled.sum()) < SPARSE * parts.numel():
@@ -135,7 +135,7 @@ def unpacked(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition
         parts = values.new_zeros(count, size)
         parts[torch.arange(count).repeat_interleave(lengths.long()), columns.long()] = values
         tensors["parts"] = parts
-    return from_parts(tensors, words)
+    return from_stored(tensors, words)
 
 
 def _one(path: Path, name: str) -> Tensor:

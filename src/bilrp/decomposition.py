@@ -30,6 +30,7 @@ from bilrp.similarity import projection
 from bilrp.tape import Tape, record
 
 MODES = ("auto", "push", "pull")
+STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
@@ -46,6 +47,7 @@ class Decomposition:
     origin: Mapping[str, Any]
     picture: np.ndarray | None = None
     plan: Plan | None = field(default=None, repr=False)
+    storage_error: float = 0.0  # ‖parts kept − parts computed‖ / ‖parts computed‖
 
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
@@ -66,16 +68,24 @@ class Decomposition:
         sums = self.parts.new_zeros(coarse.count + 1, self.parts.shape[1])
         return replace(self, parts=sums.index_add_(0, owner + 1, self.parts)[1:], regions=coarse)
 
-    def save(self, path: str | Path) -> Path:
-        """Write to .safetensors or .npz (never pickle), whole or not at all."""
-        return store.write(path, _tensors(self), {"kind": "decomposition", **_words(self)})
+    def save(self, path: str | Path, *, dtype: torch.dtype | None = None) -> Path:
+        """Write to .safetensors or .npz (never pickle), whole or not at all.
+
+        `dtype` (torch.bfloat16, torch.float16) keeps the parts in half the space; what that cost is in
+        `storage_error` of the loaded decomposition, and what was rounded away counts as unattributed.
+        """
+        kept = self if dtype is None else _rounded(self, dtype)
+        tensors, words = as_stored(kept)
+        if dtype is not None:
+            tensors["parts"] = tensors["parts"].to(dtype)
+        return store.write(path, tensors, {"kind": "decomposition", **words})
 
     @staticmethod
     def load(path: str | Path) -> Decomposition:
         """Read what `save` wrote."""
         tensors, words = store.read(path, kind="decomposition")
         with store.understanding(path):
-            return from_parts(tensors, words)
+            return from_stored(tensors, words)
 
     def __repr__(self) -> str:
         count, size = self.parts.shape
@@ -122,7 +132,7 @@ def decompose(
         )
         made = partial(
             _finished,
-            origin=_origin(encoder, tape, book, project),
+            origin=origin_of(encoder, tape, book, project),
             regions=partition,
             picture=picture_of(encoder, inputs),
             plan=plan,
@@ -214,7 +224,7 @@ def check_pair(a: Decomposition, b: Decomposition) -> None:
         )
 
 
-def from_parts(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
+def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
     """Rebuild a decomposition from stored tensors and words."""
     about = json.loads(words["regions"])
     partition = Regions(
@@ -226,21 +236,35 @@ def from_parts(tensors: dict[str, Tensor], words: dict[str, str]) -> Decompositi
     )
     picture = tensors["picture"].numpy() if "picture" in tensors else None
     origin = json.loads(words["origin"])
-    return Decomposition(tensors["parts"], tensors["embedding"], partition, origin, picture)
+    embedding, error = tensors["embedding"], float.fromhex(words.get("storage_error", "0x0p+0"))
+    parts = tensors["parts"].to(embedding.dtype)
+    return Decomposition(parts, embedding, partition, origin, picture, storage_error=error)
 
 
-def _tensors(d: Decomposition) -> dict[str, Tensor]:
-    found = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
+def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and words that `from_stored` rebuilds a decomposition from."""
+    tensors = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
     if d.regions.boxes is not None:
-        found["boxes"] = d.regions.boxes.int()
+        tensors["boxes"] = d.regions.boxes.int()
     if d.picture is not None:
-        found["picture"] = torch.from_numpy(np.ascontiguousarray(d.picture))
-    return found
-
-
-def _words(d: Decomposition) -> dict[str, str]:
+        tensors["picture"] = torch.from_numpy(np.ascontiguousarray(d.picture))
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
-    return {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin))}
+    words = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin))}
+    return tensors, words | {"storage_error": d.storage_error.hex()}
+
+
+def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
+    """Parts as they will be read back from `dtype`, and ‖difference‖ / ‖parts‖."""
+    if dtype not in STORED:
+        raise InputError(f"parts cannot be stored as {dtype}: use one of {', '.join(map(str, STORED))}")
+    parts = d.parts.to(dtype).to(d.parts.dtype)
+    if not bool(torch.isfinite(parts).all()):
+        largest = float(d.parts.abs().max())
+        raise InputError(f"parts up to {largest:.3g} do not fit {dtype}: use torch.bfloat16")
+    error = float(torch.linalg.vector_norm(parts - d.parts)) / (
+        float(torch.linalg.vector_norm(d.parts)) or 1.0
+    )
+    return replace(d, parts=parts, storage_error=d.storage_error + error)
 
 
 def projection_of(project: int | None, result: Tensor) -> Tensor | None:
@@ -248,7 +272,7 @@ def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
 
 
-def _origin(encoder: Encoder, tape: Tape, book: Any, project: int | None) -> dict[str, Any]:
+def origin_of(encoder: Encoder, tape: Tape, book: Any, project: int | None) -> dict[str, Any]:
     return {
         "encoder": encoder.name,
         "weights": tape.fingerprint(),

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from bilrp import similarity as similarities
 from bilrp import store
-from bilrp.decomposition import Decomposition, _tensors, _words, check_pair, decompose, from_parts
+from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose, from_stored
 from bilrp.errors import InputError
+from bilrp.regions import for_both
 from bilrp.similarity import Similarity
 
 
@@ -71,7 +72,7 @@ class Explanation:
 
     def coarsen(self, regions: Any) -> Explanation:
         """The same explanation on larger regions, (a spec, or one for each side): sums, so it conserves."""
-        spec_a, spec_b = _both(regions)
+        spec_a, spec_b = for_both(regions)
         a, b = self.a.coarsen(spec_a), self.b.coarsen(spec_b)
         by_a, by_b = _membership(self.a, a), _membership(self.b, b)
         within = None
@@ -107,7 +108,7 @@ class Explanation:
         tensors, words = store.read(path, kind="explanation")
         with store.understanding(path):
             sides = [
-                from_parts(
+                from_stored(
                     {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
                     {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
                 )
@@ -151,7 +152,7 @@ def explain(
     True
     """
     wanted = similarities.resolve(similarity)
-    spec_a, spec_b = _both(regions)
+    spec_a, spec_b = for_both(regions)
     options = {"rules": rules, "project": project, "mode": mode, "progress": progress}
     left = decompose(encoder, a, regions=spec_a, **options)
     right = decompose(encoder, b, regions=spec_b, **options)
@@ -168,10 +169,6 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
     return Explanation(a, b, score, relevance, wanted.name, within)
 
 
-def _both(regions: Any) -> tuple[Any, Any]:
-    return regions if isinstance(regions, tuple) and len(regions) == 2 else (regions, regions)
-
-
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     """0/1 matrix [fine regions, coarse regions]."""
     members = torch.zeros(fine.regions.count, coarse.regions.count, dtype=fine.parts.dtype)
@@ -185,8 +182,9 @@ def _stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {"relevance": e.relevance}
     words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
     for side, d in (("a", e.a), ("b", e.b)):
-        tensors |= {f"{side}.{name}": t for name, t in _tensors(d).items()}
-        words |= {f"{side}.{name}": text for name, text in _words(d).items()}
+        side_tensors, side_words = as_stored(d)
+        tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
+        words |= {f"{side}.{name}": text for name, text in side_words.items()}
     if e.within:
         tensors |= {"within.a": e.within[0], "within.b": e.within[1]}
     return tensors, words

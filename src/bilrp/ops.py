@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError, RuleError
-from bilrp.propagate import Key, _frozen_link, _mask_link
+from bilrp.propagate import Key, frozen_link, mask_link
 from bilrp.rewrite import simplify
 from bilrp.rulebooks import RuleBook, as_book, uniform
 from bilrp.tape import Step, record
@@ -59,7 +59,7 @@ def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
         if (step.output, kind) not in needed:
             continue
         try:
-            link = _frozen_link(step, book) if kind == "value" else _mask_link(step)
+            link = frozen_link(step, book) if kind == "value" else mask_link(step)
         except RuleError as error:
             found.append(NO_RULE)
             problems.append(str(error))

@@ -16,7 +16,7 @@ from torch import Tensor
 from bilrp.errors import RuleError
 from bilrp.maps import Linear, Map, Scale
 from bilrp.rulebooks import RuleBook, book_name
-from bilrp.rules import PRODUCTS, STRUCTURAL
+from bilrp.rules import PRODUCTS, STRUCTURAL, weights_of
 from bilrp.tape import ARITHMETIC, Step, Tape
 
 # A value travels as the tangent of its numbers ("value") or, for rules of the first layer (z^B, flat, w²), as the
@@ -64,14 +64,14 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
             result = step.result if step.gate is None else step.result * step.gate
         for kind in ("value", "mask"):
             if (step.output, kind) in needed:
-                link = _frozen_link(step, book) if kind == "value" else _mask_link(step)
+                link = frozen_link(step, book) if kind == "value" else mask_link(step)
                 links.append(link)
                 needed.update(link.sources)
     assert result is not None
     return Program(x=tape.x, links=tuple(reversed(links)), output=(output, "value"), result=result)
 
 
-def _frozen_link(step: Step, book: RuleBook) -> Link:
+def frozen_link(step: Step, book: RuleBook) -> Link:
     rule = book(step)
     if rule is None:
         raise RuleError(missing_rule(step, book))
@@ -81,7 +81,7 @@ def _frozen_link(step: Step, book: RuleBook) -> Link:
     return Link(step, frozen, rule.name, sources, (step.output, "value"))
 
 
-def _mask_link(step: Step) -> Link:
+def mask_link(step: Step) -> Link:
     """How a region's mask passes a step on its way to a first-layer rule."""
     sources = tuple((value, "mask") for value in step.inputs)
     same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
@@ -100,11 +100,12 @@ def _mask_link(step: Step) -> Link:
 
 def missing_rule(step: Step, book: RuleBook) -> str:
     """One line: which step, which shapes, and the call that fixes it."""
+    fitting = "gamma(0.25)" if weights_of(step) is not None else "jacobian()"
     way_out = (
         f"the two live factors come from {' and '.join(step.sources)}; say which one to freeze: rules=first_match"
         f"(('{step.name}', bilrp.rules.product(freeze=1)), otherwise=...)"
         if len(step.inputs) == 2 and step.op in PRODUCTS
-        else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
+        else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.{fitting}), otherwise=...)"
     )
     return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"
 

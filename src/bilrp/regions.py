@@ -55,6 +55,11 @@ class Regions:
 Spec = Callable[[Tensor], Regions]
 
 
+def for_both(specs: Any) -> tuple[Any, Any]:
+    """The specs of two inputs: a tuple of two is one for each, anything else serves both."""
+    return specs if isinstance(specs, tuple) and len(specs) == 2 else (specs, specs)
+
+
 def grid(size: int | tuple[int, int]) -> Spec:
     """k×k pixel patches over all channels, row by row; patches at the right and bottom edge may be smaller.
 

@@ -61,7 +61,7 @@ def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = I
     """The paper's rules for VGG-16: γ by 1-based layer (2–10: .5, 11–17: .25, 18–24: .1, 25–31: 0), z^B first.
 
     A step's layer is one more than the last number in its name: features.10 is layer 11. `low` and `high` are the
-    bounds of a normalised pixel, one for each channel.
+    bounds of a normalised pixel, one for each channel. A weighted step without a number in its name has no rule.
     """
     first = rules.zbox(low, high)
 
@@ -70,7 +70,7 @@ def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = I
             return rules.natural(step)
         layer = layer_of(step)
         if layer is None:
-            return rules.zero()
+            return None  # no number, no γ: a guess would be a wrong number nobody sees
         return first if layer == 1 else rules.gamma(paper_gamma(layer))
 
     return Book("paper_vgg", choose)

@@ -239,10 +239,17 @@ def account(explanation: Any) -> str:
     """
     score, rest = float(explanation.score), float(explanation.unattributed)
     explained = score - rest
-    share = "" if score == 0 else f" ({explained / score:.0%})".replace("%", " %")
-    left = "" if score == 0 else f" ({rest / score:.0%})".replace("%", " %")
-    parts = f"{amount(explained)} explained by pairs of regions{share} + {amount(rest)} unattributed{left}"
-    return f"{explanation.similarity} {amount(score)} = {parts}"
+    if abs(rest) <= 1e-5 * abs(explained):  # rounding: nothing a reader should wonder about
+        return f"{explanation.similarity} {amount(score)}, all of it explained by pairs of regions"
+
+    def share(value: float) -> str:
+        return "" if score == 0 else f" ({100 * value / score:.0f} %)".replace("-0", "0")
+
+    sign = "−" if rest < 0 else "+"
+    return (
+        f"{explanation.similarity} {amount(score)} = {amount(explained)} explained by pairs of regions"
+        f"{share(explained)} {sign} {amount(abs(rest))} unattributed{share(rest)}"
+    )
 
 
 def amount(value: float | int) -> str:
