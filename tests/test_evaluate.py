@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,8 +28,6 @@ class Weighted(nn.Module):
 
 def fixed(encoder, a, b, relevance: Tensor) -> Explanation:
     """An explanation that says what we want it to say."""
-    from dataclasses import replace
-
     return replace(baselines.saliency(encoder, a, b, regions=regions.features()), relevance=relevance)
 
 
@@ -118,8 +117,18 @@ def test_negative_share_shows_cancellation(task):
     assert evaluate.conservation(fixed(encoder, a, b, truth)).negative_share == 0
     half = truth - torch.roll(truth, 1, dims=1)
     assert evaluate.conservation(fixed(encoder, a, b, half)).negative_share == pytest.approx(0.5)
-    nothing = evaluate.conservation(fixed(encoder, a, b, torch.zeros(8, 8)))
-    assert nothing.unattributed_share == pytest.approx(1)
+
+
+def test_conservation_of_the_truth_of_noise_and_of_the_reverse(task):
+    encoder, a, b, truth = task
+    share = lambda relevance: evaluate.conservation(fixed(encoder, a, b, relevance)).unattributed_share  # noqa: E731
+    assert share(truth) == pytest.approx(0, abs=1e-6)
+    assert share(torch.zeros(8, 8)) == pytest.approx(1)
+    assert share(-truth) == pytest.approx(2)
+    # Noise attributes nothing on average: what it leaves scatters around all of the score.
+    generator = torch.Generator().manual_seed(0)
+    drawn = [share(torch.randn(8, 8, generator=generator)) for _ in range(200)]
+    assert sum(drawn) / 200 == pytest.approx(1, abs=0.1)
 
 
 # ---------------------------------------------------------------- deletion and insertion
@@ -238,6 +247,8 @@ def test_correspondence_of_a_perfect_explanation_under_a_shift():
     )
     assert evaluate.share(exact, match, among=among).signed == 1
     assert evaluate.share(-exact, match, among=among).signed == -1
+    with pytest.raises(InputError, match="scale the map"):
+        evaluate.matches(where[:32], spec, spec)
     noise = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
     found = evaluate.share(noise, match, among=among)
     assert found.lift == pytest.approx(1, abs=0.1)
@@ -248,8 +259,9 @@ def test_correspondence_of_a_model_that_compares_places():
     found = bilrp.explain(Pixels(), x, x, regions=regions.grid(8), rules=rulebooks.uniform(0.0))
     for warp, expected in (({}, 1.0), ({"flip": True}, 0.0)):
         where = evaluate.destinations(evaluate.affine(**warp, size=(64, 64)), (64, 64))
-        match, among = evaluate.matches(where, found.a.regions, found.b.regions, within=0)
-        assert evaluate.share(found, match, among=among).positive == pytest.approx(expected)
+        assert evaluate.correspondence(found, where, within=0).positive == pytest.approx(expected)
+        reverse = replace(found, relevance=-found.relevance)
+        assert evaluate.correspondence(reverse, where, within=0).signed == pytest.approx(-expected)
 
 
 def test_disparity_moves_left():
@@ -273,8 +285,14 @@ def test_planted_content_is_found_by_a_perfect_explanation_only():
     # Nothing but the patch is in the images, so everything a faithful explanation finds joins the two pastes.
     encoder = nn.Sequential(nn.AvgPool2d(32), nn.Flatten())
     found = bilrp.explain(encoder, first, second, regions=regions.grid(8), rules=rulebooks.uniform(0.0))
-    assert evaluate.share(found, match).signed == pytest.approx(1)
-    assert evaluate.share(torch.ones(16, 16), match).positive == pytest.approx(4 / 256)
+    assert evaluate.pointing(found, where).signed == pytest.approx(1)
+    assert evaluate.pointing(replace(found, relevance=-found.relevance), where).signed == pytest.approx(-1)
+    even = evaluate.pointing(replace(found, relevance=torch.ones(16, 16)), where)
+    assert even.positive == even.chance == pytest.approx(4 / 256)
+    generator = torch.Generator().manual_seed(0)
+    drawn = [evaluate.share(torch.randn(16, 16, generator=generator), match) for _ in range(300)]
+    assert sum(s.positive for s in drawn) / 300 == pytest.approx(4 / 256, abs=0.002)
+    assert abs(sum(s.signed for s in drawn) / 300) < 0.002
     with pytest.raises(InputError, match="leaves the image"):
         evaluate.planted(a, b, patch=patch, at_a=(8, 0), at_b=(24, 24))
 
@@ -300,6 +318,10 @@ def test_randomisation_tells_model_from_input(net):
     assert abs(found[3]) < 0.2
     assert found[3] < found[1] < 0.999
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
+    # A method that draws anew at every call has nothing in common with itself: chance.
+    drawn = iter(range(100))
+    fresh = lambda *given: evaluate.random_method(seed=next(drawn))(*given)  # noqa: E731
+    assert all(abs(value) < 0.1 for value in evaluate.randomisation(fresh, net, x, y).values())
 
 
 def test_randomised_keeps_the_layers_below_and_the_spread(net):
@@ -322,6 +344,9 @@ def test_stability_of_constant_linear_and_random_methods(net):
     drawn = iter(range(100))
     fresh = lambda *given: evaluate.random_method(seed=next(drawn))(*given)  # noqa: E731
     assert abs(evaluate.stability(fresh, net, x, y, repeats=5)) < 0.08
+    signs = iter([1, -1])  # turned round as soon as anything moves
+    turning = lambda *given: replace(found := constant(*given), relevance=next(signs) * found.relevance)  # noqa: E731
+    assert evaluate.stability(turning, net, x, y) == pytest.approx(-1)
     calm, rough = (evaluate.stability(bilrp.explain, net, x, y, noise=s, repeats=3) for s in (0.01, 0.5))
     assert rough < calm < 1
     assert calm > 0.99

@@ -16,6 +16,7 @@ from bilrp.errors import InputError
 from bilrp.regions import grid
 from bilrp.studies import faithfulness as study
 from bilrp.studies import faithfulness_report
+from bilrp.studies.folders import Found
 
 SMALL = study.Settings(layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200)
 
@@ -80,12 +81,14 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
 def test_curves_are_the_librarys(bench, pictures, tensors):
     a, b = pictures
     encoder = vgg.vgg16(5, weights=tensors, size=32)
-    found = study.follow(bench, a, b, 5, grid(8)(a.x))
+    found = study.follow(bench, a, b, grid(8)(a.x))
     expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8))
     options = {"steps": SMALL.steps, "baseline": evaluate.blurred(12)}
+    pixels = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
     for key in ("deletion", "insertion"):
-        curve = getattr(evaluate, key)(encoder, expected, a.x, b.x, **options)
-        assert found["bilrp"][key] == pytest.approx(curve.area, rel=1e-3)
+        for method, explanation in (("bilrp", expected), ("saliency", pixels)):
+            curve = getattr(evaluate, key)(encoder, explanation, a.x, b.x, **options)
+            assert found[method][5][key] == pytest.approx(curve.area, rel=1e-3)
 
 
 def test_random_relevance_is_new_for_other_pictures_and_other_weights(pictures):
@@ -127,6 +130,18 @@ def test_planted_patch_lies_in_both_pictures():
     assert torch.equal(match, match.T)
 
 
+def test_weights_are_randomised_block_by_block_from_the_top(bench, pictures):
+    assert study.blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
+    found = study.cascade(bench, *pictures)
+    # The lower layer ends below the upper block, which cannot change it.
+    assert {layer: list(found[layer]["bilrp"]) for layer in found} == {"5": ["1"], "10": ["2", "1"]}
+    assert found["10"]["saliency"] == pytest.approx({"2": 1.0, "1": 1.0})
+    assert found["10"]["random"]["1"] < 0.3
+    blank = study.relevance("bilrp", *(p.blank["bilrp"][10] for p in pictures))
+    plain = study.relevance("bilrp", *(p.plain["bilrp"][10] for p in pictures))
+    assert found["10"]["bilrp"]["1"] == abs(evaluate.rank_correlation(plain, blank))
+
+
 def test_intervals_cover_and_verdicts_follow_them():
     generator = np.random.default_rng(1)
     covered = sum(
@@ -136,6 +151,10 @@ def test_intervals_cover_and_verdicts_follow_them():
         for k in range(200)
     )
     assert 0.88 < covered / 200 <= 1
+    # What neighbours have in common makes the mean less certain, and blocks see it.
+    common = np.repeat(generator.normal(size=100), 4).tolist()
+    alone, together = (study.interval(common, block=block, resamples=500) for block in (1, 4))
+    assert together["high"] - together["low"] > 1.5 * (alone["high"] - alone["low"])
     options = {"resamples": 200, "seed": 0}
     ours, theirs = [0.9, 0.8, 0.85, 0.9], [0.5, 0.6, 0.4, 0.5]
     assert study._against(ours, theirs, 1, options)["verdict"] == "wins"
@@ -170,6 +189,9 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, tensors):
 def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
     rows = [study.measured(bench, *pictures, number) for number in (0, 1)]
     results = study.summary(rows, SMALL)
+    assert results["cascade_pairs"] == 1
+    report = faithfulness_report.write(rows, SMALL, Found((), (), ()))
+    assert "Random weights from the top down" in [section.title for section in report.sections]
     lines = faithfulness_report.misses(results, SMALL)
     lost = [c for *_, c in faithfulness_report._comparisons(results) if c["verdict"] != "wins"]
     assert len(lines) == max(1, len(lost))

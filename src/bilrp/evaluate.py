@@ -3,14 +3,15 @@
 A *method* is any function (encoder, a, b) → Explanation, such as `bilrp.explain` or a baseline. Where the true
 matches are known, they are a 0/1 matrix shaped like the relevance, [regions of a, regions of b].
 
-| question | function | best |
-|---|---|---|
-| does it look like the truth? | `cosine`, `acs` | 1 |
-| does it add up to the score? | `conservation` | unattributed share 0 |
-| do its pairs carry the score? | `deletion`, `insertion` | deletion low, insertion high |
-| does it find what is known to match? | `share`, with `matches` or `planted` | 1 |
-| does it depend on the model? | `randomisation` | 0 |
-| does it survive small noise? | `stability` | 1 |
+| question | function | best | random | reversed |
+|---|---|---|---|---|
+| does it look like the truth? | `acs` (`cosine`) | 1 | 0 | −1 |
+| does it add up to the score? | `conservation` | unattributed share 0 | 1 | 2 |
+| do its pairs carry the score? | `deletion`, `insertion` | least, most area | between | most, least |
+| does it join what truly corresponds (stereo, a known warp)? | `correspondence` | signed share 1 | 0 | −1 |
+| does it point to planted content? | `pointing` | signed share 1 | 0 | −1 |
+| does it depend on the model? | `randomisation` | 0 | 0 | 1 if it never looks |
+| does it survive small noise? | `stability` | 1 | 0 | −1 |
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Share:
 
 
 def share(found: Explanation | Tensor, match: Tensor, *, among: Tensor | None = None) -> Share:
-    """The share of relevance on true matches, given as a 0/1 matrix (the pointing game of Zhang et al. 2018, for pairs).
+    """The share of relevance on true matches, given as a 0/1 matrix (after the pointing game of Zhang et al. 2018).
 
     `among` (0/1) restricts the account to pairs where the truth is known; everything by default.
 
@@ -135,7 +136,8 @@ class Conservation:
 def conservation(found: Explanation) -> Conservation:
     """Does relevance add up to the score (Prop. 1)? unattributed_share = |y − Σ R| / |y|: 0 is perfect.
 
-    `negative_share` = Σ R⁻ / Σ|R| shows cancellation: ½ means as much negative as positive relevance.
+    `negative_share` = Σ R⁻ / Σ|R| shows cancellation: ½ means as much negative as positive relevance. After the
+    conservation that Bach et al. 2015 ask of relevance.
 
     >>> from bilrp import explain
     >>> net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU()).double()
@@ -375,8 +377,30 @@ def warped(x: Tensor, matrix: Tensor) -> Tensor:
     return F.grid_sample(x, where, mode="bilinear", padding_mode="border", align_corners=True)
 
 
+def correspondence(found: Explanation, where: Tensor, *, within: float = 1.0) -> Share:
+    """The share of relevance `within` one region of the true match, under a known map of pixels [H, W, 2] from a to b.
+
+    The map is that of a warp (`destinations`) or of a stereo pair (`from_disparity`). Like the correct keypoints of
+    Yang and Ramanan 2013, with relevance in the place of a vote.
+
+    >>> from bilrp import explain
+    >>> from bilrp.regions import grid
+    >>> x, still, flip = torch.rand(1, 3, 32, 32), affine(size=(32, 32)), affine(flip=True, size=(32, 32))
+    >>> found = explain(nn.AvgPool2d(8), x, x, regions=grid(8))  # each patch is compared with its own place only
+    >>> [correspondence(found, destinations(m, (32, 32)), within=0).positive for m in (still, flip)]
+    [1.0, 0.0]
+    """
+    match, among = matches(where, found.a.regions, found.b.regions, within=within)
+    return share(found, match, among=among)
+
+
 def destinations(matrix: Tensor, size: tuple[int, int]) -> Tensor:
-    """[H, W, 2]: the (row, column) in b of each pixel of a under a warp; NaN where it leaves the image."""
+    """[H, W, 2]: the (row, column) in b of each pixel of a under a warp; NaN where it leaves the image.
+
+    >>> destinations(affine(shift=(0, 1), size=(1, 2)), (1, 2))
+    tensor([[[0., 1.],
+             [nan, nan]]])
+    """
     height, width = size
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     points = torch.stack([rows, columns, torch.ones_like(rows)], dim=-1).to(matrix) @ matrix.T
@@ -385,7 +409,16 @@ def destinations(matrix: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def from_disparity(disparity: Tensor) -> Tensor:
-    """[H, W, 2] from a stereo pair's disparity map: pixel (r, c) of the left image is (r, c − d) of the right one."""
+    """[H, W, 2] from a stereo pair's disparity map: pixel (r, c) of the left image is (r, c − d) of the right one.
+
+    Where the disparity is unknown (infinite, NaN) or leads out of the image, the destination is NaN. The map is as
+    large as the images it belongs to: a resized pair wants a resized, and equally scaled, disparity.
+
+    >>> from_disparity(torch.tensor([[1.0, 1.0, torch.inf]]))
+    tensor([[[nan, nan],
+             [0., 0.],
+             [nan, nan]]])
+    """
     height, width = disparity.shape
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     found = torch.stack([rows.to(disparity), columns - disparity], dim=-1)
@@ -405,10 +438,9 @@ def matches(where: Tensor, a: Regions, b: Regions, *, within: float = 1.0) -> tu
     >>> torch.equal(match, torch.eye(16))
     True
     """
-    if a.boxes is None or b.boxes is None:
-        raise InputError("matches need rectangular regions of an image: use regions=grid(8)")
-    points = torch.stack([_mean_point(where, box) for box in a.boxes.tolist()])
-    boxes = b.boxes.to(points)
+    rectangles, others = _boxes(where, a, b)
+    points = torch.stack([_mean_point(where, box) for box in rectangles.tolist()])
+    boxes = others.to(points)
     extent = within * (boxes[:, 2:] - boxes[:, :2])
     low, high = boxes[:, :2] - extent - 0.5, boxes[:, 2:] + extent - 0.5
     inside = ((points[:, None] >= low) & (points[:, None] < high)).all(-1)
@@ -416,11 +448,38 @@ def matches(where: Tensor, a: Regions, b: Regions, *, within: float = 1.0) -> tu
     return inside.float(), among.float().expand(len(points), len(boxes))
 
 
+def _boxes(where: Tensor, a: Regions, b: Regions) -> tuple[Tensor, Tensor]:
+    """The rectangles of both sides' regions, for a map that fits the first image."""
+    if a.boxes is None or b.boxes is None:
+        raise InputError("a map of pixels needs rectangular regions of an image: use regions=grid(8)")
+    if where.shape != (*a.labels.shape[1:], 2):
+        raise InputError(
+            f"the map of pixels is {tuple(where.shape)}, the first image is {tuple(a.labels.shape[1:])}: "
+            "scale the map and its values with the image"
+        )
+    return a.boxes, b.boxes
+
+
 def _mean_point(where: Tensor, box: Sequence[int]) -> Tensor:
     top, left, bottom, right = box
     points = where[top:bottom, left:right].reshape(-1, 2)
     known = points[~points.isnan().any(-1)]
     return known.mean(0) if 2 * len(known) >= len(points) else points.new_full((2,), torch.nan)
+
+
+def pointing(found: Explanation, where: Tensor) -> Share:
+    """The share of relevance that connects two pastes of one patch, `where` being the map that `planted` returns.
+
+    After the pasted objects of Yang and Kim 2019: what was put there is known to be in both.
+
+    >>> from bilrp import explain
+    >>> from bilrp.regions import grid
+    >>> empty, patch = torch.zeros(1, 3, 32, 32), torch.ones(3, 8, 8)
+    >>> a, b, where = planted(empty, empty, patch=patch, at_a=(0, 8), at_b=(24, 16))
+    >>> pointing(explain(nn.AvgPool2d(32), a, b, regions=grid(8)), where).signed  # there is nothing else to find
+    1.0
+    """
+    return share(found, pasted(where, found.a.regions, found.b.regions))
 
 
 def planted(
@@ -453,19 +512,18 @@ def planted(
 
 def pasted(where: Tensor, a: Regions, b: Regions) -> Tensor:
     """0/1 [regions of a, regions of b]: both regions hold more paste than not, so that the pair connects the two pastes."""
-    if a.boxes is None or b.boxes is None:
-        raise InputError("planted content needs rectangular regions of an image: use regions=grid(8)")
+    boxes = _boxes(where, a, b)
     known = ~where.isnan().any(-1)
     covered = torch.zeros(b.labels.shape[1:], dtype=torch.bool)
     rows, columns = where[known].round().long().unbind(-1)
     covered[rows, columns] = True
     owned = [
-        torch.stack(
-            [mask[top:low, left:right].float().mean() > 0.5 for top, left, low, right in boxes.tolist()]
+        torch.tensor(
+            [float(mask[top:low, left:right].float().mean() > 0.5) for top, left, low, right in each.tolist()]
         )
-        for mask, boxes in ((known, a.boxes), (covered, b.boxes))
+        for mask, each in zip((known, covered), boxes, strict=True)
     ]
-    return torch.outer(owned[0].float(), owned[1].float())
+    return torch.outer(owned[0], owned[1])
 
 
 # ---------------------------------------------------------------- does it depend on the model, does it survive noise?

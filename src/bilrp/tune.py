@@ -105,7 +105,7 @@ def search(
     if layers < 1 or not grid or rounds < 0:
         raise InputError("tuning needs at least one layer and one γ to try")
     bar = bar or Progress()
-    bar.start("tuning γ", len(grid) * (1 + layers * rounds))
+    bar.start("tuning γ", len(grid) + layers * rounds * (len(grid) + 1))
     known: dict[tuple[float, ...], float] = {}
 
     def measured(gammas: tuple[float, ...]) -> float:
@@ -120,9 +120,7 @@ def search(
         for layer in reversed(range(layers)):
             options = [(*best[:layer], gamma, *best[layer + 1 :]) for gamma in grid]
             # On a tie the present setting stays, so that a round without gain ends the search.
-            best = max(
-                [best, *options], key=lambda gammas: known[gammas] if gammas in known else measured(gammas)
-            )
+            best = max([best, *options], key=measured)
         if best == before:
             break
     return best, known[best], list(known.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bilrp import evaluate, files, rulebooks
 from bilrp.cache import content_of, key_of, weights_of
@@ -30,6 +30,8 @@ from bilrp.studies import folders
 from bilrp.studies.report import Report
 
 METHODS = ("bilrp", "hessian_product", "uniform", "saliency", "random")
+BLIND = ("saliency", "random")  # they do not look at the network, so that every layer gets the same relevance
+BLOCK = 4  # pairs in a row that are resampled together: neighbours along the chain share a picture
 WARPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("shift", {"shift": (0.125, 0.125)}),
     ("flip", {"flip": True}),
@@ -63,7 +65,10 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be chosen; every figure of the study follows from it and the data."""
+    """What can be chosen; every figure of the study follows from it and the data.
+
+    `cascade`: at every so many pairs the weights are randomised block by block too, from the top (0: never).
+    """
 
     layers: tuple[int, ...] = (17, 31)
     pairs: int = 40
@@ -73,6 +78,7 @@ class Settings:
     gamma: float = 0.25
     steps: int = 8
     noise: float = 0.05
+    cascade: int = 5
     resamples: int = 2000
     seed: int = 0
 
@@ -94,7 +100,7 @@ Sides = Mapping[str, Mapping[int, Side]]  # by method, by layer
 
 def sides(encoder: Encoder, x: Tensor, settings: Settings, *, name: str = "") -> Sides:
     """One picture under every method at every layer."""
-    seed = zlib.crc32(f"{name} {settings.seed} {content_of(x)}".encode())
+    seed = seed_of(x, settings, name)
     found: dict[str, dict[int, Side]] = {}
     for method, book in rule_books(encoder, settings).items():
         made = decompose(
@@ -107,9 +113,14 @@ def sides(encoder: Encoder, x: Tensor, settings: Settings, *, name: str = "") ->
         )
         found[method] = {layer: Side(d.parts, d.embedding, seed) for layer, d in made.items()}
     squares = grid(settings.regions)(x).pool(x.square()[None]).T
-    for method in ("saliency", "random"):
+    for method in BLIND:
         found[method] = {layer: Side(squares, side.embedding, seed) for layer, side in found["bilrp"].items()}
     return found
+
+
+def seed_of(x: Tensor, settings: Settings, name: str) -> int:
+    """What is drawn for a picture: the same for the same picture, seed and purpose, otherwise independent."""
+    return zlib.crc32(f"{name} {settings.seed} {content_of(x)}".encode())
 
 
 def rule_books(encoder: Encoder, settings: Settings) -> dict[str, Any]:
@@ -160,7 +171,8 @@ class Picture:
 
 def prepared(bench: Bench, name: str, x: Tensor) -> Picture:
     """Take a photograph apart in its three forms."""
-    generator = torch.Generator().manual_seed(bench.settings.seed)
+    # Each picture its own noise: what both sides had in common would be content, and similar.
+    generator = torch.Generator().manual_seed(seed_of(x, bench.settings, "noise"))
     # Noise must not leave the range of pixels, which the first layer's rule relies on.
     low, high = (torch.tensor(bound).reshape(1, -1, 1, 1).to(x) for bound in images.bounds())
     shaken = evaluate.noisy(x, bench.settings.noise, generator).clamp(low, high)
@@ -175,9 +187,9 @@ def measured(bench: Bench, a: Picture, b: Picture, number: int) -> dict[str, Any
     after = bench.sides(warped)
     image, pasted = plant(a.x, b.x, regions, seed=settings.seed + number)
     with_patch = bench.sides(image)
+    curves = follow(bench, a, b, regions)
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for layer in settings.layers:
-        curves = follow(bench, a, b, layer, regions)
         found[str(layer)] = {}
         for method in METHODS:
             plain, noisy, blank = (
@@ -188,68 +200,104 @@ def measured(bench: Bench, a: Picture, b: Picture, number: int) -> dict[str, Any
             to_patch = relevance(method, a.plain[method][layer], with_patch[method][layer])
             found[str(layer)][method] = {
                 **account(method, plain, a.plain[method][layer], b.plain[method][layer]),
-                **curves[method],
+                **curves[method][layer],
                 **_shares("warp", evaluate.share(to_warp, match, among=among)),
                 **_shares("planted", evaluate.share(to_patch, pasted)),
                 "randomisation": abs(evaluate.rank_correlation(plain, blank)),
                 "stability": float(evaluate.cosine(noisy, plain).nan_to_num(0.0)),
             }
     chance = {"warp": float((match * among).sum() / among.sum()), "planted": float(pasted.mean())}
-    return {"a": a.name, "b": b.name, "warp": kind, "chance": chance, "layers": found}
+    row = {"a": a.name, "b": b.name, "warp": kind, "chance": chance, "layers": found}
+    if settings.cascade and number % settings.cascade == 0:
+        row["cascade"] = cascade(bench, a, b)
+    return row
 
 
 def account(method: str, found: Tensor, a: Side, b: Side) -> dict[str, float | None]:
     """Conservation: what adds up to the score, and how much of the relevance is negative."""
     total = found.double().abs().sum()
     negative = float(found.double().clamp(max=0).abs().sum() / total) if float(total) else 0.0
-    if method in ("saliency", "random"):  # scores of pairs, not shares of the similarity
+    if method in BLIND:  # scores of pairs, not shares of the similarity
         return {"unattributed": None, "negative": negative}
     score = float(a.embedding.double() @ b.embedding.double())
     missing = abs(score - float(found.double().sum())) / abs(score) if score else 0.0
     return {"unattributed": missing, "negative": negative}
 
 
-def follow(bench: Bench, a: Picture, b: Picture, layer: int, regions: Regions) -> dict[str, dict[str, float]]:
-    """Areas under pair deletion and insertion of every method at one layer; the ends of all curves are shared."""
-    settings = bench.settings
+def follow(bench: Bench, a: Picture, b: Picture, regions: Regions) -> dict[str, dict[int, dict[str, float]]]:
+    """Areas under pair deletion and insertion, {method: {layer: …}}; the ends of all curves are shared."""
+    settings, module = bench.settings, bench.encoder.module
     total = 2 * regions.count
     counts = torch.linspace(0, total, settings.steps + 1).round().long()
     blur = evaluate.blurred(settings.regions + settings.regions // 2)
-    pictures = (a.x, b.x)
-    blank = tuple(blur(x) for x in pictures)
-    module = vgg_up_to(bench.encoder, layer)
-    whole, empty = (
-        float(_dots(module, torch.cat([both[0]]), torch.cat([both[1]]))[0]) for both in (pictures, blank)
-    )
-    found: dict[str, dict[str, float]] = {}
-    for method in METHODS:
-        table = relevance(method, a.plain[method][layer], b.plain[method][layer])
-        found[method] = {}
-        for key, order in (
-            ("deletion", evaluate.removal_order(table)),
-            ("insertion", evaluate.insertion_order(table)),
-        ):
+    pictures, blank = (a.x, b.x), (blur(a.x), blur(b.x))
+    whole, empty = (dots(module, *both, settings.layers) for both in (pictures, blank))
+    found: dict[str, dict[int, dict[str, float]]] = {
+        method: {layer: {} for layer in settings.layers} for method in METHODS
+    }
+    orders = {"deletion": evaluate.removal_order, "insertion": evaluate.insertion_order}
+    for method, layers in _alike(settings.layers):
+        table = relevance(method, a.plain[method][layers[0]], b.plain[method][layers[0]])
+        for key, order in orders.items():
             insert = key == "insertion"
             batches = [
                 evaluate.replaced(x, other, regions, place, counts[1:-1], insert=insert)
-                for x, other, place in zip(pictures, blank, order, strict=True)
+                for x, other, place in zip(pictures, blank, order(table), strict=True)
             ]
-            ends = (empty, whole) if insert else (whole, empty)
-            scores = torch.cat([torch.tensor([ends[0]]), _dots(module, *batches), torch.tensor([ends[1]])])
-            found[method][key] = evaluate.Curve(counts / total, scores, whole).area
+            start, end = (empty, whole) if insert else (whole, empty)
+            for layer, between in dots(module, batches[0], batches[1], layers).items():
+                scores = torch.cat([start[layer], between, end[layer]])
+                found[method][layer][key] = evaluate.Curve(counts / total, scores, float(whole[layer])).area
     return found
 
 
-def vgg_up_to(encoder: Encoder, layer: int) -> Callable[[Tensor], Tensor]:
-    """The encoder cut after one of its layers."""
-    return encoder.module.features[:layer]  # type: ignore[attr-defined,return-value]
+def _alike(layers: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
+    """Each method with the layers at which its relevance is the same, so that one run of the network serves them."""
+    for method in METHODS:
+        yield from [(method, layers)] if method in BLIND else [(method, [layer]) for layer in layers]
 
 
 @torch.inference_mode()
-def _dots(module: Callable[[Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """⟨φ(x), φ(x')⟩ for each step of a curve."""
-    left, right = module(torch.cat([a, b])).flatten(1).double().split([len(a), len(b)])
-    return (left * right).sum(1).float()
+def dots(module: Any, a: Tensor, b: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
+    """⟨φ(x), φ(x')⟩ of two batches, pair by pair, at several layers of VGG-16 in one run."""
+    found, value = {}, torch.cat([a, b])
+    for number, layer in enumerate(module.features[: max(layers)], start=1):
+        value = layer(value)
+        if number in layers:
+            left, right = value.flatten(1).double().split([len(a), len(b)])
+            found[number] = (left * right).sum(1)
+    return found
+
+
+def cascade(bench: Bench, a: Picture, b: Picture) -> dict[str, dict[str, dict[str, float]]]:
+    """|Rank correlation| with random weights from each block up, {layer: {method: {block: …}}}; block 1 is all of them."""
+    settings = bench.settings
+    found: dict[str, dict[str, dict[str, float]]] = {
+        str(layer): {method: {} for method in METHODS} for layer in settings.layers
+    }
+    for block, (start, depth) in blocks(bench.encoder.module).items():
+        layers = tuple(layer for layer in settings.layers if layer > start)  # the others stay as they are
+        if block == 1:
+            left, right = a.blank, b.blank
+        else:
+            other = evaluate.randomised(bench.encoder, depth, seed=settings.seed)
+            few = replace(settings, layers=layers)
+            left, right = (sides(other, each.x, few, name=f"from block {block}") for each in (a, b))
+        for layer in layers:
+            for method in METHODS:
+                before = relevance(method, a.plain[method][layer], b.plain[method][layer])
+                after = relevance(method, left[method][layer], right[method][layer])
+                found[str(layer)][method][str(block)] = abs(evaluate.rank_correlation(before, after))
+    return found
+
+
+def blocks(module: Any) -> dict[int, tuple[int, int]]:
+    """{block: (layers before it, convolutions in it and above)}, the top block first; a pooling ends a block."""
+    layers = list(module.features)
+    starts = [0, *(k + 1 for k, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d))]
+    depths = [len(evaluate.weighted_modules(nn.ModuleList(layers[start:]))) for start in starts]
+    found = {k: pair for k, pair in enumerate(zip(starts, depths, strict=True), start=1) if pair[1]}
+    return dict(reversed(found.items()))
 
 
 def warp(x: Tensor, regions: Regions, number: int) -> tuple[str, Tensor, Tensor, Tensor]:
@@ -336,12 +384,14 @@ def _rows(
     assert bench.encoder.read is not None
     inputs = [bench.encoder.read(item.pixels) for item in items]
     order = chain(bench.encoder, inputs)[: bench.settings.pairs + 1]
-    origin = {"weights": weights_of(bench.encoder.module), **asdict(replace(bench.settings, pairs=0))}  # type: ignore[arg-type]
+    # Neither how many pairs there are nor how they are resampled changes what one pair gives.
+    chosen = asdict(replace(bench.settings, pairs=0, resamples=0))
+    origin = {"weights": weights_of(bench.encoder.module), **chosen}  # type: ignore[arg-type]
     bar.start("pairs", len(order) - 1)
     held: dict[int, Picture] = {}
     for number, (i, j) in enumerate(pairwise(order)):
         key = key_of(
-            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 2}
+            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 3}
         )
         path = kept / f"{key[:24]}.json"
         if path.is_file():
@@ -376,26 +426,33 @@ def chain(encoder: Encoder, inputs: Sequence[Tensor], batch: int = 16) -> list[i
 # ---------------------------------------------------------------- statistics
 
 
-def interval(values: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> dict[str, float]:
-    """Mean and its 95 % bootstrap interval over pairs (percentile).
+def interval(
+    values: Sequence[float], *, block: int = 1, resamples: int = 2000, seed: int = 0
+) -> dict[str, float]:
+    """Mean and its 95 % bootstrap interval (percentile), resampling `block` neighbours at a time around the circle.
+
+    Blocks keep what neighbours have in common together (the circular block bootstrap of Politis and Romano 1992).
 
     >>> interval([1.0, 1.0, 1.0])
     {'mean': 1.0, 'low': 1.0, 'high': 1.0}
     """
     array = np.asarray(values, dtype=float)
-    drawn = np.random.default_rng(seed).integers(len(array), size=(resamples, len(array)))
+    count = len(array)
+    starts = np.random.default_rng(seed).integers(count, size=(resamples, -(-count // block), 1))
+    drawn = ((starts + np.arange(block)) % count).reshape(resamples, -1)[:, :count]
     low, high = np.quantile(array[drawn].mean(1), [0.025, 0.975])
     return {"mean": float(array.mean()), "low": float(low), "high": float(high)}
 
 
 def summary(rows: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
     """results.json: every measure with its interval, and BiLRP against each other method, pair by pair."""
-    options = {"resamples": settings.resamples, "seed": settings.seed}
+    options = {"block": BLOCK, "resamples": settings.resamples, "seed": settings.seed}
 
     def values(layer: int, method: str, key: str) -> list[float] | None:
         found = [row["layers"][str(layer)][method][key] for row in rows]
         return None if any(v is None for v in found) else found
 
+    randomised = [row["cascade"] for row in rows if "cascade" in row]
     table: dict[str, Any] = {}
     against: dict[str, Any] = {}
     for layer in settings.layers:
@@ -433,7 +490,29 @@ def summary(rows: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, 
             for kind, _ in WARPS
             if (some := [row for row in rows if row["warp"] == kind])
         },
+        "cascade": _cascades(randomised, settings),
+        "cascade_pairs": len(randomised),
         "per_pair": list(rows),
+    }
+
+
+def _cascades(found: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Every step of the cascade with its interval; these pairs share no picture."""
+    if not found:
+        return {}
+    return {
+        layer: {
+            method: {
+                block: interval(
+                    [each[layer][method][block] for each in found],
+                    resamples=settings.resamples,
+                    seed=settings.seed,
+                )
+                for block in steps
+            }
+            for method, steps in methods.items()
+        }
+        for layer, methods in found[0].items()
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilrp.studies.faithfulness import MEASURES, METHODS, WARPS, Measure, Settings, summary
+from bilrp.studies.faithfulness import BLOCK, MEASURES, METHODS, WARPS, Measure, Settings, summary
 from bilrp.studies.folders import Found
 from bilrp.studies.report import Picture, Report, Section, Table, Text
 
@@ -48,6 +48,11 @@ def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -
         ),
         Section("Where BiLRP does not win", [Text(line) for line in misses(results, settings)]),
         Section("By kind of warp", [_warps(results, settings)]),
+        *(
+            [Section("Random weights from the top down", [_cascade(results, settings)])]
+            if results["cascade"]
+            else []
+        ),
         Section("How it was made", [Text(line) for line in _protocol(results, settings, found)]),
     ]
     return Report("Are the explanations true to the model?", verdict(results, settings), sections, results)
@@ -121,6 +126,25 @@ def _warps(results: Mapping[str, Any], settings: Settings) -> Table:
     return Table(header, rows, "Positive / signed share on true matches, mean over pairs.")
 
 
+def _cascade(results: Mapping[str, Any], settings: Settings) -> Table:
+    names = titles(settings)
+    rows = [
+        (
+            f"block {block}" + ("" if block == top else f" to {top}"),
+            layer,
+            *(_cell(results["cascade"][layer][method][block]) for method in METHODS),
+        )
+        for layer in results["cascade"]
+        for top in [next(iter(results["cascade"][layer]["bilrp"]))]
+        for block in results["cascade"][layer]["bilrp"]
+    ]
+    caption = (
+        f"Absolute rank correlation with the explanation of the network whose blocks of convolutions, from the top down, "
+        f"hold random weights: mean and 95 % interval over {results['cascade_pairs']} pairs that share no picture."
+    )
+    return Table(["random", "layer", *(names[m] for m in METHODS)], rows, caption)
+
+
 def _two(cell: Mapping[str, float]) -> str:
     return f"{cell['warp_positive']:.3f} / {cell['warp_signed']:+.3f}"
 
@@ -144,8 +168,9 @@ def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> l
     return [
         f"{len(found.items)} photographs at {settings.size}×{settings.size} pixels, regions of "
         f"{settings.regions}×{settings.regions}, decomposed {exact}. Pairs are neighbours in a chain of similar "
-        "pictures (cosine at the highest layer), so that two pairs in a row share a picture; the intervals resample "
-        "pairs and do not know that.",
+        "pictures (cosine at the highest layer). Two pairs in a row share a picture, so the intervals resample blocks of "
+        f"{BLOCK} neighbours. They are not corrected for the number of comparisons: of twenty that mean nothing, one "
+        "looks as if it did.",
         f"Deletion and insertion: {settings.steps} steps, both pictures at once, towards a blur; area in units of the "
         "similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
         "of what is left falls (or rises) fastest.",
