@@ -357,6 +357,12 @@ def test_whole_study_with_bad_data(tmp_path, random_weights):
     assert report.summary in page.replace("&#x27;", "'")
 
 
+def test_a_slim_explanation_lets_go_of_the_parts():
+    x = torch.rand(1, 4)
+    found = layers.slim(bilrp.explain(torch.nn.Linear(4, 3), x, x))
+    assert found.a.parts.untyped_storage().nbytes() == found.b.embedding.untyped_storage().nbytes() == 0
+
+
 def test_frames_are_in_natural_order(tmp_path):
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 2), step=(0, 1), pan=0, n=12)
     write_clip(tmp_path / "a" / "b", frames)

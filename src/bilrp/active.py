@@ -189,10 +189,13 @@ def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None
     height, width = window.shape
     ys = window.origin[:, :1] + torch.arange(height)
     xs = window.origin[:, 1:] + torch.arange(width)
-    row = layout.row[ys[:, :, None], xs[:, None, :]]  # (K, h, w, C)
-    has = row >= 0
-    place = row * out.shape[1] + columns.reshape(-1, 1, 1, 1)
-    out.view(-1)[place[has]] = window.data.permute(0, 2, 3, 1)[has]
+    row = layout.row[ys[:, :, None], xs[:, None, :]].flatten(1)  # (K, h·w·C)
+    # One more place takes what has no row: writing it away costs less than picking out the rest.
+    laid = out.new_zeros(len(row), layout.rows + 1)
+    laid.scatter_(
+        1, row.where(row >= 0, torch.tensor(layout.rows)), window.data.permute(0, 2, 3, 1).flatten(1)
+    )
+    out[:, columns] = laid[:, :-1].T
 
 
 def scatter(rows: Tensor, layout: Layout, out: Tensor, index: Tensor) -> None:

@@ -362,7 +362,7 @@ def bars(numbers: Numbers) -> Figure:
 def matrix(kernel: np.ndarray, band: Band, names: Sequence[str], shown: np.ndarray) -> Figure:
     """The similarity matrix of some clips, with the diagonal band of local pairs drawn."""
     canvas = blank((8.0, 6.6))
-    canvas.set_layout_engine("constrained")
+    canvas.set_layout_engine("compressed")
     axes = canvas.add_subplot()
     frames = np.concatenate([np.flatnonzero(band.clip == c) for c in shown])
     values = kernel[np.ix_(frames, frames)] / kernel.mean()

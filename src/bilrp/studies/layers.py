@@ -199,7 +199,8 @@ def explanations(
 def slim(explanation: Explanation) -> Explanation:
     """The explanation without its sides' parts (hundreds of megabytes): relevance, score, pictures and regions stay."""
     sides = (
-        replace(side, parts=side.parts[:, :0], embedding=side.embedding[:0])
+        # copies, because a view of nothing would still hold on to everything
+        replace(side, parts=side.parts[:, :0].clone(), embedding=side.embedding[:0].clone())
         for side in (explanation.a, explanation.b)
     )
     a, b = sides
