@@ -505,7 +505,7 @@ def test_rules_that_do_not_fit_their_step() -> None:
     refused(RuleError, "select is a rule", lambda x: x.exp(), rules=book(rules.select(), "exp"))
     refused(RuleError, "0 to 0", lambda x: x.exp(), rules=book(rules.frozen(), "exp"))
     refused(RuleError, "first layer", lambda x: linear(linear(x)), rules=rules.zbox(-9.0, 9.0))
-    refused(RuleError, "outside the bounds", linear, rules=rules.zbox(0.0, 0.1))
+    refused(RuleError, "bounds given to zbox", linear, rules=rules.zbox(0.0, 0.1))
     for make in (lambda: rules.gamma(-1), lambda: rules.epsilon(-0.1), lambda: rules.alphabeta(2, 2)):
         with pytest.raises(RuleError):
             make()

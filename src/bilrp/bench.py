@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from bilrp.tape import record
 
 COORDINATES = 100  # what the paper projects to
 LAYERS = (5, 10, 17, 24, 31)
+MEASURED_REGIONS = 1024  # more are planned, not run: their parts alone are gigabytes
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Growth:
-    """How cost grows with image and region size: measured seconds and planned work."""
+    """How cost grows with image and region size: planned work, and measured seconds (None: planned only)."""
 
     size: int
     region: int
     regions: int
-    seconds: float
     gflop: float
-    peak_mb: float
+    seconds: float | None
+    peak_mb: float | None
 
 
 @dataclass(frozen=True)
@@ -186,15 +187,23 @@ def _growth(encoder: Encoder, say) -> Iterable[Growth]:
         low, high = (torch.tensor(b).reshape(1, -1, 1, 1) for b in (IMAGENET_LOW, IMAGENET_HIGH))
         x = low + _smooth(x) * (high - low)
         for region in (4, 8, 16):
-            if (size // region) ** 2 > 1024:
-                continue  # the same regions as 8 × 8 at twice the size; thousands of regions are minutes
             with torch.no_grad():
                 program = freeze(simplify(record(encoder.module, x)), encoder.rules)
                 setting = Setting(program, grid(region)(x), program.result.numel())
-                work = plan.make(setting).flops
-            seconds, peak = measured(lambda x=x, region=region: decompose(encoder, x, regions=grid(region)))
-            say(f"{size} px, {region}×{region} regions: {seconds:.2f} s")
-            yield Growth(size, region, setting.partition.count, seconds, work / 1e9, peak)
+                made = Growth(
+                    size, region, setting.partition.count, plan.make(setting).flops / 1e9, None, None
+                )
+            if made.regions <= MEASURED_REGIONS:
+                seconds, peak = measured(
+                    lambda x=x, region=region: decompose(encoder, x, regions=grid(region))
+                )
+                made = replace(made, seconds=seconds, peak_mb=peak)
+            say(f"{size} px, {region}×{region} regions: {made.gflop:.0f} GFLOP, {_seconds(made)}")
+            yield made
+
+
+def _seconds(growth: Growth) -> str:
+    return "planned only" if growth.seconds is None else f"{growth.seconds:.2f} s"
 
 
 def _smooth(noise: Tensor) -> Tensor:
@@ -270,16 +279,16 @@ def growth_table(report: Report) -> Any:
     from rich.table import Table
 
     found = Table(title="exact, by image and region size")
-    for name in ("image", "region", "regions", "seconds", "GFLOP", "peak MB"):
+    for name in ("image", "region", "regions", "GFLOP", "seconds", "peak MB"):
         found.add_column(name, justify="right")
     for g in report.growth:
         found.add_row(
             f"{g.size} px",
             f"{g.region}²",
             str(g.regions),
-            f"{g.seconds:.2f}",
             f"{g.gflop:.1f}",
-            f"{g.peak_mb:.0f}",
+            _seconds(g),
+            "–" if g.peak_mb is None else f"{g.peak_mb:.0f}",
         )
     return found
 
@@ -309,10 +318,8 @@ def _plot(report: Report) -> Any:
     left.invert_yaxis()
     left.set(xlabel="cost of one image, in units of 100 forward passes", xlim=(0, 1.15 * max(values)))
     for region in sorted({g.region for g in report.growth}):
-        chosen = [g for g in report.growth if g.region == region]
-        right.plot(
-            [g.size for g in chosen], [g.seconds for g in chosen], "o-", label=f"{region}×{region} px regions"
-        )
+        chosen = [(g.size, g.seconds) for g in report.growth if g.region == region and g.seconds is not None]
+        right.plot(*zip(*chosen, strict=True), "o-", label=f"{region}×{region} px regions")
     right.set(xlabel="image side, px", ylabel="seconds, exact", xscale="log", yscale="log")
     if report.growth:
         sizes = sorted({g.size for g in report.growth})

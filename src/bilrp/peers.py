@@ -41,7 +41,7 @@ def zennit() -> Any:
     if found is None or found.submodule_search_locations is None:
         raise ImportError("zennit is not installed: pip install --no-deps zennit")
     package = types.ModuleType("zennit")
-    package.__path__ = list(found.submodule_search_locations)
+    package.__path__, package.__spec__ = list(found.submodule_search_locations), found
     sys.modules["zennit"] = package
     for part in ("rules", "composites"):
         setattr(package, part, importlib.import_module(f"zennit.{part}"))
@@ -57,7 +57,8 @@ def _zennit_pass(net: nn.Sequential, place: tuple[int, int, int]) -> Pass:
     def one(x: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
         with torch.enable_grad(), composite.context(net) as changed:
-            return torch.autograd.grad(changed(x)[0][place], x)[0]
+            out = changed(x)[0][place]
+            return torch.autograd.grad(out, x, grad_outputs=out.detach())[0]
 
     return one
 

@@ -295,11 +295,13 @@ def _bound(bound: Any, a: Tensor) -> Tensor:
 
 
 def _within(a: Tensor, low: Tensor, high: Tensor) -> None:
-    slack = 1e-3 * float((high - low).abs().max())
-    if bool((a < low - slack).any()) or bool((a > high + slack).any()):
+    beyond = torch.maximum(low - a, a - high).flatten()
+    if float(beyond.max()) > 1e-3 * float((high - low).abs().max()):
+        worst = int(beyond.argmax())
+        value, lowest, highest = (float(t.flatten()[worst]) for t in (a, low, high))
         raise RuleError(
-            f"the input runs from {float(a.min()):.3g} to {float(a.max()):.3g}, outside the bounds given to zbox "
-            f"({float(low.min()):.3g} to {float(high.max()):.3g}): give it the range of your pixels"
+            f"the input has a value of {value:.3g} where the bounds given to zbox are {lowest:.3g} to {highest:.3g}: "
+            "give it the range of your pixels"
         )
 
 

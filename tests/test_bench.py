@@ -1,0 +1,73 @@
+"""The benchmark's rivals compute what they are said to compute, and its report says what was measured."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import bilrp
+from bilrp import bench, peers, regions, rulebooks
+from bilrp.bench import Growth, Report, Row
+
+
+@pytest.fixture(scope="module")
+def layers() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [
+        *(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 5, 3, padding=1), nn.ReLU()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    return torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * 3.5 - 1.7
+
+
+def parts_of(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
+    net = nn.Sequential(*layers)
+    return bilrp.decompose(net, x, rules=rulebooks.paper_vgg(), regions=regions.features(), mode="pull").parts
+
+
+def test_the_loop_is_lrp(layers, x):
+    place = int(nn.Sequential(*layers)(x).argmax())
+    seed = torch.zeros(1, 5, 4, 4).flatten().scatter(0, torch.tensor(place), 1.0).reshape(1, 5, 4, 4)
+    found = bench.lrp_pass(layers, x, seed)
+    torch.testing.assert_close(found.flatten(), parts_of(layers, x)[:, place], rtol=1e-4, atol=1e-5)
+
+
+def test_a_rival_library_gives_the_same_pass(layers, x):
+    try:
+        peers.zennit()
+    except ImportError as error:
+        pytest.skip(str(error))
+    out = nn.Sequential(*layers)(x)
+    channel, y, column = (int(i) for i in torch.unravel_index(out.argmax(), out.shape)[1:])
+    found = peers.installed(layers, (channel, y, column))["zennit"](x)
+    truth = parts_of(layers, x)[:, int(out.argmax())]
+    torch.testing.assert_close(found.flatten(), truth, rtol=1e-3, atol=1e-4)
+
+
+def test_measured_sees_time_and_memory():
+    seconds, peak = bench.measured(lambda: torch.ones(2**24).add_(1).sum())
+    assert seconds > 0 and (peak == 0 or peak > 32)
+
+
+def test_report_as_table_file_and_plot(tmp_path):
+    rows = (Row("loop (×25 of 4)", 32.0, 4.0, 1.0, 300.0), Row("bilrp, exact", 2.0, 0.25, 16.0, 200.0))
+    growth = (Growth(128, 8, 256, 105.0, 2.0, 200.0), Growth(128, 4, 1024, 300.0, None, None))
+    report = Report(rows, growth, 0.08, bench.machine())
+    made = bench.write(report, tmp_path / "bench")
+    kept = json.loads(made[0].read_text())
+    assert kept["rows"][1]["faster_than_loop"] == 16.0 and kept["growth"][1]["seconds"] is None
+    assert made[1].read_bytes().startswith(b"\x89PNG")
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(bench.table(report))
+    console.print(bench.growth_table(report))
+    text = console.export_text()
+    assert "16.0×" in text and "planned only" in text
