@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import bilrp
 from bilrp import baselines, evaluate, regions, rulebooks
+from bilrp.encoders import vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
+from bilrp.studies import photos
 
 
 class Weighted(nn.Module):
@@ -272,6 +275,25 @@ def test_disparity_moves_left():
     assert match[1].nonzero().item() == 0
     assert match[6].nonzero().item() == 5
     assert among[:, 0].tolist() == [0, 1, 1, 0] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_correspondence_of_vgg_on_the_stereo_pair(data):
+    """Paper rules at 128 pixels, 8×8 regions: about 21 times chance at layer 17 and 9.5 times at layer 31."""
+    pytest.importorskip("skimage")
+    paths, size = photos.stereo_pair(), 128
+    encoder = vgg.vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", size=None)
+    images = [Image.open(path).resize((size, size), Image.Resampling.BICUBIC) for path in paths[:2]]
+    a, b = (bilrp.decompose(encoder, image, regions=regions.grid(8), layers=(17, 31)) for image in images)
+    height, width = paths[2].shape
+    rows, columns = (((torch.arange(size) + 0.5) * n / size).long() for n in (height, width))
+    disparity = torch.from_numpy(paths[2])[rows][:, columns] * (size / width)
+    where = evaluate.from_disparity(disparity)
+    for layer, lift, signed in ((17, 21, 0.69), (31, 9.5, 0.25)):
+        found = evaluate.correspondence(bilrp.pair(a[layer], b[layer]), where)
+        assert found.lift == pytest.approx(lift, rel=0.05)
+        assert found.signed == pytest.approx(signed, abs=0.02)
 
 
 def test_planted_content_is_found_by_a_perfect_explanation_only():

@@ -102,6 +102,8 @@ def test_the_report_of_a_short_run(tmp_path):
     assert results["gamma_curve"][toy.GAMMAS.index(0.09)][1] == pytest.approx(results["acs"]["bilrp"])
     assert results["seeds"] == 2
     assert results["mse"] <= results["mse_worst"]
+    likeness = [row["cosine"] for row in results["by_likeness"]]
+    assert likeness == sorted(likeness) and len(likeness) == 1 + len(toy.OTHERS)
     for name in ("patterns.png", "gamma.png", "report.md", "report.html"):
         assert (tmp_path / name).stat().st_size > 1000
     # 100 iterations are far too few: the study must say so, not pretend.

@@ -1,6 +1,6 @@
 """Which parts of these two inputs make the model call them similar? Exact BiLRP for any PyTorch encoder."""
 
-from bilrp import baselines, errors, regions, rulebooks, rules, similarity
+from bilrp import baselines, errors, evaluate, regions, rulebooks, rules, similarity, tune
 from bilrp.decomposition import Decomposition, decompose
 from bilrp.encoder import Encoder
 from bilrp.explanation import Explanation, explain, pair
@@ -16,6 +16,7 @@ __all__ = [
     "contrast",
     "decompose",
     "errors",
+    "evaluate",
     "explain",
     "explain_many",
     "explain_sets",
@@ -25,4 +26,5 @@ __all__ = [
     "rulebooks",
     "rules",
     "similarity",
+    "tune",
 ]
