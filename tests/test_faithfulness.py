@@ -17,6 +17,7 @@ from bilrp.regions import grid
 from bilrp.studies import faithfulness as study
 from bilrp.studies import faithfulness_report
 from bilrp.studies.folders import Found
+from bilrp.studies.report import Table, Text
 
 SMALL = study.Settings(layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200)
 
@@ -192,15 +193,24 @@ def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
     assert results["cascade_pairs"] == 1
     report = faithfulness_report.write(rows, SMALL, Found((), (), ()))
     assert "Random weights from the top down" in [section.title for section in report.sections]
-    lines = faithfulness_report.misses(results, SMALL)
+    table = faithfulness_report.misses(results, SMALL)
+    assert isinstance(table, Table)
     lost = [c for *_, c in faithfulness_report._comparisons(results) if c["verdict"] != "wins"]
-    assert len(lines) == max(1, len(lost))
+    assert len(table.rows) == len(lost) > 0
     for layer in results["bilrp_against"].values():
         for methods in layer.values():
             for found in methods.values():
                 if found:
                     found["verdict"] = "wins"
-    assert faithfulness_report.misses(results, SMALL) == ["Nowhere: it wins every comparison."]
+    assert faithfulness_report.misses(results, SMALL) == Text("Nowhere: it wins every comparison.")
+
+
+def test_a_layer_that_does_not_notice_random_weights_is_named(bench, pictures):
+    results = study.summary([study.measured(bench, *pictures, 1)], SMALL)
+    for value, expected in ((0.7, 2), (0.1, 0)):
+        for layer in SMALL.layers:
+            results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] = value
+        assert faithfulness_report.verdict(results, SMALL).count("all weights are random") == expected
 
 
 @pytest.mark.parametrize("given", [{"pairs": 0}, {"steps": 1}, {"layers": ()}, {"size": 16}])

@@ -16,6 +16,7 @@ COLORS = {
     "saliency": "#5aae61",
     "random": "#878787",
 }
+TO = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
 
 
 def titles(settings: Settings) -> dict[str, str]:
@@ -46,7 +47,7 @@ def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -
                 _table(results, settings),
             ],
         ),
-        Section("Where BiLRP does not win", [Text(line) for line in misses(results, settings)]),
+        Section("Where BiLRP does not win", [misses(results, settings)]),
         Section("By kind of warp", [_warps(results, settings)]),
         *(
             [Section("Random weights from the top down", [_cascade(results, settings)])]
@@ -73,21 +74,39 @@ def verdict(results: Mapping[str, Any], settings: Settings) -> str:
         f"Over {results['pairs']} pairs of photographs, VGG-16 layers {layers}: BiLRP with the paper's rules is better "
         f"than another method in {counts['wins']} comparisons of measure, layer and method, worse in {counts['loses']}"
         f"{f' (against {losses})' if losses else ''}, and not clearly different in {counts['no clear difference']}."
-        f"{_few(results)}"
+        f"{blindness(results, settings)}{_few(results)}"
     )
 
 
-def misses(results: Mapping[str, Any], settings: Settings) -> list[str]:
-    """A line for each comparison that BiLRP does not win."""
+def misses(results: Mapping[str, Any], settings: Settings) -> Table | Text:
+    """A row for each comparison that BiLRP does not win."""
     names = titles(settings)
-    found = [
-        f"Layer {layer}, {measure.title}: {'loses to' if c['verdict'] == 'loses' else 'no clear difference to'} "
-        f"{names[method]} ({c['mean']:+.3f}, 95 % from {c['low']:+.3f} to {c['high']:+.3f}; "
-        f"{'more' if measure.better > 0 else 'less'} is better)."
+    rows = [
+        (_label(measure), layer, names[method], c["verdict"], *_signed(c))
         for layer, measure, method, c in _comparisons(results)
         if c["verdict"] != "wins"
     ]
-    return found or ["Nowhere: it wins every comparison."]
+    if not rows:
+        return Text("Nowhere: it wins every comparison.")
+    caption = "BiLRP with the paper's rules minus the other method, pair by pair."
+    return Table(["measure", "layer", "against", "BiLRP", "difference", "95 % interval"], rows, caption)
+
+
+def _signed(cell: Mapping[str, float]) -> tuple[str, str]:
+    return f"{cell['mean']:+.3f}", f"{cell['low']:+.3f}{TO}{cell['high']:+.3f}"
+
+
+def blindness(results: Mapping[str, Any], settings: Settings) -> str:
+    """A sentence for each layer whose explanations hardly change when the weights do, which no count of wins excuses."""
+    found = {
+        layer: results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] for layer in settings.layers
+    }
+    return "".join(
+        f" At layer {layer} its explanations keep a rank correlation of {value:.2f} when all weights are random: most of "
+        "their order shows where things are, not what the network has learned."
+        for layer, value in found.items()
+        if value > 0.5
+    )
 
 
 def _comparisons(results: Mapping[str, Any]):
@@ -154,7 +173,8 @@ def _label(measure: Measure) -> str:
 
 
 def _cell(cell: Mapping[str, float] | None) -> str | None:
-    return None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f} … {cell['high']:.3f})"
+    """Mean and interval, which may only be parted between the two."""
+    return None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f}{TO}{cell['high']:.3f})"
 
 
 def _few(results: Mapping[str, Any]) -> str:
@@ -173,7 +193,9 @@ def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> l
         "looks as if it did.",
         f"Deletion and insertion: {settings.steps} steps, both pictures at once, towards a blur; area in units of the "
         "similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
-        "of what is left falls (or rises) fastest.",
+        "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and lie on the same "
+        "grid in both pictures: an order that scatters regions makes more of them and raises the similarity, which "
+        "favours it in insertion and not in deletion. So the random order stands for chance, not the height ½.",
         "Known warps, in turn: shift by an eighth, flip, rotation by 20°, crop to 80 %; a match counts within one "
         "region. These models compare place with place: where a warp moves things further than a layer's features "
         "reach, as a flip does, the model itself does not see the match, and no explanation of it can. Planted: a patch "
@@ -192,9 +214,10 @@ def figure(results: Mapping[str, Any], settings: Settings) -> Any:
     from matplotlib.figure import Figure
 
     names = titles(settings)
-    made = Figure(figsize=(13, 5.8), dpi=150, layout="constrained")
-    axes = made.subplots(2, 5, sharey=True)
-    for panel, measure in zip(axes.T.flat, MEASURES, strict=True):
+    made = Figure(figsize=(9, 10.5), dpi=150, layout="constrained")
+    made.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr]
+    axes = made.subplots(-(-len(MEASURES) // 2), 2, sharey=True)
+    for panel, measure in zip(axes.flat, MEASURES, strict=True):
         for row, method in enumerate(METHODS):
             _marks(panel, results, settings, measure, method, len(METHODS) - row)
         key = measure.key.split("_")[0]
@@ -202,20 +225,16 @@ def figure(results: Mapping[str, Any], settings: Settings) -> Any:
             panel.axvline(results["chance"][key], color="#555555", linestyle=":", linewidth=1)
         if measure.key.endswith("signed"):
             panel.axvline(0, color="#555555", linestyle=":", linewidth=1)
-        panel.set_title(
-            _label(measure).replace(": ", ":\n").replace(" of ", "\nof ").replace(" with ", "\nwith "),
-            fontsize=9,
-        )
-        panel.tick_params(labelsize=8)
-        panel.tick_params(axis="y", length=0)
-        panel.locator_params(axis="x", nbins=5)
+        panel.set_title(_label(measure), fontsize=11)
+        panel.set_xlim(left=min(-0.01, panel.get_xlim()[0]))
+        panel.tick_params(labelsize=9)
+        panel.tick_params(axis="y", length=0, labelsize=10)
+        panel.locator_params(axis="x", nbins=6)
         panel.spines[["top", "right", "left"]].set_visible(False)
         panel.grid(axis="x", color="#e6e6e6", linewidth=0.7)
         panel.set_axisbelow(True)
         panel.set_ylim(0.4, len(METHODS) + 0.6)
     axes[0, 0].set_yticks(range(len(METHODS), 0, -1), [names[m] for m in METHODS])
-    for panel in axes[:, 0]:
-        panel.tick_params(axis="y", labelsize=9)
     made.legend(
         handles=_legend(settings), loc="outside lower center", ncols=len(settings.layers), frameon=False
     )
