@@ -270,9 +270,7 @@ class Tile:
 def tiles(cone: Cone) -> list[Tile]:
     """Blocks of TILE × TILE positions that at least one region reaches."""
     height, width = cone.size
-    tops, lefts = torch.arange(0, height, TILE)[:, None], torch.arange(0, width, TILE)[:, None]
-    down = (cone.low[:, 0] < tops + TILE) & (cone.high[:, 0] > tops)  # (tiles down, regions)
-    across = (cone.low[:, 1] < lefts + TILE) & (cone.high[:, 1] > lefts)
+    down, across = _reached(cone)
     found = []
     for i, top in enumerate(range(0, height, TILE)):
         for j, left in enumerate(range(0, width, TILE)):
@@ -280,6 +278,13 @@ def tiles(cone: Cone) -> list[Tile]:
             if len(columns):
                 found.append(Tile(top, left, min(height, top + TILE), min(width, left + TILE), columns))
     return found
+
+
+def _reached(cone: Cone) -> tuple[Tensor, Tensor]:
+    """Which regions reach each line (tiles down, regions) and each column of tiles (tiles across, regions)."""
+    tops, lefts = (torch.arange(0, size, TILE)[:, None] for size in cone.size)
+    down = (cone.low[:, 0] < tops + TILE) & (cone.high[:, 0] > tops)
+    return down, (cone.low[:, 1] < lefts + TILE) & (cone.high[:, 1] > lefts)
 
 
 def convolution_macs(link: Link, layout: Layout, target: Layout, cone: Cone) -> tuple[int, int]:
@@ -291,7 +296,8 @@ def convolution_macs(link: Link, layout: Layout, target: Layout, cone: Cone) -> 
     work = outputs * inputs
     grown = F.pad(work, (0, -work.shape[1] % TILE, 0, -work.shape[0] % TILE))
     blocks = grown.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE)).sum((1, 3))  # work of each tile
-    macs = sum(int(blocks[t.top // TILE, t.left // TILE]) * len(t.columns) for t in tiles(cone))
+    down, across = (reached.double() for reached in _reached(cone))
+    macs = int((blocks * (down @ across.T)).sum())
     return macs, int((work > 0).sum())
 
 

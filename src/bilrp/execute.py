@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bilrp import active, cones, crops
+from bilrp import active, cones, crops, tiles
 from bilrp.active import Buffers, Layout
 from bilrp.crops import Window
 from bilrp.plan import Plan, Setting, layouts, window_batches
@@ -175,10 +175,25 @@ def _rows_stage(
 
 def _pull_all(setting: Setting, plan: Plan, weights: Tensor | None, bar: Progress) -> Tensor:
     """Classical LRP: every coordinate pulled to the input, pooled over regions."""
-    program = setting.program
+    program, chain = setting.program, tiles.chain(setting.program)
+    head, tail = program.links[:chain], replace(program, links=program.links[chain:])
+
+    def relevance(seeds: Tensor) -> Tensor:
+        """R = x ⊙ c; down the first convolutions only where the cotangents are, if they are somewhere."""
+        if not head:
+            return pull(program, seeds)
+        met = pull_to(tail, seeds).get(head[-1].target)
+        if met is None:
+            return seeds.new_zeros(len(seeds), *program.x.shape)
+        pulled = tiles.pull(head, met)
+        return (
+            program.x * pulled
+            if pulled is not None
+            else pull(replace(program, links=head, output=head[-1].target), met)
+        )
 
     def contract(seeds: Tensor) -> Tensor:
-        return setting.partition.pool(pull(program, seeds)).T
+        return setting.partition.pool(relevance(seeds)).T
 
     return _by_coordinates(setting, plan, weights, bar, contract)
 

@@ -142,13 +142,20 @@ def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, 
 def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
     """Pull coordinates back through all links; what is left are the cotangents of the program's inputs."""
     alive: dict[Key, Tensor] = {program.output: cotangents}
+    sums: set[Key] = set()  # made here by adding, so nobody else sees them change
     for link in reversed(program.links):
         cotangent = alive.pop(link.target, None)
         # Coordinates that never came this way (another branch of a cat) cost nothing further down.
         if cotangent is None or not bool(cotangent.any()):
             continue
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
-            alive[source] = alive[source] + part if source in alive else part
+            if source in sums:
+                alive[source].add_(part)
+            elif source in alive:
+                alive[source] = alive[source] + part
+                sums.add(source)
+            else:
+                alive[source] = part
     return alive
 
 

@@ -70,12 +70,18 @@ class BigramNet(nn.Module):
 
     def forward(self, ink: Tensor) -> Tensor:
         maps = self.digits(ink)
-        following = _from_right(maps, self.cells[0])
-        for cells in self.cells[1:]:
-            following = torch.maximum(following, _from_right(maps, cells))
-        # One first digit at a time: a coordinate 10 j + k then depends on one tenth of the work only.
-        sums = [torch.minimum(maps[:, j : j + 1], following).sum(dim=(2, 3)) for j in range(maps.shape[1])]
+        # One digit at a time: a coordinate 10 j + k then depends on two of the ten maps only.
+        here = [maps[:, j : j + 1] for j in range(maps.shape[1])]
+        following = [self._following(digit) for digit in here]
+        sums = [torch.minimum(first, second).sum(dim=(2, 3)) for first in here for second in following]
         return torch.cat(sums, dim=1)
+
+    def _following(self, digit: Tensor) -> Tensor:
+        """max_τ τ(a_k): is there such a digit one step to the right?"""
+        found = _from_right(digit, self.cells[0])
+        for cells in self.cells[1:]:
+            found = torch.maximum(found, _from_right(digit, cells))
+        return found
 
 
 def _from_right(maps: Tensor, cells: int) -> Tensor:

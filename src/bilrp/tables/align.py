@@ -101,8 +101,8 @@ def align(layout: Layout, transcription: Transcription) -> Digits:
     """Place every transcribed digit on the page; raise InputError where table and text do not fit.
 
     A cell is certain if it shows exactly as many digit-shaped glyphs as its text has digits, each where
-    the page's other cells have theirs. The digits of the other cells are placed by their row, their column
-    and the spacing learned from the certain cells.
+    the page's other cells have theirs. The digits of the other cells are placed by what is left of
+    their number, or by their row and column, with the spacing of the certain cells.
     """
     tall = _digit_shapes(layout.glyphs)
     columns, rows = _register(layout, tall, transcription)
@@ -112,9 +112,10 @@ def align(layout: Layout, transcription: Transcription) -> Digits:
     certain = _certain_cells(centres, texts, pages)
     if certain.mean() < 0.2:
         raise InputError(f"table and transcription do not fit: {certain.mean():.0%} of the cells agree")
-    # Where a column or row has no certain cell to go by, its interval on the page must do.
+    seen = _numbers_seen(centres, texts, pages, certain)
+    # Where a column or row has hardly a number to go by, its interval on the page must do.
     middle = layout.columns[columns].mean(axis=1), layout.rows[rows]
-    return _place(centres, texts, pages, certain, middle)
+    return _place(centres, texts, pages, certain, seen, middle)
 
 
 def _digit_shapes(glyphs: Glyphs) -> Glyphs:
@@ -197,35 +198,77 @@ def _certain_cells(centres: list[list[np.ndarray]], texts: list[list[str]], spac
     )
 
 
+def _numbers_seen(
+    centres: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing, certain: np.ndarray
+) -> np.ndarray:
+    """Mean place [rows, columns, 2] of each number's digits by those of them that are whole; NaN where none is."""
+    found = np.full((len(texts), len(texts[0]), 2), np.nan)
+    for j in range(len(texts[0])):
+        column = [(i, centres[i][j], spacing.offsets.get(len(texts[i][j]))) for i in range(len(texts))]
+        shown = [(i, c, offsets) for i, c, offsets in column if offsets is not None and len(c)]
+        if not shown:
+            continue
+        sure = [centres[i][j][:, 0].mean() for i in np.flatnonzero(certain[:, j])]
+        middle = np.median(sure) if len(sure) >= 3 else _vote([(c, offsets) for _, c, offsets in shown])
+        for i, c, offsets in shown:
+            strays = c[:, :1] - offsets - middle
+            strays = strays[np.arange(len(c)), np.abs(strays).argmin(axis=1)]
+            own = np.abs(strays) < 0.2 * HEIGHT
+            if own.any():
+                found[i, j] = middle + np.median(strays[own]), np.median(c[own, 1])
+    return found
+
+
+def _vote(shown: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The middle of a column none of whose numbers is whole.
+
+    Which digit of its number a shape is cannot be known, so it votes for every place its number could have:
+    only the true one gets the votes of all shapes.
+    """
+    votes = np.concatenate([(c[:, :1] - offsets).ravel() for c, offsets in shown])
+    near = np.abs(votes[:, None] - votes[None]) < 0.2 * HEIGHT
+    return float(np.median(votes[near[int(near.sum(1).argmax())]]))
+
+
 def _place(
     centres: list[list[np.ndarray]],
     texts: list[list[str]],
     spacing: _Spacing,
     certain: np.ndarray,
+    seen: np.ndarray,
     middle: tuple[np.ndarray, np.ndarray],
 ) -> Digits:
-    """Digits of all cells: seen centres where certain, else predicted from row, column and spacing."""
-    seen = [[np.mean(c, axis=0) if len(c) else np.zeros(2) for c in row] for row in centres]
-    mean = np.array(seen)
-    down, across = np.arange(mean.shape[0]), np.arange(mean.shape[1])
-    x = np.stack([_line(down, mean[:, c, 0], certain[:, c], float(middle[0][c])) for c in across], axis=1)
-    y = np.stack([_line(across, mean[r, :, 1], certain[r], float(middle[1][r])) for r in down])
+    """Digits of all cells: seen centres where certain, else by their number's place and the spacing."""
+    mean = seen.copy()
+    for r, c in np.argwhere(certain):
+        mean[r, c] = centres[r][c].mean(axis=0)
+    mean = _believable(mean, middle)
     entries = []
     for r, row in enumerate(texts):
         for c, text in enumerate(row):
             sure = bool(certain[r, c])
             known = sure or len(text) in spacing.offsets
             for place, digit in enumerate(text if known else ""):
-                spot = (
-                    centres[r][c][place] if sure else (x[r, c] + spacing.offsets[len(text)][place], y[r, c])
-                )
+                x, y = mean[r, c]
+                spot = centres[r][c][place] if sure else (x + spacing.offsets[len(text)][place], y)
                 entries.append((int(digit), spot[0] / ZOOM, spot[1] / ZOOM, r, c, place, sure))
     columns = [np.array(column) for column in zip(*entries, strict=True)]
     return Digits(*columns)
 
 
-def _line(t: np.ndarray, values: np.ndarray, known: np.ndarray, default: float) -> np.ndarray:
-    """A straight line through the known values, outliers left out; flat where fewer than three are known."""
+def _believable(mean: np.ndarray, middle: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Each number's place, by the line through its column's (x) and its row's (y) others where it strays or is unknown."""
+    down, across = np.arange(mean.shape[0]), np.arange(mean.shape[1])
+    x = np.stack([_line(down, mean[:, c, 0], float(middle[0][c])) for c in across], axis=1)
+    y = np.stack([_line(across, mean[r, :, 1], float(middle[1][r])) for r in down])
+    line = np.stack([x, y], axis=2)
+    strays = ~(np.abs(mean - line) <= 0.15 * HEIGHT)
+    return np.where(strays, line, mean)
+
+
+def _line(t: np.ndarray, values: np.ndarray, default: float) -> np.ndarray:
+    """A straight line through the values that are known, outliers left out; flat where fewer than three are."""
+    known = np.isfinite(values)
     if known.sum() < 3:
         return np.full(len(t), default)
     fit = np.polyfit(t[known], values[known], 1)

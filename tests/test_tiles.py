@@ -1,0 +1,98 @@
+"""Pulling tile by tile gives what pulling everything gives, and is only done where it pays."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bilrp
+from bilrp import tiles
+from bilrp.propagate import Program, freeze, pull_to
+from bilrp.rewrite import simplify
+from bilrp.rulebooks import uniform
+from bilrp.tape import record
+
+
+def frozen(net: nn.Module, x: torch.Tensor, gamma: float) -> Program:
+    with torch.no_grad():
+        return freeze(simplify(record(net.double(), x), keep=frozenset()), uniform(gamma), None)
+
+
+def spots(program: Program, count: int = 3) -> torch.Tensor:
+    """A few coordinates, each with two places of its own, one of them at a corner of the image."""
+    found = torch.zeros(count, *program.result.shape, dtype=torch.float64)
+    height, width = program.result.shape[-2:]
+    for i in range(count):
+        found[i, 0, :, (5 * i + 2) % height, (11 * i + 3) % width] = 1.0
+        found[i, 0, i % found.shape[2], -(i % 2), -1] = -2.0
+    return found
+
+
+NETS = {
+    "stride": nn.Sequential(
+        nn.Conv2d(1, 4, 6, stride=2, padding=2), nn.ReLU(), nn.Conv2d(4, 3, 3, padding=1)
+    ),
+    "no gates": nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 5, padding=2)),
+    "dilation": nn.Sequential(nn.Conv2d(1, 4, 3, padding=2, dilation=2), nn.ReLU(), nn.Conv2d(4, 2, 1)),
+    "groups": nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2, padding=1), nn.ReLU()
+    ),
+    "activation": nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.SiLU(), nn.Conv2d(4, 2, 3, padding=1)),
+}
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+@pytest.mark.parametrize("name", NETS)
+def test_tiles_are_exact(name, gamma):
+    x = torch.randn(1, 1, 90, 117, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    program = frozen(NETS[name], x, gamma)
+    assert tiles.chain(program) == len(program.links)
+    found = tiles.pull(program.links, spots(program))
+    assert found is not None
+    torch.testing.assert_close(found, pull_to(program, spots(program))[0, "value"], rtol=1e-10, atol=1e-12)
+
+
+def test_full_cotangents_are_left_to_the_plain_way():
+    program = frozen(NETS["stride"], torch.rand(1, 1, 64, 64, dtype=torch.float64), 0.5)
+    assert tiles.pull(program.links, torch.ones(2, *program.result.shape, dtype=torch.float64)) is None
+
+
+def test_a_shut_gate_hides_what_arrives_there():
+    x = torch.zeros(1, 1, 64, 64, dtype=torch.float64)
+    x[..., :8, :8] = 1.0
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.ReLU())
+    program = frozen(net, x, 0.0)
+    everywhere = torch.ones(1, *program.result.shape, dtype=torch.float64)
+    assert tiles.occupied(program.links[-1], everywhere)[:, 1:].max() <= 1
+
+
+def test_a_value_used_twice_ends_the_chain():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
+
+        def forward(self, x):
+            y = torch.relu(self.one(x))
+            return y + self.two(y)
+
+    assert tiles.chain(frozen(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0)) == 1
+
+
+def test_decomposing_by_tiles_is_decomposing(monkeypatch):
+    class Corners(nn.Module):
+        """One coordinate for each corner of a feature map."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 3, 5, stride=2, padding=2)
+
+        def forward(self, x):
+            y = torch.relu(self.conv(x))
+            return torch.cat([y[..., :4, :4].sum((2, 3)), y[..., -4:, -4:].sum((2, 3))], dim=1)
+
+    net, x = Corners().double(), torch.rand(1, 1, 96, 128, dtype=torch.float64)
+    by_tiles = bilrp.decompose(net, x, mode="pull").parts
+    monkeypatch.setattr(tiles, "WORTH", 0.0)
+    torch.testing.assert_close(by_tiles, bilrp.decompose(net, x, mode="pull").parts, rtol=1e-10, atol=1e-12)
