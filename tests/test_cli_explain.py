@@ -140,6 +140,8 @@ BAD_OPTIONS = {
     "no such output suffix": (tiny("-o", "why.gif"), "the suffix is one of"),
     "output folder missing": (tiny("-o", "absent/why.png"), "no folder absent"),
     "output is a folder": (tiny("-o", "folder.png"), "a folder has this name"),
+    "output is an input": (tiny("-o", "a.png"), "would be overwritten"),
+    "output name too long": (tiny("-o", "x" * 300 + ".png"), "too long"),
     "style": (tiny("--style", "nope"), "no style 'nope'"),
     "palette": (tiny("--palette", "nope"), "no palette 'nope'"),
     "similarity": (tiny("--similarity", "nope"), "nope"),

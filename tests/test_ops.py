@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 import bilrp
 from bilrp import rulebooks, rules
 from bilrp.cli import app
+from bilrp.encoder import Encoder
 from bilrp.encoders.load import load
+from bilrp.ops import default_shape
 from bilrp.propagate import freeze
 from bilrp.rewrite import simplify
 from bilrp.tape import record
@@ -146,6 +148,11 @@ def test_red_where_there_is_none(folder: str, monkeypatch: pytest.MonkeyPatch) -
     softmax = next(line for line in result.output.splitlines() if "softmax_1" in line)
     linear = next(line for line in result.output.splitlines() if "gamma" in line)
     assert "\x1b[1;31m" in softmax and "\x1b[1;31m" not in linear
+
+
+def test_images_have_the_channels_the_encoder_takes() -> None:
+    assert default_shape(Encoder(nn.Sequential(nn.Conv2d(1, 2, 3))), 64) == "1,1,64,64"
+    assert default_shape(Encoder(lambda x: x), 64) == "1,3,64,64"
 
 
 def test_vgg_needs_no_download() -> None:

@@ -89,6 +89,18 @@ def test_folder_without_photographs(tmp_path):
         photos.photographs(tmp_path)
 
 
+def test_damaged_photographs_are_skipped_and_named(tmp_path):
+    for name in ("a.png", "c.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    (tmp_path / "b.png").write_text("no image")
+    found = photos.photographs(tmp_path)
+    kept, skipped = photos.readable(found, photos._Reader(8))
+    assert [p.name for p in kept] == ["a.png", "c.png"]
+    assert [p.name for p in skipped] == ["b.png"] and "not an image" in skipped[tmp_path / "b.png"]
+    with pytest.raises(InputError, match=r"1 can be read, 1 not, the first: .*b\.png"):
+        photos.readable(found[:2], photos._Reader(8))
+
+
 @pytest.mark.slow
 def test_whole_study(tmp_path, monkeypatch):
     pytest.importorskip("skimage")

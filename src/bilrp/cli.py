@@ -108,7 +108,7 @@ def explain(
     from bilrp.render import figure, links
     from bilrp.similarity import resolve
 
-    outputs = terminal.checked_outputs(output or [])
+    outputs = terminal.checked_outputs(output or [], inputs=(a, b))
     for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
@@ -158,12 +158,12 @@ def ops(
 ) -> None:
     """Every step of an encoder, its shapes and its rule; exit code 1 if a step has none."""
     from bilrp.encoders.load import load
+    from bilrp.ops import default_shape, random_input, show
     from bilrp.ops import ops as rows_of
-    from bilrp.ops import random_input, show
 
     # Rules don't depend on the weights: random ones spare a download.
     found = load(encoder, size=size, pretrained=False)
-    x = random_input(found, shape or f"1,3,{size},{size}")
+    x = random_input(found, shape or default_shape(found, size))
     try:
         rows = rows_of(found, x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

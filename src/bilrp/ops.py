@@ -95,6 +95,13 @@ def random_input(encoder: Encoder, shape: str) -> Tensor:
     return x.to(like)
 
 
+def default_shape(encoder: Encoder, size: int) -> str:
+    """The shape of an image as the encoder takes it: as many channels as its first convolution, else three."""
+    modules = encoder.module.modules() if isinstance(encoder.module, nn.Module) else iter(())
+    first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)
+    return f"1,{3 if first is None else first.in_channels},{size},{size}"
+
+
 def show(rows: list[Row], *, title: str = "") -> None:
     """Print the rows as a table; steps without a rule in red, with what to do about each below."""
     from rich.console import Console

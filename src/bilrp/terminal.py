@@ -68,10 +68,14 @@ def measure(text: str | None) -> tuple[int, int] | int | None:
     return int(wide) if high is None else (int(high), int(wide))
 
 
-def checked_outputs(paths: Sequence[str]) -> list[Path]:
-    """Refuse what could not be written, before any work is done."""
+def checked_outputs(paths: Sequence[str], *, inputs: Sequence[str] = ()) -> list[Path]:
+    """Refuse what could not be written, or would overwrite an input, before any work is done."""
     checked = [Path(path) for path in paths]
     for path in checked:
+        if len(os.fsencode(path.name)) > 255:
+            raise InputError(f"--output {path.name[:40]}…: the name is too long")
+        if any(path.exists() and os.path.exists(item) and path.samefile(item) for item in inputs):
+            raise InputError(f"--output {path}: this is one of the two inputs, and would be overwritten")
         if path.suffix.lower() not in OUTPUTS:
             raise InputError(f"--output {path}: the suffix is one of {', '.join(OUTPUTS)}")
         if path.is_dir():

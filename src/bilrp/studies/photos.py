@@ -7,7 +7,7 @@ the share of positive relevance within one region of the true match is set again
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,12 @@ def run(
 
     >>> run("photographs/", "out/photos", pairs=2)  # doctest: +SKIP
     """
-    paths = photographs(data)
+    read = _Reader(size)
+    paths, skipped = readable(photographs(data), read)
+    for path, reason in skipped.items():
+        say(f"skipped {path}: {reason}")
     tensors = _tensors(weights, progress)
     say(f"{len(paths)} photographs, layers {', '.join(map(str, layers))}")
-    read = _Reader(size)
     neighbours = {n: nearest(embeddings(paths, n, tensors, read)) for n in layers}
     chosen = nearest_pairs(neighbours[max(layers)].similarity, pairs)
     found = []
@@ -72,7 +74,9 @@ def run(
         say(f"pair {place} of {len(chosen)}: {paths[i].name} and {paths[j].name}")
         found.append(_explained(paths, i, j, layers, neighbours, tensors, read, progress))
     stereo = measured_stereo(layers, tensors, size=size, progress=progress, say=say)
-    return report(paths, found, neighbours, stereo, layers, size).write(out)
+    made = report(paths, found, neighbours, stereo, layers, size)
+    left_out = [{"file": str(path), "reason": reason} for path, reason in skipped.items()]
+    return replace(made, results={**made.results, "skipped": left_out}).write(out)
 
 
 def photographs(data: str | Path) -> list[Path]:
@@ -86,6 +90,24 @@ def photographs(data: str | Path) -> list[Path]:
     if len(found) < 2:
         raise InputError(f"{folder}: nearest neighbours need at least two images")
     return found
+
+
+def readable(paths: Sequence[Path], read: Callable[[Path], Tensor]) -> tuple[list[Path], dict[Path, str]]:
+    """The photographs that can be read, and why the others cannot: one damaged file must not end a study."""
+    kept, skipped = [], {}
+    for path in paths:
+        try:
+            read(path)
+        except InputError as error:
+            skipped[path] = str(error).removeprefix(f"{path}: ")
+        else:
+            kept.append(path)
+    if len(kept) < 2:
+        first = next((f", the first: {path} ({reason})" for path, reason in skipped.items()), "")
+        raise InputError(
+            f"nearest neighbours need at least two images; {len(kept)} can be read, {len(skipped)} not{first}"
+        )
+    return kept, skipped
 
 
 @dataclass(frozen=True)
