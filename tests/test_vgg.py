@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import bilrp
 from bilrp.encoders import vgg, weights
 from bilrp.errors import InputError
 
@@ -58,6 +59,14 @@ def test_given_tensors_are_copied(tensors):
     with torch.no_grad():
         network.features[0].bias.add_(1)
     assert not torch.equal(network.features[0].bias, tensors["features.0.bias"])
+
+
+@pytest.mark.parametrize("layer", [0, -1, 4, 31])
+def test_sweeps_name_layers_of_the_network(layer, tensors):
+    """Layer 0 must not wrap around to the last one."""
+    x = torch.zeros(1, 3, 16, 16)
+    with pytest.raises(InputError, match="has layers 1 … 3"):
+        bilrp.decompose(bilrp.encoders.vgg16(3, weights=tensors), x, layers=[layer])
 
 
 @pytest.mark.parametrize("layer", [0, 32, -1])

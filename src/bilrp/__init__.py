@@ -1,6 +1,17 @@
 """Which parts of these two inputs make the model call them similar? Exact BiLRP for any PyTorch encoder."""
 
-from bilrp import baselines, errors, evaluate, regions, rulebooks, rules, similarity, tune
+from bilrp import (
+    baselines,
+    encoders,
+    errors,
+    evaluate,
+    reference,
+    regions,
+    rulebooks,
+    rules,
+    similarity,
+    tune,
+)
 from bilrp.decomposition import Decomposition, decompose
 from bilrp.encoder import Encoder
 from bilrp.explanation import Explanation, explain, pair
@@ -15,6 +26,7 @@ __all__ = [
     "baselines",
     "contrast",
     "decompose",
+    "encoders",
     "errors",
     "evaluate",
     "explain",
@@ -22,6 +34,7 @@ __all__ = [
     "explain_sets",
     "ops",
     "pair",
+    "reference",
     "regions",
     "rulebooks",
     "rules",

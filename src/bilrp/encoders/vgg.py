@@ -15,6 +15,7 @@ from bilrp.errors import InputError
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
+    from bilrp.tape import Tape
 
 LAYERS = 31
 POOLINGS = (5, 10, 17, 24, 31)
@@ -62,8 +63,17 @@ def vgg16(
         regions=regions.grid(8),
         name=f"vgg16:{layer}",
         picture=images.picture,
-        layers=lambda tape, number: tape.steps[number - 1].output,  # each layer is one torch call
+        layers=_value_of,
     )
+
+
+def _value_of(tape: Tape, layer: int) -> int:
+    """The value of a 1-based layer: each is one torch call."""
+    if not (isinstance(layer, int) and 1 <= layer <= len(tape.steps)):
+        raise InputError(
+            f"this VGG-16 has layers 1 … {len(tape.steps)}, got {layer!r}: ask vgg16({LAYERS}) for all"
+        )
+    return tape.steps[layer - 1].output
 
 
 def module(
