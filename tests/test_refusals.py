@@ -45,6 +45,7 @@ BAD_INPUTS = {
     "another type": (image.float(), "float64 and the input torch.float32"),
     "another device": (image.to("meta"), "on cpu and the input on meta"),
     "a string": ("cat.png", "cannot read str"),
+    "sparse": (image.to_sparse(), "to_dense"),
 }
 
 
@@ -57,6 +58,9 @@ def test_bad_inputs(name: str) -> None:
 
 def test_model_elsewhere() -> None:
     refused(InputError, "on meta and the input on cpu", nn.Linear(6, 2, device="meta"), X)
+    refused(InputError, "holds no numbers", nn.Sequential(linear, nn.Linear(6, 2, device="meta")))
+    nowhere = nn.BatchNorm1d(6, affine=False, device="meta").eval()
+    refused(InputError, "holds no numbers", nowhere)
 
 
 def test_no_encoder_at_all() -> None:
@@ -73,6 +77,11 @@ def test_no_encoder_at_all() -> None:
         (regions.grid(2), "features()"),
         (regions.tokens(), "length"),
         (regions.features()(torch.zeros(1, 5)), "regions for an input"),
+        (regions.labels(torch.tensor([0, 0, 0, 0, 0, 10**12])), "without gaps"),
+        (regions.labels(torch.tensor([0, 1, 0, 1, 0, 1]), names=("odd",)), "1 names for 2 regions"),
+        ([0, 0, 0, 1, 1, 1], "not list"),
+        ("grid", "not str"),
+        (8.0, "not float"),
     ],
 )
 def test_bad_regions(spec, words: str) -> None:
@@ -93,6 +102,7 @@ def test_bad_labels_and_sizes() -> None:
         lambda: regions.labels(torch.rand(3)),
         lambda: regions.labels(torch.ones(3, dtype=torch.bool)),
         lambda: regions.grid(0),
+        lambda: regions.Regions(torch.tensor([0, 1, 2]), 2, "by hand"),
         lambda: similarity.bilinear(torch.ones(3)),
         lambda: bilrp.decompose(linear, X, mode="sideways"),
         lambda: bilrp.decompose(linear, X, project=0),
@@ -104,6 +114,30 @@ def test_bad_labels_and_sizes() -> None:
 
 def test_embeddings_that_are_no_numbers() -> None:
     refused(InputError, "embedding has NaN", lambda x: linear(x) / 0)
+
+
+def test_parts_that_overflow() -> None:
+    """The embedding is finite, its parts are not: 2·40000 does not fit half precision."""
+    model = nn.Linear(2, 1, bias=False).half()
+    model.weight.data = torch.tensor([[2.0, -2.0]]).half()
+    refused(RuleError, "float64", model, torch.full((1, 2), 40_000.0).half(), rules=rules.zero())
+
+
+def test_scores_that_overflow() -> None:
+    model = nn.Linear(6, 3, bias=False)
+    nn.init.constant_(model.weight, 1e30)
+    with pytest.raises(InputError, match="dot of these embeddings is inf"):
+        bilrp.explain(model, X.float(), X.float())
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_cosine_does_not_depend_on_the_scale(scale: float) -> None:
+    model = nn.Linear(6, 3, bias=False)
+    expected = bilrp.explain(model, X.float(), -2 * X.float(), similarity="cosine")
+    model.weight.data *= scale
+    found = bilrp.explain(model, X.float(), -2 * X.float(), similarity="cosine")
+    torch.testing.assert_close(found.relevance, expected.relevance)
+    assert found.score == pytest.approx(-1)
 
 
 def test_zero_embedding_under_cosine() -> None:
@@ -132,6 +166,7 @@ def test_pairs_of_different_origin() -> None:
     ):
         with pytest.raises(MismatchError, match=words):
             bilrp.pair(a, b)
+    assert rulebooks.paper_vgg((-9.0,), (9.0,)).name != rulebooks.paper_vgg((-8.0,), (8.0,)).name
 
 
 def test_pairs_of_different_sizes() -> None:
@@ -291,7 +326,17 @@ def bits(x):
     return x.view(torch.float32).double()
 
 
+def sparse_constant(x):
+    return (weight.to_sparse() @ x.T).T
+
+
+def gradient_inside(x):
+    return torch.autograd.grad(linear(x).square().sum(), x, create_graph=True)[0] + x
+
+
 UNSEEN = {
+    sparse_constant: "to_dense",
+    gradient_inside: "run again by itself",
     through_setitem: "torch.cat",
     setitem_into_constant: "torch.cat",
     through_view: "view",
@@ -502,13 +547,49 @@ def test_rules_that_do_not_fit_their_step() -> None:
     refused(RuleError, "nonlinear", NO_RULE["two live powers"], rules=book(rules.product(freeze=1), "pow"))
     refused(RuleError, "nonlinear", lambda x: linear(x) / x, rules=book(rules.product(freeze=0), "div"))
     refused(RuleError, "is not", lambda x: x.exp(), rules=book(rules.linear(), "exp"))
+    positively_homogeneous = {  # linear on multiples of the input, and only there
+        "abs": lambda x: x.abs(),
+        "relu": lambda x: F.relu(x),
+        "amax": lambda x: x.amax(1),
+        "median": lambda x: x[:, :5].median(1)[0],
+        "sort": lambda x: x.sort(1)[0],
+    }
+    for op, function in positively_homogeneous.items():
+        refused(RuleError, "is not", function, rules=book(rules.linear(), op))
+    refused(RuleError, "is not", lambda x: linear(x) * x, rules=book(rules.linear(), "mul"))
+    refused(RuleError, "is not", lambda x: linear(x) / x, rules=book(rules.linear(), "div"))
+    refused(RuleError, "gate is a rule", lambda x: linear(x) + x, rules=book(rules.gate(), "add"))
+    refused(RuleError, "gate is a rule", linear, rules=book(rules.gate(), "linear"))
+    refused(RuleError, "clamp is a rule", lambda x: x.exp(), rules=book(rules.clamp(), "exp"))
     refused(RuleError, "select is a rule", lambda x: x.exp(), rules=book(rules.select(), "exp"))
     refused(RuleError, "0 to 0", lambda x: x.exp(), rules=book(rules.frozen(), "exp"))
     refused(RuleError, "first layer", lambda x: linear(linear(x)), rules=rules.zbox(-9.0, 9.0))
     refused(RuleError, "bounds given to zbox", linear, rules=rules.zbox(0.0, 0.1))
-    for make in (lambda: rules.gamma(-1), lambda: rules.epsilon(-0.1), lambda: rules.alphabeta(2, 2)):
+    refused(RuleError, "low ≤ high", linear, rules=rules.zbox(9.0, -9.0))
+    refused(RuleError, "low ≤ high", linear, rules=rules.zbox(math.nan, 9.0))
+    refused(RuleError, "one for each channel", net, image, rules=rules.zbox((0.0, 0.0), (1.0, 1.0)))
+    for make in (
+        lambda: rules.gamma(-1),
+        lambda: rules.gamma(math.inf),
+        lambda: rules.epsilon(-0.1),
+        lambda: rules.alphabeta(2, 2),
+    ):
         with pytest.raises(RuleError):
             make()
+
+
+def test_rules_that_are_none() -> None:
+    refused(RuleError, "got str", linear, rules="gamma")
+    refused(RuleError, "got float", linear, rules=0.25)
+    refused(RuleError, "gave str", linear, rules=lambda step: "gamma")
+
+
+def test_what_torch_cannot_push() -> None:
+    def distances(x):
+        return torch.cdist(x.reshape(3, 2), torch.ones(2, 2, dtype=x.dtype))
+
+    refused(RuleError, "mode='pull'", distances, rules=rulebooks.hessian_product(), mode="push")
+    bilrp.decompose(distances, X, rules=rulebooks.hessian_product(), mode="pull")
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,15 @@ def sums_of_every_kind(x):
     )
 
 
+def operands_by_name_in_any_order(x):
+    """Rules count operands as the signature does, not as the call wrote them."""
+    y = linear(x)
+    larger = torch.maximum(other=y, input=x) + torch.min(other=y, input=2 * x)
+    return larger + torch.sub(other=y, input=x, alpha=3) + torch.add(alpha=2, other=y, input=x)
+
+
 FLAT = [
+    operands_by_name_in_any_order,
     *(skip_in_place, reused, in_place_on_input, control_flow, loop_over_rows, unpacked, tied, chunks),
     *(
         second_output_only,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bilrp import plan as plan_module
 from bilrp import regions as regions_module
 from bilrp import store
 from bilrp.encoder import Encoder, as_encoder, read_input
-from bilrp.errors import InputError, MismatchError
+from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.execute import run
 from bilrp.plan import Plan, Setting
 from bilrp.progress import tracking
@@ -112,6 +113,8 @@ def decompose(
     """
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
+    if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
+        raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
     encoder = as_encoder(encoder)
     inputs = read_input(encoder, x)
     with torch.no_grad():
@@ -192,6 +195,11 @@ def _finished(
     if layer is not None:
         parts = parts if weights is None else parts @ weights.T
         origin = {**origin, "layer": layer}
+    if not bool(torch.isfinite(parts).all()):
+        raise RuleError(
+            f"the parts under {origin['rules']} have NaN or infinite values, though the embedding has none: "
+            "use a wider type (float64), or other rules"
+        )
     return Decomposition(parts, embedding, regions, origin, picture, plan)
 
 

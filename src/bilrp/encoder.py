@@ -72,16 +72,23 @@ def check_input(x: Tensor, module: Any = None) -> Tensor:
         )
     if x.numel() == 0:
         raise InputError(f"the input of shape {tuple(x.shape)} is empty")
+    if x.layout != torch.strided:
+        raise InputError("the input is sparse, and its zeros are features like any other: pass x.to_dense()")
     _same_device_and_dtype(x, module)
-    if x.is_meta:
-        raise InputError(
-            "the input is on the meta device, which holds no numbers: load the model and the input for real"
-        )
+    _holds_numbers(x, module)
     if not bool(torch.isfinite(x).all()):
         raise InputError(
             f"the input has {int((~torch.isfinite(x)).sum())} NaN or infinite values: clean it first"
         )
     return x.detach()
+
+
+def _holds_numbers(x: Tensor, module: Any) -> None:
+    held = itertools.chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules_of(module))
+    if x.is_meta or any(t.is_meta for t in held):
+        raise InputError(
+            "the meta device holds no numbers, and the input or some weights are on it: load both for real"
+        )
 
 
 def _same_device_and_dtype(x: Tensor, module: Any) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -53,7 +53,7 @@ class Explanation:
 
     def top(self, k: int = 10) -> list[Match]:
         """The k strongest matches, strongest first."""
-        k = min(k, self.relevance.numel())
+        k = max(0, min(k, self.relevance.numel()))
         values, index = self.relevance.flatten().topk(k)
         width = self.relevance.shape[1]
         return [Match(int(i) // width, int(i) % width, float(v)) for v, i in zip(values, index, strict=True)]
@@ -146,6 +146,7 @@ def explain(
 
     R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input.
 
+    >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
     >>> found = explain(net, torch.rand(1, 4), torch.rand(1, 4))
     >>> abs(found.unattributed) < 1e-5
@@ -164,6 +165,10 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
     check_pair(a, b)
     wanted = similarities.resolve(similarity)
     score = wanted.score(a.embedding, b.embedding)
+    if not math.isfinite(score):
+        raise InputError(
+            f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
+        )
     relevance = wanted.relevance(a.parts, b.parts, a.embedding, b.embedding)
     within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
     return Explanation(a, b, score, relevance, wanted.name, within)
@@ -171,7 +176,7 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     """0/1 matrix [fine regions, coarse regions]."""
-    members = torch.zeros(fine.regions.count, coarse.regions.count, dtype=fine.parts.dtype)
+    members = fine.parts.new_zeros(fine.regions.count, coarse.regions.count)
     small, large = fine.regions.labels.flatten(), coarse.regions.labels.flatten()
     inside = (small >= 0) & (large >= 0)
     members[small[inside], large[inside]] = 1

@@ -82,7 +82,7 @@ def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram:
     for d in decompositions:
         first = first or d
         _check_member(first, d, count)
-        scale = _norm(d) if unit else 1.0
+        scale = similarities.norm(d.embedding) if unit else 1.0
         p, phi = d.parts / scale, d.embedding / scale
         if first_embedding is None or parts is None or embedding is None:
             first_embedding, parts, embedding = phi, p.clone(), phi.clone()
@@ -110,15 +110,6 @@ def _check_member(first: Decomposition, d: Decomposition, number: int) -> None:
             f"decomposition {number} has other regions ({theirs.kind}, {theirs.count}) than the first of its set "
             f"({ours.kind}, {ours.count}): decompose all inputs of a set on one partition, or coarsen them to it"
         )
-
-
-def _norm(d: Decomposition) -> Tensor:
-    norm = torch.linalg.vector_norm(d.embedding)
-    if float(norm) == 0:
-        raise InputError(
-            "cosine needs non-zero embeddings, and one in this set is zero: use similarity='dot'"
-        )
-    return norm
 
 
 def _add_picture(sum_so_far: np.ndarray | None, picture: np.ndarray | None, count: int) -> np.ndarray | None:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bilrp.errors import RuleError
+
 
 @runtime_checkable
 class Map(Protocol):
@@ -93,7 +95,12 @@ class Jacobian:
             return torch.func.jvp(self.function, self.at, t)[1]
 
         with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no forward derivative
-            return batched(directional)(*tangents)
+            try:
+                return batched(directional)(*tangents)
+            except NotImplementedError as error:
+                raise RuleError(
+                    f"torch cannot push through an operation here ({str(error).splitlines()[0]}): use mode='pull'"
+                ) from error
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         with sdpa_kernel(SDPBackend.MATH):

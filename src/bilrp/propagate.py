@@ -16,7 +16,7 @@ from torch import Tensor
 from bilrp.errors import RuleError
 from bilrp.maps import Linear, Map, Scale
 from bilrp.rulebooks import RuleBook, book_name
-from bilrp.rules import PRODUCTS, STRUCTURAL, weights_of
+from bilrp.rules import PRODUCTS, STRUCTURAL, Rule, weights_of
 from bilrp.tape import ARITHMETIC, Step, Tape
 
 # A value travels as the tangent of its numbers ("value") or, for rules of the first layer (z^B, flat, w²), as the
@@ -75,6 +75,8 @@ def frozen_link(step: Step, book: RuleBook) -> Link:
     rule = book(step)
     if rule is None:
         raise RuleError(missing_rule(step, book))
+    if not isinstance(rule, Rule):
+        raise RuleError(f"{book_name(book)} gave {type(rule).__name__} for {step.describe()}, not a rule")
     frozen = rule(step)
     kind = "mask" if frozen.on_mask else "value"
     sources = tuple((step.inputs[slot], kind) for slot in frozen.slots)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -32,6 +34,12 @@ class Regions:
 
     def __post_init__(self) -> None:
         sizes = torch.bincount(self.labels.flatten() + 1, minlength=self.count + 1)[1:]
+        if len(sizes) > self.count:
+            raise InputError(
+                f"labels run up to {len(sizes) - 1}, but there are {self.count} regions: count from 0"
+            )
+        if self.names is not None and len(self.names) != self.count:
+            raise InputError(f"{len(self.names)} names for {self.count} regions: give one for each")
         if self.count == 0 or bool((sizes == 0).any()):
             empty = (
                 "there are none" if self.count == 0 else f"region {int((sizes == 0).nonzero()[0])} is empty"
@@ -66,7 +74,10 @@ def grid(size: int | tuple[int, int]) -> Spec:
     >>> grid(8)(torch.zeros(1, 3, 16, 20)).count
     6
     """
-    high, wide = (size, size) if isinstance(size, int) else size
+    high, wide = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
+    if not (isinstance(high, Integral) and isinstance(wide, Integral)):
+        raise InputError(f"grid needs whole pixels, as in grid(8) or grid((8, 4)), got {type(size).__name__}")
+    high, wide = int(high), int(wide)
     if high < 1 or wide < 1:
         raise InputError(f"grid needs patches of at least one pixel, got {size}")
 
@@ -128,6 +139,10 @@ def labels(mask: Tensor | Any, *, names: tuple[str, ...] | None = None) -> Spec:
         full = given.to(x.device).long().expand(x.shape[1:])
         if int(full.min()) < -1:
             raise InputError(f"labels run from -1 (no region) upwards, got {int(full.min())}")
+        if int(full.max()) >= full.numel():
+            raise InputError(
+                f"a label of {int(full.max())} for {full.numel()} features: number them 0 … n-1 without gaps"
+            )
         return Regions(full, int(full.max()) + 1, kind="labels", boxes=_boxes(full), names=names)
 
     return spec
@@ -157,7 +172,7 @@ def default(x: Tensor) -> Regions:
 
 
 def resolve(spec: Any, x: Tensor) -> Regions:
-    """A spec, ready-made Regions, or an integer mask, as the regions of x."""
+    """A spec, ready-made Regions, the side of a patch, or an integer mask, as the regions of x."""
     if spec is None:
         return default(x)
     if isinstance(spec, Regions):
@@ -166,11 +181,17 @@ def resolve(spec: Any, x: Tensor) -> Regions:
                 f"regions for an input of shape (1, *{tuple(spec.labels.shape)}), got {tuple(x.shape)}"
             )
         return spec
-    if isinstance(spec, int):
-        return grid(spec)(x)
-    if isinstance(spec, Tensor):
+    if isinstance(spec, Integral):
+        return grid(int(spec))(x)
+    if isinstance(spec, Tensor | np.ndarray):
         return labels(spec)(x)
-    return spec(x)
+    made = spec(x) if callable(spec) else None
+    if not isinstance(made, Regions):
+        raise InputError(
+            f"regions are grid(8), features(), labels(mask), tokens(), a side in pixels or an integer mask, "
+            f"not {type(spec).__name__}"
+        )
+    return made
 
 
 def _boxes(full: Tensor) -> Tensor | None:

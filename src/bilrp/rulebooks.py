@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from bilrp import rules
+from bilrp.errors import RuleError
 from bilrp.rules import Rule
 from bilrp.tape import Step
 
@@ -64,6 +66,9 @@ def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = I
     bounds of a normalised pixel, one for each channel. A weighted step without a number in its name has no rule.
     """
     first = rules.zbox(low, high)
+    usual = (
+        first.name == rules.zbox(IMAGENET_LOW, IMAGENET_HIGH).name
+    )  # other bounds are other rules, by name too
 
     def choose(step: Step) -> Rule | None:
         if not is_weighted(step):
@@ -73,7 +78,7 @@ def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = I
             return None  # no number, no γ: a guess would be a wrong number nobody sees
         return first if layer == 1 else rules.gamma(paper_gamma(layer))
 
-    return Book("paper_vgg", choose)
+    return Book("paper_vgg" if usual else f"paper_vgg({first.name})", choose)
 
 
 def paper_gamma(layer: int) -> float:
@@ -118,7 +123,7 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: RuleBook) -> Book:
     def choose(step: Step) -> Rule | None:
         return next((rule for condition, rule in entries if _fits(condition, step)), None) or otherwise(step)
 
-    listed = ", ".join(f"{c if isinstance(c, str) else c.__name__}: {r.name}" for c, r in entries)
+    listed = ", ".join(f"{c if isinstance(c, str) else book_name(c)}: {r.name}" for c, r in entries)
     return Book(f"first_match({listed}, otherwise: {book_name(otherwise)})", choose)
 
 
@@ -127,15 +132,21 @@ def is_weighted(step: Step) -> bool:
     return rules.weights_of(step) is not None
 
 
-def book_name(book: RuleBook) -> str:
+def book_name(book: Callable[[Step], object]) -> str:
     """What a decomposition's origin calls its rules."""
     return getattr(book, "name", None) or getattr(book, "__qualname__", type(book).__qualname__)
 
 
-def as_book(given: Rule | RuleBook) -> RuleBook:
+def as_book(given: Any) -> RuleBook:
     """A single rule stands for: this rule on weighted steps, natural rules elsewhere."""
     if not isinstance(given, Rule):
-        return given
+        book: RuleBook = given
+        if not callable(book):
+            raise RuleError(
+                f"rules are a rule, or a function step -> rule such as bilrp.rulebooks.uniform(0.25), "
+                f"got {type(given).__name__}"
+            )
+        return book
     return Book(given.name, lambda step: given if is_weighted(step) else rules.natural(step))
 
 

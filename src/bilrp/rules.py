@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def _dense(step: Step) -> tuple[Dense, Tensor, Tensor | None] | None:
     if len(step.inputs) != 1:
         return None
     live = step.values[0]
-    if step.op == "linear" and step.argument(0, "input") is live:
+    if step.op == "linear" and step.argument(0, "input") is live and step.argument(1, "weight").dim() == 2:
         return Dense(), step.argument(1, "weight"), step.argument(2, "bias")
     if step.op == "matmul" and step.argument(0, "input") is live and step.argument(1, "other").dim() == 2:
         return Dense(), step.argument(1, "other").T, None
@@ -291,10 +292,18 @@ def _bound(bound: Any, a: Tensor) -> Tensor:
     value = torch.as_tensor(bound, dtype=a.dtype, device=a.device)
     if value.dim() == 1 and a.dim() > 2:
         value = value.reshape(-1, *[1] * (a.dim() - 2))
-    return value.expand_as(a)
+    try:
+        return value.expand_as(a)
+    except RuntimeError:
+        raise RuleError(
+            f"bounds of shape {tuple(value.shape)} do not fit an input of shape {tuple(a.shape)}: give zbox a number, "
+            "one for each channel, or a tensor shaped like the input"
+        ) from None
 
 
 def _within(a: Tensor, low: Tensor, high: Tensor) -> None:
+    if not bool((low <= high).all()):
+        raise RuleError("zbox needs bounds low ≤ high everywhere, and these are not")
     beyond = torch.maximum(low - a, a - high).flatten()
     if float(beyond.max()) > 1e-3 * float((high - low).abs().max()):
         worst = int(beyond.argmax())
@@ -314,7 +323,9 @@ def _show(bound: Any) -> str:
 
 
 def _at_least_zero(name: str, value: float) -> None:
-    if not value >= 0:
+    if not isinstance(value, Real):
+        raise RuleError(f"{name} needs a number, got {type(value).__name__}: call it, as in {name}(0.1)")
+    if not 0 <= value < math.inf:
         raise RuleError(f"{name} needs a value of at least 0, got {value}")
 
 
@@ -328,7 +339,7 @@ def linear() -> Rule:
 
 def _any_linear(step: Step) -> Map:
     slots = tuple(range(len(step.inputs)))
-    if step.op not in LINEAR:
+    if not _known_linear(step):
         _check_linear(step)
     if step.op in {
         "dropout",
@@ -343,18 +354,38 @@ def _any_linear(step: Step) -> Map:
 
 
 def _check_linear(step: Step) -> None:
-    """An operation we do not know: f(2a) − f(0) must be 2(f(a) − f(0)), or it is not linear."""
+    """An operation we do not know: with g(a) = f(a) − f(0), g(a − 2r) must be g(a) − 2g(r), or it is not linear.
+
+    r is random: |a|, max and sort pass for linear wherever they are only tried on multiples of a.
+    """
+    generator = torch.Generator().manual_seed(0)
     zero = step.run(*(torch.zeros_like(v) for v in step.values))
-    once, twice = step.result - zero, step.run(*(2 * v for v in step.values)) - zero
-    if not torch.allclose(twice, 2 * once, rtol=1e-4, atol=1e-4 * float(once.abs().max())):
-        raise RuleError(
-            f"linear is a rule for linear steps, and {step.describe()} is not: use bilrp.rules.jacobian()"
-        )
+    for _ in range(4):  # one r can have the same winner as a
+        other = [
+            v.abs().mean() * torch.randn(v.shape, generator=generator, dtype=torch.float64).to(v)
+            for v in step.values
+        ]
+        mixed = step.run(*(v - 2 * r for v, r in zip(step.values, other, strict=True))) - zero
+        apart = step.result - zero - 2 * (step.run(*other) - zero)
+        largest = float(apart.abs().max())
+        if not math.isfinite(largest) or not torch.allclose(mixed, apart, rtol=1e-4, atol=1e-4 * largest):
+            raise RuleError(
+                f"linear is a rule for linear steps, and {step.describe()} is not: use bilrp.rules.jacobian()"
+            )
 
 
 def gate() -> Rule:
     """ReLU and other gates: J = diag(1[a > 0])."""
-    return Rule("gate", lambda step: Scale((step.values[0] > 0).to(step.result.dtype)))
+
+    def made(step: Step) -> Map:
+        elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
+        if not elementwise or weights_of(step) is not None:
+            raise RuleError(
+                f"gate is a rule for elementwise functions of one tensor, not for {step.describe()}"
+            )
+        return Scale((step.values[0] > 0).to(step.result.dtype))
+
+    return Rule("gate", made)
 
 
 def frozen() -> Rule:
@@ -442,6 +473,8 @@ def clamp() -> Rule:
     """Clamping: inside the range the identity; outside, f(a)/a where the range contains 0, else constant (0)."""
 
     def made(step: Step) -> Map:
+        if step.op not in CLAMPS or len(step.inputs) != 1 or not _is_first(step):
+            raise RuleError(f"clamp is a rule for clamping to constants, not for {step.describe()}")
         if bool((step.run(torch.zeros_like(step.values[0])) == 0).all()):
             return _activation(step)
         return Scale((step.values[0] == step.result).to(step.result.dtype))
@@ -714,7 +747,6 @@ LINEAR = STRUCTURAL | {
         "inner",
         "outer",
         "kron",
-        "chain_matmul",
     ),
     *(
         "mul",
@@ -778,6 +810,7 @@ ACTIVATIONS = {
     ),
     *("asinh", "atan", "arctan", "sqrt", "expm1", "log1p", "square", "pow", "tan"),
 }
+CLAMPS = {"clamp", "clamp_min", "clamp_max"}
 NORMS = {"layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "batch_norm"}
 ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
 SELECTIONS = {
@@ -790,7 +823,7 @@ SCALES = {"softmax", "sigmoid", "hardsigmoid", "rsqrt", "reciprocal", "tanh", "e
 GATING = {"silu", "gelu", "relu", "mish", "hardswish"}
 PRODUCTS = {"mul", "matmul", "bmm", "einsum", "inner", "mv", "dot", "outer", "tensordot"}
 MULTIPLYING = PRODUCTS | CONVOLUTIONS
-MULTIPLYING |= {"addmm", "baddbmm", "addbmm", "addmv", "linear", "addcmul", "kron", "chain_matmul"}
+MULTIPLYING |= {"addmm", "baddbmm", "addbmm", "addmv", "linear", "addcmul", "kron"}
 
 
 def natural(step: Step) -> Rule | None:
@@ -804,13 +837,20 @@ def natural(step: Step) -> Rule | None:
         return frozen() if len(step.inputs) == 1 or step.op in ATTENTION else None
     if step.op in SELECTIONS:
         return select()
-    if step.op in {"clamp", "clamp_min", "clamp_max"}:
+    if step.op in CLAMPS:
         return clamp() if len(step.inputs) == 1 and _is_first(step) else None
     if step.op in PRODUCTS and len(step.inputs) == 2:
         return _evident_product(step)
     if step.op == "div":
         return _division(step)
-    return linear() if step.op in LINEAR and _is_linear(step) else None
+    return linear() if _known_linear(step) else None
+
+
+def _known_linear(step: Step) -> bool:
+    """Linear in all its live operands together, by what the operation is; nothing has to be tried."""
+    if step.op == "div":
+        return len(step.inputs) == 1 and _division(step) is not None
+    return step.op in LINEAR and _is_linear(step)
 
 
 def _is_first(step: Step) -> bool:

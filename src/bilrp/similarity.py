@@ -50,19 +50,19 @@ def dot() -> Similarity:
 def cosine() -> Similarity:
     """y = ⟨φ, φ'⟩ / (‖φ‖‖φ'‖), R = P P'ᵀ / (‖φ‖‖φ'‖)."""
 
-    def scale(a: Tensor, b: Tensor) -> Tensor:
-        norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
-        if float(norms) == 0:
-            raise InputError(
-                "cosine needs non-zero embeddings, and one of these is zero: use similarity='dot'"
-            )
-        return norms
-
     return Similarity(
         "cosine",
-        lambda a, b: torch.dot(a, b) / scale(a, b),
-        lambda a, b: lambda p, q: _product(p, q) / scale(a, b),
+        lambda a, b: torch.dot(a / norm(a), b / norm(b)),
+        lambda a, b: lambda p, q: _product(p / norm(a), q / norm(b)),
     )
+
+
+def norm(embedding: Tensor) -> Tensor:
+    """‖φ‖, also where squares of its coordinates are too small or too large for their type; zero is an error."""
+    largest = embedding.abs().max()
+    if float(largest) == 0:
+        raise InputError("cosine needs non-zero embeddings, and one of these is zero: use similarity='dot'")
+    return largest * torch.linalg.vector_norm(embedding / largest)
 
 
 def bilinear(matrix: Tensor, name: str = "bilinear") -> Similarity:
@@ -128,7 +128,7 @@ def resolve(given: str | Similarity | Any) -> Similarity:
     """A similarity by name, or as it is."""
     if isinstance(given, Similarity):
         return given
-    if given not in NAMED:
+    if not isinstance(given, str) or given not in NAMED:
         raise InputError(
             f"unknown similarity {given!r}: use one of {', '.join(NAMED)}, or bilrp.similarity.bilinear(M)"
         )

@@ -94,6 +94,7 @@ STRUCTURAL = {
     *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
     *("feature_dropout", "native_dropout", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d", "positive"),
 }
+FIRST = {"input", "self"}  # what torch calls a function's first operand
 VIEWS = {"view", "view_as"}  # run again as reshapes: other tensors may lie in memory in another order
 # Calls that stay linear in a live tensor while their other operand is a constant.
 ARITHMETIC = {"add", "sub", "rsub", "__rsub__", "mul", "div", "neg"}
@@ -292,7 +293,13 @@ def _replay(tape: Tape) -> None:
         values = {tape.input: tape.x}
         last = {value: i for i, step in enumerate(tape.steps) for value in step.inputs}
         for i, step in enumerate(tape.steps):
-            values[step.output] = step.run(*(values[v] for v in step.inputs))
+            try:
+                values[step.output] = step.run(*(values[v] for v in step.inputs))
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise TapeError(
+                    f"{step.describe()} cannot be run again by itself ({reason}): compute it outside the model"
+                ) from error
             if not _same_numbers(values[step.output], step.result):
                 raise TapeError(
                     f"running {step.describe()} again gives other numbers: the model is random, or overwrites its "
@@ -339,7 +346,8 @@ class _Recorder(TorchFunctionMode):
         self.origin = x.grad_fn
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
+        kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
         tensors = list(_tensors((args, kwargs)))
         live = [t for t in tensors if id(t) in self.live]
         op = op_name(func)
@@ -386,6 +394,10 @@ class _Recorder(TorchFunctionMode):
                 return Slot(len(slots) - 1)
             if t is target:
                 return before  # a constant about to receive live values: record what it was
+            if t.layout != torch.strided:
+                raise TapeError(
+                    f"'{op}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be followed: use its .to_dense()"
+                )
             self._use_weight(t)
             self.constants.add(_storage(t))
             return t.detach()
