@@ -135,9 +135,7 @@ def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
     from bilrp.studies import tables
 
     lines: list[str] = []
-    page = tables.run(
-        folder, tmp_path, steps=400, curve=(40,), pairs=1, vgg=tmp_path / "none", say=lines.append
-    )
+    page = tables.run(folder, tmp_path, steps=400, curve=(), pairs=1, vgg=tmp_path / "none", say=lines.append)
     assert page.is_file() and (tmp_path / "report.md").is_file()
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["pages"]["skipped"]) == ["empty"]
@@ -148,7 +146,9 @@ def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
     assert results["similarity_spearman"]["vgg17"] is None
     assert results["conservation"]["unattributed"] < 1e-4
     assert results["conservation"]["push_minus_pull"] < 1e-9
-    assert next(row["labels"] for row in results["learning_curve"]) <= 40
+    for key in ("digit_f1", "bigram_correlation", "similarity_spearman", "digit_pair_precision", "pages"):
+        assert key in results
+    assert set(results["digit_pair_precision"]) == {"bigram", "vgg17", "chance"}
 
 
 @pytest.mark.slow
@@ -162,7 +162,9 @@ def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
 
     split, tested = pages(None)
     recipe = tables.Recipe(steps=2, batch=8, width=4)
-    tables.obtain(split, tmp_path, weights=None, recipe=recipe)
+    model = tables.obtain(split, tmp_path, weights=None, recipe=recipe)
+    rows = tables.learn_curve(split, model, recipe, (40,))
+    assert [row["labels"] for row in rows] == [40, model.about["labels"]]
     assert pages(tmp_path / "bigram.safetensors")[1] == tested
 
 

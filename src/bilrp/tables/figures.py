@@ -16,6 +16,9 @@ from bilrp.tables.pages import Page
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
+
+    from bilrp.render.links import Style
 
 INK, SOFT, RED, BLUE, GREY = "#222222", "#6b6b6b", "#d7191c", "#2166d1", "#9a9a9a"
 DIGITS = (
@@ -117,7 +120,7 @@ def learning_curve(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.minorticks_off()
     axes.set_xlabel("labelled digit patches", color=INK, size=9)
     axes.set_title("Learned from few labels (pages never trained on)", size=10, loc="left", color=INK)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="center right")
     _bare(axes)
     return drawn
 
@@ -184,6 +187,16 @@ def _pair(axes: Axes, item: PairExplained, pictures: Sequence[Any]) -> None:
         axes.scatter(*points.T, s=7, c=colours, linewidths=0, zorder=3)
     axes.set(xlim=(0, 2 * width + gap), ylim=(height, 0), aspect="equal")
     axes.set_axis_off()
+
+
+def strongest(relevance: Tensor, count: int) -> Style:
+    """A style that shows the `count` strongest links and nothing else: a block of 48 cells has thousands."""
+    from bilrp.render.links import normalise, style
+
+    ranked = normalise(relevance).abs().flatten().sort(descending=True).values
+    if len(ranked) <= count or ranked[0] <= ranked[count]:
+        return style("tables")
+    return style("tables", low=float(ranked[count]), high=float(ranked[0]), power=1)
 
 
 def _middles(spots: Any) -> np.ndarray:

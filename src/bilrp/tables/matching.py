@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -99,8 +99,8 @@ class Agreement:
 
     `bigram`: joins two digits that belong to the same bigram on both pages. `digit`: joins two equal
     digits. `both`: equal digits of the same bigram. `rules`, `off`: an end on a ruled line, an end
-    anywhere off the digits (rules included). `chance`: `bigram`, if each place kept its share of the
-    relevance but partners were drawn at random.
+    anywhere off the digits (rules included). `chance`: `bigram`, if relevance were spread evenly over all
+    pairs of digits; `shuffled`: if each place kept its share of it but partners were drawn at random.
     """
 
     bigram: float
@@ -109,6 +109,7 @@ class Agreement:
     rules: float
     off: float
     chance: float
+    shuffled: float
 
 
 def agreement(relevance: np.ndarray, a: Places, b: Places) -> Agreement:
@@ -132,7 +133,8 @@ def agreement(relevance: np.ndarray, a: Places, b: Places) -> Agreement:
         both=share(same_bigram & same_digit),
         rules=share(on_rules),
         off=share(off),
-        chance=share(same_bigram, apart),
+        chance=float(same_bigram[: len(a.value), : len(b.value)].mean()),
+        shuffled=share(same_bigram, apart),
     )
 
 
@@ -153,5 +155,4 @@ def _ends(shape: tuple[int, ...], rows: list[int], columns: list[int]) -> np.nda
 
 def mean_agreement(found: list[Agreement]) -> dict[str, float]:
     """The mean of each share over several explanations."""
-    names = ("bigram", "digit", "both", "rules", "off", "chance")
-    return {name: float(np.mean([getattr(a, name) for a in found])) for name in names}
+    return {f.name: float(np.mean([getattr(a, f.name) for a in found])) for f in fields(Agreement)}
