@@ -101,3 +101,11 @@ def test_every_plan_gives_the_same_parts(name: str) -> None:
                     chosen = plan.fixed(setting, crops_until=crops, rows_until=rows, cut=cut)
                     found = execute.run(setting, chosen)[program.output]
                     assert difference(found, expected) < 1e-9, (crops, rows, cut)
+
+
+def test_an_embedding_may_be_a_single_number() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).double()
+    x = torch.rand(1, 4, dtype=torch.float64)
+    pushed, pulled = (bilrp.decompose(lambda v: net(v).sum(), x, mode=mode) for mode in ("push", "pull"))
+    assert pushed.parts.shape == (pushed.regions.count, 1)
+    torch.testing.assert_close(pushed.parts, pulled.parts, rtol=1e-9, atol=1e-12)

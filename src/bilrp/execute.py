@@ -69,7 +69,7 @@ def _push_chunk(
             output=program.links[cut - 1].target if cut else program.output,
         )
         for key, value in push(head, masks, outputs).items():
-            outputs[key][index] = value.flatten(1)
+            outputs[key][index] = value.reshape(len(value), -1)
         return
     value = _crop_stage(setting, plan, index, outputs)
     if rows_until > crops_until:
@@ -81,7 +81,7 @@ def _push_chunk(
         dense = value.dense(shape, len(index))
         rest = push_from(program.links[rows_until:cut], {key: dense}, set(outputs))
         for name, tensor in rest.items():
-            outputs[name][index] = tensor.flatten(1)
+            outputs[name][index] = tensor.reshape(len(tensor), -1)
 
 
 class _Windows:
