@@ -152,7 +152,7 @@ def train(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Ten thousand small steps: a second thread would spend its time waiting, most of all on a busy machine."""
+    """So many small steps that a second thread would spend its time waiting, most of all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -326,10 +326,9 @@ def toy(
     # digits repeat the first run in everything else.
     numbers = [10 * k for k in range(seed, seed + seeds)] + [10 * seed] * len(OTHERS)
     codes = [digit_vectors(*each) for each in zip(numbers, (COMMON,) * seeds + OTHERS, strict=True)]
-    with tracking(progress) as bar:
+    with tracking(progress) as bar, one_thread():
         bar.start("training networks", iterations)
-        with one_thread():
-            nets = train(codes, [number + 1 for number in numbers], iterations=iterations, bar=bar)
+        nets = train(codes, [number + 1 for number in numbers], iterations=iterations, bar=bar)
         bar.start("explaining", len(nets))
         runs = []
         for net, vectors, number in zip(nets, codes, numbers, strict=True):
