@@ -31,13 +31,15 @@ from bilrp.studies.report import Report
 
 METHODS = ("bilrp", "hessian_product", "uniform", "saliency", "random")
 BLIND = ("saliency", "random")  # they do not look at the network, so that every layer gets the same relevance
-BLOCK = 4  # pairs in a row that are resampled together: neighbours along the chain share a picture
 WARPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("shift", {"shift": (0.125, 0.125)}),
     ("flip", {"flip": True}),
     ("rotation", {"rotate": 20.0}),
     ("crop", {"zoom": 1.25}),
 )
+# Pairs in a row that are resampled together. Neighbours along the chain share a picture, and a block of this length
+# holds every kind of warp once, as the whole does: which kinds there are is no matter of chance.
+BLOCK = len(WARPS)
 
 
 @dataclass(frozen=True)
