@@ -190,8 +190,7 @@ def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> l
         f"{settings.regions}×{settings.regions}, decomposed {exact}. Pairs are neighbours in a chain of similar "
         "pictures (cosine at the highest layer). Two pairs in a row share a picture, so the intervals resample blocks of "
         f"{BLOCK} neighbours, each of which holds every kind of warp once. They are not corrected for the number of "
-        "comparisons: of twenty that mean nothing, one "
-        "looks as if it did.",
+        "comparisons: of twenty that mean nothing, one looks as if it did.",
         f"Deletion and insertion: {settings.steps} steps, both pictures at once, towards a blur; area in units of the "
         "similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
         "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and lie on the same "

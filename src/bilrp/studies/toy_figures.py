@@ -25,7 +25,7 @@ def patterns(run: Run) -> Any:
 
     columns = ["truth", *METHODS]
     rows = len(run.example.a)
-    figure = Figure(figsize=(2.1 * len(columns), 2.25 * rows + 0.35), dpi=160, layout="constrained")
+    figure = Figure(figsize=(1.75 * len(columns), 2.1 * rows + 0.35), dpi=160, layout="constrained")
     axes = figure.subplots(rows, len(columns), squeeze=False)
     for k in range(rows):
         truth = run.example.truth[k]
