@@ -26,6 +26,7 @@ def test_correspondence_by_hand():
         (4 * 4 / 16 + 2 * 4 / 16) / 6
     )  # both matches lie in a corner: 4 of 16 near
     assert found.ratio == pytest.approx(found.share / found.chance)
+    assert found.signed == pytest.approx((3 + 1) / (4 + 2 + 5))  # |−5| counts below
 
 
 def test_even_relevance_is_at_chance_and_perfect_is_one():
@@ -33,7 +34,7 @@ def test_even_relevance_is_at_chance_and_perfect_is_one():
     even = photos.correspondence(torch.ones(16, 16), match, columns=4)
     assert even.share == pytest.approx(even.chance)
     perfect = photos.correspondence(torch.eye(16), match, columns=4)
-    assert perfect.share == perfect.same_place == 1
+    assert perfect.share == perfect.signed == perfect.same_place == 1
     with pytest.raises(InputError, match="no positive relevance"):
         photos.correspondence(-torch.ones(16, 16), match, columns=4)
 

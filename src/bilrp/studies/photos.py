@@ -32,11 +32,13 @@ class Correspondence:
     """How much positive relevance lands near the true match.
 
     `share`: Σ R⁺ over pairs (I, I') with I' within one region of the true match of I, over Σ R⁺ of those I.
+    `signed`: Σ R over the same pairs, over Σ |R| of those I: relevance that cancels does not count.
     `chance`: the same if each region spread its relevance evenly. `same_place`: the same if each region gave it
     all to the region at its own place in the other image.
     """
 
     share: float
+    signed: float
     chance: float
     same_place: float
 
@@ -176,7 +178,8 @@ def correspondence(relevance: Tensor, match: Tensor, *, columns: int) -> Corresp
     >>> correspondence(torch.eye(9), torch.tensor([[i // 3, i % 3] for i in range(9)]), columns=3).share
     1.0
     """
-    positive = relevance.detach().double().clamp(min=0)
+    relevance = relevance.detach().double()
+    positive = relevance.clamp(min=0)
     known = (match >= 0).all(1)
     place = torch.arange(positive.shape[1])
     grid_b = torch.stack([place // columns, place % columns], dim=1)
@@ -188,7 +191,8 @@ def correspondence(relevance: Tensor, match: Tensor, *, columns: int) -> Corresp
     share = ((positive * near).sum(1) * known).sum() / total
     chance = (weight * near.double().mean(1)).sum() / total
     own = near.diagonal() if near.shape[0] == near.shape[1] else torch.zeros_like(known)
-    return Correspondence(float(share), float(chance), float((weight * own).sum() / total))
+    signed = ((relevance * near).sum(1) * known).sum() / (relevance.abs().sum(1) * known).sum()
+    return Correspondence(float(share), float(signed), float(chance), float((weight * own).sum() / total))
 
 
 def true_matches(disparity: np.ndarray, *, size: int, region: int = REGION) -> Tensor:
@@ -258,7 +262,7 @@ def measured_stereo(
             found["layers"].setdefault(layer, {})[name] = value
             say(
                 f"stereo pair, layer {layer}, {name}: {value.share:.1%} of positive relevance within one region of "
-                f"the true match, {value.ratio:.1f} × chance ({value.chance:.1%})"
+                f"the true match, {value.ratio:.1f} × chance ({value.chance:.1%}); signed {value.signed:+.1%}"
             )
     return found
 
@@ -369,16 +373,25 @@ def _pair_numbers(item: Mapping[str, Any], layers: Sequence[int]) -> dict[str, A
 
 def _stereo_section(stereo: Mapping[str, Any], layers: Sequence[int]) -> Section:
     rows = [
-        (n, name, value.share, value.chance, value.ratio, value.same_place)
+        (n, name, value.share, value.chance, value.ratio, value.signed, value.same_place)
         for n in layers
         for name, value in stereo["layers"][n].items()
     ]
-    header = ("layer", "method", "share near the true match", "chance", "× chance", "if nothing moved")
+    header = (
+        "layer",
+        "method",
+        "share near the true match",
+        "chance",
+        "× chance",
+        "signed share",
+        "if nothing moved",
+    )
     drawn = figure.panels([stereo["explanations"][n] for n in layers], [f"layer {n}" for n in layers])
     text = (
         "Two photographs of one scene from two places: where each point went is known. The share of positive "
         "relevance that lands within one region of the true match, for BiLRP and for Hessian×Product; chance is "
-        "what even spreading would give, the last column what matching every region to its own place would give."
+        "what even spreading would give. The signed share takes off what negative relevance cancels. The last column "
+        "is what matching every region to its own place would give."
     )
     picture = Picture("stereo.png", drawn, "The stereo pair.", link=f"stereo-layer-{max(layers)}.html")
     return Section("Does it match what truly corresponds?", (Text(text), Table(header, rows), picture))
@@ -387,6 +400,7 @@ def _stereo_section(stereo: Mapping[str, Any], layers: Sequence[int]) -> Section
 def _correspondence_numbers(value: Correspondence) -> dict[str, float]:
     return {
         "share": value.share,
+        "signed": value.signed,
         "chance": value.chance,
         "times_chance": value.ratio,
         "same_place": value.same_place,
