@@ -31,6 +31,7 @@ from bilrp.tape import STRUCTURAL
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
 PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
 BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
+NUMBER_OVERHEAD = 16  # … one number of a value is read and written
 CHUNK = 512  # regions of the rows stage: more share each gathered weight, fewer keep their cones together
 CROP_SLOWDOWN = 1.6  # small convolutions against large ones
 
@@ -318,9 +319,10 @@ class _Costs:
             _crop_cost(link, setting.cones[link.target]) for link in program.links[: setting.spatial]
         ]
         row_costs = _row_costs(setting)
-        # Reading and writing a value costs about as much as one multiply-add for each of its numbers.
-        push = [float(count * (push_macs(link) + _link_size(link))) for link in program.links]
-        pull = [float(setting.coordinates * (pull_macs(link) + _link_size(link))) for link in program.links]
+        traffic = [NUMBER_OVERHEAD * _link_size(link) for link in program.links]
+        links = list(zip(program.links, traffic, strict=True))
+        push = [float(count * (push_macs(link) + moved)) for link, moved in links]
+        pull = [float(setting.coordinates * (pull_macs(link) + moved)) for link, moved in links]
         sizes = [_size(program, i) for i in range(len(program.links) + 1)]
         return _Costs(crop_costs, row_costs, push, pull, sizes, count, setting.coordinates)
 
