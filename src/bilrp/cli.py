@@ -14,20 +14,37 @@ from bilrp.errors import BilrpError, InputError
 if TYPE_CHECKING:
     from bilrp.studies.report import Report
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 study = typer.Typer(
     help="Run one experiment of the paper, from data to table and figure.", no_args_is_help=True
 )
 app.add_typer(study, name="study")
 
 
+def _version(wanted: bool) -> bool:
+    if wanted:
+        from bilrp import __version__
+
+        print(f"bilrp {__version__}")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
-def root() -> None:
-    """Which parts of these two inputs make the model call them similar?"""
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Which parts of these two inputs make the model call them similar?
+
+    Start with: bilrp explain A.jpg B.jpg -o why.html
+    """
 
 
 def _encoders(incomplete: str) -> list[str]:
-    return [name for name in (f"vgg16:{n}" for n in (5, 10, 17, 24, 31)) if name.startswith(incomplete)]
+    known = (*(f"vgg16:{n}" for n in (5, 10, 17, 24, 31)), "bigram")
+    return [name for name in known if name.startswith(incomplete)]
 
 
 def _styles(incomplete: str) -> list[str]:
@@ -47,7 +64,11 @@ Encoder = Annotated[
         "-e",
         metavar="NAME",
         autocompletion=_encoders,
-        help="vgg16:LAYER (1 … 31), or package.module:function returning an encoder or an nn.Module.",
+        help=(
+            "vgg16:LAYER (1 … 31) for photographs; bigram (or bigram:WEIGHTS) for scanned tables of digits; or your "
+            "own, package.module:function that returns a bilrp.Encoder or an nn.Module (a plain module gets RGB "
+            "pixels with ImageNet's mean and standard deviation)."
+        ),
     ),
 ]
 Weights = Annotated[
@@ -56,7 +77,9 @@ Weights = Annotated[
 ]
 Output = Annotated[
     list[str] | None,
-    typer.Option("--output", "-o", metavar="FILE", help=".png .svg .pdf .html .npz; may be repeated."),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help=".png .svg .pdf .html .npz .safetensors; may be repeated."
+    ),
 ]
 
 
@@ -67,14 +90,22 @@ def explain(
     encoder: Encoder = "vgg16:31",
     regions: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Side of a square region.")] = 8,
     similarity: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=_one_of("dot", "cosine"), help="dot or cosine.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=_one_of("dot", "cosine", "squared_distance"),
+            help="dot, cosine or squared_distance.",
+        ),
     ] = "dot",
     project: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="PIXELS", help="128, 192x128 or original. Default: 128.")
+        str | None,
+        typer.Option(
+            metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."
+        ),
     ] = None,
     fit: Annotated[
         str,
@@ -87,7 +118,12 @@ def explain(
     weights: Weights = None,
     output: Output = None,
     style: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=_styles, help="Drawing parameters l, h, p.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=_styles,
+            help="l, h, p of: auto, pascal_voc, faces, ucf, illustrations, tables.",
+        ),
     ] = "auto",
     palette: Annotated[
         str,
@@ -105,7 +141,7 @@ def explain(
     from bilrp import regions as region_specs
     from bilrp import terminal
     from bilrp.explanation import explain as explained
-    from bilrp.render import figure, links
+    from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
 
     outputs = terminal.checked_outputs(output or [], inputs=(a, b))
@@ -114,6 +150,8 @@ def explain(
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
     assert chosen.read is not None
     left, right = chosen.read(a), chosen.read(b)  # both, before the first is explained
+    if any(path.suffix.lower() == ".html" for path in outputs):
+        page.check_size(*(region_specs.grid(regions)(x).count for x in (left, right)))
     start = time.perf_counter()
     found = explained(
         chosen,

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import similarity as similarities
 from bilrp import store
 from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose, from_stored
-from bilrp.errors import InputError
+from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.errors import InputError, MismatchError
 from bilrp.regions import for_both
 from bilrp.similarity import Similarity
 
@@ -155,9 +157,25 @@ def explain(
     wanted = similarities.resolve(similarity)
     spec_a, spec_b = for_both(regions)
     options = {"rules": rules, "project": project, "mode": mode, "progress": progress}
+    encoder = as_encoder(encoder)
+    a, b = read_input(encoder, a), read_input(encoder, b)
+    _check_sizes(encoder, a, b)
     left = decompose(encoder, a, regions=spec_a, **options)
     right = decompose(encoder, b, regions=spec_b, **options)
     return pair(left, right, similarity=wanted)
+
+
+def _check_sizes(encoder: Encoder, a: Tensor, b: Tensor) -> None:
+    """Inputs of different shapes must still have comparable embeddings: found out before any work is done."""
+    if a.shape == b.shape:
+        return
+    with torch.no_grad():
+        sizes = [encoder.module(x).numel() for x in (a, b)]
+    if sizes[0] != sizes[1]:
+        raise MismatchError(
+            f"inputs of shape {tuple(a.shape)} and {tuple(b.shape)} have embeddings of {sizes[0]} and {sizes[1]} "
+            "coordinates: give the encoder inputs of one size, or an encoder that pools"
+        )
 
 
 def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "dot") -> Explanation:

@@ -94,6 +94,10 @@ def write(explanation: Explanation, path: Path, *, names: tuple[str, str], style
         from bilrp.render import figure
 
         figure.write(explanation, path, style=style, colours=palette, names=names)
+    elif path.suffix.lower() == ".html":
+        from bilrp.render import page
+
+        page.write(explanation, path, style=None if style == "auto" else style, colours=palette, names=names)
     else:
         explanation.save(path)
 
@@ -130,19 +134,23 @@ def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
     from bilrp.render.figure import amount
 
     def share(value: float | None) -> str:
-        return "" if value is None else f"{100 * value:8.1f} %"
+        return "" if value is None else f"{100 * value + 0.0:8.1f} %".replace("-0.0 %", " 0.0 %")
 
     rows, columns = found["regions"]
+    rest = (
+        found["unattributed"] if abs(found["unattributed"]) > 1e-6 * abs(found["score"]) else 0.0
+    )  # rounding
     lines = [
         f"{found['a']}  and  {found['b']}",
         f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",
         "",
         f"  score         {amount(found['score']):>12}",
         f"  explained     {amount(found['explained']):>12}{share(found['explained_share'])}",
-        f"  unattributed  {amount(found['unattributed']):>12}{share(found['unattributed_share'])}",
+        f"  unattributed  {amount(rest):>12}{share(found['unattributed_share'])}",
         "",
-        f"  strongest matches {'region of a':>15} {'region of b':>22} {'relevance':>13}",
     ]
+    if found["top"]:
+        lines.append(f"  strongest matches {'region of a':>15} {'region of b':>22} {'relevance':>13}")
     for place, match in enumerate(found["top"], 1):
         a, b = _where(match["a"]), _where(match["b"])
         lines.append(f"  {place:>4} {a:>28} {b:>22} {amount(match['relevance']):>13}")

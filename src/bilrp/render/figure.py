@@ -221,7 +221,8 @@ def matrix(explanation: Any, *, colours: str = "paper", title: str | None = None
         edge.set_visible(False)
     heading = title or "Which parts match?"
     drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=INK)
-    drawn.text(0.02, 0.16 / (height + 0.8), account(explanation), size=8.5, color=SOFT, va="bottom")
+    line = account(explanation) if width > 7 else account(explanation).replace(" = ", " =\n")
+    drawn.text(0.02, 0.12 / (height + 0.8), line, size=8 if width > 4.5 else 6, color=SOFT, va="bottom")
     return drawn
 
 
@@ -239,15 +240,17 @@ def account(explanation: Any) -> str:
     """
     score, rest = float(explanation.score), float(explanation.unattributed)
     explained = score - rest
+    # of a distance, each side owes something to itself
+    by = "regions" if "distance" in explanation.similarity else "pairs of regions"
     if abs(rest) <= 1e-5 * abs(explained):  # rounding: nothing a reader should wonder about
-        return f"{explanation.similarity} {amount(score)}, all of it explained by pairs of regions"
+        return f"{explanation.similarity} {amount(score)}, all of it explained by {by}"
 
     def share(value: float) -> str:
         return "" if score == 0 else f" ({100 * value / score:.0f} %)".replace("-0", "0")
 
     sign = "−" if rest < 0 else "+"
     return (
-        f"{explanation.similarity} {amount(score)} = {amount(explained)} explained by pairs of regions"
+        f"{explanation.similarity} {amount(score)} = {amount(explained)} explained by {by}"
         f"{share(explained)} {sign} {amount(abs(rest))} unattributed{share(rest)}"
     )
 
@@ -317,9 +320,11 @@ def _words(
         text = f"{_short(names[0])}   and   {_short(names[1])}"
         drawn.text(0.031, 1 - 0.40 / height, text, size=8.5, va="top", color=SOFT)
     dashes = (0, (3, 1.6)) if chosen.dashed else "solid"
+    # what raises a distance sets the two apart
+    more, less = ("less", "more") if "distance" in explanation.similarity else ("more", "less")
     handles = [
-        Line2D([], [], color=chosen.positive, lw=2.4, label="makes them more similar"),
-        Line2D([], [], color=chosen.negative, lw=2.4, ls=dashes, label="makes them less similar"),
+        Line2D([], [], color=chosen.positive, lw=2.4, label=f"makes them {more} similar"),
+        Line2D([], [], color=chosen.negative, lw=2.4, ls=dashes, label=f"makes them {less} similar"),
     ]
     drawn.legend(
         handles=handles,

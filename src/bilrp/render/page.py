@@ -19,6 +19,7 @@ import numpy as np
 from bilrp import files
 from bilrp.errors import InputError
 from bilrp.render import links
+from bilrp.render.figure import palette
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
@@ -30,18 +31,27 @@ _LOSSLESS_BYTES = 200 * 1024  # pictures beyond this are sent as JPEG
 
 
 def html(
-    explanation: Explanation, *, title: str | None = None, style: str | links.Style | None = None
+    explanation: Explanation,
+    *,
+    title: str | None = None,
+    style: str | links.Style | None = None,
+    colours: str = "paper",
+    names: tuple[str, str] | None = None,
 ) -> str:
-    """Return the whole page as one string; `style` as in `bilrp.render.links`.
+    """Return the whole page as one string; `style`, `colours` and `names` (of the two inputs) as in a figure.
 
     >>> Path("why.html").write_text(html(explanation))  # doctest: +SKIP
     """
-    data = payload(explanation, title=title, style=style)
+    palette(colours)  # refuse an unknown one
+    data = payload(explanation, title=title, style=style, names=names) | {"palette": colours}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     css, js = _asset("page.css"), _asset("page.js")
     fields = {
         "lang": "en",
         "title": _html.escape(data["title"]),
+        "document": _html.escape(": ".join([data["title"], *([" and ".join(names)] if names else [])])),
+        "palette": colours,
+        "safe": "checked" if colours == "safe" else "",
         # Only these two scripts and this style may run, and nothing may be fetched: not even by accident.
         "policy": (
             "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -78,22 +88,22 @@ def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str
 
 
 def payload(
-    explanation: Explanation, *, title: str | None = None, style: str | links.Style | None = None
+    explanation: Explanation,
+    *,
+    title: str | None = None,
+    style: str | links.Style | None = None,
+    names: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return what the page embeds: the two sides, the pairs, the account of the score, and how to draw them.
 
     >>> payload(explanation)["account"]["score"]  # doctest: +SKIP
     """
     relevance = _numpy(explanation.relevance).astype(np.float64)
-    if relevance.size > _MOST_PAIRS:
-        rows, columns = relevance.shape
-        raise InputError(
-            f"{rows} × {columns} pairs of regions are too many for a page; "
-            "pool them first: explanation.coarsen(bilrp.regions.grid(8))"
-        )
+    check_size(*relevance.shape)
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
         raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
     side_a, side_b = _side(explanation.a), _side(explanation.b)
+    named = style in links.STYLES if isinstance(style, str) else False
     return {
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
@@ -101,10 +111,21 @@ def payload(
         "pairs": encode_pairs(relevance),
         "a": side_a,
         "b": side_b,
-        "drawing": drawing(relevance, style),
+        "drawing": drawing(relevance, None if named else style),
+        "style": style if named else "",
+        "names": None if names is None else [_short(name) for name in names],
         "styles": {name: _lhp(style) for name, style in links.STYLES.items()},
         "facts": _facts(explanation),
     }
+
+
+def check_size(rows: int, columns: int) -> None:
+    """Refuse more pairs of regions than a browser can hold."""
+    if rows * columns > _MOST_PAIRS:
+        raise InputError(
+            f"{rows} × {columns} pairs of regions are too many for a page: take larger regions, "
+            "--regions 64 or explanation.coarsen(bilrp.regions.grid(64))"
+        )
 
 
 def account(explanation: Explanation) -> dict[str, float]:

@@ -216,7 +216,11 @@ def _clip_files(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, Seq
         else:
             skipped.append(Skipped(path.relative_to(folder).as_posix(), "neither an image nor a video file"))
     for parent, paths in by_folder.items():
-        yield (parent.relative_to(folder).as_posix() if parent != folder else folder.name), paths
+        if parent == folder:
+            why = "lie loose: put the frames of each clip into a folder of its own, or compare stills with --transform"
+            skipped.append(Skipped(f"{len(paths)} pictures", why))
+        else:
+            yield parent.relative_to(folder).as_posix(), paths
     for path in movies:
         name = path.relative_to(folder).as_posix()
         if path.parent in by_folder:

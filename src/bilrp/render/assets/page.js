@@ -537,7 +537,8 @@ function createCaption(app, side) {
     level,
     button("+", "Zoom in", 1.5),
   );
-  const el = node("div", { class: "caption" }, node("b", {}, letter), tools);
+  const name = app.data.names?.[side === "a" ? 0 : 1] ?? "";
+  const el = node("div", { class: "caption" }, node("b", {}, letter), node("span", { class: "name", title: name }, name), tools);
   return { el, level };
 }
 
@@ -558,7 +559,7 @@ function buildStage(app) {
 
 function buildWords(app) {
   const { data } = app;
-  byId("lead").replaceChildren(...leadParts(data, false));
+  byId("lead").replaceChildren(...leadParts(data, data.palette === "safe"));
   const digits = decimals(Object.values(data.account));
   byId("score").replaceChildren(
     node("span", {}, plain(data.account.score, digits)),
@@ -568,6 +569,7 @@ function buildWords(app) {
     byId("facts").append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
   for (const name of Object.keys(data.styles))
     byId("controls").elements.style.append(node("option", { value: name }, name.replace("_", " ")));
+  byId("controls").elements.style.value = data.style;
 }
 
 const ACCOUNT = [
@@ -1242,7 +1244,7 @@ async function start(data) {
       a: partners(relevance, rows, columns, "b", every(columns)),
       b: partners(relevance, rows, columns, "a", every(rows)),
     },
-    drawing: { ...data.drawing },
+    drawing: { ...(data.styles[data.style] ?? data.drawing) },
     shown: { positive: true, negative: true, arcs: true, heat: false },
     zoom: { a: { k: 1 }, b: { k: 1 } },
     least: {},
