@@ -252,7 +252,9 @@ def command(place: Path, *arguments: str, **options) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONIOENCODING": "ascii"}
     return subprocess.Popen(
         [sys.executable, "-m", "bilrp.cli", *arguments],
-        cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # a test run in the background may ignore interrupts, and its children would too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
     )  # fmt: skip
 
 

@@ -73,3 +73,11 @@ def test_sweeps_name_layers_of_the_network(layer, tensors):
 def test_layers_outside_are_refused(layer):
     with pytest.raises(InputError, match="layers 1 … 31"):
         vgg.VGG16(layer)
+
+
+def test_images_too_small_for_a_layer_are_refused(tensors):
+    with pytest.raises(InputError, match="at least 32 pixels"):
+        vgg.vgg16(31, weights=tensors, size=24)
+    with pytest.raises(InputError, match="at least 8 pixels"):
+        vgg.vgg16(17, weights=tensors, size=(64, 7))
+    assert vgg.vgg16(17, weights=tensors, size=8).read is not None

@@ -55,6 +55,11 @@ def vgg16(
     from bilrp import regions, rulebooks
     from bilrp.encoder import Encoder
 
+    least = 2 ** sum(pooling <= layer for pooling in POOLINGS)  # every pooling halves the side
+    if size is not None and min(size if isinstance(size, tuple) else (size,)) < least:
+        raise InputError(
+            f"layer {layer} of VGG-16 needs images of at least {least} pixels a side, got {size}"
+        )
     low, high = images.bounds()
     return Encoder(
         module=module(layer, weights=weights, progress=progress),
