@@ -133,6 +133,7 @@ def decompose(
         parts, plan = compute(
             program, partition, project=project, mode=mode, progress=progress, taps=frozenset(taps.values())
         )
+        _check_finite(parts[program.output[0]], book)  # what went wrong on the way shows at the end
         made = partial(
             _finished,
             origin=origin_of(encoder, tape, book, project),
@@ -195,12 +196,15 @@ def _finished(
     if layer is not None:
         parts = parts if weights is None else parts @ weights.T
         origin = {**origin, "layer": layer}
+    return Decomposition(parts, embedding, regions, origin, picture, plan)
+
+
+def _check_finite(parts: Tensor, book: Any) -> None:
     if not bool(torch.isfinite(parts).all()):
         raise RuleError(
-            f"the parts under {origin['rules']} have NaN or infinite values, though the embedding has none: "
+            f"the parts under {book_name(book)} have NaN or infinite values, though the embedding has none: "
             "use a wider type (float64), or other rules"
         )
-    return Decomposition(parts, embedding, regions, origin, picture, plan)
 
 
 def picture_of(encoder: Encoder, x: Tensor) -> np.ndarray | None:
