@@ -114,6 +114,12 @@ def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
         encoder.read(tmp_path / "none.jpg")
 
 
+def test_crops_have_small_patches_and_whole_pages_not_too_many():
+    assert net.patches(torch.zeros(1, 1, 96, 136)).count == 12 * 17
+    assert net.patches(torch.zeros(1, 1, 790, 1256)).count <= net.MOST
+    assert net.patches(torch.zeros(1, 1, 6, 4000)).count == 500
+
+
 def test_shipped_weights_used_few_labels():
     _, about = net.load_weights(net.WEIGHTS)
     assert 0 < about["labels"] <= 1000

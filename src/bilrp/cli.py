@@ -88,7 +88,12 @@ def explain(
     a: Annotated[str, typer.Argument(metavar="A", help="The first image file.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The second image file.")],
     encoder: Encoder = "vgg16:31",
-    regions: Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Side of a square region.")] = 8,
+    regions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="PIXELS", help="Side of a square region; else the encoder's own, mostly 8."
+        ),
+    ] = None,
     similarity: Annotated[
         str,
         typer.Option(
@@ -150,15 +155,16 @@ def explain(
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
     assert chosen.read is not None
     left, right = chosen.read(a), chosen.read(b)  # both, before the first is explained
+    wanted = chosen.regions if regions is None else region_specs.grid(regions)
     if any(path.suffix.lower() == ".html" for path in outputs):
-        page.check_size(*(region_specs.grid(regions)(x).count for x in (left, right)))
+        page.check_size(*(region_specs.resolve(wanted, x).count for x in (left, right)))
     start = time.perf_counter()
     found = explained(
         chosen,
         left,
         right,
         similarity=similarity,
-        regions=region_specs.grid(regions),
+        regions=wanted,
         project=project,
         progress=sys.stderr.isatty(),
     )

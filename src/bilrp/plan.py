@@ -32,6 +32,7 @@ from bilrp.tape import STRUCTURAL
 PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
 BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
 NUMBER_OVERHEAD = 16  # … one number of a value is read and written
+ROOM = 4  # budgets that the regions may fill where they wait for the coordinates
 CHUNK = 512  # regions of the rows stage: more share each gathered weight, fewer keep their cones together
 CROP_SLOWDOWN = 1.6  # small convolutions against large ones
 
@@ -311,6 +312,7 @@ class _Costs:
     sizes: list[int]
     regions: int
     coordinates: int
+    room: int  # numbers that may be kept where regions and coordinates meet
 
     @staticmethod
     def of(setting: Setting) -> _Costs:
@@ -324,14 +326,20 @@ class _Costs:
         push = [float(count * (push_macs(link) + moved)) for link, moved in links]
         pull = [float(setting.coordinates * (pull_macs(link) + moved)) for link, moved in links]
         sizes = [_size(program, i) for i in range(len(program.links) + 1)]
-        return _Costs(crop_costs, row_costs, push, pull, sizes, count, setting.coordinates)
+        room = ROOM * setting.budget // program.x.element_size()
+        return _Costs(crop_costs, row_costs, push, pull, sizes, count, setting.coordinates, room)
 
     def of_option(self, crops_until: int, rows_until: int, cut: int) -> float:
         rows_until = max(crops_until, rows_until)
         total = sum(self.crops[:crops_until]) + sum(self.rows[crops_until:rows_until])
         total += sum(self.push[rows_until:cut]) + sum(self.pull[cut:])
-        meeting = 0 < cut < len(self.push)
-        return total + (self.regions * self.sizes[cut] * self.coordinates if meeting else 0)
+        if not 0 < cut < len(self.push):
+            return total
+        arrived = self.regions * self.sizes[cut]
+        # What the regions have become is kept whole until the coordinates meet it: a page of pixels would not fit.
+        return (
+            total + arrived * (self.coordinates + NUMBER_OVERHEAD) if arrived <= self.room else float("inf")
+        )
 
 
 def _options(setting: Setting, costs: _Costs, *, meet: bool):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bilrp.encoder import Encoder
+    from bilrp.regions import Regions
 
 WEIGHTS = Path(__file__).with_name("bigram.safetensors")
 """The weights that come with the package: trained on a few pages of printed barometer tables."""
@@ -26,6 +27,9 @@ GAMMA = 0.5
 
 STRIDE = 2
 """Input pixels from one cell of the digit maps to the next; cell i is centred on pixel edge 2 i + 1."""
+
+MOST = 2000
+"""Regions of one page: two pages then have few enough pairs for a page to explore."""
 
 SHIFTS = (8, 10, 12)
 """Horizontal shifts τ in input pixels: pages are scaled to a digit pitch of 8, and 12 across a decimal point."""
@@ -101,18 +105,32 @@ def bigram(weights: str | Path | None = None) -> Encoder:
 
 
 def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
-    """An encoder around part one: part two, reading, γ = 0.5 at each convolution, 8×8 regions."""
-    from bilrp import regions, rulebooks
+    """An encoder around part one: part two, reading, γ = 0.5 at each convolution, patches as regions."""
+    from bilrp import rulebooks
     from bilrp.encoder import Encoder
 
     return Encoder(
         module=BigramNet(digits).eval().requires_grad_(False),
         read=read,
         rules=rulebooks.uniform(GAMMA),
-        regions=regions.grid(8),
+        regions=patches,
         name=name,
         picture=picture,
     )
+
+
+def patches(ink: Tensor) -> Regions:
+    """Patches of 8×8 px, about one digit; on whole pages larger ones, for pairs of 15,000 regions fill gigabytes.
+
+    >>> patches(torch.zeros(1, 1, 790, 1256)).count
+    1000
+    """
+    from bilrp.regions import grid
+
+    side = 8
+    while -(-ink.shape[2] // side) * -(-ink.shape[3] // side) > MOST:
+        side *= 2
+    return grid(side)(ink)
 
 
 def read(item: Any) -> Tensor:
