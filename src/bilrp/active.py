@@ -199,12 +199,12 @@ def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None
 
 
 def scatter(rows: Tensor, layout: Layout, out: Tensor, index: Tensor) -> None:
-    """Write rows into parts (regions, C·H·W), for the regions `index`."""
+    """Write rows into the zeros of parts (regions, C·H·W), for the regions `index`."""
     height, width, channels = layout.active.shape
     place = layout.channel * (height * width) + layout.flat // channels
-    # Laid out by feature first: whole rows move, and one transposition does the rest.
-    laid = rows.new_zeros(out.shape[1], rows.shape[1]).index_copy_(0, place, rows)
-    out[index] = laid.T
+    # In the order of their places, so that writing runs along each region's parts.
+    place, order = place.sort()
+    out[index[:, None], place] = rows[order].T.contiguous()
 
 
 class Buffers:
