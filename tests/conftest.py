@@ -41,6 +41,20 @@ def data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def random_weights() -> dict[str, torch.Tensor]:
+    """VGG-16's shapes with seeded values of a size that keeps activations alive."""
+    from bilrp.encoders.weights import CONVOLUTIONS
+
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for number, inputs, outputs in CONVOLUTIONS:
+        scale = (2 / (9 * inputs)) ** 0.5
+        found[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
+        found[f"features.{number}.bias"] = torch.zeros(outputs)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)

@@ -160,8 +160,10 @@ def test_without_pictures_a_matrix(tmp_path, names):
 
 def test_zero_relevance_and_single_regions_draw(tmp_path):
     a, b = side(8, 8), side(1, 1)
-    figure.write(Pair(a, b, torch.zeros(1, 1), 0.0, 0.0), tmp_path / "z.png", dpi=40)
-    figure.write(Pair(a, b, torch.ones(1, 1), 1.0, 0.0), tmp_path / "o.png", dpi=40, heat=False)
+    nothing = figure.write(Pair(a, b, torch.zeros(1, 1), 0.0, 0.0), tmp_path / "z.png", dpi=40)
+    something = figure.write(Pair(a, b, torch.ones(1, 1), 1.0, 0.0), tmp_path / "o.png", dpi=40)
+    assert nothing.read_bytes().startswith(b"\x89PNG")
+    assert nothing.read_bytes() != something.read_bytes()
 
 
 def test_no_pyplot_and_nothing_heavy_at_import():

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 import bilrp
-from bilrp.encoders import weights as vgg_weights
 from bilrp.errors import InputError
 from bilrp.studies import flow, folders, invariance, layers
 from bilrp.studies.invariance import Band, Settings
@@ -22,17 +21,6 @@ CLIPS, WEIGHTS = DATA / "ucf_sports", DATA / "vgg16" / "vgg16_features.safetenso
 needs_weights = pytest.mark.skipif(not WEIGHTS.is_file(), reason="needs BILRP_DATA with vgg16")
 needs_clips = pytest.mark.skipif(not CLIPS.is_dir(), reason="needs BILRP_DATA with ucf_sports")
 SMALL = Settings(layers=(5, 10), size=32, regions=8, resamples=50)
-
-
-@pytest.fixture(scope="module")
-def random_weights() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    found = {}
-    for number, inputs, outputs in vgg_weights.CONVOLUTIONS:
-        scale = (2 / (9 * inputs)) ** 0.5
-        found[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
-        found[f"features.{number}.bias"] = torch.zeros(outputs)
-    return found
 
 
 def texture(size: int, seed: int, *, smooth: float = 1.5) -> np.ndarray:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bilrp.encoders import weights as vgg_weights
 from bilrp.errors import InputError
 from bilrp.progress import Progress
 from bilrp.studies import folders, layers, transfer
@@ -25,18 +24,6 @@ needs_data = pytest.mark.skipif(
     not (FACES.is_dir() and WEIGHTS.is_file()), reason="needs BILRP_DATA with lfw and vgg16"
 )
 SMALL = Settings(layers=(5, 10), size=32, splits=2, pairs=1, regions=8)
-
-
-@pytest.fixture(scope="module")
-def random_weights() -> dict[str, torch.Tensor]:
-    """VGG-16's shapes with seeded values of a size that keeps activations alive."""
-    generator = torch.Generator().manual_seed(0)
-    found = {}
-    for number, inputs, outputs in vgg_weights.CONVOLUTIONS:
-        scale = (2 / (9 * inputs)) ** 0.5
-        found[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
-        found[f"features.{number}.bias"] = torch.zeros(outputs)
-    return found
 
 
 def paint(path: Path, hue: int, seed: int, size: tuple[int, int] = (40, 40)) -> None:

@@ -186,9 +186,7 @@ def covered(cone: Cone) -> Tensor:
 
 def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None:
     """Write windows (K, C, h, w) into the columns of a matrix of rows."""
-    height, width = window.shape
-    ys = window.origin[:, :1] + torch.arange(height)
-    xs = window.origin[:, 1:] + torch.arange(width)
+    ys, xs = window.places()
     row = layout.row[ys[:, :, None], xs[:, None, :]].flatten(1)  # (K, h·w·C)
     # One more place takes what has no row: writing it away costs less than picking out the rest.
     laid = out.new_zeros(len(row), layout.rows + 1)

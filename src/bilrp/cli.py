@@ -82,63 +82,70 @@ Output = Annotated[
     ),
 ]
 
+RegionSide = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="PIXELS", help="Side of a square region; else the encoder's own, mostly 8."),
+]
+Measure = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=_one_of("dot", "cosine", "squared_distance"),
+        help="dot, cosine or squared_distance.",
+    ),
+]
+Project = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),
+]
+Fit = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        autocompletion=_one_of("crop", "pad", "stretch"),
+        help="To that size: crop, pad or stretch.",
+    ),
+]
+Style = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=_styles,
+        help="l, h, p of: auto, pascal_voc, faces, ucf, illustrations, tables.",
+    ),
+]
+Palette = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", autocompletion=_one_of("paper", "safe"), help="paper or safe (colour-blind)."
+    ),
+]
+Top = Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")]
+ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
 
 @app.command()
 def explain(
     a: Annotated[str, typer.Argument(metavar="A", help="The first image file.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The second image file.")],
     encoder: Encoder = "vgg16:31",
-    regions: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="PIXELS", help="Side of a square region; else the encoder's own, mostly 8."
-        ),
-    ] = None,
-    similarity: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=_one_of("dot", "cosine", "squared_distance"),
-            help="dot, cosine or squared_distance.",
-        ),
-    ] = "dot",
-    project: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."
-        ),
-    ] = None,
-    fit: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            autocompletion=_one_of("crop", "pad", "stretch"),
-            help="To that size: crop, pad or stretch.",
-        ),
-    ] = "crop",
+    regions: RegionSide = None,
+    similarity: Measure = "dot",
+    project: Project = None,
+    size: Size = None,
+    fit: Fit = "crop",
     weights: Weights = None,
     output: Output = None,
-    style: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=_styles,
-            help="l, h, p of: auto, pascal_voc, faces, ucf, illustrations, tables.",
-        ),
-    ] = "auto",
-    palette: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", autocompletion=_one_of("paper", "safe"), help="paper or safe (colour-blind)."
-        ),
-    ] = "paper",
-    top: Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")] = 5,
-    plan: Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    style: Style = "auto",
+    palette: Palette = "paper",
+    top: Top = 5,
+    plan: ShowPlan = False,
+    json: AsJson = False,
 ) -> None:
     """Which parts of images A and B make the encoder call them similar?"""
     import time

@@ -21,7 +21,7 @@ from bilrp.regions import Regions
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Tangents on windows: data (K, C, h, w), each at its own origin (K, 2)."""
+    """Tangents or cotangents on windows: data (K, C, h, w), each with its own upper left corner (K, 2)."""
 
     data: Tensor
     origin: Tensor
@@ -29,6 +29,11 @@ class Window:
     @property
     def shape(self) -> tuple[int, int]:
         return self.data.shape[-2], self.data.shape[-1]
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Rows (K, h) and columns (K, w) of the image that the windows show; some may lie outside of it."""
+        height, width = self.shape
+        return self.origin[:, :1] + torch.arange(height), self.origin[:, 1:] + torch.arange(width)
 
 
 def push_windows(

@@ -135,8 +135,7 @@ def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
 
 def _scatter_window(window: Window, into: Tensor, out: Tensor, shape: torch.Size) -> None:
     """Write windows (K, C, h, w) into rows `into` of (regions, C·H·W)."""
-    height, width = window.shape
-    ys, xs = window.origin[:, :1] + torch.arange(height), window.origin[:, 1:] + torch.arange(width)
+    ys, xs = window.places()
     channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
     place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
     out[into.reshape(-1, 1), place.flatten(1)] = window.data.flatten(1)

@@ -8,13 +8,14 @@ are computed. Exact: what is left out is zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.cones import is_image, reach_of
+from bilrp.crops import Window
 from bilrp.maps import Convolution, Scale, Weighted
 from bilrp.propagate import Link, Program
 
@@ -48,29 +49,13 @@ def _pullable(link: Link) -> bool:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Windows:
-    """Windows (B, C, h, w) of an image, with their upper left corners (B, 2), which may lie outside of it."""
-
-    data: Tensor
-    origin: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.data.shape[-2], self.data.shape[-1]
-
-    def places(self) -> tuple[Tensor, Tensor]:
-        """Rows (B, h) and columns (B, w) of the image that the windows show."""
-        height, width = self.shape
-        return self.origin[:, :1] + torch.arange(height), self.origin[:, 1:] + torch.arange(width)
-
-    def times(self, factor: Tensor) -> Windows:
-        """Multiplied by an image-shaped factor, which is zero outside of the image."""
-        ys, xs = self.places()
-        height, width = factor.shape[-2:]
-        cut = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
-        inside = _inside(ys, height)[:, :, None] & _inside(xs, width)[:, None, :]
-        return replace(self, data=self.data * cut.transpose(0, 1).mul_(inside[:, None]))
+def _times(windows: Window, factor: Tensor) -> Window:
+    """Windows multiplied by an image-shaped factor, which is zero outside of the image."""
+    ys, xs = windows.places()
+    height, width = factor.shape[-2:]
+    cut = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
+    inside = _inside(ys, height)[:, :, None] & _inside(xs, width)[:, None, :]
+    return replace(windows, data=windows.data * cut.transpose(0, 1).mul_(inside[:, None]))
 
 
 def _inside(places: Tensor, size: int) -> Tensor:
@@ -91,7 +76,7 @@ def pull(links: Sequence[Link], cotangents: Tensor) -> Tensor | None:
     blocks = F.pad(cotangents[:, 0], (0, width, 0, height)).unflatten(-1, (-1, TILE)).unflatten(2, (-1, TILE))
     for some in index.split(BATCH):
         data = blocks[some[:, 0], :, some[:, 1], :, some[:, 2]]
-        windows = Windows(data, some[:, 1:] * TILE)
+        windows = Window(data, some[:, 1:] * TILE)
         for link in reversed(links):
             windows = pull_windows(link, windows)
         _add(windows, some[:, 0], total)
@@ -133,10 +118,10 @@ def _pays(links: Sequence[Link], tiles: int, coordinates: int) -> bool:
     return tiles * windows < WORTH * coordinates * whole
 
 
-def pull_windows(link: Link, windows: Windows) -> Windows:
+def pull_windows(link: Link, windows: Window) -> Window:
     """Windows of a link's target → windows of its source, grown by the link's reach."""
     if isinstance(link.map, Scale):
-        return windows.times(link.map.factor)
+        return _times(windows, link.map.factor)
     assert isinstance(link.map, Weighted) and isinstance(link.map.operator, Convolution)
     reach = reach_of(link)
     assert reach is not None
@@ -147,16 +132,16 @@ def pull_windows(link: Link, windows: Windows) -> Windows:
     outside = torch.ones((), dtype=windows.data.dtype).expand(1, 1, *link.step.result.shape[-2:])
     total: Tensor | None = None
     for term in link.map.terms:
-        seen = windows.times(outside if term.after is None else term.after)
+        seen = _times(windows, outside if term.after is None else term.after)
         like = seen.data.new_empty(()).expand(link.map.at.shape[-3], *size)
-        part = Windows(operator.transpose(seen.data, term.weight, like), origin)
-        part = part if term.before is None else part.times(term.before)
+        part = Window(operator.transpose(seen.data, term.weight, like), origin)
+        part = part if term.before is None else _times(part, term.before)
         total = part.data if total is None else total.add_(part.data)
     assert total is not None
-    return Windows(total, origin)
+    return Window(total, origin)
 
 
-def _add(windows: Windows, coordinate: Tensor, total: Tensor) -> None:
+def _add(windows: Window, coordinate: Tensor, total: Tensor) -> None:
     """Add windows to the images (K, 1, C, H, W) they were cut for; what lies outside is dropped."""
     channels, height, width = total.shape[-3:]
     ys, xs = windows.places()
