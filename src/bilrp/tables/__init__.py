@@ -1,1 +1,0 @@
-"""Printed numeric tables: ink, layout, aligned digits, training of the digit network, scores."""
