@@ -23,15 +23,15 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py")
 # Their examples name files or pretrained weights that a reader would have: shown, not run.
 SHOWN = {
-    "bilrp.cache",
+    "bilrp.disk.cache",
     "bilrp.encoders.bigram",
     "bilrp.encoders.images",
     "bilrp.encoders.vgg",
     "bilrp.encoders.weights",
-    "bilrp.files",
+    "bilrp.disk.files",
     "bilrp.render.figure",
     "bilrp.render.links",
-    "bilrp.terminal",
+    "bilrp.cli.terminal",
 }
 NOT_RUN = re.compile(r"<!-- not run: \S.*?-->\s*$")
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import regions, rulebooks, similarity
+from bilrp.engine.plan import Setting, make
+from bilrp.engine.program import freeze
+from bilrp.engine.run import run
 from bilrp.errors import BilrpError
-from bilrp.execute import run
-from bilrp.plan import Setting, make
-from bilrp.propagate import freeze
-from bilrp.rewrite import simplify
-from bilrp.tape import record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
 
 by_name = {case.name: case for case in CASES}
@@ -306,7 +306,7 @@ def test_model_is_untouched_after_an_exception(kind: str, monkeypatch) -> None:
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("bilrp.maps.Weighted.pull", interrupted)
+        monkeypatch.setattr("bilrp.engine.maps.Weighted.pull", interrupted)
     before = snapshot(model)
     bad = torch.tensor([[0, 2]]) if kind == "regions" else None
     with pytest.raises((BilrpError, KeyError, ValueError, KeyboardInterrupt)):

@@ -15,20 +15,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp import plan as plan_module
 from bilrp import regions as regions_module
-from bilrp import store
+from bilrp.disk import store
 from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.engine import plan as plan_module
+from bilrp.engine.plan import Plan, Setting
+from bilrp.engine.program import Program, freeze
+from bilrp.engine.progress import tracking
+from bilrp.engine.run import run
 from bilrp.errors import InputError, MismatchError, RuleError
-from bilrp.execute import run
-from bilrp.plan import Plan, Setting
-from bilrp.progress import tracking
-from bilrp.propagate import Program, freeze
 from bilrp.regions import Regions
-from bilrp.rewrite import simplify
-from bilrp.rulebooks import as_book, book_name, uniform
+from bilrp.rules.books import as_book, book_name, uniform
 from bilrp.similarity import projection
-from bilrp.tape import Tape, record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import Tape, record
 
 MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import InputError
-from bilrp.tape import Tape, modules_of
+from bilrp.trace.tape import Tape, modules_of
 
 
 @dataclass(frozen=True, eq=False)

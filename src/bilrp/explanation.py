@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp import store
 from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose, from_stored
+from bilrp.disk import store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError, MismatchError
 from bilrp.regions import for_both

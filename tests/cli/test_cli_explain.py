@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 import bilrp
-from bilrp import cli, terminal
+from bilrp import cli
+from bilrp.cli import terminal
 from bilrp.errors import InputError
 
 TINY = """

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bilrp
-from bilrp.cache import Cache, content_of, key_of, packed, unpacked, weights_of
+from bilrp.disk.cache import Cache, content_of, key_of, packed, unpacked, weights_of
 from bilrp.errors import InputError
 
 

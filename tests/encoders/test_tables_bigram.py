@@ -138,7 +138,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
-    from bilrp.studies import tables
+    from bilrp.studies.tables import study as tables
 
     lines: list[str] = []
     page = tables.run(folder, tmp_path, steps=400, curve=(), pairs=1, vgg=tmp_path / "none", say=lines.append)
@@ -159,8 +159,8 @@ def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
 
 @pytest.mark.slow
 def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
-    from bilrp.studies import tables
-    from bilrp.tables.evaluate import quiet
+    from bilrp.studies.tables import study as tables
+    from bilrp.studies.tables.evaluate import quiet
 
     def pages(weights):
         split = tables.split_pages(folder, weights=weights, seed=0, track=quiet, say=lambda _: None)
@@ -175,9 +175,9 @@ def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
 
 
 def test_training_is_decided_by_its_seed(folder):
-    from bilrp.studies.tables import labelled
-    from bilrp.tables.pages import find_pages, read_page
-    from bilrp.tables.training import Recipe, train
+    from bilrp.studies.tables.pages import find_pages, read_page
+    from bilrp.studies.tables.study import labelled
+    from bilrp.studies.tables.training import Recipe, train
 
     pages = [read_page(*find_pages(folder)[1])]
     patches = labelled(pages, 20, seed=0)
@@ -189,8 +189,8 @@ def test_training_is_decided_by_its_seed(folder):
 
 @pytest.mark.data
 def test_shipped_weights_read_a_real_page_never_trained_on(data):
-    from bilrp.tables import evaluate
-    from bilrp.tables.pages import find_pages, read_page
+    from bilrp.studies.tables import evaluate
+    from bilrp.studies.tables.pages import find_pages, read_page
 
     folder = data / "historic_tables"
     if not folder.is_dir():

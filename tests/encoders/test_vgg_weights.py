@@ -18,7 +18,7 @@ from bilrp.encoders import weights
 from bilrp.encoders.weights import WeightsError
 from bilrp.errors import BilrpError, InputError
 
-DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 REAL = DATA / "vgg16" / "vgg16_features.safetensors"
 needs_data = pytest.mark.skipif(not REAL.is_file(), reason="needs BILRP_DATA with vgg16_features.safetensors")
 

@@ -12,12 +12,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
-from bilrp import execute, plan
+from bilrp.engine import plan
+from bilrp.engine import run as execute
+from bilrp.engine.plan import Setting
+from bilrp.engine.program import freeze
 from bilrp.errors import InputError
-from bilrp.plan import Setting
-from bilrp.propagate import freeze
-from bilrp.rewrite import simplify
-from bilrp.tape import record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 
 
 def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> Setting:

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 import bilrp
-from bilrp import execute, plan, regions, rulebooks, rules
-from bilrp.propagate import freeze
-from bilrp.rewrite import simplify
-from bilrp.tape import record
+from bilrp import regions, rulebooks, rules
+from bilrp.engine import plan
+from bilrp.engine import run as execute
+from bilrp.engine.program import freeze
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 from models import HUGGING, PLAIN, Case
 
 BOOKS = {

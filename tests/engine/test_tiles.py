@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from bilrp.rulebooks import uniform
 from torch import nn
 
 import bilrp
-from bilrp import tiles
-from bilrp.propagate import Program, freeze, pull_to
-from bilrp.rewrite import simplify
-from bilrp.rulebooks import uniform
-from bilrp.tape import record
+from bilrp.engine import tiles
+from bilrp.engine.program import Program, freeze, pull_to
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 
 
 def frozen(net: nn.Module, x: torch.Tensor, gamma: float) -> Program:

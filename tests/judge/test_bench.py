@@ -11,8 +11,10 @@ from rich.console import Console
 from torch import nn
 
 import bilrp
-from bilrp import bench, peers, regions, rulebooks
-from bilrp.bench import Growth, Report, Row
+from bilrp import regions, rulebooks
+from bilrp.judge import bench
+from bilrp.judge import rivals as peers
+from bilrp.judge.bench import Growth, Report, Row
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from bilrp import baselines, evaluate, regions, rulebooks
 from bilrp.encoders import vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.studies import photos
+from bilrp.studies.photos import study as photos
 
 
 class Weighted(nn.Module):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from bilrp.rulebooks import paper_vgg
 from torch import nn
 
 import bilrp
 from bilrp import evaluate, rulebooks, tune
 from bilrp.errors import InputError
-from bilrp.rulebooks import paper_vgg
 
 
 def test_search_finds_a_separable_optimum_in_one_round():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bilrp.errors import InputError
 from bilrp.render import links as algorithm
 
-PAPER = Path(__file__).parents[1].parent / "shared" / "paper" / "paper.tex"
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.tex"
 
 
 def transcription(R, low, high, p):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import bilrp
-from bilrp.render import links, page
-
 # tests/ is on the path, as pytest puts it there.
 from test_page import HOSTILE, grid, made, masked, noise, words
+
+import bilrp
+from bilrp.render import links, page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

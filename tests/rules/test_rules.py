@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import regions, rulebooks, rules
 from bilrp.errors import RuleError
-from bilrp.rewrite import simplify
 from bilrp.rules import Rule
-from bilrp.tape import record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "linear": (partial(nn.Linear, 6, 5), (6,)),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import peers, regions, rulebooks, rules
+from bilrp import regions, rulebooks, rules
+from bilrp.judge import rivals as peers
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from bilrp import baselines, evaluate, rulebooks
 from bilrp.encoders import vgg, weights
 from bilrp.errors import InputError
 from bilrp.regions import grid
-from bilrp.studies import faithfulness as study
-from bilrp.studies import faithfulness_report
-from bilrp.studies.folders import Found
-from bilrp.studies.report import Table, Text
+from bilrp.studies.common.folders import Found
+from bilrp.studies.common.report import Table, Text
+from bilrp.studies.faithfulness import report as faithfulness_report
+from bilrp.studies.faithfulness import study
 
 SMALL = study.Settings(layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200)
 

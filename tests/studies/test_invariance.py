@@ -13,10 +13,12 @@ from PIL import Image
 
 import bilrp
 from bilrp.errors import InputError
-from bilrp.studies import flow, folders, invariance, layers
-from bilrp.studies.invariance import Band, Settings
+from bilrp.studies.common import folders, layers
+from bilrp.studies.invariance import flow
+from bilrp.studies.invariance import study as invariance
+from bilrp.studies.invariance.study import Band, Settings
 
-DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CLIPS, WEIGHTS = DATA / "ucf_sports", DATA / "vgg16" / "vgg16_features.safetensors"
 needs_weights = pytest.mark.skipif(not WEIGHTS.is_file(), reason="needs BILRP_DATA with vgg16")
 needs_clips = pytest.mark.skipif(not CLIPS.is_dir(), reason="needs BILRP_DATA with ucf_sports")
@@ -143,7 +145,7 @@ def test_chained_flow_finds_a_large_motion():
 
 
 def test_flow_is_kept(tmp_path, monkeypatch):
-    from bilrp.cache import Cache
+    from bilrp.disk.cache import Cache
 
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 4), step=(0, 2), pan=0, n=3)
     made = flow.between(frames, cache=Cache(tmp_path))

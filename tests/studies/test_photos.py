@@ -11,7 +11,7 @@ from PIL import Image
 
 from bilrp.encoders import weights
 from bilrp.errors import InputError
-from bilrp.studies import photos
+from bilrp.studies.photos import study as photos
 
 
 def test_correspondence_by_hand():

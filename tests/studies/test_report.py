@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bilrp import files
+from bilrp.disk import files
 from bilrp.errors import InputError
-from bilrp.studies.report import Picture, Report, Section, Table, Text, number, plain
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text, number, plain
 
 
 def example(**changes) -> Report:

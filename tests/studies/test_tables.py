@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
+from bilrp.encoders import ink
 from bilrp.errors import InputError
-from bilrp.tables import blocks, ink, matching, metrics, patches
-from bilrp.tables.align import Transcription, align, bigram_counts, read_transcription
-from bilrp.tables.layout import ZOOM, find_layout
-from bilrp.tables.pages import Page, find_pages, read_page
+from bilrp.studies.tables import blocks, matching, metrics, patches
+from bilrp.studies.tables.align import Transcription, align, bigram_counts, read_transcription
+from bilrp.studies.tables.layout import ZOOM, find_layout
+from bilrp.studies.tables.pages import Page, find_pages, read_page
 from pages_made import made_page, write_page
 
 pytest.importorskip("scipy")

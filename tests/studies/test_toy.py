@@ -10,7 +10,7 @@ import torch
 import bilrp
 from bilrp import baselines, regions, rulebooks, tune
 from bilrp.errors import InputError
-from bilrp.studies import toy
+from bilrp.studies.toy import study as toy
 
 DIGITS = regions.labels(torch.arange(toy.LENGTH).repeat_interleave(toy.WIDTH))
 

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
-from bilrp.progress import Progress
-from bilrp.studies import folders, layers, transfer
-from bilrp.studies.transfer import Settings, effective_regions, folds, halves, svm_accuracy
+from bilrp.studies.common import folders, layers
+from bilrp.studies.transfer import study as transfer
+from bilrp.studies.transfer.study import Settings, effective_regions, folds, halves, svm_accuracy
 
-DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FACES, WEIGHTS = DATA / "lfw", DATA / "vgg16" / "vgg16_features.safetensors"
 needs_data = pytest.mark.skipif(
     not (FACES.is_dir() and WEIGHTS.is_file()), reason="needs BILRP_DATA with lfw and vgg16"

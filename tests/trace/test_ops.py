@@ -16,11 +16,11 @@ import bilrp
 from bilrp import rulebooks, rules
 from bilrp.cli import app
 from bilrp.encoder import Encoder
-from bilrp.encoders.load import load
-from bilrp.ops import default_shape
-from bilrp.propagate import freeze
-from bilrp.rewrite import simplify
-from bilrp.tape import record
+from bilrp.encoders.families import load
+from bilrp.engine.program import freeze
+from bilrp.trace.listing import default_shape
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 
 ENCODERS = """
 import torch

@@ -12,7 +12,7 @@ import typer
 from bilrp.errors import BilrpError, InputError
 
 if TYPE_CHECKING:
-    from bilrp.studies.report import Report
+    from bilrp.studies.common.report import Report
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 study = typer.Typer(
@@ -151,7 +151,7 @@ def explain(
     import time
 
     from bilrp import regions as region_specs
-    from bilrp import terminal
+    from bilrp.cli import terminal
     from bilrp.explanation import explain as explained
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
@@ -187,14 +187,14 @@ def explain(
 
 
 def _say(about: dict, outputs: list, *, as_json: bool) -> None:
-    from bilrp import terminal
+    from bilrp.cli import terminal
 
     if not as_json:
         print(terminal.summary(about, outputs))
         return
     import json
 
-    from bilrp.studies.report import plain
+    from bilrp.studies.common.report import plain
 
     print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]}), ensure_ascii=False))
 
@@ -208,9 +208,9 @@ def ops(
     ] = None,
 ) -> None:
     """Every step of an encoder, its shapes and its rule; exit code 1 if a step has none."""
-    from bilrp.encoders.load import load
-    from bilrp.ops import default_shape, random_input, show
-    from bilrp.ops import ops as rows_of
+    from bilrp.encoders.families import load
+    from bilrp.trace.listing import default_shape, random_input, show
+    from bilrp.trace.listing import ops as rows_of
 
     # Rules don't depend on the weights: random ones spare a download.
     found = load(encoder, size=size, pretrained=False)
@@ -243,9 +243,9 @@ def bench(
     """What a decomposition costs, side by side with one LRP pass for each coordinate, as ratios."""
     from rich.console import Console
 
-    from bilrp import bench as benchmark
-    from bilrp import terminal
-    from bilrp.studies.photos import stereo_pair
+    from bilrp.cli import terminal
+    from bilrp.judge import bench as benchmark
+    from bilrp.studies.photos.study import stereo_pair
 
     chosen = terminal.encoder("vgg16:31", weights=weights)
     assert chosen.read is not None
@@ -270,7 +270,7 @@ def photos(
     weights: Weights = None,
 ) -> None:
     """Nearest neighbours among photographs, explained layer by layer, and correspondence on a stereo pair."""
-    from bilrp.studies import photos as experiment
+    from bilrp.studies.photos import study as experiment
 
     numbers = experiment.parsed_layers(layers)
     show = sys.stderr.isatty()
@@ -302,7 +302,7 @@ def transfer(
     ] = None,
 ) -> None:
     """How transferable is the similarity model, layer by layer? (Table 1 of the paper.)"""
-    from bilrp.studies import transfer as work
+    from bilrp.studies.transfer import study as work
 
     settings = work.Settings(work.parse_layers(layers), size, crop, splits, seed, pairs, regions, project)
     report = work.run(
@@ -339,8 +339,8 @@ def invariance(
     ] = None,
 ) -> None:
     """How invariant is the similarity model, and does the background do it? (Table 2 of the paper.)"""
-    from bilrp.studies import invariance as work
-    from bilrp.studies.transfer import parse_layers
+    from bilrp.studies.invariance import study as work
+    from bilrp.studies.transfer.study import parse_layers
 
     settings = work.Settings(
         layers=parse_layers(layers), size=size, crop=crop, lag=lag, pairs=pairs, regions=regions,
@@ -361,7 +361,7 @@ def toy(
     iterations: Annotated[int, typer.Option(help="Training iterations.", min=100)] = 10_000,
 ) -> None:
     """Explanations against a known truth: digits that match (section 4 of the paper)."""
-    from bilrp.studies import toy as work
+    from bilrp.studies.toy import study as work
 
     report = work.toy(
         seeds=seeds, seed=seed, pairs=pairs, iterations=iterations, progress=sys.stderr.isatty()
@@ -386,8 +386,8 @@ def faithfulness(
     weights: Weights = None,
 ) -> None:
     """Are explanations of photographs true to VGG-16? Five methods under the whole evaluation suite."""
-    from bilrp.studies import faithfulness as work
-    from bilrp.studies.transfer import parse_layers
+    from bilrp.studies.faithfulness import study as work
+    from bilrp.studies.transfer.study import parse_layers
 
     settings = work.Settings(
         layers=parse_layers(layers), pairs=pairs, size=size, regions=regions, project=project, steps=steps,
@@ -419,7 +419,7 @@ def tables(
     seed: Annotated[int, typer.Option(metavar="N", help="Decides pages, patches and weights.")] = 0,
 ) -> None:
     """The bigram network on scanned tables: trained from few labels, checked against the transcription."""
-    from bilrp.studies import tables as experiment
+    from bilrp.studies.tables import study as experiment
 
     show = sys.stderr.isatty()
     page = experiment.run(data, out, weights=weights, vgg=vgg, seed=seed, progress=show, say=print)

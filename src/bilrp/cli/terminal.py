@@ -39,7 +39,7 @@ def encoder(name: str, *, weights: str | None = None, size: str | None = None, f
         return vgg16(int(layer), weights=weights, size=pixels, fit=fit, progress=sys.stderr.isatty())
     if weights is not None:
         raise InputError(f"--weights is for vgg16; {name} brings its own")
-    from bilrp.encoders.load import load
+    from bilrp.encoders.families import load
 
     made = load(name)
     if made.read is not None:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp import store
 from bilrp.decomposition import Decomposition, as_stored, from_stored
+from bilrp.disk import store
 from bilrp.errors import BilrpError, InputError
 
 SPARSE = 0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros

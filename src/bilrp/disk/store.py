@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp import files
+from bilrp.disk import files
 from bilrp.errors import InputError
 
 SUFFIXES = (".safetensors", ".npz")

@@ -106,8 +106,8 @@ def bigram(weights: str | Path | None = None) -> Encoder:
 
 def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
     """An encoder around part one: part two, reading, γ = 0.5 at each convolution, patches as regions."""
-    from bilrp import rulebooks
     from bilrp.encoder import Encoder
+    from bilrp.rules import books as rulebooks
 
     return Encoder(
         module=BigramNet(digits).eval().requires_grad_(False),
@@ -135,7 +135,7 @@ def patches(ink: Tensor) -> Regions:
 
 def read(item: Any) -> Tensor:
     """A scan (path, Pillow image or array) as inkedness [1, 1, height, width], digits at the known height."""
-    from bilrp.tables.ink import normalise
+    from bilrp.encoders.ink import normalise
 
     return torch.from_numpy(normalise(item)[0].copy())[None, None]
 
@@ -150,7 +150,7 @@ def save_weights(net: DigitNet, path: str | Path, about: Mapping[str, Any]) -> P
     """Write part one as safetensors, with what it was trained on, whole or not at all."""
     from safetensors.torch import save_file
 
-    from bilrp import files
+    from bilrp.disk import files
 
     with files.whole(path) as temporary:
         save_file(net.state_dict(), temporary, metadata={"bigram": json.dumps(dict(about), sort_keys=True)})

@@ -15,7 +15,7 @@ from bilrp.errors import InputError
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
-    from bilrp.tape import Tape
+    from bilrp.trace.tape import Tape
 
 LAYERS = 31
 POOLINGS = (5, 10, 17, 24, 31)
@@ -52,8 +52,9 @@ def vgg16(
 
     >>> bilrp.explain(vgg16(31), "cat.jpg", "dog.jpg").score
     """
-    from bilrp import regions, rulebooks
+    from bilrp import regions
     from bilrp.encoder import Encoder
+    from bilrp.rules import books as rulebooks
 
     least = 2 ** sum(pooling <= layer for pooling in POOLINGS)  # every pooling halves the side
     if size is not None and min(size if isinstance(size, tuple) else (size,)) < least:

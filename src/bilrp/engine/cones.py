@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.maps import Convolution, Linear, Pool, Scale, Weighted
-from bilrp.propagate import Key, Link, Program
+from bilrp.engine.maps import Convolution, Linear, Pool, Scale, Weighted
+from bilrp.engine.program import Key, Link, Program
 from bilrp.regions import Regions
 
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.cones import Cone, Reach, reach_of
-from bilrp.maps import Convolution, Pool, Scale, Term, Weighted
-from bilrp.propagate import Key, Link, Program
+from bilrp.engine.cones import Cone, Reach, reach_of
+from bilrp.engine.maps import Convolution, Pool, Scale, Term, Weighted
+from bilrp.engine.program import Key, Link, Program
 from bilrp.regions import Regions
 
 

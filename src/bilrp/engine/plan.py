@@ -20,13 +20,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from bilrp import active, cones, crops
-from bilrp.cones import Cone
+from bilrp.engine import cones, crops
+from bilrp.engine import rows as active
+from bilrp.engine.cones import Cone
+from bilrp.engine.maps import Convolution, Jacobian, Linear, Weighted
+from bilrp.engine.program import BUDGET, Key, Link, Program
 from bilrp.errors import InputError
-from bilrp.maps import Convolution, Jacobian, Linear, Weighted
-from bilrp.propagate import BUDGET, Key, Link, Program
 from bilrp.regions import Regions
-from bilrp.tape import STRUCTURAL
+from bilrp.trace.tape import STRUCTURAL
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
 PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up

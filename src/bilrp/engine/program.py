@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bilrp.engine.maps import Linear, Map, Scale
 from bilrp.errors import RuleError
-from bilrp.maps import Linear, Map, Scale
-from bilrp.rulebooks import RuleBook, book_name
-from bilrp.rules import PRODUCTS, STRUCTURAL, Rule, weights_of
-from bilrp.tape import ARITHMETIC, Step, Tape
+from bilrp.rules.books import RuleBook, book_name
+from bilrp.rules.weighted import PRODUCTS, STRUCTURAL, Rule, weights_of
+from bilrp.trace.tape import ARITHMETIC, Step, Tape
 
 # A value travels as the tangent of its numbers ("value") or, for rules of the first layer (z^B, flat, w²), as the
 # 0/1 mask of the region itself ("mask").

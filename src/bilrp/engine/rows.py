@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.cones import Cone, Reach, is_residual_add, reach_of
-from bilrp.crops import Window
-from bilrp.maps import Convolution, Pool, Scale, Weighted
-from bilrp.propagate import Key, Link
+from bilrp.engine.cones import Cone, Reach, is_residual_add, reach_of
+from bilrp.engine.crops import Window
+from bilrp.engine.maps import Convolution, Pool, Scale, Weighted
+from bilrp.engine.program import Key, Link
 
 TILE = 4  # positions on a side that share one selection of columns
 

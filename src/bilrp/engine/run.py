@@ -8,12 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bilrp import active, cones, crops, tiles
-from bilrp.active import Buffers, Layout
-from bilrp.crops import Window
-from bilrp.plan import Plan, Setting, layouts, window_batches
-from bilrp.progress import Progress
-from bilrp.propagate import Key, Program, chunks, pull, pull_to, push, push_from
+from bilrp.engine import cones, crops, tiles
+from bilrp.engine import rows as active
+from bilrp.engine.crops import Window
+from bilrp.engine.plan import Plan, Setting, layouts, window_batches
+from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
+from bilrp.engine.progress import Progress
+from bilrp.engine.rows import Buffers, Layout
 
 
 def run(

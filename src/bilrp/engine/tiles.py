@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.cones import is_image, reach_of
-from bilrp.crops import Window
-from bilrp.maps import Convolution, Scale, Weighted
-from bilrp.propagate import Link, Program
+from bilrp.engine.cones import is_image, reach_of
+from bilrp.engine.crops import Window
+from bilrp.engine.maps import Convolution, Scale, Weighted
+from bilrp.engine.program import Link, Program
 
 TILE = 8  # positions on a side
 BATCH = 256  # tiles pulled at once

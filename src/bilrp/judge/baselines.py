@@ -20,18 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp import plan, rulebooks
 from bilrp import regions as regions_module
 from bilrp.decomposition import Decomposition, compute, origin_of, picture_of
 from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.engine import plan
+from bilrp.engine.plan import Setting
+from bilrp.engine.program import Program, chunks, freeze, pull_to
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
-from bilrp.plan import Setting
-from bilrp.progress import Progress, tracking
-from bilrp.propagate import Program, chunks, freeze, pull_to
 from bilrp.regions import Regions, for_both
-from bilrp.rewrite import simplify
-from bilrp.tape import Tape, record
+from bilrp.rules import books as rulebooks
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import Tape, record
 
 BLOCK = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
 

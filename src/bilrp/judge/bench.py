@@ -20,16 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bilrp import peers, plan, store
 from bilrp.decomposition import decompose
+from bilrp.disk import store
 from bilrp.encoder import Encoder
-from bilrp.plan import Setting
-from bilrp.propagate import freeze, pull
+from bilrp.engine import plan
+from bilrp.engine.plan import Setting
+from bilrp.engine.program import freeze, pull
+from bilrp.judge import rivals as peers
 from bilrp.regions import grid
-from bilrp.rewrite import simplify
-from bilrp.rulebooks import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
+from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.similarity import projection
-from bilrp.tape import record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 
 COORDINATES = 100  # what the paper projects to
 LAYERS = (5, 10, 17, 24, 31)

@@ -543,7 +543,7 @@ def randomisation(
     {depth: correlation}: the last `depth` layers with weights hold random values of the same mean and spread, from
     the top down. A method that explains the model falls to 0; one that does not look at it stays at 1.
 
-    >>> from bilrp import baselines
+    >>> from bilrp.judge import baselines
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> randomisation(baselines.saliency, net, *torch.rand(2, 1, 4))  # it doesn't look at the model
     {1: 1.0, 2: 1.0}
@@ -644,7 +644,7 @@ def random_method(seed: int = 0, *, regions: Any = None) -> Method:
     >>> random_method(seed=1)(nn.Identity(), *torch.rand(2, 1, 3)).relevance.shape
     torch.Size([3, 3])
     """
-    from bilrp.baselines import saliency
+    from bilrp.judge.baselines import saliency
 
     def method(encoder: Any, a: Any, b: Any) -> Explanation:
         found = saliency(encoder, a, b, regions=regions)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.rulebooks import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
+from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 
 Pass = Callable[[Tensor], Tensor]
 

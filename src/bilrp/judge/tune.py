@@ -1,6 +1,7 @@
 """Tuning: γ for each layer, by coordinate descent over a small grid, against any evaluation (section 4 of the paper).
 
->>> from bilrp import evaluate, explain
+>>> from bilrp import explain
+>>> from bilrp.judge import metrics as evaluate
 >>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.rand(1, 3)
 >>> found = tune(net, [(x, x)], lambda explanation, k: float(evaluate.cosine(explanation, torch.eye(3))))
 >>> explain(net, x, x, rules=found.rules).relevance.shape
@@ -18,13 +19,13 @@ import torch
 from bilrp import rules
 from bilrp.decomposition import decompose
 from bilrp.encoder import as_encoder, read_input
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
-from bilrp.progress import Progress, tracking
-from bilrp.rewrite import simplify
-from bilrp.rulebooks import Book, RuleBook, first_match, is_weighted, uniform
+from bilrp.rules.books import Book, RuleBook, first_match, is_weighted, uniform
 from bilrp.similarity import Similarity
-from bilrp.tape import record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import record
 
 GRID = (0.0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 1.0)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from bilrp import files
+from bilrp.disk import files
 from bilrp.errors import InputError
 from bilrp.render import links as algorithm
 

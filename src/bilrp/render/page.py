@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilrp import files
+from bilrp.disk import files
 from bilrp.errors import InputError
 from bilrp.render import links
 from bilrp.render.figure import palette

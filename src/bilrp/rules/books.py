@@ -13,8 +13,8 @@ from typing import Any
 
 from bilrp import rules
 from bilrp.errors import RuleError
-from bilrp.rules import Rule
-from bilrp.tape import Step
+from bilrp.rules.weighted import Rule
+from bilrp.trace.tape import Step
 
 RuleBook = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bilrp.engine.maps import Convolution, Dense, Gated, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
 from bilrp.errors import RuleError
-from bilrp.maps import Convolution, Dense, Gated, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
-from bilrp.tape import STRUCTURAL, Slot, Step, fill
+from bilrp.trace.tape import STRUCTURAL, Slot, Step, fill
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step
     pads = same_padding(weight, dilation)
     if any(before != after for before, after in pads):
         raise RuleError(
-            f"{step.describe()} pads one side more than the other: call bilrp.rewrite.simplify first"
+            f"{step.describe()} pads one side more than the other: call bilrp.trace.rewrite.simplify first"
         )
     return tuple(before for before, _ in pads)
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.engine.program import Key, frozen_link, mask_link
 from bilrp.errors import InputError, RuleError
-from bilrp.propagate import Key, frozen_link, mask_link
-from bilrp.rewrite import simplify
-from bilrp.rulebooks import RuleBook, as_book, uniform
-from bilrp.tape import Step, record
+from bilrp.rules.books import RuleBook, as_book, uniform
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import Step, record
 
 NOT_NEEDED = "not needed"
 NO_RULE = "none"

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks
-from bilrp.cache import Cache, content_of, key_of, weights_of
 from bilrp.decomposition import Decomposition
+from bilrp.disk.cache import Cache, content_of, key_of, weights_of
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, vgg
+from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.progress import Progress
+from bilrp.rules import books as rulebooks
 
 BATCH = 16
 BLOCK_BYTES = 512e6  # of float32 features held at once for each side of a Gram matrix

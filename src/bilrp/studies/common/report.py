@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from bilrp import files
+from bilrp.disk import files
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilrp.studies.faithfulness import BLOCK, MEASURES, METHODS, WARPS, Measure, Settings, summary
-from bilrp.studies.folders import Found
-from bilrp.studies.report import Picture, Report, Section, Table, Text
+from bilrp.studies.common.folders import Found
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text
+from bilrp.studies.faithfulness.study import BLOCK, MEASURES, METHODS, WARPS, Measure, Settings, summary
 
 COLORS = {
     "bilrp": "#b2182b",

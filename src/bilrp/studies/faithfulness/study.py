@@ -18,16 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp import evaluate, files, rulebooks
-from bilrp.cache import content_of, key_of, weights_of
 from bilrp.decomposition import decompose
+from bilrp.disk import files
+from bilrp.disk.cache import content_of, key_of, weights_of
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, vgg
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
-from bilrp.progress import Progress, tracking
+from bilrp.judge import metrics as evaluate
 from bilrp.regions import Regions, grid
-from bilrp.studies import folders
-from bilrp.studies.report import Report
+from bilrp.rules import books as rulebooks
+from bilrp.studies.common import folders
+from bilrp.studies.common.report import Report
 
 METHODS = ("bilrp", "hessian_product", "uniform", "saliency", "random")
 BLIND = ("saliency", "random")  # they do not look at the network, so that every layer gets the same relevance
@@ -352,7 +354,7 @@ def run(
     >>> run("photos", "out/faithfulness").results["table"]["31"]["bilrp"]["insertion"]  # doctest: +SKIP
     {'mean': 0.62, 'low': 0.59, 'high': 0.65}
     """
-    from bilrp.studies import faithfulness_report
+    from bilrp.studies.faithfulness import report as faithfulness_report
 
     settings = settings or Settings()
     check(settings)

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from bilrp.cache import Cache, content_of, key_of
+from bilrp.disk.cache import Cache, content_of, key_of
 from bilrp.encoders import images
 from bilrp.errors import InputError
 

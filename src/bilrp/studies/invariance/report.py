@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilrp.studies import flow
-from bilrp.studies import invariance as work
-from bilrp.studies.folders import Found
-from bilrp.studies.invariance import KINDS, Band, Case, Settings
-from bilrp.studies.report import Picture, Report, Section, Table, Text
-from bilrp.studies.transfer import blank, unused
+from bilrp.studies.common.folders import Found
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text
+from bilrp.studies.invariance import flow
+from bilrp.studies.invariance import study as work
+from bilrp.studies.invariance.study import KINDS, Band, Case, Settings
+from bilrp.studies.transfer.study import blank, unused
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.progress import Progress, tracking
-from bilrp.studies import flow, folders
-from bilrp.studies.flow import Motion
-from bilrp.studies.folders import Clip
-from bilrp.studies.layers import Ladder, explanations, features, gram, is_kept, ladder
-from bilrp.studies.report import Report
+from bilrp.studies.common import folders
+from bilrp.studies.common.folders import Clip
+from bilrp.studies.common.layers import Ladder, explanations, features, gram, is_kept, ladder
+from bilrp.studies.common.report import Report
+from bilrp.studies.invariance import flow
+from bilrp.studies.invariance.flow import Motion
 
 LAYERS = (5, 10, 17, 24, 31)
 PAPER = {5: 2.30, 10: 2.31, 17: 2.43, 24: 2.87, 31: 4.00}
@@ -101,7 +102,7 @@ def run(
 
     >>> run("sports", "out/invariance").results["inv"]["31"]
     """
-    from bilrp.studies import invariance_report
+    from bilrp.studies.invariance import report as invariance_report
 
     wanted = settings or Settings()
     change = flow.parse(wanted.transform) if wanted.transform else None

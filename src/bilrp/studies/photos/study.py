@@ -22,7 +22,7 @@ from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.regions import grid
 from bilrp.render import figure
-from bilrp.studies.report import Picture, Report, Section, Table, Text
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text
 
 REGION = 8
 
@@ -247,7 +247,7 @@ def measured_stereo(
     say: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:
     """Correspondence of BiLRP and of Hessian×Product at each layer, and BiLRP's explanations."""
-    from bilrp import rulebooks
+    from bilrp.rules import books as rulebooks
 
     left, right, disparity = stereo_pair()
     match = true_matches(disparity, size=size)

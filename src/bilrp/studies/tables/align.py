@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bilrp.errors import InputError
-from bilrp.tables.layout import HEIGHT, ZOOM, Glyphs, Layout
+from bilrp.studies.tables.layout import HEIGHT, ZOOM, Glyphs, Layout
 
 PITCH = 0.69 * HEIGHT
 """Advance from digit to digit, used only to guess how many digits a merged shape holds."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageFilter
 
-from bilrp.tables.align import bigram_counts
-from bilrp.tables.layout import ZOOM
-from bilrp.tables.pages import Page
+from bilrp.studies.tables.align import bigram_counts
+from bilrp.studies.tables.layout import ZOOM
+from bilrp.studies.tables.pages import Page
 
 ROW, COLUMN = 16.0, 43.7
 """Nominal distance of rows and columns in network pixels, used only to size windows."""

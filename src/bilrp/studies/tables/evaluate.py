@@ -13,15 +13,15 @@ from PIL import Image
 from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder
 from bilrp.encoders.bigram import BigramNet, DigitNet, encoder_of
+from bilrp.encoders.ink import resize
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.regions import labels as by_labels
-from bilrp.tables import matching, metrics
-from bilrp.tables.align import bigram_counts
-from bilrp.tables.blocks import KINDS, Block, cut_blocks, distort
-from bilrp.tables.ink import resize
-from bilrp.tables.layout import ZOOM, find_layout
-from bilrp.tables.pages import Page
+from bilrp.studies.tables import matching, metrics
+from bilrp.studies.tables.align import bigram_counts
+from bilrp.studies.tables.blocks import KINDS, Block, cut_blocks, distort
+from bilrp.studies.tables.layout import ZOOM, find_layout
+from bilrp.studies.tables.pages import Page
 
 Track = Callable[[Iterable, str], Iterable]
 BLOCK = (8, 6)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from bilrp.encoders.bigram import DigitNet
-from bilrp.tables import metrics
-from bilrp.tables.evaluate import PageScore, PairExplained, Search, Similarities
-from bilrp.tables.pages import Page
+from bilrp.studies.tables import metrics
+from bilrp.studies.tables.evaluate import PageScore, PairExplained, Search, Similarities
+from bilrp.studies.tables.pages import Page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,7 +163,7 @@ def _pair(axes: Axes, item: PairExplained, pictures: Sequence[Any]) -> None:
     from matplotlib.colors import to_rgba
 
     from bilrp.render.links import links
-    from bilrp.tables import evaluate, matching
+    from bilrp.studies.tables import evaluate, matching
 
     spots = [matching.places(block, size=evaluate.WINDOW) for block in item.blocks]
     height, width = evaluate.WINDOW

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bilrp.encoders.ink import DIGIT_HEIGHT, Item, digit_height, inkedness, load_gray, resize
+from bilrp.encoders.ink import shapes as connected
 from bilrp.errors import InputError
-from bilrp.tables.ink import DIGIT_HEIGHT, Item, digit_height, inkedness, load_gray, resize
-from bilrp.tables.ink import shapes as connected
 
 ZOOM = 2
 """The layout is found at twice the network's scale, where neighbouring glyphs come apart."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from bilrp.tables.blocks import Block
-from bilrp.tables.layout import ZOOM
+from bilrp.studies.tables.blocks import Block
+from bilrp.studies.tables.layout import ZOOM
 
 REACH = (6.2, 7.5)
 """How far a digit's place goes, in network pixels: halfway to its neighbour, across a decimal point too."""

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from bilrp.encoders.bigram import STRIDE
-from bilrp.tables.align import Digits
+from bilrp.studies.tables.align import Digits
 
 THRESHOLD = 0.4
 """A blob counts as a digit from this height on; blobs are trained to reach 1."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bilrp.encoders.ink import load_gray, resize
 from bilrp.errors import InputError
-from bilrp.tables.align import Digits, Transcription, align, read_transcription
-from bilrp.tables.ink import load_gray, resize
-from bilrp.tables.layout import ZOOM, Layout, find_layout
+from bilrp.studies.tables.align import Digits, Transcription, align, read_transcription
+from bilrp.studies.tables.layout import ZOOM, Layout, find_layout
 
 
 @dataclass(frozen=True)

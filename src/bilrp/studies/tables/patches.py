@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bilrp.errors import InputError
-from bilrp.tables.layout import HEIGHT, ZOOM, Glyphs
-from bilrp.tables.pages import Page
+from bilrp.studies.tables.layout import HEIGHT, ZOOM, Glyphs
+from bilrp.studies.tables.pages import Page
 
 SIDE = 96
 """Side of a stored patch in layout pixels: room for scaling, turning and shifting what the network sees."""
@@ -101,7 +101,7 @@ def picture_negatives(count: int, *, seed: int = 0) -> Patches:
     """Patches of photographs and textures, where there is no digit anywhere: the paper's non-table pages."""
     from skimage import data as samples
 
-    from bilrp.tables.ink import inkedness, load_gray
+    from bilrp.encoders.ink import inkedness, load_gray
 
     rng = np.random.default_rng(seed)
     sources = (samples.camera, samples.coffee, samples.coins, samples.brick, samples.grass, samples.moon)

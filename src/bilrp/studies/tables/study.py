@@ -12,15 +12,21 @@ import numpy as np
 
 from bilrp.encoder import Encoder
 from bilrp.encoders.bigram import DigitNet, encoder_of, load_weights, save_weights
+from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError
-from bilrp.progress import tracking
-from bilrp.studies.report import Picture, Report, Section, Table, Text
-from bilrp.tables import evaluate, figures, matching
-from bilrp.tables.blocks import Block, cut_blocks
-from bilrp.tables.layout import ZOOM
-from bilrp.tables.pages import Page, find_pages, read_page
-from bilrp.tables.patches import Patches, digit_patches, join, negative_patches, picture_negatives
-from bilrp.tables.training import Recipe, train
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text
+from bilrp.studies.tables import evaluate, figures, matching
+from bilrp.studies.tables.blocks import Block, cut_blocks
+from bilrp.studies.tables.layout import ZOOM
+from bilrp.studies.tables.pages import Page, find_pages, read_page
+from bilrp.studies.tables.patches import (
+    Patches,
+    digit_patches,
+    join,
+    negative_patches,
+    picture_negatives,
+)
+from bilrp.studies.tables.training import Recipe, train
 
 LABELS = 1000
 CURVE = (100, 200, 500)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bilrp.encoders.bigram import STRIDE, DigitNet
-from bilrp.tables.layout import ZOOM
-from bilrp.tables.patches import SIDE, Patches
+from bilrp.studies.tables.layout import ZOOM
+from bilrp.studies.tables.patches import SIDE, Patches
 
 WINDOW = 30
 """Side in network pixels of what the network sees of a patch during training."""

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp import evaluate
+from bilrp.judge import metrics as evaluate
 
 if TYPE_CHECKING:
-    from bilrp.studies.toy import Run
+    from bilrp.studies.toy.study import Run
 
 RED, BLUE, INK, SOFT = "#b2182b", "#2166ac", "#222222", "#777777"
 
@@ -21,7 +21,7 @@ def patterns(run: Run) -> Any:
     """Each method's connections between the digits of two sequences, beside the true matches."""
     from matplotlib.figure import Figure
 
-    from bilrp.studies.toy import METHODS, TITLES
+    from bilrp.studies.toy.study import METHODS, TITLES
 
     columns = ["truth", *METHODS]
     rows = len(run.example.a)

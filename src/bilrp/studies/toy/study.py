@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp import evaluate
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
-from bilrp.progress import Progress, tracking
-from bilrp.studies.report import Picture, Report, Section, Table, Text
-from bilrp.tune import search
+from bilrp.judge import metrics as evaluate
+from bilrp.judge.tune import search
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text
 
 LENGTH, DIGITS, WIDTH = 6, 10, 10  # digits in a sequence, kinds of digits, size of a digit's vector
 SIZES = (LENGTH * WIDTH, 100, 100, 50)
@@ -437,7 +437,7 @@ def _likeness_verdict(results: dict[str, Any]) -> str:
 
 
 def _sections(runs: Sequence[Run], results: dict[str, Any], *, pairs: int, iterations: int) -> list[Section]:
-    from bilrp.studies import toy_figures
+    from bilrp.studies.toy import figures as toy_figures
 
     curve = Picture(
         "gamma.png",

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.progress import Progress, tracking
-from bilrp.studies import folders
-from bilrp.studies.layers import Ladder, explanations, features, gram, is_kept, ladder
-from bilrp.studies.report import Picture, Report, Section, Table, Text
+from bilrp.studies.common import folders
+from bilrp.studies.common.layers import Ladder, explanations, features, gram, is_kept, ladder
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,1 @@
+"""Files that are whole or absent, stored results, and the cache of them. May import errors only."""

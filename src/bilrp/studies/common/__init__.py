@@ -1,0 +1,1 @@
+"""What studies share: folders of data, the ladder of layers, the report."""
