@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 import bilrp
-from bilrp import cli
-from bilrp.cli import terminal
+from bilrp.cli import commands, terminal
 from bilrp.errors import InputError
 
 TINY = """
@@ -80,7 +79,7 @@ def bilrp_command(monkeypatch, capsys):
         for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            commands.main()
         code = caught.value.code
         out, err = capsys.readouterr()
         return (code if isinstance(code, int) else 0), out, err
@@ -252,7 +251,7 @@ def command(place: Path, *arguments: str, **options) -> subprocess.Popen:
     source = str(Path(bilrp.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONIOENCODING": "ascii"}
     return subprocess.Popen(
-        [sys.executable, "-m", "bilrp.cli", *arguments],
+        [sys.executable, "-m", "bilrp", *arguments],
         cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         # a test run in the background may ignore interrupts, and its children would too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
@@ -300,8 +299,8 @@ def test_nonsense_sizes(text):
 
 
 def test_completion_offers_names():
-    assert "vgg16:31" in cli._encoders("vgg")
-    assert cli._styles("pas") == ["pascal_voc"]
+    assert "vgg16:31" in commands._encoders("vgg")
+    assert commands._styles("pas") == ["pascal_voc"]
 
 
 @pytest.mark.data
