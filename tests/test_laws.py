@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import regions, rulebooks, similarity
 from bilrp.engine.plan import Setting, make
-from bilrp.engine.program import freeze
 from bilrp.engine.run import run
 from bilrp.errors import BilrpError
+from bilrp.rules.freeze import freeze
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import record
 from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like

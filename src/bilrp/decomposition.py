@@ -20,12 +20,13 @@ from bilrp.disk import store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
-from bilrp.engine.program import Program, freeze
+from bilrp.engine.program import Program
 from bilrp.engine.progress import tracking
 from bilrp.engine.run import run
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.regions import Regions
 from bilrp.rules.books import as_book, book_name, uniform
+from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape, record

@@ -15,8 +15,8 @@ import bilrp
 from bilrp.engine import plan
 from bilrp.engine import run as execute
 from bilrp.engine.plan import Setting
-from bilrp.engine.program import freeze
 from bilrp.errors import InputError
+from bilrp.rules.freeze import freeze
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import record
 

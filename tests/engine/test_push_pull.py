@@ -10,7 +10,7 @@ import bilrp
 from bilrp import regions, rulebooks, rules
 from bilrp.engine import plan
 from bilrp.engine import run as execute
-from bilrp.engine.program import freeze
+from bilrp.rules.freeze import freeze
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import record
 from models import HUGGING, PLAIN, Case

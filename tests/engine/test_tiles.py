@@ -9,7 +9,8 @@ from torch import nn
 
 import bilrp
 from bilrp.engine import tiles
-from bilrp.engine.program import Program, freeze, pull_to
+from bilrp.engine.program import Program, pull_to
+from bilrp.rules.freeze import freeze
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import record
 

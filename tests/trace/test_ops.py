@@ -17,7 +17,7 @@ from bilrp import rulebooks, rules
 from bilrp.cli import app
 from bilrp.encoder import Encoder
 from bilrp.encoders.families import load
-from bilrp.engine.program import freeze
+from bilrp.rules.freeze import freeze
 from bilrp.trace.listing import default_shape
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import record

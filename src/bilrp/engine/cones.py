@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Convolution, Linear, Pool, Scale, Weighted
+from bilrp.engine.maps import Linear, Pool, Scale, Weighted
 from bilrp.engine.program import Key, Link, Program
 from bilrp.regions import Regions
+from bilrp.trace.operators import Convolution
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.cones import Cone, Reach, reach_of
-from bilrp.engine.maps import Convolution, Pool, Scale, Term, Weighted
+from bilrp.engine.maps import Pool, Scale, Term, Weighted
 from bilrp.engine.program import Key, Link, Program
 from bilrp.regions import Regions
+from bilrp.trace.operators import Convolution
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,10 +23,11 @@ from torch import Tensor
 from bilrp.engine import cones, crops
 from bilrp.engine import rows as active
 from bilrp.engine.cones import Cone
-from bilrp.engine.maps import Convolution, Jacobian, Linear, Weighted
+from bilrp.engine.maps import Jacobian, Linear, Weighted
 from bilrp.engine.program import BUDGET, Key, Link, Program
 from bilrp.errors import InputError
 from bilrp.regions import Regions
+from bilrp.trace.operators import Convolution
 from bilrp.trace.tape import STRUCTURAL
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.

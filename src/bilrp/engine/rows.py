@@ -18,8 +18,9 @@ from torch import Tensor
 
 from bilrp.engine.cones import Cone, Reach, is_residual_add, reach_of
 from bilrp.engine.crops import Window
-from bilrp.engine.maps import Convolution, Pool, Scale, Weighted
+from bilrp.engine.maps import Pool, Scale, Weighted
 from bilrp.engine.program import Key, Link
+from bilrp.trace.operators import Convolution
 
 TILE = 4  # positions on a side that share one selection of columns
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from bilrp.engine.cones import is_image, reach_of
 from bilrp.engine.crops import Window
-from bilrp.engine.maps import Convolution, Scale, Weighted
+from bilrp.engine.maps import Scale, Weighted
 from bilrp.engine.program import Link, Program
+from bilrp.trace.operators import Convolution
 
 TILE = 8  # positions on a side
 BATCH = 256  # tiles pulled at once

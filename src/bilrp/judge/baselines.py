@@ -25,12 +25,13 @@ from bilrp.decomposition import Decomposition, compute, origin_of, picture_of
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
-from bilrp.engine.program import Program, chunks, freeze, pull_to
+from bilrp.engine.program import Program, chunks, pull_to
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.regions import Regions, for_both
 from bilrp.rules import books as rulebooks
+from bilrp.rules.freeze import freeze
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape, record
 

@@ -25,10 +25,11 @@ from bilrp.disk import store
 from bilrp.encoder import Encoder
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
-from bilrp.engine.program import freeze, pull
+from bilrp.engine.program import pull
 from bilrp.judge import rivals as peers
 from bilrp.regions import grid
 from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
+from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import record

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.maps import Convolution, Dense, Gated, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
+from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Pool, Scale, Term, Weighted
 from bilrp.errors import RuleError
+from bilrp.trace.operators import Convolution, Dense
 from bilrp.trace.tape import STRUCTURAL, Slot, Step, fill
 
 

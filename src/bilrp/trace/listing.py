@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.encoder import Encoder, as_encoder, read_input
-from bilrp.engine.program import Key, frozen_link, mask_link
+from bilrp.engine.program import Key
 from bilrp.errors import InputError, RuleError
 from bilrp.rules.books import RuleBook, as_book, uniform
+from bilrp.rules.freeze import frozen_link, mask_link
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step, record
 

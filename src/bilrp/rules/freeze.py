@@ -1,0 +1,74 @@
+"""freeze: apply a rule book to a tape. What comes out is a program of maps, and no longer knows what a step was called."""
+
+from __future__ import annotations
+
+import torch
+
+from bilrp.engine.maps import Linear, Scale
+from bilrp.engine.program import Key, Link, Program
+from bilrp.errors import RuleError
+from bilrp.rules.books import RuleBook, book_name
+from bilrp.rules.weighted import PRODUCTS, STRUCTURAL, Rule, weights_of
+from bilrp.trace.tape import ARITHMETIC, Step, Tape
+
+
+def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
+    """Apply the rule book to every step that the output still depends on once the rules have frozen what they freeze.
+
+    A step that is only reached through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
+    """
+    output = tape.output if output is None else output
+    needed: set[Key] = {(output, "value")}
+    links: list[Link] = []
+    result = tape.result if output == tape.output else None
+    for step in reversed(tape.steps):
+        if step.output == output and result is None:
+            result = step.result if step.gate is None else step.result * step.gate
+        for kind in ("value", "mask"):
+            if (step.output, kind) in needed:
+                link = frozen_link(step, book) if kind == "value" else mask_link(step)
+                links.append(link)
+                needed.update(link.sources)
+    assert result is not None
+    return Program(x=tape.x, links=tuple(reversed(links)), output=(output, "value"), result=result)
+
+
+def frozen_link(step: Step, book: RuleBook) -> Link:
+    rule = book(step)
+    if rule is None:
+        raise RuleError(missing_rule(step, book))
+    if not isinstance(rule, Rule):
+        raise RuleError(f"{book_name(book)} gave {type(rule).__name__} for {step.describe()}, not a rule")
+    frozen = rule(step)
+    kind = "mask" if frozen.on_mask else "value"
+    sources = tuple((step.inputs[slot], kind) for slot in frozen.slots)
+    return Link(step, frozen, rule.name, sources, (step.output, "value"))
+
+
+def mask_link(step: Step) -> Link:
+    """How a region's mask passes a step on its way to a first-layer rule."""
+    sources = tuple((value, "mask") for value in step.inputs)
+    same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
+    if step.op in ARITHMETIC and same_shape:
+        return Link(
+            step, Scale(torch.ones((), dtype=step.result.dtype)), "mask", sources, (step.output, "mask")
+        )
+    if step.op in STRUCTURAL:
+        slots = tuple(range(len(step.inputs)))
+        return Link(step, Linear(step.run, step.values, slots), "mask", sources, (step.output, "mask"))
+    raise RuleError(
+        f"z^B, flat and w² are rules for the first layer, on the input itself, but {step.describe()} comes before: "
+        "use gamma, epsilon or zero there"
+    )
+
+
+def missing_rule(step: Step, book: RuleBook) -> str:
+    """One line: which step, which shapes, and the call that fixes it."""
+    fitting = "gamma(0.25)" if weights_of(step) is not None else "jacobian()"
+    way_out = (
+        f"the two live factors come from {' and '.join(step.sources)}; say which one to freeze: rules=first_match"
+        f"(('{step.name}', bilrp.rules.product(freeze=1)), otherwise=...)"
+        if len(step.inputs) == 2 and step.op in PRODUCTS
+        else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.{fitting}), otherwise=...)"
+    )
+    return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"

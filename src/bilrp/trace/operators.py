@@ -1,0 +1,77 @@
+"""The linear operators of weighted steps, each with its transpose: bare torch, for any weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The operator x ↦ x Wᵀ of a linear layer."""
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        return c @ weight
+
+    def bias(self, bias: Tensor) -> Tensor:
+        return bias
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The operator x ↦ W * x of a convolution or transposed convolution, over any leading axes."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.stride)
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        lead, flat = x.shape[: -self.rank - 1], x.reshape(-1, *x.shape[-self.rank - 1 :])
+        out = torch.ops.aten.convolution(flat, weight, None, *self._settings())
+        return out.reshape(*lead, *out.shape[1:])
+
+    def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        lead, flat = c.shape[: -self.rank - 1], c.reshape(-1, *c.shape[-self.rank - 1 :])
+        shape = like.shape[-self.rank - 1 :]
+        if self.is_correlation(weight):
+            # A stride-1 transposed convolution runs faster as a plain convolution with flipped weights.
+            flipped = weight.flip(tuple(range(2, weight.dim()))).transpose(0, 1)
+            pads = [
+                d * (k - 1) - p for d, k, p in zip(self.dilation, weight.shape[2:], self.padding, strict=True)
+            ]
+            zero = [0] * self.rank
+            out = torch.ops.aten.convolution(
+                flat, flipped, None, self.stride, pads, self.dilation, False, zero, 1
+            )
+        else:
+            blank = flat.new_empty(1).expand(flat.shape[0], *shape)
+            out = torch.ops.aten.convolution_backward(
+                flat, blank, weight, None, *self._settings(), [True, False, False]
+            )[0]
+        return out.reshape(*lead, *shape)
+
+    def bias(self, bias: Tensor) -> Tensor:
+        return bias.reshape(-1, *[1] * self.rank)
+
+    def is_correlation(self, weight: Tensor) -> bool:
+        room = all(
+            p <= d * (k - 1) for p, d, k in zip(self.padding, self.dilation, weight.shape[2:], strict=True)
+        )
+        return not self.transposed and self.groups == 1 and set(self.stride) == {1} and room
+
+    def _settings(self):
+        output_padding = self.output_padding or (0,) * self.rank
+        return (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)
