@@ -12,7 +12,7 @@ from pathlib import Path
 import bilrp
 from bilrp.encoders import vgg16
 from bilrp.errors import BilrpError
-from bilrp.render import figure, page
+from bilrp.render import account, figure, page
 from bilrp.studies.photos.study import stereo_pair
 
 OUT = Path(__file__).resolve().parents[1] / "out"
@@ -25,7 +25,7 @@ def main() -> None:
     print(f"explaining {left.name} and {right.name}, exactly, on {encoder.name}: about ten seconds")
     start = time.perf_counter()
     explanation = bilrp.explain(encoder, left, right, progress=sys.stderr.isatty())
-    print(f"{time.perf_counter() - start:.0f} s: {figure.account(explanation)}")
+    print(f"{time.perf_counter() - start:.0f} s: {account.line(explanation)}")
     picture = figure.write(explanation, OUT / "demo.png", names=(left.name, right.name))
     explorer = page.write(explanation, OUT / "demo.html")
     print(f"a picture:         {picture}")

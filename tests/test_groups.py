@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 import pytest
 import torch
@@ -149,6 +150,43 @@ def test_contrast_with_different_regions() -> None:
     expected.sort(key=lambda e: -abs(e[3]))
     for ours, theirs in zip(found.top(100), expected, strict=True):
         assert ours[:3] == theirs[:3] and ours.relevance == pytest.approx(theirs[3], abs=1e-12)
+
+
+def named_like_another() -> list[similarity.Similarity]:
+    """What a user may write: the name says one thing, the arithmetic another."""
+    return [
+        replace(similarity.cosine(), name="angle"),
+        similarity.bilinear(MATRIX, name="cosine"),
+        similarity.bilinear(MATRIX, name="distance head"),
+        similarity.Similarity(
+            "nearness",
+            lambda x, y: (x + y).square().sum(),
+            lambda x, y: lambda p, q: 2 * p @ q.T,
+            within=True,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("how", named_like_another(), ids=lambda s: s.name)
+def test_arithmetic_asks_the_similarity_not_its_name(how: similarity.Similarity) -> None:
+    a, b = some(3, 1), some(2, 2)
+    found = bilrp.explain_sets(a, b, similarity=how)
+    each = [bilrp.pair(x, y, similarity=how) for x in a for y in b]
+    assert found.score == pytest.approx(sum(e.score for e in each), abs=1e-10)
+    assert torch.allclose(found.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
+    assert found.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-9)
+    assert not found.distance and not each[0].distance
+    assert bilrp.contrast(a[0], a[1], b[0], similarity=how).score == pytest.approx(
+        bilrp.pair(a[0], a[1], similarity=how).score - each[0].score, abs=1e-10
+    )
+
+
+def test_a_distance_says_so(tmp_path) -> None:
+    a, b = some(2, 1)
+    found = bilrp.pair(a, b, similarity="squared_distance")
+    assert found.distance and bilrp.explain_sets([a], [b], similarity="squared_distance").distance
+    assert bilrp.Explanation.load(found.save(tmp_path / "d.npz")).distance
+    assert not bilrp.Explanation.load(bilrp.pair(a, b).save(tmp_path / "e.npz")).distance
 
 
 def test_contrast_refuses_distances() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from bilrp.errors import InputError, MismatchError
 from bilrp.regions import for_both
 from bilrp.similarity import Similarity
 
+ROUNDING = 1e-5  # of a score: nothing a reader should wonder about
+
 
 class Match(NamedTuple):
     """A pair of regions and its relevance."""
@@ -28,11 +31,49 @@ class Match(NamedTuple):
     relevance: float
 
 
+@dataclass(frozen=True)
+class Account:
+    """What adds up to a score: score = positive + negative + within_a + within_b + unattributed, summed in float64.
+
+    `positive` and `negative` (≤ 0) are on pairs of regions; `within_a`, `within_b` are what each side owes to itself (0
+    but for distances). What is missing is the definition of unattributed, so the account closes to the last digit.
+
+    >>> Account(score=10.0, positive=12.0, negative=-3.0).unattributed
+    1.0
+    """
+
+    score: float
+    positive: float
+    negative: float
+    within_a: float = 0.0
+    within_b: float = 0.0
+
+    @property
+    def explained(self) -> float:
+        """The part of the score that regions account for."""
+        return self.positive + self.negative + self.within_a + self.within_b
+
+    @property
+    def unattributed(self) -> float:
+        """The part of the score that no region accounts for: biases, constants, uncovered features."""
+        return self.score - self.explained
+
+    @property
+    def closed(self) -> bool:
+        """Do regions account for all of the score but rounding? Of a score of 0 there is nothing to account for."""
+        return self.score != 0 and abs(self.unattributed) <= ROUNDING * abs(self.score)
+
+    def share(self, value: float) -> float | None:
+        """A value as a share of the score; None where the score is 0, for nothing has no shares."""
+        return value / self.score if self.score else None
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """score = relevance.sum() + within.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
 
-    `within` is zero but for distances, where each side also owes something to itself.
+    `within` is what each side owes to itself, for similarities that have such a part; `distance` says that the score
+    grows where the two differ, so that what is positive sets them apart.
     """
 
     a: Decomposition
@@ -41,17 +82,24 @@ class Explanation:
     relevance: Float[Tensor, "regions_a regions_b"]
     similarity: str = "dot"
     within: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    distance: bool = False
+
+    @cached_property
+    def account(self) -> Account:
+        """What adds up to the score: pairs for it, pairs against it, each side with itself, and the rest."""
+        pairs = self.relevance.detach().cpu().double()
+        within = [float(w.detach().cpu().double().sum()) for w in self.within or ()]
+        return Account(self.score, float(pairs.clamp(min=0).sum()), float(pairs.clamp(max=0).sum()), *within)
 
     @property
     def explained(self) -> float:
         """The part of the score that regions account for."""
-        inside = sum(float(w.sum()) for w in self.within) if self.within else 0.0
-        return float(self.relevance.sum()) + inside
+        return self.account.explained
 
     @property
     def unattributed(self) -> float:
         """The part of the score that no pair of regions accounts for: biases, constants, uncovered features."""
-        return self.score - self.explained
+        return self.account.unattributed
 
     def top(self, k: int = 10) -> list[Match]:
         """The k strongest matches, strongest first."""
@@ -80,7 +128,7 @@ class Explanation:
         within = None
         if self.within:
             within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
-        return Explanation(a, b, self.score, by_a.T @ self.relevance @ by_b, self.similarity, within)
+        return replace(self, a=a, b=b, relevance=by_a.T @ self.relevance @ by_b, within=within)
 
     def plot(self, **options: Any) -> Any:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
@@ -118,7 +166,11 @@ class Explanation:
             ]
             within = (tensors["within.a"], tensors["within.b"]) if "within.a" in tensors else None
             score = float.fromhex(words["score"])
-            return Explanation(sides[0], sides[1], score, tensors["relevance"], words["similarity"], within)
+            # the only similarity with a part within that older files hold is a distance
+            distance = words["distance"] == "yes" if "distance" in words else within is not None
+            return Explanation(
+                sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance
+            )
 
     def _repr_html_(self) -> str:
         from bilrp.render import page
@@ -189,7 +241,7 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
         )
     relevance = wanted.relevance(a.parts, b.parts, a.embedding, b.embedding)
     within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
-    return Explanation(a, b, score, relevance, wanted.name, within)
+    return Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
@@ -204,6 +256,7 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
 def _stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {"relevance": e.relevance}
     words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
+    words["distance"] = "yes" if e.distance else "no"
     for side, d in (("a", e.a), ("b", e.b)):
         side_tensors, side_words = as_stored(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}

@@ -30,8 +30,9 @@ def explain_sets(
     """Which regions make these two sets of inputs similar? The sum over all |A|·|B| pairs, at the price of |A| + |B|.
 
     y = Σ_{x∈A} Σ_{x'∈B} y(x, x') and R = (Σ_A P)(Σ_B P')ᵀ, on regions that all inputs of a set share (the two sets may
-    differ in theirs). Cosine divides every decomposition by its norm first; a squared distance adds
-    |B|·Σ_A P Pᵀ and |A|·Σ_B P' P'ᵀ within. Sets may be generators: each decomposition is looked at once.
+    differ in theirs). A similarity of directions (cosine) divides every decomposition by its norm first; one with a part
+    within each side (a squared distance) adds |B|·Σ_A P Pᵀ and |A|·Σ_B P' P'ᵀ. Sets may be generators: each decomposition
+    is looked at once.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
@@ -42,14 +43,17 @@ def explain_sets(
     True
     """
     wanted = similarities.resolve(similarity)
-    unit = wanted.name == "cosine"
-    left, right = (_total(side, name, unit, wanted.within) for side, name in ((a, "a"), (b, "b")))
+    unit = wanted.on_units is not None
+    form = wanted.on_units or wanted
+    left, right = (_total(side, name, unit, form.within) for side, name in ((a, "a"), (b, "b")))
     check_pair(left.sum, right.sum)
-    if wanted.within:
-        return _distance_of_sets(left, right)
-    form = similarities.dot() if unit else wanted
-    _check_bilinear(form, left, right)
-    return replace(pair(left.sum, right.sum, similarity=form), similarity=f"sum of {wanted.name}")
+    _check_bilinear(_across(form), left, right)
+    found = (
+        _sum_with_parts_within(form, left, right)
+        if form.within
+        else pair(left.sum, right.sum, similarity=form)
+    )
+    return replace(found, similarity=f"sum of {wanted.name}", distance=wanted.distance)
 
 
 def total(decompositions: Iterable[Decomposition], *, unit: bool = False) -> Decomposition:
@@ -119,14 +123,23 @@ def _add_picture(sum_so_far: np.ndarray | None, picture: np.ndarray | None, coun
     return picture.astype(np.float64) if sum_so_far is None else sum_so_far + picture
 
 
-def _distance_of_sets(left: Total, right: Total) -> Explanation:
-    """Σ_A Σ_B ‖φ − φ'‖² = |B|·Σ_A ‖φ‖² + |A|·Σ_B ‖φ'‖² − 2⟨Σ_A φ, Σ_B φ'⟩."""
+def _across(form: Similarity) -> Similarity:
+    """What is left of a score without each side's own ‖φ‖²."""
+    if not form.within:
+        return form
+    return replace(form, score_of=lambda a, b: form.score_of(a, b) - a.square().sum() - b.square().sum())
+
+
+def _sum_with_parts_within(form: Similarity, left: Total, right: Total) -> Explanation:
+    """Σ_A Σ_B (‖φ‖² + ‖φ'‖² + y(φ, φ')) = |B|·Σ_A ‖φ‖² + |A|·Σ_B ‖φ'‖² + y(Σ_A φ, Σ_B φ') for y linear in each."""
     assert left.gram is not None and right.gram is not None
+    a, b = left.sum, right.sum
     score = right.count * left.squares + left.count * right.squares
-    score -= 2 * float(left.sum.embedding @ right.sum.embedding)
+    score += _across(form).score(a.embedding, b.embedding)
     within = (right.count * left.gram, left.count * right.gram)
-    relevance = -2 * left.sum.parts @ right.sum.parts.T
-    return Explanation(left.sum, right.sum, score, relevance, "sum of squared_distance", within)
+    return Explanation(
+        a, b, score, form.relevance(a.parts, b.parts, a.embedding, b.embedding), form.name, within
+    )
 
 
 def _check_bilinear(form: Similarity, left: Total, right: Total) -> None:
@@ -223,7 +236,7 @@ def contrast(
     True
     """
     wanted = similarities.resolve(similarity)
-    if wanted.within:
+    if wanted.distance:
         raise InputError(
             f"'{wanted.name}' grows where inputs differ, so 'closer' has the other sign: contrast with similarity='dot' "
             "or 'cosine'"

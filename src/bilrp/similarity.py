@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,12 +19,18 @@ from bilrp.errors import InputError, MismatchError
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """y(φ, φ') and its pair relevance; `within`, where given, adds what each side owes to itself (distances)."""
+    """y(φ, φ') and its pair relevance, and what others ask of it: nothing is decided by its name.
+
+    `within`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `distance`: it grows where inputs differ.
+    `on_units`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
+    """
 
     name: str
     score_of: Callable[[Tensor, Tensor], Tensor]
     weigh: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], Tensor]]
     within: bool = False
+    distance: bool = False
+    on_units: Similarity | None = None
 
     def score(self, a: Float[Tensor, " h"], b: Float[Tensor, " k"]) -> float:
         """y for two embeddings."""
@@ -54,6 +59,7 @@ def cosine() -> Similarity:
         "cosine",
         lambda a, b: torch.dot(a / norm(a), b / norm(b)),
         lambda a, b: lambda p, q: _product(p / norm(a), q / norm(b)),
+        on_units=dot(),
     )
 
 
@@ -103,6 +109,7 @@ def squared_distance() -> Similarity:
         lambda a, b: (a - b).square().sum(),
         lambda a, b: lambda p, q: -2 * _product(p, q),
         within=True,
+        distance=True,
     )
 
 
@@ -124,7 +131,7 @@ def projection(
 NAMED = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance}
 
 
-def resolve(given: str | Similarity | Any) -> Similarity:
+def resolve(given: str | Similarity) -> Similarity:
     """A similarity by name, or as it is."""
     if isinstance(given, Similarity):
         return given

@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,56 +14,41 @@ import pytest
 import torch
 from PIL import Image
 
+from bilrp import regions
+from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
+from bilrp.explanation import Explanation
 from bilrp.render import figure, links
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@dataclass(frozen=True)
-class Regions:
-    boxes: torch.Tensor | None
-    names: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Side:
-    picture: np.ndarray | None
-    regions: Regions
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The few attributes of an Explanation that a picture needs."""
-
-    a: Side
-    b: Side
-    relevance: torch.Tensor
-    score: float
-    unattributed: float
-    similarity: str = "dot"
-
-
-def side(height: int, width: int, size: int = 8) -> Side:
+def side(height: int, width: int, size: int = 8) -> Decomposition:
+    """An image that runs from black to colours, in patches."""
     y, x = np.mgrid[:height, :width]
     picture = np.stack([x * 255 // width, y * 255 // height, (x + y) % 64 * 3], axis=2).astype(np.uint8)
-    boxes = [
-        (t, left, min(t + size, height), min(left + size, width))
-        for t in range(0, height, size)
-        for left in range(0, width, size)
-    ]
-    return Side(picture, Regions(torch.tensor(boxes)))
+    partition = regions.grid(size)(torch.zeros(1, 3, height, width))
+    return decomposed(partition, picture)
+
+
+def words(count: int, names: tuple[str, ...] | None = None) -> Decomposition:
+    return decomposed(regions.Regions(torch.arange(count), count, "labels", names=names))
+
+
+def decomposed(partition: regions.Regions, picture: np.ndarray | None = None) -> Decomposition:
+    nothing = torch.zeros(partition.count, 1, dtype=torch.float64)
+    return Decomposition(nothing, nothing[0], partition, {}, picture)
 
 
 @pytest.fixture
-def pair() -> Pair:
+def pair() -> Explanation:
     a, b = side(32, 40), side(24, 32)
     R = torch.zeros(20, 12, dtype=torch.float64)
     R[0, 0], R[7, 5], R[19, 11], R[12, 3], R[3, 8] = 4.0, 3.0, -4.0, -2.0, 1.0
-    return Pair(a, b, R, score=2.5, unattributed=0.5)
+    return Explanation(a, b, 2.5, R)
 
 
-def drawn_arcs(pair: Pair, colours: str) -> np.ndarray:
+def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
     """Only the arcs' axes: letters differ between font libraries, lines do not."""
     canvas = figure._blank((4.0, 2.0))
     axes = canvas.add_axes((0, 0, 1, 1))
@@ -151,17 +136,17 @@ def test_unknown_names_are_one_line(tmp_path, pair):
 
 @pytest.mark.parametrize("names", [("the", "cat", "sat"), None])
 def test_without_pictures_a_matrix(tmp_path, names):
-    a = Side(None, Regions(None, names))
     R = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.5, 0.0]])
-    text = figure.write(Pair(a, Side(None, Regions(None)), R, 1.0, 0.0), tmp_path / "m.svg").read_text()
+    found = Explanation(words(3, names), words(2), 1.0, R)
+    text = figure.write(found, tmp_path / "m.svg").read_text()
     for name in names or ("0", "1", "2"):
         assert name in text
 
 
 def test_zero_relevance_and_single_regions_draw(tmp_path):
     a, b = side(8, 8), side(1, 1)
-    nothing = figure.write(Pair(a, b, torch.zeros(1, 1), 0.0, 0.0), tmp_path / "z.png", dpi=40)
-    something = figure.write(Pair(a, b, torch.ones(1, 1), 1.0, 0.0), tmp_path / "o.png", dpi=40)
+    nothing = figure.write(Explanation(a, b, 0.0, torch.zeros(1, 1)), tmp_path / "z.png", dpi=40)
+    something = figure.write(Explanation(a, b, 1.0, torch.ones(1, 1)), tmp_path / "o.png", dpi=40)
     assert nothing.read_bytes().startswith(b"\x89PNG")
     assert nothing.read_bytes() != something.read_bytes()
 
@@ -179,8 +164,19 @@ def test_drawing_leaves_pyplot_alone(tmp_path, pair):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import test_figure as t, pathlib\n"
-        "p = t.Pair(t.side(16, 16), t.side(16, 16), t.torch.ones(4, 4), 1.0, 0.0)\n"
+        "p = t.Explanation(t.side(16, 16), t.side(16, 16), 1.0, t.torch.ones(4, 4))\n"
         "t.figure.write(p, pathlib.Path(sys.argv[2]) / 'a.png', dpi=40)\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "distance", "red"),
+    [("long-distance head", False, "more"), ("unlikeness", True, "less")],
+    ids=["a similarity", "a distance"],
+)
+def test_the_legend_asks_the_similarity_not_its_name(tmp_path, pair, name, distance, red):
+    shown = figure.plot(replace(pair, similarity=name, distance=distance))
+    first, second = (text.get_text() for text in shown.legends[0].get_texts())
+    assert first == f"makes them {red} similar" and second != first

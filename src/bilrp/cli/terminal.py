@@ -106,20 +106,20 @@ def record(
     explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float, top: int
 ) -> dict[str, Any]:
     """Everything the summary says, as plain values for --json."""
-    e = explanation
-    relevance = e.relevance.detach().double()
+    e, account = explanation, explanation.account
     return {
         "a": names[0],
         "b": names[1],
         "encoder": encoder,
         "similarity": e.similarity,
-        "score": e.score,
-        "explained": e.explained,
-        "unattributed": e.unattributed,
-        "explained_share": e.explained / e.score if e.score else None,
-        "unattributed_share": e.unattributed / e.score if e.score else None,
-        "positive": float(relevance.clamp(min=0).sum()),
-        "negative": float(relevance.clamp(max=0).sum()),
+        "score": account.score,
+        "explained": account.explained,
+        "unattributed": account.unattributed,
+        "explained_share": account.share(account.explained),
+        "unattributed_share": account.share(account.unattributed),
+        "positive": account.positive,
+        "negative": account.negative,
+        "closed": account.closed,
         "regions": [e.a.regions.count, e.b.regions.count],
         "top": [
             {"a": _region(e.a, m.a), "b": _region(e.b, m.b), "relevance": m.relevance} for m in e.top(top)
@@ -131,15 +131,13 @@ def record(
 
 def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
     """The same for people: what adds up, the strongest matches, what it cost, and where the files are."""
-    from bilrp.render.figure import amount
+    from bilrp.render.account import amount, percent
 
     def share(value: float | None) -> str:
-        return "" if value is None else f"{100 * value + 0.0:8.1f} %".replace("-0.0 %", " 0.0 %")
+        return f"{percent(value, 1):>10}".rstrip()
 
     rows, columns = found["regions"]
-    rest = (
-        found["unattributed"] if abs(found["unattributed"]) > 1e-6 * abs(found["score"]) else 0.0
-    )  # rounding
+    rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
     lines = [
         f"{found['a']}  and  {found['b']}",
         f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bilrp.disk import files
 from bilrp.errors import InputError
+from bilrp.render import account
 from bilrp.render import links as algorithm
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def panels(
         made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
         a, b = explanation.a, explanation.b
         arcs(axes, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen, line=1.1)
-        words = f"{title}:  {explanation.similarity} {amount(explanation.score)}"
+        words = f"{title}:  {explanation.similarity} {account.amount(explanation.score)}"
         drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=INK)
     return drawn
 
@@ -221,7 +222,7 @@ def matrix(explanation: Any, *, colours: str = "paper", title: str | None = None
         edge.set_visible(False)
     heading = title or "Which parts match?"
     drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=INK)
-    line = account(explanation) if width > 7 else account(explanation).replace(" = ", " =\n")
+    line = account.line(explanation) if width > 7 else account.line(explanation).replace(" = ", " =\n")
     drawn.text(0.02, 0.12 / (height + 0.8), line, size=8 if width > 4.5 else 6, color=SOFT, va="bottom")
     return drawn
 
@@ -230,38 +231,6 @@ def middles(boxes: Tensor) -> np.ndarray:
     """The middle (x, y) of each box (top, left, bottom, right)."""
     top, left, bottom, right = boxes.double().cpu().numpy().T
     return np.stack([(left + right) / 2, (top + bottom) / 2], axis=1)
-
-
-def account(explanation: Any) -> str:
-    """One line that adds up: score = explained + unattributed.
-
-    >>> account(explanation)
-    'dot 812.4 = 790.1 explained by pairs of regions (97 %) + 22.3 unattributed (3 %)'
-    """
-    score, rest = float(explanation.score), float(explanation.unattributed)
-    explained = score - rest
-    # of a distance, each side owes something to itself
-    by = "regions" if "distance" in explanation.similarity else "pairs of regions"
-    if abs(rest) <= 1e-5 * abs(explained):  # rounding: nothing a reader should wonder about
-        return f"{explanation.similarity} {amount(score)}, all of it explained by {by}"
-
-    def share(value: float) -> str:
-        return "" if score == 0 else f" ({100 * value / score:.0f} %)".replace("-0", "0")
-
-    sign = "−" if rest < 0 else "+"
-    return (
-        f"{explanation.similarity} {amount(score)} = {amount(explained)} explained by {by}"
-        f"{share(explained)} {sign} {amount(abs(rest))} unattributed{share(rest)}"
-    )
-
-
-def amount(value: float | int) -> str:
-    """A number as people read it.
-
-    >>> amount(27328.8), amount(0.81234)
-    ('27,329', '0.8123')
-    """
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _has_pictures(explanation: Any) -> bool:
@@ -321,7 +290,7 @@ def _words(
         drawn.text(0.031, 1 - 0.40 / height, text, size=8.5, va="top", color=SOFT)
     dashes = (0, (3, 1.6)) if chosen.dashed else "solid"
     # what raises a distance sets the two apart
-    more, less = ("less", "more") if "distance" in explanation.similarity else ("more", "less")
+    more, less = ("less", "more") if explanation.distance else ("more", "less")
     handles = [
         Line2D([], [], color=chosen.positive, lw=2.4, label=f"makes them {more} similar"),
         Line2D([], [], color=chosen.negative, lw=2.4, ls=dashes, label=f"makes them {less} similar"),
@@ -333,7 +302,7 @@ def _words(
         frameon=False,
         fontsize=8.5,
     )
-    drawn.text(0.031, 0.14 / height, account(explanation), size=8.5, color=SOFT, va="bottom")
+    drawn.text(0.031, 0.14 / height, account.line(explanation), size=8.5, color=SOFT, va="bottom")
     if heat:
         middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in drawn.axes[1:]) / 4
         inner = drawn.axes[1].get_position().x1, drawn.axes[2].get_position().x0

@@ -107,6 +107,7 @@ def payload(
     return {
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
+        "distance": explanation.distance,
         "account": account(explanation),
         "pairs": encode_pairs(relevance),
         "a": side_a,
@@ -129,21 +130,16 @@ def check_size(rows: int, columns: int) -> None:
 
 
 def account(explanation: Explanation) -> dict[str, float]:
-    """Return what adds up to the score: positive and negative pairs, each side with itself, and the rest.
-
-    Summed in float64, and the rest defined as what is missing, so that the page adds up to the last digit.
+    """Return what adds up to the score; each side with itself only where the similarity has such a part.
 
     >>> account(explanation)["score"] == explanation.score  # doctest: +SKIP
     True
     """
-    relevance = _numpy(explanation.relevance).astype(np.float64)
-    parts = {"positive": relevance.clip(min=0).sum(), "negative": relevance.clip(max=0).sum()}
+    found = explanation.account
+    parts = {"positive": found.positive, "negative": found.negative}
     if explanation.within is not None:
-        for side, within in zip("ab", explanation.within, strict=True):
-            parts[f"within_{side}"] = _numpy(within).astype(np.float64).sum()
-    score = float(explanation.score)
-    rest = {"unattributed": score - sum(parts.values()), "score": score}
-    return {name: float(value) for name, value in (parts | rest).items()}
+        parts |= {"within_a": found.within_a, "within_b": found.within_b}
+    return parts | {"unattributed": found.unattributed, "score": found.score}
 
 
 def encode_pairs(relevance: np.ndarray) -> dict[str, Any]:

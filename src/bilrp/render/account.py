@@ -1,0 +1,63 @@
+"""The account of a score in words and numbers as people read them; picture, page, terminal and files share them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bilrp.explanation import Explanation
+
+
+def line(explanation: Explanation) -> str:
+    """One line that adds up: score = explained + unattributed.
+
+    >>> import torch, bilrp
+    >>> net = torch.nn.Linear(2, 2)
+    >>> _ = torch.nn.init.ones_(net.weight), torch.nn.init.ones_(net.bias)
+    >>> line(bilrp.explain(net, torch.ones(1, 2), torch.ones(1, 2)))
+    'dot 18 = 8 explained by pairs of regions (44 %) + 10 unattributed (56 %)'
+    """
+    found = explanation.account
+    # of a distance, each side owes something to itself
+    by = "pairs of regions" if explanation.within is None else "regions"
+    score = f"{explanation.similarity} {amount(found.score)}"
+    if found.closed:
+        return f"{score}, all of it explained by {by}"
+    if found.score == 0 and found.unattributed == 0:
+        for_it, against = found.positive + found.within_a + found.within_b, -found.negative
+        return (
+            f"{score}, {amount(for_it)} for it and {amount(against)} against"
+            if for_it
+            else f"{score}, and no region counts"
+        )
+    sign = "−" if found.unattributed < 0 else "+"
+    rest = abs(found.unattributed)
+    return (
+        f"{score} = {amount(found.explained)} explained by {by}{_share(found.share(found.explained))} "
+        f"{sign} {amount(rest)} unattributed{_share(found.share(rest))}"
+    )
+
+
+def amount(value: float | int) -> str:
+    """A number as people read it.
+
+    >>> amount(27328.8), amount(0.81234)
+    ('27,329', '0.8123')
+    """
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def percent(share: float | int | None, digits: int = 0) -> str:
+    """A share as people read it; nothing where there is none.
+
+    >>> percent(0.974), percent(-0.0001), percent(0.0021, 2), percent(None)
+    ('97 %', '0 %', '0.21 %', '')
+    """
+    if share is None:
+        return ""
+    text = f"{100 * share:,.{digits}f}"
+    return f"{text.removeprefix('-') if not text.strip('-0.,') else text} %"
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f" ({percent(abs(share))})"

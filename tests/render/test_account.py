@@ -1,0 +1,60 @@
+"""The account of a score: it closes, and its words are true also where the score is 0 or the rest negative."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import bilrp
+from bilrp.explanation import Account, Explanation
+from bilrp.render import account, page
+
+
+@pytest.fixture
+def found() -> Explanation:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5))
+    return bilrp.explain(net, torch.randn(1, 6), torch.randn(1, 6))
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
+def test_it_closes_and_everybody_tells_the_same(found: Explanation, similarity: str) -> None:
+    found = bilrp.pair(found.a, found.b, similarity=similarity)
+    told = found.account
+    assert told.score == found.score and told.negative < 0 < told.positive
+    assert (told.within_a > 0) == (told.within_b > 0) == (similarity == "squared_distance")
+    parts = told.positive, told.negative, told.within_a, told.within_b, told.unattributed
+    assert sum(parts) == pytest.approx(told.score, rel=1e-12)
+    assert (found.explained, found.unattributed) == (told.explained, told.unattributed)
+    shown = page.account(found)
+    assert all(shown[name] == getattr(told, name) for name in shown)
+
+
+def with_score(found: Explanation, score: float, *pairs: float) -> str:
+    return account.line(replace(found, score=score, relevance=torch.tensor([pairs], dtype=torch.float64)))
+
+
+def test_the_line_adds_up(found: Explanation) -> None:
+    assert with_score(found, 10.0, 9.0, -1.0) == (
+        "dot 10 = 8 explained by pairs of regions (80 %) + 2 unattributed (20 %)"
+    )
+    assert with_score(found, 10.0, 12.0, -1.0) == (
+        "dot 10 = 11 explained by pairs of regions (110 %) − 1 unattributed (10 %)"
+    )
+    assert with_score(found, 10.0, 11.0, -1.0) == "dot 10, all of it explained by pairs of regions"
+
+
+def test_a_score_of_zero_is_not_all_explained(found: Explanation) -> None:
+    assert with_score(found, 0.0, 3.0, -3.0) == "dot 0, 3 for it and 3 against"
+    assert with_score(found, 0.0, 0.0) == "dot 0, and no region counts"
+    assert with_score(found, 0.0, 3.0, -1.0) == "dot 0 = 2 explained by pairs of regions − 2 unattributed"
+    assert not Account(0.0, 0.0, 0.0).closed and Account(0.0, 1.0, -1.0).share(1.0) is None
+
+
+def test_shares_as_people_read_them() -> None:
+    assert [account.percent(share) for share in (0.5, -0.004, -0.5, 12.3456, None)] == [
+        "50 %", "0 %", "-50 %", "1,235 %", "",
+    ]  # fmt: skip
