@@ -1,6 +1,6 @@
 """`python -m bilrp` is the command line."""
 
-from bilrp.cli.commands import main
+from bilrp.cli import main
 
 if __name__ == "__main__":
     main()

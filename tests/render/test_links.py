@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bilrp.errors import InputError
 from bilrp.render import links as algorithm
@@ -89,20 +87,6 @@ def test_steps_one_by_one():
     assert sparse.tolist() == [-2, 0, 0, 0, 0, 0, 2]
     assert algorithm.threshold(R, low=1.0, high=3.0).tolist() == [-1, -0.5, -0.25, 0, 0.25, 0.5, 1]
     assert algorithm.opacity(R, power=2).tolist() == [9, 1, 0.25, 0, 0.25, 1, 9]
-
-
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
-def test_coarsening_sums_and_conserves(rows, columns, seed):
-    generator = torch.Generator().manual_seed(seed)
-    R = torch.randn(12, 9, dtype=torch.float64, generator=generator)
-    A = torch.randint(rows, (12,), generator=generator)
-    B = torch.randint(columns, (9,), generator=generator)
-    coarse = algorithm.coarsen(R, A, B)
-    assert coarse.sum() == pytest.approx(R.sum().item(), abs=1e-9)
-    for i in range(coarse.shape[0]):
-        for j in range(coarse.shape[1]):
-            assert coarse[i, j] == pytest.approx(R[i == A][:, j == B].sum().item(), abs=1e-9)
 
 
 def test_nothing_and_nonsense():

@@ -1,5 +1,51 @@
 """The command line: words only. It parses, calls the library and prints; nothing imports it."""
 
-from bilrp.cli.commands import app, main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import os
+import sys
+from typing import Any
+
+from bilrp.errors import BilrpError
+
+
+def main() -> None:
+    """Entry point: every expected failure becomes one line on stderr and exit code 2; a surprise exits with 1."""
+    for stream in (sys.stdout, sys.stderr):
+        # file names may hold bytes no terminal can show: print them escaped rather than fail
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        # Here, so that Ctrl-C while modules load is as quiet as later.
+        from bilrp.cli.commands import app
+
+        app()
+    except BilrpError as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except SystemExit as stopped:
+        if stopped.code == 130:  # typer turns Ctrl-C into this, without a word
+            _fail("interrupted", 130)
+        raise
+    except BrokenPipeError:
+        # the reader of our output went away (bilrp … | head): not an error, and nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if os.environ.get("BILRP_DEBUG"):
+            raise
+        reason = " ".join(str(error).split()) or "no message"
+        _fail(f"{type(error).__name__}: {reason[:400]} (BILRP_DEBUG=1 shows where)", 1)
+
+
+def _fail(reason: str, code: int) -> None:
+    print(f"bilrp: {' '.join(reason.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        from bilrp.cli.commands import app
+
+        return app
+    raise AttributeError(f"module 'bilrp.cli' has no attribute {name!r}")

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 import bilrp
-from bilrp.cli import commands, terminal
+from bilrp import cli
+from bilrp.cli import options, terminal
 from bilrp.errors import InputError
 
 TINY = """
@@ -79,7 +80,7 @@ def bilrp_command(monkeypatch, capsys):
         for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
         with pytest.raises(SystemExit) as caught:
-            commands.main()
+            cli.main()
         code = caught.value.code
         out, err = capsys.readouterr()
         return (code if isinstance(code, int) else 0), out, err
@@ -299,8 +300,8 @@ def test_nonsense_sizes(text):
 
 
 def test_completion_offers_names():
-    assert "vgg16:31" in commands._encoders("vgg")
-    assert commands._styles("pas") == ["pascal_voc"]
+    assert "vgg16:31" in options.encoders("vgg")
+    assert options.styles("pas") == ["pascal_voc"]
 
 
 @pytest.mark.data

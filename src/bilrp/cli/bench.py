@@ -1,0 +1,41 @@
+"""`bilrp bench`: what a decomposition costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bilrp.cli.options import Weights
+
+
+def bench(
+    image: Annotated[
+        str | None, typer.Argument(metavar="IMAGE", help="A photograph; default: scikit-image's motorcycle.")
+    ] = None,
+    weights: Weights = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where bench.json and bench.png go.")] = Path(
+        "out"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="Each way is timed this often; the best counts.")] = 2,
+    growth: Annotated[bool, typer.Option(help="Also time 64 … 256 px with 4² … 16² regions.")] = True,
+) -> None:
+    """What a decomposition costs, side by side with one LRP pass for each coordinate, as ratios."""
+    from rich.console import Console
+
+    from bilrp.cli import terminal
+    from bilrp.judge import bench as benchmark
+    from bilrp.studies.photos.study import stereo_pair
+
+    chosen = terminal.encoder("vgg16:31", weights=weights)
+    assert chosen.read is not None
+    x = chosen.read(image) if image else chosen.read(stereo_pair()[0])
+    console = Console()
+    with console.status("timing") as status:
+        report = benchmark.run(chosen, x, rounds=rounds, growth=growth, say=status.update)
+    console.print(benchmark.table(report))
+    if growth:
+        console.print(benchmark.growth_table(report))
+    for path in benchmark.write(report, out):
+        console.print(f"wrote {path}")

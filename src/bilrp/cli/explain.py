@@ -1,0 +1,94 @@
+"""`bilrp explain`: two files in; a summary, a picture, a page or numbers out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from bilrp.cli.options import (
+    AsJson,
+    Encoder,
+    Fit,
+    Measure,
+    Output,
+    Palette,
+    Project,
+    RegionSide,
+    ShowPlan,
+    Size,
+    Style,
+    Top,
+    Weights,
+)
+
+
+def explain(
+    a: Annotated[str, typer.Argument(metavar="A", help="The first image file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The second image file.")],
+    encoder: Encoder = "vgg16:31",
+    regions: RegionSide = None,
+    similarity: Measure = "dot",
+    project: Project = None,
+    size: Size = None,
+    fit: Fit = "crop",
+    weights: Weights = None,
+    output: Output = None,
+    style: Style = "auto",
+    palette: Palette = "paper",
+    top: Top = 5,
+    plan: ShowPlan = False,
+    json: AsJson = False,
+) -> None:
+    """Which parts of images A and B make the encoder call them similar?"""
+    import time
+
+    from bilrp import regions as region_specs
+    from bilrp.cli import terminal
+    from bilrp.explanation import explain as explained
+    from bilrp.render import figure, links, page
+    from bilrp.similarity import resolve
+
+    outputs = terminal.checked_outputs(output or [], inputs=(a, b))
+    for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
+        known(name)  # refuse a slip before the work
+    chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
+    assert chosen.read is not None
+    left, right = chosen.read(a), chosen.read(b)  # both, before the first is explained
+    wanted = chosen.regions if regions is None else region_specs.grid(regions)
+    if any(path.suffix.lower() == ".html" for path in outputs):
+        page.check_size(*(region_specs.resolve(wanted, x).count for x in (left, right)))
+    start = time.perf_counter()
+    found = explained(
+        chosen,
+        left,
+        right,
+        similarity=similarity,
+        regions=wanted,
+        project=project,
+        progress=sys.stderr.isatty(),
+    )
+    names = os.path.basename(a), os.path.basename(b)
+    about = terminal.record(
+        found, names=(a, b), encoder=chosen.name, seconds=time.perf_counter() - start, top=top
+    )
+    for path in outputs:
+        terminal.write(found, path, names=names, style=style, palette=palette)
+    _say(about, outputs, as_json=json)
+    if plan:
+        print(found.a.plan, file=sys.stderr if json else sys.stdout)
+
+
+def _say(about: dict, outputs: list, *, as_json: bool) -> None:
+    from bilrp.cli import terminal
+
+    if not as_json:
+        print(terminal.summary(about, outputs))
+        return
+    import json
+
+    from bilrp.studies.common.report import plain
+
+    print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]}), ensure_ascii=False))

@@ -1,0 +1,37 @@
+"""`bilrp ops`: what an encoder is made of, step by step."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bilrp.errors import InputError
+
+
+def ops(
+    encoder: Annotated[str, typer.Argument(help="vgg16:31, or package.module:function that returns one")],
+    size: Annotated[int, typer.Option(help="Side of the image tried.", min=1)] = 128,
+    shape: Annotated[
+        str | None, typer.Option(help="Shape of the input tried, if it is no image: 1,16,384")
+    ] = None,
+) -> None:
+    """Every step of an encoder, its shapes and its rule; exit code 1 if a step has none."""
+    from bilrp.encoders.families import load
+    from bilrp.trace.listing import default_shape, random_input, show
+    from bilrp.trace.listing import ops as rows_of
+
+    # Rules don't depend on the weights: random ones spare a download.
+    found = load(encoder, size=size, pretrained=False)
+    x = random_input(found, shape or default_shape(found, size))
+    try:
+        rows = rows_of(found, x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        hint = "give the shape it takes with --shape, e.g. --shape 1,16,384"
+        raise InputError(
+            f"{found.name} does not run on an input of shape {tuple(x.shape)} ({first}): {hint}"
+        ) from error
+    show(rows, title=found.name)
+    if any(row.problem for row in rows):
+        raise typer.Exit(1)

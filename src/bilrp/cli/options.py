@@ -1,0 +1,98 @@
+"""Options that several commands share, and what the shell completes them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+
+def encoders(incomplete: str) -> list[str]:
+    """Names of encoders that begin so."""
+    known = (*(f"vgg16:{n}" for n in (5, 10, 17, 24, 31)), "bigram")
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def styles(incomplete: str) -> list[str]:
+    """Names of styles that begin so."""
+    from bilrp.render.styles import STYLES
+
+    return [name for name in ("auto", *STYLES) if name.startswith(incomplete)]
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Completion by a few fixed words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+Encoder = Annotated[
+    str,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        autocompletion=encoders,
+        help=(
+            "vgg16:LAYER (1 … 31) for photographs; bigram (or bigram:WEIGHTS) for scanned tables of digits; or your "
+            "own, package.module:function that returns a bilrp.Encoder or an nn.Module (a plain module gets RGB "
+            "pixels with ImageNet's mean and standard deviation)."
+        ),
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
+]
+Output = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help=".png .svg .pdf .html .npz .safetensors; may be repeated."
+    ),
+]
+
+RegionSide = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="PIXELS", help="Side of a square region; else the encoder's own, mostly 8."),
+]
+Measure = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=one_of("dot", "cosine", "squared_distance"),
+        help="dot, cosine or squared_distance.",
+    ),
+]
+Project = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),
+]
+Fit = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        autocompletion=one_of("crop", "pad", "stretch"),
+        help="To that size: crop, pad or stretch.",
+    ),
+]
+Style = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=styles,
+        help="l, h, p of: auto, pascal_voc, faces, ucf, illustrations, tables.",
+    ),
+]
+Palette = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", autocompletion=one_of("paper", "safe"), help="paper or safe (colour-blind)."
+    ),
+]
+Top = Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")]
+ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]

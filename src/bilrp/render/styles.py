@@ -1,0 +1,69 @@
+"""How relevance is drawn: the paper's parameters by name. Without torch, so that the shell can complete them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bilrp.errors import InputError
+
+
+@dataclass(frozen=True)
+class Style:
+    """How relevance is drawn: below `low` (l) nothing, at `high` (h) in full, `power` (p) fades the weak.
+
+    `size` and `pool` are the input size and the region size the paper used with it.
+    """
+
+    name: str
+    size: int
+    pool: int
+    low: float | int
+    high: float | int
+    power: float | int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.low < self.high and self.power > 0):
+            raise InputError(f"a style needs 0 ≤ l < h and p > 0, got {self.low}, {self.high}, {self.power}")
+
+
+# Table "Parameters used on each dataset for rendering" of Appendix F
+STYLES = {
+    style.name: style
+    for style in (
+        Style("pascal_voc", size=128, pool=8, low=0.25, high=13, power=2),
+        Style("faces", size=64, pool=4, low=0.3, high=60, power=1),
+        Style("ucf", size=128, pool=8, low=0.25, high=20, power=1),
+        Style("illustrations", size=96, pool=6, low=0.25, high=15, power=2),
+        Style("tables", size=140, pool=20, low=0.01, high=4, power=2),
+    )
+}
+
+
+def style(
+    name: str | Style = "auto",
+    *,
+    pairs: int | None = None,
+    low: float | int | None = None,
+    high: float | int | None = None,
+    power: float | int | None = None,
+) -> Style:
+    """A style by name, with any of its three parameters replaced.
+
+    "auto" is pascal_voc at 256 × 256 pairs. For other counts h is scaled by the fourth root of the number of
+    pairs, for a lone link among n pairs is n^(1/4) after normalisation: few regions stay readable.
+
+    >>> style("faces", power=2).high
+    60
+    """
+    if isinstance(name, Style):
+        chosen = name
+    elif name == "auto":
+        paper = STYLES["pascal_voc"]
+        scale = 1.0 if pairs is None else (pairs / 256**2) ** 0.25
+        chosen = replace(paper, name="auto", high=max(paper.high * scale, 2 * paper.low))
+    elif name in STYLES:
+        chosen = STYLES[name]
+    else:
+        raise InputError(f"no style {name!r}; there are auto, {', '.join(STYLES)}")
+    changes = {"low": low, "high": high, "power": power}
+    return replace(chosen, **{key: value for key, value in changes.items() if value is not None})

@@ -1,0 +1,94 @@
+"""How the command line starts: help, the version and completion without torch, and Ctrl-C quiet from the first moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bilrp
+
+SOURCE = str(Path(bilrp.__file__).parents[1])
+HEAVY = ("torch", "numpy", "matplotlib", "PIL")
+LOOK = f"""
+import atexit, sys
+atexit.register(lambda: print("loaded:", *[name for name in {HEAVY!r} if name in sys.modules]))
+from bilrp.cli import main
+sys.argv = ["bilrp", *sys.argv[1:]]
+main()
+"""
+
+
+def look(*arguments: str, **environment: str) -> tuple[str, str]:
+    """What the command printed, and which heavy packages it had loaded when it ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, *arguments],
+        env={**os.environ, "PYTHONPATH": SOURCE, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said, _, loaded = done.stdout.rpartition("loaded:")
+    return said, loaded.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--help",), "explain"),
+        (("--version",), bilrp.__version__),
+        (("explain", "--help"), "--encoder"),
+        (("study", "--help"), "invariance"),
+        (("study", "toy", "--help"), "--seeds"),
+        (("study", "faithfulness", "--help"), "--layers"),
+        (("bench", "--help"), "--rounds"),
+        (("ops", "--help"), "--shape"),
+    ],
+)
+def test_help_and_version_load_nothing_heavy(arguments, expected):
+    said, loaded = look(*arguments)
+    assert expected in said and loaded == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("bilrp ", "explain"),
+        ("bilrp study ", "faithfulness"),
+        ("bilrp explain -e vgg", "vgg16:31"),
+        ("bilrp explain --style pas", "pascal_voc"),
+        ("bilrp explain --similarity c", "cosine"),
+        ("bilrp explain --palette s", "safe"),
+        ("bilrp explain --fit p", "pad"),
+    ],
+)
+def test_completion_loads_nothing_heavy(line, expected):
+    words = line.split(" ")
+    said, loaded = look(
+        _BILRP_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)
+    )  # what the shell sets
+    assert expected in said.split() and loaded == ""
+
+
+@pytest.mark.parametrize("package", ["typer", "torch"])
+def test_an_interrupt_while_modules_load_is_quiet(tmp_path, package):
+    """A package that never finishes loading stands in for a slow disk."""
+    (tmp_path / f"{package}.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bilrp", "explain", "a.png", "b.png"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCE])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # a test run in the background may ignore interrupts, and its children would too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"loading\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said.decode() == "bilrp: interrupted\n"
