@@ -25,7 +25,8 @@ from bilrp.engine.progress import tracking
 from bilrp.engine.run import run
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.regions import Regions
-from bilrp.rules.books import as_book, book_name, uniform
+from bilrp.rules.books import as_book, book_name
+from bilrp.rules.choose import default_book
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
 from bilrp.trace.rewrite import simplify
@@ -125,7 +126,7 @@ def decompose(
                 "the embedding has NaN or infinite values for this input: check the model and the input"
             )
         wanted = encoder.rules if rules is None else rules
-        book = uniform() if wanted is None else as_book(wanted)
+        book = default_book(tape) if wanted is None else as_book(wanted)
         partition = regions_module.resolve(encoder.regions if regions is None else regions, inputs)
         taps = _taps(encoder, tape, layers)
         program = freeze(

@@ -3,4 +3,6 @@
 May import errors, trace and the engine's maps and program.
 """
 
+from bilrp.rules.attnlrp import halves as halves
+from bilrp.rules.attnlrp import shared_attention as shared_attention
 from bilrp.rules.weighted import *  # noqa: F403

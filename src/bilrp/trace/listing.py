@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.engine.program import Key
 from bilrp.errors import InputError, RuleError
-from bilrp.rules.books import RuleBook, as_book, uniform
+from bilrp.rules.books import RuleBook, as_book
+from bilrp.rules.choose import default_book
 from bilrp.rules.freeze import frozen_link, mask_link
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step, record
@@ -45,9 +46,9 @@ def ops(encoder: Any, x: Any, *, rules: Any = None) -> list[Row]:
     encoder = as_encoder(encoder)
     inputs = read_input(encoder, x)
     chosen = encoder.rules if rules is None else rules
-    book = uniform() if chosen is None else as_book(chosen)
     with torch.no_grad():
         tape = simplify(record(encoder.module, inputs))
+        book = default_book(tape) if chosen is None else as_book(chosen)
         needed: set[Key] = {(tape.output, "value")}
         rows = [_row(step, book, needed) for step in reversed(tape.steps)]
     return rows[::-1]

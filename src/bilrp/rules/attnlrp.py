@@ -1,0 +1,84 @@
+"""AttnLRP's rules (Achtibat et al. 2024), in their efficient form: relevance is shared among the factors of a product.
+
+Where `frozen` attention keeps softmax weights fixed and follows values only, AttnLRP also follows queries and keys:
+½ of what arrives at P·V goes to V and ½ to P; the softmax passes on its true derivative, and ½ of that goes to each of
+Q and K. At a fixed input all of it is linear, so push = pull. The softmax is not homogeneous: what passes through it
+is in general not what arrived, and the difference is left unattributed.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bilrp.engine.maps import Jacobian, Linear, Map
+from bilrp.errors import RuleError
+from bilrp.rules.weighted import ATTENTION, PRODUCTS, Rule
+from bilrp.trace.tape import Slot, Step
+
+
+def halves() -> Rule:
+    """A product of two live tensors, each given half: J(s, t) = ½ (s·v + u·t).
+
+    >>> halves().name
+    'halves'
+    """
+
+    def made(step: Step) -> Map:
+        if len(step.inputs) != 2 or step.op not in PRODUCTS:
+            raise RuleError(f"halves is a rule for a product of two live tensors, not for {step.describe()}")
+        left, right = (value.detach() for value in step.values)
+
+        def function(s: Tensor, t: Tensor) -> Tensor:
+            return (step.run(s, right) + step.run(left, t)) / 2
+
+        return Linear(function, step.values, (0, 1))
+
+    return Rule("halves", made)
+
+
+def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5) -> Rule:
+    """Attention in one call: the true derivative, with these shares of it to queries, keys and values.
+
+    >>> shared_attention().name
+    'shared_attention(0.25, 0.25, 0.5)'
+    """
+    shares = {"query": query, "key": key, "value": value}
+
+    def made(step: Step) -> Map:
+        if step.op not in ATTENTION:
+            raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
+        if step.item == 1:
+            raise RuleError(f"{step.describe()} returns its attention weights: use its first output")
+        by_slot = _by_slot(step, shares)
+        at = step.values
+
+        def function(*live: Tensor) -> Tensor:
+            # f(v + share·(t − v)) has at t = v the derivative of f, times the share.
+            return step.run(*(v + share * (t - v) for t, v, share in zip(live, at, by_slot, strict=True)))
+
+        return Jacobian(function, at, tuple(range(len(at))))
+
+    return Rule(f"shared_attention({query:g}, {key:g}, {value:g})", made)
+
+
+def _by_slot(step: Step, shares: dict[str, float]) -> list[float]:
+    """The share of each live tensor, by the argument it stands at; a live mask gets none."""
+    found = [0.0] * len(step.inputs)
+    for position, (name, share) in enumerate(shares.items()):
+        place = step.args[position] if position < len(step.args) else step.kwargs.get(name)
+        if isinstance(place, Slot):
+            found[place.index] = share
+    if not any(found):
+        raise RuleError(f"{step.describe()}: no live query, key or value to share relevance among")
+    return found
+
+
+def written_out(step: Step) -> bool:
+    """A product of attention written out as matmul, softmax, matmul: scores Q Kᵀ, or weights times values P V.
+
+    >>> from bilrp.trace.tape import record
+    >>> tape = record(lambda x: torch.softmax(x @ x.mT, -1) @ x, torch.rand(1, 3, 2))
+    >>> [step.op for step in tape.steps if written_out(step)]
+    ['matmul']
+    """
+    return len(step.inputs) == 2 and step.op in PRODUCTS and "softmax" in step.sources
