@@ -74,8 +74,9 @@ def _by_slot(step: Step, shares: dict[str, float]) -> list[float]:
 
 
 def written_out(step: Step) -> bool:
-    """A product of attention written out as matmul, softmax, matmul: scores Q Kᵀ, or weights times values P V.
+    """Weights times values, P V, of an attention written out as matmul, softmax, matmul.
 
+    >>> import torch
     >>> from bilrp.trace.tape import record
     >>> tape = record(lambda x: torch.softmax(x @ x.mT, -1) @ x, torch.rand(1, 3, 2))
     >>> [step.op for step in tape.steps if written_out(step)]
