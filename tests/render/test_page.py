@@ -61,7 +61,7 @@ def embedded(text):
         inside = False
 
         def handle_starttag(self, tag, attrs):
-            self.inside = dict(attrs).get("id") == "bilrp-data"
+            self.inside = dict(attrs).get("type") == "application/json"
             found.setdefault("tags", []).append((tag, dict(attrs)))
 
         def handle_data(self, data):
@@ -172,7 +172,7 @@ def test_the_page_names_no_address_and_its_policy_admits_only_its_own_script():
 def test_embed_is_a_frame_that_holds_the_whole_page():
     explanation = made(words("a", "b"), words("c"))
     frame = page.embed(explanation, height=300)
-    _, tags = embedded(f'<p id="bilrp-data">0</p>{frame}')
+    _, tags = embedded(f'<p type="application/json">0</p>{frame}')
     attributes = dict(tags)["iframe"]
     assert attributes["srcdoc"] == page.html(explanation)
     assert "allow-same-origin" not in attributes["sandbox"]

@@ -1,118 +1,29 @@
 """The page in a real browser, opened from disk: what it shows is what the explanation holds."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from looking import HELPERS, account, arcs, as_drawn, drawn, lit, region, settle
 
 # tests/ is on the path, as pytest puts it there.
 from test_page import HOSTILE, grid, made, masked, noise, words
 
 import bilrp
-from bilrp.render import links, page
+from bilrp.render import bundle, links, page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: install it to test the page in a browser"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    with sync_api.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def visit(browser, tmp_path):
-    """Open an explanation from disk; afterwards no error and no request may have been seen."""
-    trouble, tabs = [], []
-
-    def open_page(explanation, *, width=1280, height=1000, **options):
-        tab = browser.new_page(
-            viewport={"width": width, "height": height}, reduced_motion="reduce", **options
-        )
-        tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
-        tab.on("pageerror", lambda error: trouble.append(str(error)))
-        tab.on("request", lambda request: _outside(request.url, trouble))
-        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html").as_uri())
-        tabs.append(tab)
-        return tab
-
-    yield open_page
-    for tab in tabs:
-        tab.close()
-    assert trouble == []
-
-
-def _outside(url, trouble):
-    if not url.startswith(("file:", "data:", "blob:")):
-        trouble.append(f"request: {url}")
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return made(grid(), grid(), pictures=(noise(), noise(seed=1)), seed=3)
-
-
-def settle(tab):
-    """Wait until the next frame is painted."""
-    tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
-def lit(tab, side):
-    """Signed intensities of one side's regions, as drawn."""
-    values = tab.evaluate(
-        """side => [...document.querySelectorAll(`.region[data-side=${side}]`)].map(el =>
-            Number(el.getAttribute("fill-opacity")) * (el.classList.contains("negative") ? -1 : 1))""",
-        side,
-    )
-    return np.array(values)
-
-
-def arcs(tab):
-    settle(tab)
-    return int(tab.get_attribute("#stage canvas", "data-arcs") or 0)
-
-
-def drawn(tab):
-    """A digest of the canvas: what the arcs look like."""
-    settle(tab)
-    return tab.evaluate("document.querySelector('#stage canvas').toDataURL()")
-
-
-def account(tab):
-    return tab.evaluate(
-        """() => Object.fromEntries([...document.querySelectorAll("#account tr")].map(row => {
-            const number = row.querySelector(".number");
-            const bar = row.querySelector("rect");
-            const [x, w] = ["x", "width"].map(k => Number(bar.getAttribute(k)));
-            return [row.className.split(" ")[0], {value: Number(number.dataset.value), text: number.textContent, x, w}];
-        }))"""
-    )
-
-
-def as_drawn(values):
-    values = np.asarray(values, dtype=np.float64)
-    return values / np.abs(values).max()
+pytestmark = pytest.mark.browser
 
 
 def test_hover_lights_the_partners_with_their_relevance(visit, pair):
     tab = visit(pair)
-    tab.hover("#a-37")
+    tab.hover(region("a", 37))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(37)), atol=1e-6)
     assert not lit(tab, "a").any()
-    tab.hover("#b-200")
+    tab.hover(region("b", 200))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "a"), as_drawn(pair.column(200)), atol=1e-6)
     tab.mouse.move(2, 2)
@@ -123,13 +34,13 @@ def test_hover_lights_the_partners_with_their_relevance(visit, pair):
 def test_a_sign_can_be_hidden(visit, pair):
     tab = visit(pair)
     tab.uncheck("[name=negative]")
-    tab.hover("#a-37")
+    tab.hover(region("a", 37))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(37).clamp(min=0)), atol=1e-6)
     tab.uncheck("[name=positive]")
     tab.mouse.move(2, 2)
     assert arcs(tab) == 0
-    assert tab.locator("#matches button").count() == 0
+    assert tab.locator(".matches button").count() == 0
 
 
 def test_shares_show_the_marginals(visit, pair):
@@ -142,16 +53,16 @@ def test_shares_show_the_marginals(visit, pair):
 
 def test_click_pins_and_the_other_side_then_tells_the_pair(visit, pair):
     tab = visit(pair)
-    tab.click("#a-37")
-    tab.hover("#b-5")
+    tab.click(region("a", 37))
+    tab.hover(region("b", 5))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(37)), atol=1e-6)
     share = 100 * float(pair.relevance[37, 5]) / abs(pair.score)
-    said = tab.inner_text("#readout").replace("−", "-")
+    said = tab.inner_text(".readout").replace("−", "-")
     assert "row 3, column 6 of A with row 1, column 6 of B" in said
     assert f"{share:.1f} %" in said or f"{share:.2f} %" in said or f"{share:.3f} %" in said
-    assert tab.get_attribute("#a-37", "aria-selected") == "true"
-    tab.click("#a-37")
+    assert tab.get_attribute(region("a", 37), "aria-selected") == "true"
+    tab.click(region("a", 37))
     tab.mouse.move(2, 2)
     settle(tab)
     assert not lit(tab, "b").any()
@@ -159,7 +70,7 @@ def test_click_pins_and_the_other_side_then_tells_the_pair(visit, pair):
 
 def test_drag_selects_a_larger_region_as_the_sum_of_its_rows(visit, pair):
     tab = visit(pair)
-    first, last = (tab.locator(f"#a-{i}").bounding_box() for i in (16 * 2 + 3, 16 * 5 + 6))
+    first, last = (tab.locator(region("a", i)).bounding_box() for i in (16 * 2 + 3, 16 * 5 + 6))
     tab.mouse.move(first["x"] + 2, first["y"] + 2)
     tab.mouse.down()
     tab.mouse.move(last["x"] + last["width"] - 2, last["y"] + last["height"] - 2, steps=3)
@@ -167,7 +78,7 @@ def test_drag_selects_a_larger_region_as_the_sum_of_its_rows(visit, pair):
     settle(tab)
     chosen = [16 * r + c for r in range(2, 6) for c in range(3, 7)]
     selected = tab.evaluate(
-        "[...document.querySelectorAll('.region[aria-selected=true]')].map(el => Number(el.dataset.i))"
+        "[...root().querySelectorAll('.region[aria-selected=true]')].map(el => Number(el.dataset.i))"
     )
     assert selected == chosen
     expected = pair.relevance.double()[chosen].sum(0)
@@ -237,7 +148,7 @@ def test_links_are_those_of_algorithm_one(browser, style):
             const module = await import("data:text/javascript;charset=utf-8," + encodeURIComponent(source));
             return module.links(values, style).map(({pair, value, alpha}) => [pair, value, alpha]);
         }""",
-        [page._asset("page.js"), relevance.flatten().tolist(), page._lhp(links.style(style))],
+        [bundle.source("data.js"), relevance.flatten().tolist(), page._lhp(links.style(style))],
     )
     tab.close()
     wanted = {30 * i + j: (value, alpha) for i, j, value, alpha in expected}
@@ -250,35 +161,37 @@ def test_links_are_those_of_algorithm_one(browser, style):
 
 def test_every_region_is_reached_by_keyboard(visit, pair):
     tab = visit(pair)
-    tab.focus("#a-0")
+    tab.focus(region("a", 0))
     for key in ["ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"]:
         tab.keyboard.press(key)
     settle(tab)
-    assert tab.evaluate("document.activeElement.id") == "a-34"
+    assert tab.evaluate("focused()") == "a-34"
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(34)), atol=1e-6)
-    assert tab.evaluate("document.querySelectorAll('.region[data-side=a][tabindex=\"0\"]').length") == 1
-    assert "Region row 3, column 3 of A" in tab.inner_text("#readout")
-    assert tab.get_attribute("#readout", "aria-live") == "polite"
+    assert tab.evaluate("root().querySelectorAll('.region[data-side=a][tabindex=\"0\"]').length") == 1
+    assert "Region row 3, column 3 of A" in tab.inner_text(".readout")
+    assert tab.get_attribute(".readout", "aria-live") == "polite"
     tab.keyboard.press("Enter")
     tab.keyboard.press("Tab")
     settle(tab)
     partner = int(pair.row(34).abs().argmax())  # Tab goes on to the strongest partner of what is pinned
-    assert tab.evaluate("document.activeElement.id") == f"b-{partner}"
+    assert tab.evaluate("focused()") == f"b-{partner}"
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(34)), atol=1e-6)
     tab.keyboard.press("Escape")
     settle(tab)
     assert tab.locator("[aria-selected=true]").count() == 0
     tab.keyboard.press("End")
-    assert tab.evaluate("document.activeElement.id") == "b-255"
+    assert tab.evaluate("focused()") == "b-255"
 
 
 def test_shift_and_arrows_select_more(visit, pair):
     tab = visit(pair)
-    tab.focus("#b-17")
+    tab.focus(region("b", 17))
     for key in ["Shift+ArrowRight", "Shift+ArrowDown"]:
         tab.keyboard.press(key)
     settle(tab)
-    chosen = tab.evaluate("[...document.querySelectorAll('[aria-selected=true]')].map(el => el.id)")
+    chosen = tab.evaluate(
+        "[...root().querySelectorAll('[aria-selected=true]')].map(el => `${el.dataset.side}-${el.dataset.i}`)"
+    )
     assert chosen == ["b-17", "b-18", "b-33", "b-34"]
     expected = pair.relevance.double()[:, [17, 18, 33, 34]].sum(1)
     np.testing.assert_allclose(lit(tab, "a"), as_drawn(expected), atol=1e-6)
@@ -288,38 +201,38 @@ def test_the_list_names_the_strongest_pairs_and_acts(visit, pair):
     tab = visit(pair)
     order = np.argsort(-np.abs(pair.relevance.numpy()).ravel())[:12]
     first = divmod(int(order[0]), 256)
-    labels = [el.get_attribute("aria-label") for el in tab.locator("#matches button").all()]
+    labels = [el.get_attribute("aria-label") for el in tab.locator(".matches button").all()]
     expected = [
         f"Row {i // 16 + 1}, column {i % 16 + 1} of A with row {j // 16 + 1}, column {j % 16 + 1} of B"
         for i, j in (divmod(int(k), 256) for k in order)
     ]
     assert [label.split(":")[0] for label in labels] == expected
-    tab.locator("#matches button").first.click()
+    tab.locator(".matches button").first.click()
     tab.mouse.move(2, 2)
     settle(tab)
     assert np.flatnonzero(lit(tab, "b")).tolist() == [first[1]]
-    assert tab.locator("#matches [aria-pressed=true]").count() == 1
+    assert tab.locator(".matches [aria-pressed=true]").count() == 1
 
 
 def test_zoom_shows_less_and_keeps_hover_right(visit, pair):
     tab = visit(pair)
-    before = tab.locator("#a-120").bounding_box()["width"]
+    before = tab.locator(region("a", 120)).bounding_box()["width"]
     tab.click("[aria-label='Zoom in A']")
-    tab.hover("#a-120")
+    tab.hover(region("a", 120))
     settle(tab)
-    assert tab.locator("#a-120").bounding_box()["width"] == pytest.approx(1.5 * before, rel=1e-3)
+    assert tab.locator(region("a", 120)).bounding_box()["width"] == pytest.approx(1.5 * before, rel=1e-3)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(pair.row(120)), atol=1e-6)
-    tab.focus("#a-0")
+    tab.focus(region("a", 0))
     tab.keyboard.press("+")
     tab.keyboard.press("End")
     settle(tab)
-    panel, cell = (tab.locator(s).bounding_box() for s in (".panel[data-side=a]", "#a-255"))
+    panel, cell = (tab.locator(s).bounding_box() for s in (".panel[data-side=a]", region("a", 255)))
     assert cell["x"] + cell["width"] <= panel["x"] + panel["width"] + 1
     tab.keyboard.press("Shift+Tab")
     tab.keyboard.press("Tab")  # coming back by Tab, the region is in sight again
-    assert tab.locator("#a-255").bounding_box() == cell
+    assert tab.locator(region("a", 255)).bounding_box() == cell
     tab.keyboard.press("0")
-    assert tab.locator("#a-120").bounding_box()["width"] == pytest.approx(before, rel=1e-3)
+    assert tab.locator(region("a", 120)).bounding_box()["width"] == pytest.approx(before, rel=1e-3)
 
 
 def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
@@ -328,11 +241,11 @@ def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
     from PIL import Image
 
     tab = visit(pair)
-    tab.click("#a-37")
+    tab.click(region("a", 37))
     settle(tab)
     for kind in ("svg", "png"):
         with tab.expect_download() as download:
-            tab.click(f"#save-{kind}")
+            tab.click(f"[data-save={kind}]")
         download.value.save_as(tmp_path / f"figure.{kind}")
         assert download.value.suggested_filename == f"bilrp.{kind}"
     root = ElementTree.parse(tmp_path / "figure.svg").getroot()
@@ -372,10 +285,10 @@ def test_words_without_a_picture(visit):
         *explanation.a.regions.names,
         *explanation.b.regions.names,
     ]
-    tab.hover("#a-1")
+    tab.hover(region("a", 1))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(explanation.row(1)), atol=1e-6)
-    assert "“goats” of A" in tab.inner_text("#readout")
+    assert "“goats” of A" in tab.inner_text(".readout")
 
 
 @pytest.mark.parametrize(("width", "kind"), [(20, "factors"), (3000, "deflated")])
@@ -383,7 +296,7 @@ def test_fine_regions_are_decoded_in_the_browser(visit, width, kind):
     explanation = made(grid(128, 4), grid(128, 4), width=width)
     assert page.payload(explanation)["pairs"]["kind"] == kind
     tab = visit(explanation)
-    tab.hover("#a-500")
+    tab.hover(region("a", 500))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(explanation.row(500)), atol=1e-3)
 
@@ -391,11 +304,11 @@ def test_fine_regions_are_decoded_in_the_browser(visit, width, kind):
 def test_hostile_names_are_only_text(visit):
     tab = visit(made(words(HOSTILE, "<b>y</b>"), words("z"), origin={"encoder": HOSTILE}))
     assert tab.locator("img").count() == 0
-    tab.hover("#a-0")
+    tab.hover(region("a", 0))
     settle(tab)
-    assert "onerror" in tab.inner_text("#readout")
+    assert "onerror" in tab.inner_text(".readout")
     with tab.expect_download() as download:
-        tab.click("#save-svg")
+        tab.click("[data-save=svg]")
     assert "<img" not in download.value.path().read_text("utf-8")
 
 
@@ -405,18 +318,18 @@ def test_theme_follows_the_system_and_can_be_chosen(visit, pair, scheme, dark):
 
     def is_dark():
         settle(tab)
-        ground = tab.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        ground = tab.evaluate("getComputedStyle(root().querySelector('.page')).backgroundColor")
         return sum(int(c) for c in ground[4:-1].split(",")) < 200
 
     assert is_dark() == dark
-    tab.select_option("#theme", "light" if dark else "dark")
+    tab.select_option("[name=theme]", "light" if dark else "dark")
     assert is_dark() != dark
 
 
 def test_colour_blind_palette_marks_the_sign_without_colour(visit, pair):
     tab = visit(pair)
     tab.check("[name=safe]")
-    tab.hover("#a-37")
+    tab.hover(region("a", 37))
     settle(tab)
     fill = "el => getComputedStyle(el).fill"
     assert "hatch" in tab.locator(".region.negative").first.evaluate(fill)
@@ -440,10 +353,10 @@ def test_works_inside_a_notebook_frame(browser, pair):
     tab.on("pageerror", lambda error: trouble.append(str(error)))
     tab.set_content(f"<h1>notebook</h1>{page.embed(pair)}")
     frame = tab.frame_locator("iframe")
-    frame.locator("#a-37").hover()
+    frame.locator(region("a", 37)).hover()
     frame.locator(".panel.lit").wait_for()
     with tab.expect_download() as download:
-        frame.locator("#save-png").click()
+        frame.locator("[data-save=png]").click()
     assert download.value.suggested_filename == "bilrp.png"
     tab.close()
     assert trouble == []
@@ -452,7 +365,7 @@ def test_works_inside_a_notebook_frame(browser, pair):
 def test_everything_that_acts_has_a_name_for_screen_readers(visit, pair):
     tab = visit(pair)
     nameless = tab.evaluate(
-        """() => [...document.querySelectorAll("button, input, select, [role=option], [role=listbox]")]
+        """() => [...root().querySelectorAll("button, input, select, [role=option], [role=listbox]")]
             .filter(el => !(el.getAttribute("aria-label") || el.textContent.trim() || el.closest("label")))
             .map(el => el.outerHTML)"""
     )
@@ -477,9 +390,10 @@ def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browse
     explanation = bilrp.explain(encoder, *inputs, regions=bilrp.regions.grid(8))
     assert "<iframe" in explanation._repr_html_()
     tab = browser.new_page(reduced_motion="reduce")
+    tab.add_init_script(HELPERS)
     tab.goto(explanation.save(tmp_path / "why.html").resolve().as_uri())
     assert tab.locator("image").count() == 2
-    tab.hover("#a-9")
+    tab.hover(region("a", 9))
     settle(tab)
     np.testing.assert_allclose(lit(tab, "b"), as_drawn(explanation.row(9)), atol=1e-6)
     assert account(tab)["score"]["value"] == pytest.approx(explanation.score)
@@ -494,8 +408,8 @@ def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_t
         words("a", "b", "c", "d"), words("e", "f", "g", "h"), within=within, similarity="squared_distance"
     )
     tab = visit(explanation)
-    assert "raise the model’s distance" in tab.inner_text("#lead")
-    assert tab.inner_text("#score small") == "squared distance"
+    assert "raise the model’s distance" in tab.inner_text(".lead")
+    assert tab.inner_text(".total small") == "squared distance"
     rows = account(tab)
     assert rows["within_a"]["value"] == pytest.approx(float(within[0].sum()), rel=1e-5)
     total = sum(row["value"] for name, row in rows.items() if name not in {"score", "chosen"})

@@ -10,7 +10,6 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from bilrp.disk import files
 from bilrp.errors import InputError
-from bilrp.render import links
+from bilrp.render import bundle, links
 from bilrp.render.figure import palette
 
 if TYPE_CHECKING:
@@ -28,6 +27,12 @@ _EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32:
 _DISPLAY_ERROR = 1e-4  # of the strongest pair: a tenth of the last digit the page shows
 _MOST_PAIRS = 4_000_000  # what a browser still normalises and thresholds while a slider moves
 _LOSSLESS_BYTES = 200 * 1024  # pictures beyond this are sent as JPEG
+VERSION = 1  # of the payload: the page refuses another than its own
+
+_FRAME = "body{margin:0}main{display:grid;min-height:100vh}noscript p{padding:40px;font:15px sans-serif}"
+_START = """
+mount(document.querySelector("main"), JSON.parse(document.querySelector("script[type='application/json']").textContent));
+"""
 
 
 def html(
@@ -45,24 +50,20 @@ def html(
     palette(colours)  # refuse an unknown one
     data = payload(explanation, title=title, style=style, names=names) | {"palette": colours}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    css, js = _asset("page.css"), _asset("page.js")
+    js = bundle.script() + _START
     fields = {
-        "lang": "en",
-        "title": _html.escape(data["title"]),
         "document": _html.escape(": ".join([data["title"], *([" and ".join(names)] if names else [])])),
-        "palette": colours,
-        "safe": "checked" if colours == "safe" else "",
-        # Only these two scripts and this style may run, and nothing may be fetched: not even by accident.
+        # Only this script and this style may run, and nothing may be fetched: not even by accident.
         "policy": (
             "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-            f"style-src '{_digest(css)}'; script-src '{_digest(js)}'"
+            f"style-src '{_digest(_FRAME)}'; script-src '{_digest(js)}'"
         ),
-        "css": css,
+        "css": _FRAME,
         "js": js,
         # "<" never reaches the parser, so no name can close the element it is in.
         "data": text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
     }
-    return _fill(_asset("page.html"), fields)
+    return _fill(bundle.source("page.html"), fields)
 
 
 def write(explanation: Explanation, path: str | os.PathLike[str], **options: Any) -> Path:
@@ -105,6 +106,7 @@ def payload(
     side_a, side_b = _side(explanation.a), _side(explanation.b)
     named = style in links.STYLES if isinstance(style, str) else False
     return {
+        "version": VERSION,
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
         "distance": explanation.distance,
@@ -321,11 +323,6 @@ def _base64(values: np.ndarray) -> str:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
-
-
-def _asset(name: str) -> str:
-    text = resources.files("bilrp.render").joinpath("assets", name).read_text("utf-8")
-    return text.replace("\r\n", "\n")  # the parser does the same, and the digest must match what it sees
 
 
 def _fill(template: str, fields: Mapping[str, str]) -> str:

@@ -1,76 +1,23 @@
-:root {
-  --paper: #fdfcfa;
-  --ink: #1c1b1a;
-  --soft: #66625c;
-  --rule: #dcd8d1;
-  --faint: #f3f0eb;
-  --focus: #111;
-  --positive: #d7191c;
-  --negative: #2166d1;
-  --unattributed: #a8a29a;
-  --veil: 0.62;
-  --sans: "Inter", "Helvetica Neue", "Segoe UI", system-ui, sans-serif;
-  --serif: "Iowan Old Style", "Charter", "Source Serif 4", "Georgia", "DejaVu Serif", serif;
-  color-scheme: light;
-}
-:root[data-palette="safe"] {
-  --positive: #d55e00;
-  --negative: #0072b2;
-}
-:root[data-theme="dark"] {
-  --paper: #161514;
-  --ink: #efece7;
-  --soft: #a39d94;
-  --rule: #383532;
-  --faint: #211f1d;
-  --focus: #fff;
-  --positive: #ff5468;
-  --negative: #5a9bff;
-  --unattributed: #7b756d;
-  --veil: 0.66;
-  color-scheme: dark;
-}
-:root[data-theme="dark"][data-palette="safe"] {
-  --positive: #ff8a2a;
-  --negative: #4db3ff;
-}
-@media (prefers-color-scheme: dark) {
-  :root[data-theme="auto"] {
-    --paper: #161514;
-    --ink: #efece7;
-    --soft: #a39d94;
-    --rule: #383532;
-    --faint: #211f1d;
-    --focus: #fff;
-    --positive: #ff5468;
-    --negative: #5a9bff;
-    --unattributed: #7b756d;
-    --veil: 0.66;
-    color-scheme: dark;
-  }
-  :root[data-theme="auto"][data-palette="safe"] {
-    --positive: #ff8a2a;
-    --negative: #4db3ff;
-  }
-}
+// How the page looks. It lives in a shadow root: nothing outside is touched, nothing outside reaches in.
 
+export const STYLE = /* css */ `
+:host {
+  display: grid;
+}
 * {
   box-sizing: border-box;
 }
-html {
+.page {
   background: var(--paper);
   color: var(--ink);
-  -webkit-text-size-adjust: 100%;
-}
-body {
-  margin: 0;
   font: 15px/1.5 var(--sans);
   font-variant-numeric: tabular-nums;
+  -webkit-text-size-adjust: 100%;
+  padding: clamp(20px, 4vw, 52px) max(clamp(16px, 4vw, 40px), (100% - 1120px) / 2 + 40px) 40px;
 }
-main {
-  max-width: 1120px;
-  margin: 0 auto;
-  padding: clamp(20px, 4vw, 52px) clamp(16px, 4vw, 40px) 40px;
+.failed {
+  padding: 40px;
+  font: 15px/1.5 sans-serif;
 }
 h1,
 h2,
@@ -104,11 +51,6 @@ input {
   outline: 2px solid var(--focus);
   outline-offset: 2px;
 }
-noscript p {
-  max-width: 1120px;
-  margin: 0 auto 40px;
-  padding: 0 40px;
-}
 
 header {
   display: grid;
@@ -117,7 +59,7 @@ header {
   align-items: end;
   margin-bottom: 26px;
 }
-#lead {
+.lead {
   max-width: 74ch;
   margin-top: 12px;
   color: var(--soft);
@@ -129,192 +71,25 @@ header {
 .sign.negative {
   color: var(--negative);
 }
-#score {
+.total {
   text-align: right;
   font: 400 clamp(30px, 4vw, 44px)/1 var(--serif);
   white-space: nowrap;
 }
-#score small {
+.total small {
   display: block;
   margin-top: 8px;
   font: 13px/1.3 var(--sans);
   color: var(--soft);
 }
 
-#stage {
-  position: relative;
-  min-height: 200px;
-}
-#scene,
-#stage canvas {
-  position: absolute;
-  inset: 0;
-  width: 100%;
-  height: 100%;
-  display: block;
-}
-#stage canvas {
-  pointer-events: none;
-}
-.caption {
-  position: absolute;
-  z-index: 1;
-  display: flex;
-  justify-content: space-between;
-  align-items: center;
-  height: 30px;
-}
-.caption b {
-  font: 500 18px/1 var(--serif);
-}
-.caption .name {
-  flex: 1;
-  min-width: 0;
-  margin: 0 10px;
-  overflow: hidden;
-  text-overflow: ellipsis;
-  white-space: nowrap;
-  color: var(--soft);
-  font-size: 13px;
-}
-.zoom {
-  display: inline-flex;
-  opacity: 0.75;
-}
-.zoom:hover,
-.zoom:focus-within {
-  opacity: 1;
-}
-.zoom button {
-  border: 0;
-  background: none;
-  padding: 4px 7px;
-  color: var(--soft);
-  cursor: pointer;
-  font-size: 13px;
-  border-radius: 4px;
-}
-.zoom button:hover {
-  color: var(--ink);
-  background: var(--faint);
-}
-.zoom button:nth-child(2) {
-  min-width: 54px;
-}
-
-.panel {
-  overflow: hidden;
-  touch-action: pan-y pinch-zoom;
-  cursor: crosshair;
-  user-select: none;
-}
-.panel.placed .veil {
-  fill: var(--paper);
-  fill-opacity: 0;
-  pointer-events: none;
-}
-.panel.placed.quiet .veil {
-  fill-opacity: 0.3;
-}
-.panel.quiet image {
-  filter: grayscale(0.65);
-}
-.panel.placed.lit .veil {
-  fill-opacity: var(--veil);
-}
-.panel.words .veil {
-  fill: none;
-}
-.panel.lit image {
-  filter: grayscale(1);
-}
-.region {
-  fill: transparent;
-  fill-rule: evenodd;
-  stroke: none;
-  vector-effect: non-scaling-stroke;
-  pointer-events: all;
-  outline: none;
-}
-.region.positive {
-  fill: color-mix(in srgb, var(--positive) 88%, transparent);
-}
-.region.negative {
-  fill: color-mix(in srgb, var(--negative) 88%, transparent);
-}
-[data-palette="safe"] [data-side="a"] .region.negative {
-  fill: url(#hatch-a);
-}
-[data-palette="safe"] [data-side="b"] .region.negative {
-  fill: url(#hatch-b);
-}
-.hatch-ground {
-  fill: color-mix(in srgb, var(--negative) 45%, transparent);
-}
-.hatch-line {
-  stroke: var(--negative);
-  stroke-width: 1.6;
-}
-.words .region {
-  stroke: var(--rule);
-  stroke-width: 1;
-}
-.outline {
-  fill: none;
-  stroke: #fff;
-  stroke-width: 2.5;
-  vector-effect: non-scaling-stroke;
-  pointer-events: none;
-  filter: drop-shadow(0 0 0.6px #000) drop-shadow(0 0 0.6px #000);
-}
-.words .outline {
-  stroke: var(--ink);
-  stroke-width: 2;
-  filter: none;
-}
-.region:focus-visible {
-  stroke: #fff;
-  stroke-width: 3.5;
-  filter: drop-shadow(0 0 0.8px #000) drop-shadow(0 0 0.8px #000);
-}
-.words .region:focus-visible {
-  stroke: var(--focus);
-  stroke-width: 3;
-  filter: none;
-}
-.panel text {
-  font: 16px var(--sans);
-  fill: var(--ink);
-  pointer-events: none;
-}
-.band {
-  fill: var(--ink);
-  fill-opacity: 0.08;
-  stroke: var(--ink);
-  stroke-width: 1;
-  stroke-dasharray: 4 3;
-  vector-effect: non-scaling-stroke;
-  pointer-events: none;
-}
-.band[hidden] {
-  display: none;
-}
-@media (prefers-reduced-motion: no-preference) {
-  .region,
-  .veil {
-    transition: fill-opacity 0.12s ease-out;
-  }
-  .panel image {
-    transition: filter 0.12s ease-out;
-  }
-}
-#readout {
+.readout {
   min-height: 4.2em;
   padding: 14px 0 10px;
   text-wrap: pretty;
 }
 
-#controls {
+.controls {
   display: flex;
   flex-wrap: wrap;
   gap: 10px 40px;
@@ -324,60 +99,60 @@ header {
   font-size: 14px;
   color: var(--soft);
 }
-#controls fieldset {
+.controls fieldset {
   display: flex;
   flex-wrap: wrap;
   gap: 8px 20px;
   align-items: center;
 }
-#controls legend {
+.controls legend {
   position: absolute;
   width: 1px;
   height: 1px;
   overflow: hidden;
   clip-path: inset(50%);
 }
-#controls label {
+.controls label {
   display: inline-flex;
   gap: 7px;
   align-items: center;
   white-space: nowrap;
   cursor: pointer;
 }
-#controls input[type="checkbox"] {
+.controls input[type="checkbox"] {
   accent-color: var(--ink);
   margin: 0;
   width: 15px;
   height: 15px;
 }
-#controls input[type="range"] {
+.controls input[type="range"] {
   accent-color: var(--ink);
   width: 104px;
   height: 18px;
 }
-#controls output {
+.controls output {
   min-width: 3.4ch;
   color: var(--ink);
 }
-#controls var {
+.controls var {
   font: italic 15px var(--serif);
   color: var(--ink);
 }
-#actions {
+.actions {
   display: flex;
   flex-wrap: wrap;
   gap: 8px 18px;
   align-items: center;
   margin-left: auto;
 }
-#actions button {
+.actions button {
   border: 0;
   border-bottom: 1px solid var(--rule);
   background: none;
   padding: 1px 2px;
   cursor: pointer;
 }
-#actions button:hover {
+.actions button:hover {
   color: var(--ink);
   border-color: var(--ink);
 }
@@ -408,18 +183,18 @@ select option {
   color: var(--ink);
 }
 
-#columns {
+.columns {
   display: grid;
   grid-template-columns: minmax(0, 1fr) minmax(0, 1fr);
   gap: 36px 64px;
   margin: 34px 0 40px;
 }
-#account {
+.account {
   width: 100%;
   border-collapse: collapse;
   font-size: 14px;
 }
-#account th {
+.account th {
   text-align: left;
   font-weight: 400;
   color: var(--soft);
@@ -427,62 +202,62 @@ select option {
   padding: 6px 14px 6px 0;
   width: 1%;
 }
-#account td {
+.account td {
   padding: 6px 0;
 }
-#account .bar {
+.account .bar {
   width: 99%;
 }
-#account .bar svg {
+.account .bar svg {
   display: block;
   width: 100%;
   height: 14px;
   background: var(--faint);
   overflow: visible;
 }
-#account .number,
-#account .share {
+.account .number,
+.account .share {
   text-align: right;
   white-space: nowrap;
   padding-left: 16px;
 }
-#account .share {
+.account .share {
   color: var(--soft);
   min-width: 8ch;
 }
-#account .positive rect {
+.account .positive rect {
   fill: var(--positive);
 }
-#account .negative rect {
+.account .negative rect {
   fill: var(--negative);
 }
-#account .unattributed rect {
+.account .unattributed rect {
   fill: var(--unattributed);
 }
-#account :is(.within_a, .within_b) rect {
+.account :is(.within_a, .within_b) rect {
   fill: var(--soft);
 }
-#account .score rect {
+.account .score rect {
   fill: var(--ink);
 }
-#account .chosen rect {
+.account .chosen rect {
   fill: var(--soft);
 }
-#account .score > * {
+.account .score > * {
   border-top: 1px solid var(--rule);
   padding-top: 9px;
   padding-bottom: 9px;
 }
-#account .score th,
-#account .score .number {
+.account .score th,
+.account .score .number {
   color: var(--ink);
   font-weight: 600;
 }
-#account .chosen.none {
+.account .chosen.none {
   opacity: 0.55;
 }
 
-#explained {
+.explained {
   margin-top: 16px;
   font-size: 14px;
   color: var(--soft);
@@ -490,13 +265,13 @@ select option {
   text-wrap: pretty;
 }
 
-#matches {
+.matches {
   list-style: none;
   display: grid;
   grid-template-columns: repeat(auto-fill, minmax(112px, 1fr));
   gap: 14px 12px;
 }
-#matches button {
+.matches button {
   display: grid;
   grid-template-columns: 1fr 1fr;
   gap: 3px;
@@ -508,37 +283,37 @@ select option {
   text-align: left;
   cursor: pointer;
 }
-#matches button:hover,
-#matches button[aria-pressed="true"] {
+.matches button:hover,
+.matches button[aria-pressed="true"] {
   border-bottom-color: currentcolor;
 }
-#matches .thumb {
+.matches .thumb {
   width: 100%;
   aspect-ratio: 1;
   display: block;
 }
-#matches .thumb path {
+.matches .thumb path {
   fill: none;
   stroke: #fff;
   stroke-width: 1.5;
   vector-effect: non-scaling-stroke;
   filter: drop-shadow(0 0 0.5px #000) drop-shadow(0 0 0.5px #000);
 }
-#matches .share {
+.matches .share {
   grid-column: 1 / -1;
   font-size: 14px;
   margin-top: 3px;
 }
-#matches .positive .share {
+.matches .positive .share {
   color: var(--positive);
 }
-#matches .negative .share {
+.matches .negative .share {
   color: var(--negative);
 }
-#matches:has(.word) {
+.matches:has(.word) {
   grid-template-columns: repeat(auto-fill, minmax(190px, 1fr));
 }
-#matches .word {
+.matches .word {
   padding: 4px 8px;
   border: 1px solid var(--rule);
   overflow: hidden;
@@ -554,8 +329,8 @@ footer {
   display: grid;
   gap: 14px;
 }
-#help,
-#facts {
+.help,
+.facts {
   line-height: 1.7;
 }
 kbd {
@@ -564,20 +339,20 @@ kbd {
   border-radius: 3px;
   padding: 0 4px;
 }
-#facts {
+.facts {
   display: flex;
   flex-wrap: wrap;
   gap: 2px 22px;
 }
-#facts div {
+.facts div {
   display: flex;
   gap: 6px;
   min-width: 0;
 }
-#facts dt::after {
+.facts dt::after {
   content: ":";
 }
-#facts dd {
+.facts dd {
   color: var(--ink);
   overflow-wrap: anywhere;
 }
@@ -592,38 +367,39 @@ kbd {
   .sign.negative {
     color: var(--negative);
   }
-  #score {
+  .total {
     text-align: left;
   }
-  #columns {
+  .columns {
     grid-template-columns: minmax(0, 1fr);
   }
-  #actions {
+  .actions {
     margin-left: 0;
   }
-  #matches {
+  .matches {
     grid-template-columns: repeat(3, 1fr);
   }
-  #matches:has(.word) {
+  .matches:has(.word) {
     grid-template-columns: 1fr 1fr;
   }
-  #controls input[type="range"] {
+  .controls input[type="range"] {
     width: 88px;
   }
 }
 @media (forced-colors: active) {
   .region,
   .swatch,
-  #account rect,
+  .account rect,
   .thumb {
     forced-color-adjust: none;
   }
 }
 @media print {
-  #controls,
-  #help,
-  #actions,
+  .controls,
+  .help,
+  .actions,
   .zoom {
     display: none;
   }
 }
+`;

@@ -1,0 +1,62 @@
+// The account of the score: a waterfall whose last step is the score, and one more row for what is chosen.
+
+import { node } from "./dom.js";
+import { decimals, nounOf, percent, signed } from "./words.js";
+
+export const ACCOUNT = [
+  ["positive", "pairs that raise it"],
+  ["negative", "pairs that lower it"],
+  ["within_a", "A with itself"],
+  ["within_b", "B with itself"],
+  ["unattributed", "belongs to no pair"],
+  ["score", "score"],
+];
+
+/** [name, label, from, to, value] of each step down to the score. */
+function waterfall(account) {
+  let reached = 0;
+  return ACCOUNT.filter(([name]) => name in account).map(([name, label]) => {
+    const from = name === "score" ? 0 : reached;
+    reached = name === "score" ? account.score : reached + account[name];
+    return [name, label, from, reached, account[name]];
+  });
+}
+
+/** Decimals for every number of this account. */
+export const accountDigits = (account) => decimals([0, ...waterfall(account).map((step) => step[3])]);
+
+/** Fill the table; returns the function that shows what is chosen (null: nothing). */
+export function buildAccount({ data, whole }, table, explained) {
+  const steps = waterfall(data.account);
+  const ends = [0, ...steps.map((step) => step[3])];
+  const [low, span] = [Math.min(...ends), Math.max(...ends) - Math.min(...ends) || 1];
+  const digits = accountDigits(data.account);
+  const at = (v) => (100 * (v - low)) / span;
+  const addRow = (name, label) => {
+    const bar = node("svg:rect", { y: 0, height: 1 });
+    const chart = node("svg:svg", { viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" }, bar);
+    const [number, share] = ["number", "share"].map((kind) => node("td", { class: kind }));
+    const row = node("tr", { class: name }, node("th", { scope: "row" }, label), node("td", { class: "bar" }, chart));
+    row.append(number, share);
+    table.tBodies[0].append(row);
+    return (from, to, value) => {
+      bar.setAttribute("x", Math.min(at(from), at(to)));
+      bar.setAttribute("width", Math.abs(at(to) - at(from)));
+      number.textContent = value == null ? "—" : signed(value, digits);
+      number.dataset.value = value ?? "";
+      share.textContent = value == null ? "" : percent(value, whole);
+      row.classList.toggle("none", value == null);
+    };
+  };
+  for (const [name, label, from, to, value] of steps) addRow(name, label)(from, to, value);
+  explained.textContent = accountWords(data, whole);
+  const chosen = addRow("chosen", "chosen");
+  chosen(0, 0, null);
+  return (value) => chosen(0, value ?? 0, value);
+}
+
+/** The same in one line: how much of the score the pairs account for. */
+function accountWords(data, whole) {
+  const { unattributed, score } = data.account;
+  return `${percent(score - unattributed, whole)} of the score is explained by ${nounOf(data)}s; ${percent(unattributed, whole)} comes from biases and other constants that belong to none.`;
+}

@@ -1,0 +1,117 @@
+// From the payload to numbers: decoding, Algorithm 1, sums over regions. No document needed.
+
+export const OTHER = { a: "b", b: "a" };
+export const sum = (values) => values.reduce((s, v) => s + v, 0);
+
+function bytes(text) {
+  const raw = atob(text);
+  const out = new Uint8Array(raw.length);
+  for (let k = 0; k < raw.length; k++) out[k] = raw.charCodeAt(k);
+  return out.buffer;
+}
+
+function scaled(text, scale) {
+  const steps = new Int16Array(bytes(text));
+  return Float64Array.from(steps, (step, k) => step * scale[k % scale.length]);
+}
+
+/** Undo zlib; the steps came as all low bytes, then all high bytes. */
+async function inflated(text, scale) {
+  const stream = new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const high = new Int8Array(planes.buffer, planes.length / 2);
+  return Float64Array.from(high, (top, k) => (256 * top + planes[k]) * scale);
+}
+
+/** R[i, j] row by row; where the two factors travelled they are contracted here: R = L Mᵀ. */
+export async function decodePairs(pairs) {
+  if (pairs.kind === "matrix") return Float64Array.from(new Float32Array(bytes(pairs.data)));
+  if (pairs.kind === "deflated") return inflated(pairs.data, pairs.scale);
+  const { rows, columns, rank } = pairs;
+  const left = scaled(pairs.left.data, pairs.left.scale);
+  const right = scaled(pairs.right.data, pairs.right.scale);
+  const out = new Float64Array(rows * columns);
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < columns; j++) {
+      let sum = 0;
+      for (let m = 0; m < rank; m++) sum += left[i * rank + m] * right[j * rank + m];
+      out[i * columns + j] = sum;
+    }
+  return out;
+}
+
+/** The fourth root of E[R⁴]: Algorithm 1's unit. Divided by the largest first, so that R⁴ cannot underflow. */
+export function fourthMoment(relevance) {
+  let top = 0;
+  for (const r of relevance) top = Math.max(top, Math.abs(r));
+  if (top === 0) return 1;
+  let sum = 0;
+  for (const r of relevance) sum += (r / top) ** 4;
+  return top * (sum / relevance.length) ** 0.25;
+}
+
+/**
+ * Algorithm 1 of Appendix F: [{pair, value, alpha}], weakest first; value in [-1, 1] carries the sign.
+ * Pairs with |R| below `least` are left out: opacity grows with |R|, so these are the faintest.
+ */
+export function links(relevance, { l, h, p }, unit = fourthMoment(relevance), least = 0) {
+  const delta = h - l;
+  const out = [];
+  for (let pair = 0; pair < relevance.length; pair++) {
+    if (Math.abs(relevance[pair]) < least) continue;
+    const r = relevance[pair] / unit; // normalisation
+    const beyond = Math.abs(r) - l; // sparsification: R − clip(R, [−l, l])
+    if (beyond <= 0) continue;
+    const value = Math.sign(r) * Math.min(beyond / delta, 1); // thresholding
+    out.push({ pair, value, alpha: Math.abs(value) ** p }); // opacity
+  }
+  return out.sort((x, y) => x.alpha - y.alpha);
+}
+
+/** Indices of the k largest |values|, largest first. */
+export function strongest(values, k) {
+  const best = [];
+  for (let n = 0; n < values.length; n++) {
+    const size = Math.abs(values[n]);
+    if (size === 0 || (best.length === k && size <= Math.abs(values[best[k - 1]]))) continue;
+    let at = best.length;
+    while (at > 0 && Math.abs(values[best[at - 1]]) < size) at--;
+    best.splice(at, 0, n);
+    if (best.length > k) best.pop();
+  }
+  return best;
+}
+
+/** Relevance of every partner of the chosen regions of one side: the sum of their rows (or columns). */
+export function partners(relevance, rows, columns, side, chosen) {
+  const out = new Float64Array(side === "a" ? columns : rows);
+  for (const i of chosen)
+    for (let j = 0; j < out.length; j++)
+      out[j] += side === "a" ? relevance[i * columns + j] : relevance[j * columns + i];
+  return out;
+}
+
+export const onlySigns = (values, shown) => values.map((v) => ((v > 0 ? shown.positive : shown.negative) ? v : 0));
+
+/** Everything that follows from the payload alone and never changes while a reader looks at it. */
+export async function modelOf(data) {
+  const relevance = await decodePairs(data.pairs);
+  const { rows, columns } = data.pairs;
+  const every = (n) => Array.from({ length: n }, (_, i) => i);
+  const unit = fourthMoment(relevance);
+  const { score, positive, negative } = data.account;
+  return Object.freeze({
+    data,
+    relevance,
+    rows,
+    columns,
+    unit,
+    top: Math.max(1, relevance.reduce((m, r) => Math.max(m, Math.abs(r)), 0) / unit),
+    // Shares are of the score; where that is zero (they cancel) of everything that went into it.
+    whole: Math.abs(score) > 1e-9 * (positive - negative) ? Math.abs(score) : positive - negative,
+    shares: {
+      a: partners(relevance, rows, columns, "b", every(columns)),
+      b: partners(relevance, rows, columns, "a", every(rows)),
+    },
+  });
+}

@@ -1,0 +1,58 @@
+"""A browser, a page opened from disk in it, and a pair of inputs to look at."""
+
+import shutil
+
+import pytest
+from looking import HELPERS
+
+# tests/ is on the path, as pytest puts it there.
+from test_page import grid, made, noise
+
+from bilrp.render import page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no chromium: install it to test the page in a browser")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Open an explanation from disk; afterwards no error and no request may have been seen."""
+    trouble, tabs = [], []
+
+    def open_page(explanation, *, width=1280, height=1000, **options):
+        tab = browser.new_page(
+            viewport={"width": width, "height": height}, reduced_motion="reduce", **options
+        )
+        tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: trouble.append(str(error)))
+        tab.on("request", lambda request: _outside(request.url, trouble))
+        tab.add_init_script(HELPERS)
+        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html").as_uri())
+        tabs.append(tab)
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        tab.close()
+    assert trouble == []
+
+
+def _outside(url, trouble):
+    if not url.startswith(("file:", "data:", "blob:")):
+        trouble.append(f"request: {url}")
+
+
+@pytest.fixture(scope="session")
+def pair():
+    return made(grid(), grid(), pictures=(noise(), noise(seed=1)), seed=3)

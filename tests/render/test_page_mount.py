@@ -1,0 +1,124 @@
+"""mount: the same page from plain modules or from one bundle, as often on one document as one likes."""
+
+import json
+
+import numpy as np
+import pytest
+from looking import as_drawn, settle
+from test_page import grid, made, words
+
+from bilrp.errors import InputError
+from bilrp.render import bundle, page
+
+ADDRESS = "http://page.test"
+
+
+@pytest.fixture
+def blank(browser):
+    """A document without anything of ours, on which the package's files can be imported by name."""
+    tab, trouble = browser.new_page(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce"), []
+    tab.on("console", lambda message: trouble.append(message.text))
+    tab.on("pageerror", lambda error: trouble.append(str(error)))
+
+    def answer(route):
+        name = route.request.url.removeprefix(f"{ADDRESS}/")
+        kind = "text/javascript" if name.endswith(".js") else "text/html"
+        body = bundle.module() if name == "bundle.js" else bundle.source(name) if name else "<div></div>" * 2
+        route.fulfill(body=body, content_type=f"{kind}; charset=utf-8")
+
+    tab.route(f"{ADDRESS}/**", answer)
+    tab.goto(f"{ADDRESS}/")
+    yield tab
+    tab.close()
+    assert trouble == []
+
+
+def mount(tab, file, *payloads):
+    """Mount each payload on the next <div>; the handles are kept in `mounted`."""
+    tab.evaluate(
+        """async ([file, payloads]) => {
+            const { mount } = await import(file);
+            const roots = [...document.querySelectorAll("div")];
+            window.mounted = payloads.map((payload, k) => mount(roots[k], JSON.parse(payload)));
+            await Promise.all(mounted.map(({ ready }) => ready));
+        }""",
+        [f"{ADDRESS}/{file}", [json.dumps(payload) for payload in payloads]],
+    )
+
+
+def lit(tab, k, side):
+    return np.array(
+        tab.evaluate(
+            """([k, side]) => [...document.querySelectorAll("div")[k].shadowRoot
+                .querySelectorAll(`.region[data-side=${side}]`)].map(el =>
+                Number(el.getAttribute("fill-opacity")) * (el.classList.contains("negative") ? -1 : 1))""",
+            [k, side],
+        )
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("file", ["mount.js", "bundle.js"])
+def test_two_explanations_live_on_one_document_and_leave_each_other_alone(blank, file):
+    first, second = made(grid(64), grid(64), seed=1), made(grid(64), grid(64), seed=2)
+    mount(blank, file, page.payload(first), page.payload(second))
+    at = blank.locator("div").nth(1).locator(".region[data-side=a]").nth(5)
+    at.click()
+    settle(blank)
+    np.testing.assert_allclose(lit(blank, 1, "b"), as_drawn(second.row(5)), atol=1e-6)
+    assert not lit(blank, 0, "b").any()
+    blank.locator("div").nth(1).locator("[name=theme]").select_option("dark")
+    themes = blank.evaluate(
+        "[...document.querySelectorAll('div')].map(el => el.shadowRoot.querySelector('.page').dataset.theme)"
+    )
+    assert themes == ["auto", "dark"]
+    assert blank.evaluate("document.querySelectorAll('[id]').length") == 0
+
+
+@pytest.mark.browser
+def test_update_shows_another_explanation_with_the_same_look_and_destroy_leaves_nothing(blank):
+    first, second = made(grid(64), grid(64), seed=1), made(words("a", "b", "c"), words("d", "e"))
+    mount(blank, "mount.js", page.payload(first))
+    blank.locator("[name=theme]").select_option("dark")
+    blank.evaluate(
+        "payload => mounted[0].update(JSON.parse(payload)).ready", json.dumps(page.payload(second))
+    )
+    assert blank.locator(".words text").all_text_contents() == ["a", "b", "c", "d", "e"]
+    assert blank.locator("[name=theme]").input_value() == "dark"
+    blank.evaluate("mounted[0].destroy()")
+    blank.keyboard.press("Escape")
+    blank.set_viewport_size({"width": 700, "height": 700})
+    settle(blank)
+    assert blank.locator("article").count() == 0
+
+
+@pytest.mark.browser
+def test_a_payload_of_another_version_is_refused_in_words(blank):
+    payload = page.payload(made(words("a"), words("b"))) | {"version": 999}
+    blank.evaluate(
+        """async ([file, payload]) => {
+            const { mount } = await import(file);
+            await mount(document.querySelector("div"), payload).ready.catch(() => {});
+        }""",
+        [f"{ADDRESS}/mount.js", payload],
+    )
+    assert "version" in blank.locator("[role=alert]").inner_text()
+
+
+def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
+    def bundled(**modules):
+        monkeypatch.setattr(bundle, "source", lambda name: modules[name.removesuffix(".js")])
+        bundle.script.cache_clear()
+        try:
+            return bundle.script("one")
+        finally:
+            bundle.script.cache_clear()
+
+    use = 'import { two } from "./two.js";\n'
+    assert bundled(one=use + "two();", two="export const two = () => 2;") == "const two = () => 2;\ntwo();\n"
+    with pytest.raises(InputError, match="circle: one → two → one"):
+        bundled(one=use, two='import { one } from "./one.js";\nexport const two = 1;')
+    with pytest.raises(InputError, match="declare two twice"):
+        bundled(one=f"{use}function two() {{}}", two="export const two = 1;")
+    with pytest.raises(InputError, match="imports two, which two"):
+        bundled(one=use, two="const two = 1;")
