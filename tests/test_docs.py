@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import bilrp
-from bilrp import rules
+from bilrp.trace import ops
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -109,9 +109,9 @@ def operations(section: str) -> set[str]:
 
 def test_the_covered_table_is_the_code() -> None:
     listed = operations("covered")
-    named = rules.ACTIVATIONS | rules.NORMS | rules.ATTENTION | rules.SELECTIONS | rules.SCALES | rules.GATING
+    named = ops.ACTIVATIONS | ops.NORMS | ops.ATTENTION | ops.SELECTIONS | ops.SCALES | ops.GATING
     assert {op for op in named if not op.endswith("_with_indices")} <= listed
-    known = named | rules.LINEAR | rules.PRODUCTS | {"relu", "clamp", "clamp_min", "clamp_max"}
+    known = named | ops.LINEAR | ops.PRODUCTS | {"relu", "clamp", "clamp_min", "clamp_max"}
     assert listed <= known
 
 

@@ -19,8 +19,8 @@ from bilrp.engine.plan import Setting, make
 from bilrp.engine.run import run
 from bilrp.errors import BilrpError
 from bilrp.rules.freeze import freeze
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
 
 by_name = {case.name: case for case in CASES}

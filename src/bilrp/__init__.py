@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bilrp import encoders, errors, regions, rules, similarity
     from bilrp.decomposition import Decomposition, decompose
-    from bilrp.encoder import Encoder
+    from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
     from bilrp.groups import contrast, explain_many, explain_sets
     from bilrp.judge import baselines, reference, tune
     from bilrp.judge import metrics as evaluate
     from bilrp.rules import books as rulebooks
-    from bilrp.trace.listing import ops
 
 __version__ = "0.1.0"
 
@@ -34,7 +33,7 @@ NAMES = {
     "explain": "bilrp.explanation",
     "explain_many": "bilrp.groups",
     "explain_sets": "bilrp.groups",
-    "ops": "bilrp.trace.listing",
+    "ops": "bilrp.encoder",
     "pair": "bilrp.explanation",
 }
 # Modules that users know by a shorter name than their room's: `import bilrp.rulebooks` finds them too.

@@ -29,8 +29,9 @@ from bilrp.rules.books import as_book, book_name
 from bilrp.rules.choose import default_book
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import Tape, record
+from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import InputError
-from bilrp.trace.tape import Tape, modules_of
+from bilrp.rules.books import as_book
+from bilrp.rules.choose import default_book
+from bilrp.rules.listing import rows
+from bilrp.trace.listing import Row
+from bilrp.trace.names import modules_of
+from bilrp.trace.recorder import record
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.tape import Tape
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,3 +110,21 @@ def _same_device_and_dtype(x: Tensor, module: Any) -> None:
                 f"the model's parameters are {parameter.dtype} and the input {x.dtype}: convert one, e.g. model.to(x.dtype)"
             )
         return
+
+
+def ops(encoder: Any, x: Any, *, rules: Any = None) -> list[Row]:
+    """Every step of the encoder's run at x, in order, as `decompose` would treat it: the rule, or what has none.
+
+    Batch norm is folded and ReLUs are fused by then. A step that is only reached through frozen factors (the queries
+    of an attention) is 'not needed'. Unlike `decompose`, this doesn't stop at the first step without a rule.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Softmax(dim=1))
+    >>> [(row.op, row.rule) for row in ops(net, torch.ones(1, 4))]
+    [('linear+relu', 'gamma(0.25)'), ('softmax', 'none')]
+    """
+    encoder = as_encoder(encoder)
+    inputs = read_input(encoder, x)
+    chosen = encoder.rules if rules is None else rules
+    with torch.no_grad():
+        tape = simplify(record(encoder.module, inputs))
+        return rows(tape, default_book(tape) if chosen is None else as_book(chosen))

@@ -17,8 +17,8 @@ from bilrp.engine import run as execute
 from bilrp.engine.plan import Setting
 from bilrp.errors import InputError
 from bilrp.rules.freeze import freeze
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 
 
 def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> Setting:

@@ -11,8 +11,8 @@ import bilrp
 from bilrp.engine import tiles
 from bilrp.engine.program import Program, pull_to
 from bilrp.rules.freeze import freeze
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 
 
 def frozen(net: nn.Module, x: torch.Tensor, gamma: float) -> Program:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import rulebooks, rules
 from bilrp.errors import RuleError
-from bilrp.trace.tape import record
+from bilrp.trace.recorder import record
 from models import PLAIN, Case, Lambda, bert, vit
 
 X = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)

@@ -16,8 +16,8 @@ import bilrp
 from bilrp import regions, rulebooks, rules
 from bilrp.errors import RuleError
 from bilrp.rules import Rule
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "linear": (partial(nn.Linear, 6, 5), (6,)),

@@ -15,12 +15,11 @@ from typer.testing import CliRunner
 import bilrp
 from bilrp import rulebooks, rules
 from bilrp.cli import app
-from bilrp.encoder import Encoder
 from bilrp.encoders.families import load
 from bilrp.rules.freeze import freeze
 from bilrp.trace.listing import default_shape
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 
 ENCODERS = """
 import torch
@@ -151,8 +150,8 @@ def test_red_where_there_is_none(folder: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_images_have_the_channels_the_encoder_takes() -> None:
-    assert default_shape(Encoder(nn.Sequential(nn.Conv2d(1, 2, 3))), 64) == "1,1,64,64"
-    assert default_shape(Encoder(lambda x: x), 64) == "1,3,64,64"
+    assert default_shape(nn.Sequential(nn.Conv2d(1, 2, 3)), 64) == "1,1,64,64"
+    assert default_shape(lambda x: x, 64) == "1,3,64,64"
 
 
 def test_vgg_needs_no_download() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import regions, rulebooks
-from bilrp.trace.tape import record
+from bilrp.trace.recorder import record
 from models import settle
 
 

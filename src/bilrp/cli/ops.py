@@ -17,13 +17,13 @@ def ops(
     ] = None,
 ) -> None:
     """Every step of an encoder, its shapes and its rule; exit code 1 if a step has none."""
+    from bilrp.encoder import ops as rows_of
     from bilrp.encoders.families import load
     from bilrp.trace.listing import default_shape, random_input, show
-    from bilrp.trace.listing import ops as rows_of
 
     # Rules don't depend on the weights: random ones spare a download.
     found = load(encoder, size=size, pretrained=False)
-    x = random_input(found, shape or default_shape(found, size))
+    x = random_input(found.module, shape or default_shape(found.module, size))
     try:
         rows = rows_of(found, x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:

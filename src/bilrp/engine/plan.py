@@ -28,7 +28,7 @@ from bilrp.engine.program import BUDGET, Key, Link, Program
 from bilrp.errors import InputError
 from bilrp.regions import Regions
 from bilrp.trace.operators import Convolution
-from bilrp.trace.tape import STRUCTURAL
+from bilrp.trace.ops import STRUCTURAL
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
 PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up

@@ -32,8 +32,9 @@ from bilrp.explanation import Explanation, explain, pair
 from bilrp.regions import Regions, for_both
 from bilrp.rules import books as rulebooks
 from bilrp.rules.freeze import freeze
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import Tape, record
+from bilrp.trace.tape import Tape
 
 BLOCK = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
 

@@ -31,8 +31,8 @@ from bilrp.regions import grid
 from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 
 COORDINATES = 100  # what the paper projects to
 LAYERS = (5, 10, 17, 24, 31)

@@ -24,8 +24,8 @@ from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.rules.books import Book, RuleBook, first_match, is_weighted, uniform
 from bilrp.similarity import Similarity
+from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import record
 
 GRID = (0.0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 1.0)
 

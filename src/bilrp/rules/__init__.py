@@ -3,6 +3,35 @@
 May import errors, trace and the engine's maps and program.
 """
 
-from bilrp.rules.attnlrp import halves as halves
-from bilrp.rules.attnlrp import shared_attention as shared_attention
-from bilrp.rules.weighted import *  # noqa: F403
+from bilrp.rules.activations import clamp, gate
+from bilrp.rules.affine import jacobian, linear
+from bilrp.rules.attnlrp import halves, shared_attention
+from bilrp.rules.defaults import frozen, natural
+from bilrp.rules.products import product
+from bilrp.rules.rule import Rule
+from bilrp.rules.selection import select
+from bilrp.rules.weighted import alphabeta, epsilon, flat, gamma, wsquare, zbox, zero, zplus
+from bilrp.trace.weights import weights_of
+
+__all__ = [
+    "Rule",
+    "alphabeta",
+    "clamp",
+    "epsilon",
+    "flat",
+    "frozen",
+    "gamma",
+    "gate",
+    "halves",
+    "jacobian",
+    "linear",
+    "natural",
+    "product",
+    "select",
+    "shared_attention",
+    "weights_of",
+    "wsquare",
+    "zbox",
+    "zero",
+    "zplus",
+]

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
-from bilrp.rules.weighted import ATTENTION, PRODUCTS, Rule
+from bilrp.rules.rule import Rule
+from bilrp.trace.ops import ATTENTION, PRODUCTS
 from bilrp.trace.tape import Slot, Step
 
 
@@ -77,7 +78,7 @@ def written_out(step: Step) -> bool:
     """Weights times values, P V, of an attention written out as matmul, softmax, matmul.
 
     >>> import torch
-    >>> from bilrp.trace.tape import record
+    >>> from bilrp.trace.recorder import record
     >>> tape = record(lambda x: torch.softmax(x @ x.mT, -1) @ x, torch.rand(1, 3, 2))
     >>> [step.op for step in tape.steps if written_out(step)]
     ['matmul']

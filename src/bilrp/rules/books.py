@@ -14,8 +14,10 @@ from typing import Any
 from bilrp import rules
 from bilrp.errors import RuleError
 from bilrp.rules.attnlrp import halves, shared_attention
-from bilrp.rules.weighted import Rule
+from bilrp.rules.rule import Rule
+from bilrp.trace import ops
 from bilrp.trace.tape import Step
+from bilrp.trace.weights import weights_of
 
 RuleBook = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]
@@ -53,7 +55,7 @@ def hessian_product() -> Book:
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
             return rules.zero()
-        straight = step.op == "relu" or step.op in rules.SELECTIONS or step.op in rules.STRUCTURAL
+        straight = step.op == "relu" or step.op in ops.SELECTIONS or step.op in ops.STRUCTURAL
         natural = rules.natural(step)
         return natural if straight or (natural and natural.name == "linear") else rules.jacobian()
 
@@ -102,7 +104,7 @@ def resnet(gamma: float = 0.25) -> Book:
     convolution = rules.gamma(gamma)
 
     def choose(step: Step) -> Rule | None:
-        if step.op in rules.CONVOLUTIONS and is_weighted(step):
+        if step.op in ops.CONVOLUTIONS and is_weighted(step):
             return convolution
         return rules.zero() if is_weighted(step) else rules.natural(step)
 
@@ -129,17 +131,17 @@ def attnlrp(gamma: float = 0.0) -> Book:
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
             return weighted
-        if step.op in rules.ATTENTION:
+        if step.op in ops.ATTENTION:
             return shared_attention()
         if step.op == "softmax":
             return rules.jacobian()
-        if len(step.inputs) == 2 and step.op in rules.PRODUCTS and not scaling(step):
+        if len(step.inputs) == 2 and step.op in ops.PRODUCTS and not scaling(step):
             return halves()
         return rules.natural(step)
 
     def scaling(step: Step) -> bool:
         """One factor is a norm's scale or the gate inside a written-out activation: that one is frozen."""
-        return step.inputs[0] == step.inputs[1] or any(s in rules.SCALES - {"softmax"} for s in step.sources)
+        return step.inputs[0] == step.inputs[1] or any(s in ops.SCALES - {"softmax"} for s in step.sources)
 
     return Book(f"attnlrp({gamma:g})", choose)
 
@@ -164,7 +166,7 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: RuleBook) -> Book:
 
 def is_weighted(step: Step) -> bool:
     """True for linear and convolution steps with constant weights."""
-    return rules.weights_of(step) is not None
+    return weights_of(step) is not None
 
 
 def book_name(book: Callable[[Step], object]) -> str:

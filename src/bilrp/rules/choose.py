@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bilrp.rules.attnlrp import written_out
 from bilrp.rules.books import Book, mixed, transformer, uniform
-from bilrp.rules.weighted import ATTENTION, CONVOLUTIONS, spread, weights_of
+from bilrp.trace.ops import ATTENTION, CONVOLUTIONS
 from bilrp.trace.tape import Step, Tape
+from bilrp.trace.weights import spread, weights_of
 
 
 def default_book(tape: Tape) -> Book:
@@ -18,7 +19,7 @@ def default_book(tape: Tape) -> Book:
     A patch embedding, whose windows don't overlap, is a linear step on patches and makes no network convolutional.
 
     >>> import torch
-    >>> from bilrp.trace.tape import record
+    >>> from bilrp.trace.recorder import record
     >>> attend = lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x)
     >>> default_book(record(attend, torch.rand(1, 3, 2))).name
     'transformer(0)'

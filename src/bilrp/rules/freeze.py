@@ -8,8 +8,10 @@ from bilrp.engine.maps import Linear, Scale
 from bilrp.engine.program import Key, Link, Program
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook, book_name
-from bilrp.rules.weighted import PRODUCTS, STRUCTURAL, Rule, weights_of
-from bilrp.trace.tape import ARITHMETIC, Step, Tape
+from bilrp.rules.rule import Rule
+from bilrp.trace.ops import ARITHMETIC, PRODUCTS, STRUCTURAL
+from bilrp.trace.tape import Step, Tape
+from bilrp.trace.weights import weights_of
 
 
 def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:

@@ -1,4 +1,4 @@
-"""ops(encoder, x): every step of a run with the rule it gets, and what has none."""
+"""The listing behind `bilrp ops`: one row a step, as a table to print, and an input to run a model on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.encoder import Encoder, as_encoder, read_input
-from bilrp.engine.program import Key
-from bilrp.errors import InputError, RuleError
-from bilrp.rules.books import RuleBook, as_book
-from bilrp.rules.choose import default_book
-from bilrp.rules.freeze import frozen_link, mask_link
-from bilrp.trace.rewrite import simplify
-from bilrp.trace.tape import Step, record
+from bilrp.errors import InputError
 
 NOT_NEEDED = "not needed"
 NO_RULE = "none"
@@ -33,56 +26,10 @@ class Row:
     problem: str | None = None
 
 
-def ops(encoder: Any, x: Any, *, rules: Any = None) -> list[Row]:
-    """Every step of the encoder's run at x, in order, as `decompose` would treat it: the rule, or what has none.
-
-    Batch norm is folded and ReLUs are fused by then. A step that is only reached through frozen factors (the queries
-    of an attention) is 'not needed'. Unlike `decompose`, this doesn't stop at the first step without a rule.
-
-    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Softmax(dim=1))
-    >>> [(row.op, row.rule) for row in ops(net, torch.ones(1, 4))]
-    [('linear+relu', 'gamma(0.25)'), ('softmax', 'none')]
-    """
-    encoder = as_encoder(encoder)
-    inputs = read_input(encoder, x)
-    chosen = encoder.rules if rules is None else rules
-    with torch.no_grad():
-        tape = simplify(record(encoder.module, inputs))
-        book = default_book(tape) if chosen is None else as_book(chosen)
-        needed: set[Key] = {(tape.output, "value")}
-        rows = [_row(step, book, needed) for step in reversed(tape.steps)]
-    return rows[::-1]
-
-
-def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
-    """The step's row; what its maps read becomes needed."""
-    found, problems = [], []
-    for kind in ("value", "mask"):
-        if (step.output, kind) not in needed:
-            continue
-        try:
-            link = frozen_link(step, book) if kind == "value" else mask_link(step)
-        except RuleError as error:
-            found.append(NO_RULE)
-            problems.append(str(error))
-            needed.update((value, kind) for value in step.inputs)  # look further: there may be more
-        else:
-            found.append(link.rule)
-            needed.update(link.sources)
-    return Row(
-        name=step.name,
-        op=step.label,
-        inputs=tuple(tuple(v.shape) for v in step.values),
-        output=tuple(step.result.shape),
-        rule=" + ".join(dict.fromkeys(found)) or NOT_NEEDED,
-        problem="; ".join(problems) or None,
-    )
-
-
-def random_input(encoder: Encoder, shape: str) -> Tensor:
+def random_input(module: Any, shape: str) -> Tensor:
     """Numbers from 0 to 1 of that shape ('1,3,128,128'), seeded, in the type and on the device of the model.
 
-    >>> random_input(Encoder(torch.nn.Identity()), "1,3").shape
+    >>> random_input(torch.nn.Identity(), "1,3").shape
     torch.Size([1, 3])
     """
     try:
@@ -92,14 +39,14 @@ def random_input(encoder: Encoder, shape: str) -> Tensor:
     if len(sizes) < 2 or sizes[0] != 1 or min(sizes) < 1:
         raise InputError(f"the shape needs a leading batch axis of 1, e.g. 1,3,224,224, got {shape!r}")
     x = torch.rand(sizes, generator=torch.Generator().manual_seed(0))
-    parameters = encoder.module.parameters() if isinstance(encoder.module, nn.Module) else iter(())
+    parameters = module.parameters() if isinstance(module, nn.Module) else iter(())
     like = next((p for p in parameters if p.dtype.is_floating_point), x)
     return x.to(like)
 
 
-def default_shape(encoder: Encoder, size: int) -> str:
-    """The shape of an image as the encoder takes it: as many channels as its first convolution, else three."""
-    modules = encoder.module.modules() if isinstance(encoder.module, nn.Module) else iter(())
+def default_shape(module: Any, size: int) -> str:
+    """The shape of an image as the model takes it: as many channels as its first convolution, else three."""
+    modules = module.modules() if isinstance(module, nn.Module) else iter(())
     first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)
     return f"1,{3 if first is None else first.in_channels},{size},{size}"
 

@@ -7,20 +7,16 @@ from dataclasses import replace
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.rules.weighted import CONVOLUTIONS, batch_norm_scale, same_padding, spread, weights_of
+from bilrp.trace.ops import CONVOLUTIONS, IDENTITIES
 from bilrp.trace.tape import Slot, Step, Tape
-
-IDENTITIES = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
-IDENTITIES |= {"contiguous", "clone", "detach", "data", "alias", "positive"}
-# Identities where type and device stay: what is left of them is a change of memory layout.
-IDENTITIES |= {"to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"}
+from bilrp.trace.weights import batch_norm_scale, same_padding, spread, weights_of
 
 
 def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     """All rewrites in order. Values in `keep` stay visible (layers that are asked for by number).
 
     >>> import torch
-    >>> from bilrp.trace.tape import record
+    >>> from bilrp.trace.recorder import record
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU()).eval()
     >>> [step.label for step in simplify(record(net, torch.ones(1, 1, 4, 4))).steps]
     ['conv2d+relu']

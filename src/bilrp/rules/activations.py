@@ -1,0 +1,57 @@
+"""Elementwise functions: gates, clamps, and all that sends 0 to 0."""
+
+from __future__ import annotations
+
+import torch
+
+from bilrp.engine.maps import Map, Scale
+from bilrp.errors import RuleError
+from bilrp.rules.affine import is_first
+from bilrp.rules.rule import Rule
+from bilrp.trace.ops import CLAMPS
+from bilrp.trace.tape import Step
+from bilrp.trace.weights import weights_of
+
+
+def gate() -> Rule:
+    """ReLU and other gates: J = diag(1[a > 0])."""
+
+    def made(step: Step) -> Map:
+        elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
+        if not elementwise or weights_of(step) is not None:
+            raise RuleError(
+                f"gate is a rule for elementwise functions of one tensor, not for {step.describe()}"
+            )
+        return Scale((step.values[0] > 0).to(step.result.dtype))
+
+    return Rule("gate", made)
+
+
+def clamp() -> Rule:
+    """Clamping: inside the range the identity; outside, f(a)/a where the range contains 0, else constant (0)."""
+
+    def made(step: Step) -> Map:
+        if step.op not in CLAMPS or len(step.inputs) != 1 or not is_first(step):
+            raise RuleError(f"clamp is a rule for clamping to constants, not for {step.describe()}")
+        if bool((step.run(torch.zeros_like(step.values[0])) == 0).all()):
+            return freeze_activation(step)
+        return Scale((step.values[0] == step.result).to(step.result.dtype))
+
+    return Rule("clamp", made)
+
+
+def freeze_activation(step: Step) -> Map:
+    """diag(f(a)/a), and the limit f'(0) at a = 0."""
+    a = step.values[0]
+    if len(step.inputs) != 1 or a.shape != step.result.shape:
+        raise RuleError(
+            f"frozen is a rule for elementwise functions, norms and attention, not for {step.describe()}"
+        )
+    at_zero, slope = torch.func.jvp(step.run, (torch.zeros_like(a),), (torch.ones_like(a),))[:2]
+    if bool((at_zero != 0).any()):
+        raise RuleError(
+            f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale: choose its rule yourself, "
+            f"e.g. bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
+        )
+    factor = torch.where(a == 0, slope, step.result / torch.where(a == 0, 1, a))
+    return Scale(torch.where(factor.isfinite(), factor, 0))

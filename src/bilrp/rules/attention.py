@@ -1,0 +1,77 @@
+"""Attention with its softmax weights frozen: y = P V."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp.engine.maps import Linear, Map
+from bilrp.errors import RuleError
+from bilrp.trace.tape import Slot, Step, fill
+
+
+def _attention(step: Step) -> Map:
+    """y = P V with P frozen. P comes out of the same call when the values are the identity matrix."""
+    value = step.argument(2, "value")
+    slot = _slot_of(step, 2, "value")
+    basis = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device)
+    stand_in = basis.expand(*value.shape[:-1], value.shape[-2])
+    args = [*step.args[:2], stand_in, *step.args[3:]] if len(step.args) > 2 else list(step.args)
+    kwargs = {**step.kwargs, "value": stand_in} if "value" in step.kwargs else step.kwargs
+    weights = _call_with(step, args, kwargs)
+
+    def function(v: Tensor) -> Tensor:
+        heads = weights.shape[-3] if weights.dim() > 2 else 1
+        if v.dim() > 2 and v.shape[-3] != heads:  # grouped queries share their values
+            v = v.repeat_interleave(heads // v.shape[-3], -3)
+        return weights @ v
+
+    return Linear(function, (value,), (slot,))
+
+
+def _multi_head_attention(step: Step) -> Map:
+    """y = out(P · values(V)), one frozen P for each head."""
+    if step.item == 1:
+        raise RuleError(
+            f"{step.describe()} returns its attention weights, which are frozen: use its first output"
+        )
+    value, slot = step.argument(2, "value"), _slot_of(step, 2, "value")
+    heads, size = step.argument(4, "num_heads"), value.shape[-1]
+    width = step.argument(3, "embed_dim_to_check")
+    joint = step.argument(5, "in_proj_weight")
+    into = joint[-width:] if joint is not None else step.kwargs["v_proj_weight"]
+    out = step.argument(11, "out_proj_weight")
+    kwargs = {**step.kwargs, "need_weights": True, "average_attn_weights": False}
+    weights = _call_with(step, list(step.args), kwargs)[1][..., : value.shape[0]]
+
+    def function(v: Tensor) -> Tensor:
+        projected = F.linear(v.reshape(v.shape[0], -1, size), into)
+        split = projected.reshape(v.shape[0], -1, heads, width // heads).permute(1, 2, 0, 3)
+        mixed = (weights.reshape(-1, heads, *weights.shape[-2:]) @ split).permute(2, 0, 1, 3)
+        return F.linear(mixed.reshape(*mixed.shape[:2], width), out).reshape(-1, *v.shape[1:-1], width)
+
+    return Linear(function, (value,), (slot,))
+
+
+def _call_with(step: Step, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return step.call(*fill(tuple(args), step.values), **fill(kwargs, step.values))
+
+
+def _slot_of(step: Step, position: int, name: str) -> int:
+    place = step.args[position] if position < len(step.args) else step.kwargs.get(name)
+    if not isinstance(place, Slot):
+        raise RuleError(
+            f"{step.describe()} attends to constant values: nothing of the input passes through it"
+        )
+    return place.index
+
+
+# What each kind of attention is frozen by.
+ATTENTIONS: dict[str, Callable[[Step], Map]] = {
+    "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _multi_head_attention,
+}

@@ -1,0 +1,41 @@
+"""Every step of a tape with the rule a rule book gives it, and what has none."""
+
+from __future__ import annotations
+
+from bilrp.engine.program import Key
+from bilrp.errors import RuleError
+from bilrp.rules.books import RuleBook
+from bilrp.rules.freeze import frozen_link, mask_link
+from bilrp.trace.listing import NO_RULE, NOT_NEEDED, Row
+from bilrp.trace.tape import Step, Tape
+
+
+def rows(tape: Tape, book: RuleBook) -> list[Row]:
+    """The tape's steps in order, as `freeze` would treat them; it does not stop at the first step without a rule."""
+    needed: set[Key] = {(tape.output, "value")}
+    return [_row(step, book, needed) for step in reversed(tape.steps)][::-1]
+
+
+def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
+    """The step's row; what its maps read becomes needed."""
+    found, problems = [], []
+    for kind in ("value", "mask"):
+        if (step.output, kind) not in needed:
+            continue
+        try:
+            link = frozen_link(step, book) if kind == "value" else mask_link(step)
+        except RuleError as error:
+            found.append(NO_RULE)
+            problems.append(str(error))
+            needed.update((value, kind) for value in step.inputs)  # look further: there may be more
+        else:
+            found.append(link.rule)
+            needed.update(link.sources)
+    return Row(
+        name=step.name,
+        op=step.label,
+        inputs=tuple(tuple(v.shape) for v in step.values),
+        output=tuple(step.result.shape),
+        rule=" + ".join(dict.fromkeys(found)) or NOT_NEEDED,
+        problem="; ".join(problems) or None,
+    )

@@ -1,0 +1,90 @@
+"""Norms: the centring stays live, the scale is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bilrp.engine.maps import Linear, Map, Scale
+from bilrp.trace.tape import Step
+from bilrp.trace.weights import batch_norm_scale
+
+
+def _layer_norm(step: Step) -> Map:
+    shape, weight = step.argument(1, "normalized_shape"), step.argument(2, "weight")
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    axes = tuple(range(-len(shape), 0))
+    return _centred(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
+
+
+def _group_norm(step: Step) -> Map:
+    groups, weight = step.argument(1, "num_groups"), step.argument(2, "weight")
+    value = step.values[0]
+
+    def grouped(t: Tensor) -> Tensor:
+        return t.reshape(t.shape[0], groups, -1)
+
+    return _centred(step, grouped, (-1,), step.argument(4, "eps", 1e-5), _per_channel(weight, value))
+
+
+def _instance_norm(step: Step) -> Map:
+    if not step.argument(5, "use_input_stats", True):
+        return _batch_norm(step)
+    value, weight = step.values[0], step.argument(3, "weight")
+    eps = step.argument(7, "eps", 1e-5)
+    return _centred(step, lambda t: t.flatten(2), (-1,), eps, _per_channel(weight, value))
+
+
+def _rms_norm(step: Step) -> Map:
+    a, weight = step.values[0], step.argument(2, "weight")
+    shape, eps = step.argument(1, "normalized_shape"), step.argument(3, "eps")
+    axes = tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
+    eps = torch.finfo(a.dtype).eps if eps is None else eps
+    factor = (a.square().mean(axes, keepdim=True) + eps).rsqrt().expand_as(a)
+    return Scale(factor if weight is None else factor * weight)
+
+
+def _normalize(step: Step) -> Map:
+    a = step.values[0]
+    p, dim, eps = step.argument(1, "p", 2.0), step.argument(2, "dim", 1), step.argument(3, "eps", 1e-12)
+    return Scale((1 / a.norm(p, dim, keepdim=True).clamp(min=eps)).expand_as(a))
+
+
+def _batch_norm(step: Step) -> Map:
+    if step.argument(5, "training", False) or step.argument(1, "running_mean") is None:
+        # No running statistics: those of this very input, as in an instance norm.
+        a, weight = step.values[0], step.argument(3, "weight")
+        axes = (0, *range(2, a.dim()))
+        return _centred(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
+    scale, _ = batch_norm_scale(step)
+    return Scale(scale.reshape(-1, *[1] * (step.result.dim() - 2)).expand_as(step.result))
+
+
+def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
+    return None if weight is None else weight.reshape(-1, *[1] * (value.dim() - 2))
+
+
+def _centred(step: Step, view, axes: tuple[int, ...], eps: float, weight: Tensor | None) -> Map:
+    """(s − mean s) / std · w: the centring is linear and stays live, 1/std is frozen."""
+    grouped = view(step.values[0])
+    rstd = (grouped.var(axes, unbiased=False, keepdim=True) + eps).rsqrt()
+
+    def function(s: Tensor) -> Tensor:
+        g = view(s)
+        out = ((g - g.mean(axes, keepdim=True)) * rstd).reshape(s.shape)
+        return out if weight is None else out * weight
+
+    return Linear(function, step.values)
+
+
+# What each norm is frozen by.
+NORMALISING: dict[str, Callable[[Step], Map]] = {
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "rms_norm": _rms_norm,
+    "normalize": _normalize,
+    "batch_norm": _batch_norm,
+}

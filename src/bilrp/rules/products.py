@@ -1,0 +1,62 @@
+"""Products of two live tensors: one factor is frozen, and often it is evident which."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bilrp.engine.maps import Linear, Map, Scale
+from bilrp.errors import RuleError
+from bilrp.rules.affine import is_first, linear
+from bilrp.rules.rule import Rule
+from bilrp.trace.ops import GATING, PRODUCTS, SCALES
+from bilrp.trace.tape import Step
+
+
+def product(freeze: int) -> Rule:
+    """A product of two live tensors: the factor number `freeze` (0 or 1) is frozen, the other stays live.
+
+    >>> product(freeze=1).name
+    'product(freeze=1)'
+    """
+
+    def made(step: Step) -> Map:
+        if len(step.inputs) != 2:
+            raise RuleError(
+                f"product is a rule for two live tensors, but {step.describe()} has {len(step.inputs)}"
+            )
+        if step.op not in PRODUCTS | {"div"} or (step.op == "div" and freeze == 0):
+            raise RuleError(
+                f"product(freeze={freeze}) leaves {step.describe()} nonlinear in its other operand: "
+                "use bilrp.rules.jacobian()"
+            )
+        live = 1 - freeze
+        kept = step.values[freeze].detach()
+
+        def function(s: Tensor) -> Tensor:
+            return step.run(s, kept) if live == 0 else step.run(kept, s)
+
+        same = step.op == "mul" and step.values[live].shape == step.result.shape
+        if same:
+            return Scale(kept.expand_as(step.result), slots=(live,))
+        return Linear(function, (step.values[live],), (live,))
+
+    return Rule(f"product(freeze={freeze})", made)
+
+
+def evident_product(step: Step) -> Rule | None:
+    if step.inputs[0] == step.inputs[1]:
+        return product(freeze=1)
+    for kinds in (SCALES, GATING):
+        gates = [slot for slot, source in enumerate(step.sources) if source in kinds]
+        if len(gates) == 1:
+            return product(freeze=gates[0])
+    return None
+
+
+def division(step: Step) -> Rule | None:
+    """x / live norm: the denominator is frozen. A constant over a live tensor has no rule."""
+    if step.kwargs.get("rounding_mode") is not None:
+        return None
+    if len(step.inputs) == 2:
+        return product(freeze=1)
+    return linear() if is_first(step) else None

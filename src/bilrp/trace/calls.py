@@ -1,0 +1,76 @@
+"""Calls that write in place, and the same calls without the write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bilrp.errors import TapeError
+from bilrp.trace.names import op_name
+from bilrp.trace.ops import INPLACE_OPERATORS
+
+
+def is_inplace(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    underscore = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+    return name in INPLACE_OPERATORS or underscore or bool(_inplace_flag(func, args, kwargs)[1])
+
+
+def _inplace_flag(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, bool]:
+    """Where the argument `inplace` stands (-1: a keyword, or nowhere) and what it says: F.leaky_relu(x, 0.1, True)."""
+    code = getattr(func, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code else ()
+    if "inplace" in names and names.index("inplace") < len(args):
+        place = names.index("inplace")
+        return place, args[place] is True
+    return -1, kwargs.get("inplace") is True
+
+
+def written(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The tensor an in-place call writes into; None for other calls."""
+    if not is_inplace(func, args, kwargs):
+        return None
+    target = args[0] if args else kwargs.get("input", kwargs.get("self"))
+    if not isinstance(target, Tensor):
+        raise TapeError(
+            f"the in-place call '{op_name(func)}' writes into several tensors: write out of place"
+        )
+    return target
+
+
+def out_of_place(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The same call without the write, so that a step can be run again on other tensors."""
+    place, flagged = _inplace_flag(func, args, kwargs)
+    if flagged and place >= 0:
+        return func, ((*args[:place], False, *args[place + 1 :]), kwargs)
+    if flagged:
+        return func, (args, {**kwargs, "inplace": False})
+    name = getattr(func, "__name__", "")
+    plain = INPLACE_OPERATORS.get(name, name.rstrip("_"))
+    call = _copy if name == "copy_" else getattr(torch.Tensor, plain, None) or getattr(torch, plain, None)
+    if call is None:
+        raise TapeError(
+            f"the in-place call '{name}' has no out-of-place twin in torch: write it out of place"
+        )
+    return call, (args, kwargs)
+
+
+def reshaping(
+    op: str, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[..., Any]:
+    if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
+        raise TapeError(
+            "the model reads a tensor's bits as another type with view(dtype), which no rule can share"
+        )
+    return torch.Tensor.reshape if op == "view" else torch.Tensor.reshape_as
+
+
+def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return source.to(target.dtype).expand_as(target)

@@ -1,0 +1,50 @@
+"""Names: of torch's functions, of the modules an encoder runs, of the weights they own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from bilrp.trace.ops import ALIASES, INPLACE_OPERATORS
+
+
+def op_name(func: Callable[..., Any]) -> str:
+    """The plain name of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'."""
+    name = getattr(func, "__name__", str(func))
+    if name == "__get__":
+        name = getattr(func.__self__, "__name__", name)  # type: ignore[attr-defined]
+    name = INPLACE_OPERATORS.get(name, name)
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return ALIASES.get(name, name)
+
+
+def modules_of(encoder: Any) -> list[nn.Module]:
+    """The modules an encoder runs: itself, or those a function, method or partial refers to.
+
+    >>> net = nn.Linear(2, 1)
+    >>> modules_of(lambda x: net(x)) == modules_of(net.forward) == [net]
+    True
+    """
+    if isinstance(encoder, nn.Module):
+        return [encoder]
+    if isinstance(encoder, functools.partial):
+        reached = [encoder.func, *encoder.args, *encoder.keywords.values()]
+        return [m for value in reached for m in modules_of(value)]
+    owner = getattr(encoder, "__self__", None)
+    found = [owner] if isinstance(owner, nn.Module) else []
+    if inspect.isfunction(encoder):
+        names = inspect.getclosurevars(encoder)
+        values = [*names.nonlocals.values(), *names.globals.values()]
+        found += [value for value in values if isinstance(value, nn.Module)]
+    return found
+
+
+def parameter_names(modules: list[nn.Module]) -> dict[int, str]:
+    """Where each weight lives -> the name of the module that owns it."""
+    named = [pair for module in modules for pair in (*module.named_parameters(), *module.named_buffers())]
+    return {t.data_ptr(): name.rpartition(".")[0] or name for name, t in reversed(named) if t.numel()}

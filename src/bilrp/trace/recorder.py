@@ -1,0 +1,374 @@
+"""record(encoder, x): run an untouched encoder once and write down what it did.
+
+The run happens under a `TorchFunctionMode`: every torch call that touches a tensor depending on the
+input (a *live* tensor) becomes one `Step` holding its real tensors. Nothing is patched, hooked or changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from bilrp.errors import InputError, TapeError
+from bilrp.trace.calls import is_inplace, out_of_place, reshaping, written
+from bilrp.trace.names import modules_of, op_name, parameter_names
+from bilrp.trace.ops import ARITHMETIC, FORGETS_VALUES, LEAVES_TORCH, STRUCTURAL, VIEWS
+from bilrp.trace.refusals import refuse_moving_targets, refuse_training, refuse_what_cannot_be_seen
+from bilrp.trace.replay import replay
+from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
+
+FIRST = {"input", "self"}  # what torch calls a function's first operand
+
+
+def record(encoder: Callable[[Tensor], Tensor], x: Float[Tensor, ...]) -> Tape:
+    """Run `encoder(x)` once and return the tape of everything that led from `x` to the output.
+
+    >>> import torch.nn.functional as F
+    >>> [step.op for step in record(lambda x: F.relu(x) + x, torch.ones(1, 4)).steps]
+    ['relu', 'add']
+    """
+    modules = modules_of(encoder)
+    refuse_what_cannot_be_seen(encoder, modules)
+    refuse_moving_targets(modules)
+    recorder = Recorder(parameter_names(modules))
+    if isinstance(
+        encoder, nn.Module
+    ):  # all of it, so that a branch not taken for this input does not change the origin
+        for weight in (*encoder.parameters(), *encoder.buffers()):
+            recorder._use_weight(weight)
+    drawn = _random_state(x)
+    # Gradients are on (for a copy of x) only so that a tensor made by calls we could not see still shows
+    # that it depends on the input. Nothing is ever back-propagated.
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            start = x.detach().clone().requires_grad_().clone()
+            recorder.begin(start)
+            with recorder:
+                result = encoder(start)
+        tape = recorder.finish(x.detach(), result)
+    except RuntimeError as error:
+        if "modified inplace" in str(error) or "modified by an inplace" in str(error):
+            raise TapeError(
+                "the model writes in place into one of several views of a tensor (chunk, split, unbind), which the "
+                "tape cannot follow: write out of place in the model"
+            ) from error
+        raise
+    finally:
+        moved = _put_back(drawn, x)
+    if moved:
+        raise InputError(
+            "the model draws random numbers as it runs, so its embedding is not fixed: call model.eval(), or switch "
+            "the randomness off"
+        )
+    replay(tape)
+    return tape
+
+
+def _random_state(x: Tensor) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(x.device)] if x.is_cuda else states
+
+
+def _put_back(states: list[Tensor], x: Tensor) -> bool:
+    """Restore the generators; True if the run had moved them."""
+    moved = any(not torch.equal(a, b) for a, b in zip(states, _random_state(x), strict=True))
+    if moved:
+        torch.set_rng_state(states[0])
+        if x.is_cuda:
+            torch.cuda.set_rng_state(states[1], x.device)
+    return moved
+
+
+class Recorder(TorchFunctionMode):
+    """Collects steps. A tensor is known by its id (kept alive here) together with its version counter,
+    so that a write that was not seen (through a view, or by scripted code) is noticed at the next use."""
+
+    def __init__(self, names: dict[int, str]):
+        super().__init__()
+        self.names = names
+        self.steps: list[Step] = []
+        self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
+        self.values: list[Tensor] = []
+        self.made: dict[int, Tensor] = {}  # constants computed during the run
+        self.weights: dict[int, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.sources: list[str] = ["input"]
+        self.origin: Any = None  # the autograd node of the input
+        self.written: dict[int, Tensor] = {}  # storages that received live values by a write in place
+        self.constants: set[int] = set()  # storages of the constants that steps hold
+
+    def begin(self, x: Tensor) -> None:
+        self.live[id(x)] = (x, 0, x._version)
+        self.values.append(x.detach())
+        self.origin = x.grad_fn
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
+        kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
+        tensors = list(tensors_in((args, kwargs)))
+        live = [t for t in tensors if id(t) in self.live]
+        op = op_name(func)
+        if op == "_set_grad_enabled":
+            return None  # gradients stay on, also where the model turns them off: see record
+        self._notice_unseen(tensors, op)
+        if not live:
+            return self._compute_constant(func, args, kwargs, tensors)
+        if op == "__iter__":
+            with self:
+                return iter(args[0].unbind(0))
+        self._refuse(op, func, args, kwargs)
+        for t in live:
+            self._notice_writes(t, op)
+        return self._record(op, func, args, kwargs)
+
+    def _compute_constant(self, func, args, kwargs, tensors: list[Tensor]) -> Any:
+        """A call that no live tensor takes part in: its result is a constant of the run."""
+        if tensors and (
+            is_inplace(func, args, kwargs) or func is torch.Tensor.__setitem__ or "out" in kwargs
+        ):
+            for t in (tensors[0], *tensors_in(kwargs.get("out"))):
+                self._keep_before_write(t)
+        for t in tensors:
+            self._use_weight(t)
+        result = func(*args, **kwargs)
+        for t in tensors_in(result):
+            self.made[id(t)] = t
+        return result
+
+    def _record(
+        self, op: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        target = written(func, args, kwargs)
+        call, recorded = out_of_place(func, args, kwargs) if target is not None else (func, (args, kwargs))
+        before = None if target is None else self._keep_before_write(target)
+        versions = [(t, _version(t)) for t in tensors_in((args, kwargs)) if t is not target]
+        slots: list[tuple[int, Tensor]] = []
+
+        def slot(t: Tensor) -> Any:
+            if id(t) in self.live:
+                value = self.live[id(t)][1]
+                slots.append((value, self.values[value]))
+                return Slot(len(slots) - 1)
+            if t is target:
+                return before  # a constant about to receive live values: record what it was
+            if t.layout != torch.strided:
+                raise TapeError(
+                    f"'{op}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be followed: use its .to_dense()"
+                )
+            self._use_weight(t)
+            self.constants.add(storage_of(t))
+            return t.detach()
+
+        if op in VIEWS:
+            call = reshaping(op, call, args, kwargs)
+        recorded_args, recorded_kwargs = mapped(recorded[0], slot), mapped(recorded[1], slot)
+        result = func(*args, **kwargs)
+        if target is not None:
+            self._mark_written(target)
+        elif any(_version(t) != version for t, version in versions):
+            raise TapeError(
+                f"'{op}' writes into its arguments, which the tape cannot follow: write out of place"
+            )
+        if op in FORGETS_VALUES and all(id(t) not in self.live for t in tensors_in((args[1:], kwargs))):
+            for t in tensors_in(result):
+                self.made[id(t)] = t
+            return result
+        outputs = [(None, result)] if isinstance(result, Tensor) else _numbered(result)
+        for item, out in outputs:
+            if not isinstance(out, Tensor):
+                continue
+            if out.is_complex():
+                raise TapeError(
+                    f"'{op}' makes complex numbers of a live tensor, which cannot be followed: write it with real "
+                    "ones (a rotation by cos and sin, a transform by its matrix)"
+                )
+            if not out.dtype.is_floating_point:
+                self.made[id(out)] = out
+                continue
+            if id(out) in self.live and out is not target:
+                continue  # the call returned its own input, e.g. contiguous()
+            self._add(op, call, recorded_args, recorded_kwargs, slots, out, item)
+        return result
+
+    def _add(self, op, call, args, kwargs, slots, out: Tensor, item: int | None) -> None:
+        number = len(self.values)
+        self.values.append(out.detach())
+        self.live[id(out)] = (out, number, _version(out))
+        sources = tuple(self.sources[v] for v, _ in slots)
+        transparent = op in STRUCTURAL or (op in ARITHMETIC and len(slots) == 1)
+        self.sources.append(sources[0] if transparent and sources else op)
+        self.steps.append(
+            Step(
+                op=op,
+                name=self._name(op, (args, kwargs)),
+                call=call,
+                args=args,
+                kwargs=kwargs,
+                inputs=tuple(v for v, _ in slots),
+                values=tuple(t for _, t in slots),
+                output=number,
+                result=out.detach(),
+                sources=sources,
+                item=item,
+            )
+        )
+
+    def _name(self, op: str, arguments: Any) -> str:
+        for t in tensors_in(arguments):
+            name = self.names.get(t.data_ptr()) if t.numel() else None
+            if name is not None:
+                return name
+        self.counts[op] = self.counts.get(op, 0) + 1
+        return f"{op}_{self.counts[op]}"
+
+    def _keep_before_write(self, t: Tensor) -> Tensor:
+        """Before an in-place call: give earlier steps their own copy of what is about to be overwritten
+        (also where they hold the same storage through a view)."""
+        storage = storage_of(t)
+        for number, value in enumerate(self.values):
+            if storage_of(value) == storage:
+                copy = value.clone()
+                self.values[number] = copy
+                self.steps = [_with_value(step, number, copy) for step in self.steps]
+        if storage in self.constants:
+            self.steps = [_with_constants_copied(step, storage) for step in self.steps]
+        return t.detach().clone()
+
+    def _mark_written(self, target: Tensor) -> None:
+        """After an in-place call: no other tensor over the same memory shows what the tape believes."""
+        storage = storage_of(target)
+        self.written[storage] = target
+        for key, (t, value, _) in list(self.live.items()):
+            if t is not target and storage_of(t) == storage:
+                self.live[key] = (t, value, -1)
+
+    def _use_weight(self, t: Tensor) -> None:
+        if id(t) not in self.made and id(t) not in self.live and t.dtype.is_floating_point:
+            self.weights.setdefault(id(t), t)
+
+    def _notice_writes(self, t: Tensor, op: str) -> None:
+        if _version(t) != self.live[id(t)][2]:
+            raise TapeError(_overwritten(t, op))
+
+    def _notice_unseen(self, tensors: list[Tensor], op: str) -> None:
+        for t in tensors:
+            if id(t) in self.live:
+                continue
+            if self.written and storage_of(t) in self.written:
+                raise TapeError(_overwritten(t, op))
+            if t.grad_fn is None or id(t) in self.made:
+                continue
+            if _depends_on(t.grad_fn, self.origin):
+                raise TapeError(
+                    f"'{op}' received a tensor of shape {tuple(t.shape)} from calls the tape cannot see (scripted or "
+                    "compiled code, or a custom autograd function): use the plain Python module instead"
+                )
+
+    def _refuse(self, op: str, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+        if op in LEAVES_TORCH:
+            raise TapeError(
+                f"the model reads numbers out of a live tensor with '{op}', where the tape cannot follow: "
+                "keep them as tensors (or compute them before the model)"
+            )
+        if op == "__setitem__":
+            raise TapeError(
+                "the model writes into a tensor with x[...] = y, which the tape cannot follow: "
+                "build the result with torch.cat, torch.where or masked_fill instead"
+            )
+        if kwargs.get("out") is not None:
+            raise TapeError(f"'{op}(..., out=...)' writes where the tape cannot follow: drop out=")
+        if torch.is_autocast_enabled(next(tensors_in((args, kwargs))).device.type):
+            raise InputError(
+                "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
+                "or convert the model, e.g. model.to(torch.bfloat16)"
+            )
+        refuse_training(op, args, kwargs)
+
+    def finish(self, x: Tensor, result: Any) -> Tape:
+        if not isinstance(result, Tensor):
+            raise InputError(
+                f"the encoder returned {type(result).__name__}, not a tensor: wrap it so that it returns the "
+                "embedding, e.g. lambda x: model(x).pooler_output"
+            )
+        if id(result) not in self.live:
+            raise TapeError(
+                "the embedding does not depend on the input through any recorded torch call: scripted, compiled or "
+                "numpy code cannot be explained, and neither can a constant"
+            )
+        self._notice_writes(result, "return")
+        output = self.live[id(result)][1]
+        steps = _leading_to(output, self.steps)
+        weights = tuple(w.detach() for w in self.weights.values())
+        return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)
+
+
+def _leading_to(output: int, steps: list[Step]) -> tuple[Step, ...]:
+    """Only the steps the output depends on."""
+    needed, kept = {output}, []
+    for step in reversed(steps):
+        if step.output in needed:
+            kept.append(step)
+            needed.update(step.inputs)
+    return tuple(reversed(kept))
+
+
+def _with_value(step: Step, value: int, tensor: Tensor) -> Step:
+    if value != step.output and value not in step.inputs:
+        return step
+    values = tuple(tensor if i == value else v for i, v in zip(step.inputs, step.values, strict=True))
+    return replace(step, values=values, result=tensor if value == step.output else step.result)
+
+
+def _with_constants_copied(step: Step, storage: int) -> Step:
+    """The step with its own copy of every constant that lives in a storage about to be overwritten."""
+
+    def copied(t: Tensor) -> Tensor:
+        return t.clone() if storage_of(t) == storage else t
+
+    return replace(step, args=mapped(step.args, copied), kwargs=mapped(step.kwargs, copied))
+
+
+def storage_of(t: Tensor) -> int:
+    """Where the tensor's memory starts; tensors without memory of their own share it with none."""
+    try:
+        return t.untyped_storage().data_ptr() or -id(t)
+    except NotImplementedError:  # sparse tensors
+        return -id(t)
+
+
+def _version(t: Tensor) -> int:
+    if t.is_inference():
+        raise TapeError(
+            "the model runs in torch.inference_mode, which hides writes from the tape: call its undecorated forward"
+        )
+    return t._version
+
+
+def _overwritten(t: Tensor, op: str) -> str:
+    return (
+        f"a tensor of shape {tuple(t.shape)} was overwritten through a view before '{op}' used it, which "
+        "the tape cannot follow: write out of place (torch.cat, torch.where, x = x + y) in the model"
+    )
+
+
+def _depends_on(node: Any, origin: Any) -> bool:
+    """Does the autograd graph lead from `node` back to `origin`?"""
+    seen, waiting = {node}, [node]
+    while waiting:
+        node = waiting.pop()
+        if node is origin:
+            return True
+        found = {after for after, _ in node.next_functions if after is not None} - seen
+        seen |= found
+        waiting.extend(found)
+    return False
+
+
+def _numbered(result: Any) -> list[tuple[int, Any]]:
+    return list(enumerate(result)) if isinstance(result, tuple | list) else []

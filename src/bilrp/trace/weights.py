@@ -1,0 +1,113 @@
+"""Weighted steps taken apart: operator, weights and bias of a linear, convolution or batch-norm step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from bilrp.errors import RuleError
+from bilrp.trace.operators import Convolution, Dense
+from bilrp.trace.ops import CONVOLUTIONS
+from bilrp.trace.tape import Step
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A weighted step taken apart: the operator, its weights and bias, its input and output."""
+
+    operator: Dense | Convolution
+    weight: Tensor
+    bias: Tensor | None
+    a: Tensor
+    z: Tensor
+
+    def apply(self, weight: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
+        out = self.operator.apply(a, weight)
+        return out if bias is None else out + self.operator.bias(bias)
+
+
+def weights_of(step: Step) -> Weights | None:
+    """Take a linear or convolution step with constant weights apart; None for any other step."""
+    parts = _dense(step) if step.op in {"linear", "matmul", "addmm"} else _convolution(step)
+    if parts is None:
+        return None
+    operator, weight, bias = parts
+    return Weights(operator, weight, bias, a=step.values[0], z=step.result)
+
+
+def _dense(step: Step) -> tuple[Dense, Tensor, Tensor | None] | None:
+    if len(step.inputs) != 1:
+        return None
+    live = step.values[0]
+    if step.op == "linear" and step.argument(0, "input") is live and step.argument(1, "weight").dim() == 2:
+        return Dense(), step.argument(1, "weight"), step.argument(2, "bias")
+    if step.op == "matmul" and step.argument(0, "input") is live and step.argument(1, "other").dim() == 2:
+        return Dense(), step.argument(1, "other").T, None
+    plain = step.kwargs.get("beta", 1) == 1 and step.kwargs.get("alpha", 1) == 1
+    if (
+        step.op == "addmm"
+        and step.argument(1, "mat1") is live
+        and plain
+        and step.argument(0, "input").dim() == 1
+    ):
+        return Dense(), step.argument(2, "mat2").T, step.argument(0, "input")
+    return None
+
+
+def _convolution(step: Step) -> tuple[Convolution, Tensor, Tensor | None] | None:
+    if (
+        step.op not in CONVOLUTIONS
+        or len(step.inputs) != 1
+        or step.argument(0, "input") is not step.values[0]
+    ):
+        return None
+    weight, bias = step.argument(1, "weight"), step.argument(2, "bias")
+    rank, transposed = weight.dim() - 2, "transpose" in step.op
+    padding, dilation = step.argument(4, "padding", 0), step.argument(7 if transposed else 5, "dilation", 1)
+    operator = Convolution(
+        stride=spread(step.argument(3, "stride", 1), rank),
+        padding=_padding(padding, weight, spread(dilation, rank), step),
+        dilation=spread(dilation, rank),
+        groups=step.argument(6, "groups", 1),
+        transposed=transposed,
+        output_padding=spread(step.argument(5, "output_padding", 0) if transposed else 0, rank),
+    )
+    return operator, weight, bias
+
+
+def spread(value: Any, rank: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * rank
+    value = tuple(value)
+    return value * rank if len(value) == 1 else value
+
+
+def _padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step) -> tuple[int, ...]:
+    if not isinstance(padding, str):
+        return spread(padding, weight.dim() - 2)
+    if padding == "valid":
+        return (0,) * (weight.dim() - 2)
+    pads = same_padding(weight, dilation)
+    if any(before != after for before, after in pads):
+        raise RuleError(
+            f"{step.describe()} pads one side more than the other: call bilrp.trace.rewrite.simplify first"
+        )
+    return tuple(before for before, _ in pads)
+
+
+def same_padding(weight: Tensor, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
+    """What padding='same' adds before and after each axis."""
+    total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    return [(t // 2, t - t // 2) for t in total]
+
+
+def batch_norm_scale(step: Step) -> tuple[Tensor, Tensor]:
+    """Batch norm in evaluation as one affine map per channel: z = scale·a + shift."""
+    mean, var = step.argument(1, "running_mean"), step.argument(2, "running_var")
+    weight, bias = step.argument(3, "weight"), step.argument(4, "bias")
+    scale = (var + step.argument(7, "eps", 1e-5)).rsqrt()
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale
+    return scale, shift if bias is None else shift + bias
