@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
     from bilrp.groups import contrast, explain_many, explain_sets
-    from bilrp.judge import baselines, reference, tune
-    from bilrp.judge import metrics as evaluate
+    from bilrp.judge import baselines, evaluate, reference, tune
     from bilrp.rules import books as rulebooks
 
 __version__ = "0.1.0"
@@ -39,7 +38,7 @@ NAMES = {
 # Modules that users know by a shorter name than their room's: `import bilrp.rulebooks` finds them too.
 DOORS = {
     "baselines": "bilrp.judge.baselines",
-    "evaluate": "bilrp.judge.metrics",
+    "evaluate": "bilrp.judge.evaluate",
     "reference": "bilrp.judge.reference",
     "rulebooks": "bilrp.rules.books",
     "tune": "bilrp.judge.tune",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from io import StringIO
 
 import pytest
@@ -12,8 +13,8 @@ from torch import nn
 
 import bilrp
 from bilrp import regions, rulebooks
-from bilrp.judge import bench
-from bilrp.judge import rivals as peers
+from bilrp.errors import InputError
+from bilrp.judge import bench, rivals, timing
 from bilrp.judge.bench import Growth, Report, Row
 
 
@@ -43,20 +44,30 @@ def test_the_loop_is_lrp(layers, x):
     torch.testing.assert_close(found.flatten(), parts_of(layers, x)[:, place], rtol=1e-4, atol=1e-5)
 
 
-def test_a_rival_library_gives_the_same_pass(layers, x):
-    try:
-        peers.zennit()
-    except ImportError as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize("name", ["zennit", "captum", "autolrp"])
+def test_a_rival_library_is_timed_in_a_process_of_its_own(layers, x, name):
+    if name not in rivals.installed():
+        pytest.skip(f"{name} is not installed")
+    before = set(sys.modules)
     out = nn.Sequential(*layers)(x)
     channel, y, column = (int(i) for i in torch.unravel_index(out.argmax(), out.shape)[1:])
-    found = peers.installed(layers, (channel, y, column))["zennit"](x)
-    truth = parts_of(layers, x)[:, int(out.argmax())]
-    torch.testing.assert_close(found.flatten(), truth, rtol=1e-3, atol=1e-4)
+    found = rivals.timed(name, layers, x, (channel, y, column))
+    assert found.seconds > 0 and found.relevance.shape == x.shape
+    assert not [module for module in set(sys.modules) - before if module.partition(".")[0] == name]
+    if name == "zennit":  # the others have no z^B for pixels, or one γ for all layers
+        truth = parts_of(layers, x)[:, int(out.argmax())]
+        torch.testing.assert_close(found.relevance.flatten(), truth, rtol=1e-3, atol=1e-4)
+
+
+def test_a_rival_that_fails_is_one_line(layers, x):
+    with pytest.raises(InputError, match="absent could not be timed: KeyError: 'absent'"):
+        rivals.timed("absent", layers, x, (0, 0, 0))
+    with pytest.raises(InputError, match="not on Linear"):
+        rivals.timed("zennit", [nn.Linear(2, 2)], x, (0, 0, 0))
 
 
 def test_measured_sees_time_and_memory():
-    seconds, peak = bench.measured(lambda: torch.ones(2**24).add_(1).sum())
+    seconds, peak = timing.measured(lambda: torch.ones(2**24).add_(1).sum())
     assert seconds > 0 and (peak == 0 or peak > 32)
 
 

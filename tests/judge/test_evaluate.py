@@ -15,6 +15,7 @@ from bilrp import baselines, evaluate, regions, rulebooks
 from bilrp.encoders import vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
+from bilrp.judge import metrics, randomise, warps
 from bilrp.studies.photos import study as photos
 
 
@@ -384,3 +385,17 @@ def test_rank_correlation_matches_scipy_with_ties():
     assert evaluate.rank_correlation(a, -a) == pytest.approx(-1)
     assert evaluate.rank_correlation(a, torch.ones(7, 9)) == 0
     assert not math.isnan(evaluate.rank_correlation(torch.zeros(2, 2), torch.zeros(2, 2)))
+
+
+# ---------------------------------------------------------------- one door
+
+
+def test_the_door_offers_every_public_name_of_the_suite():
+    for module in (metrics, warps, randomise):
+        own = {
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        }
+        assert own - {"ratio"} <= set(evaluate.__all__), module.__name__
+        assert all(getattr(evaluate, name) is getattr(module, name) for name in own - {"ratio"})

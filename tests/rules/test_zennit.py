@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import regions, rulebooks, rules
-from bilrp.judge import rivals as peers
+from bilrp.judge import rivals
 
 
 @pytest.fixture(scope="module")
 def zennit():
     try:
-        yield peers.zennit()
+        yield rivals.zennit()
     except ImportError as error:
         pytest.skip(f"no oracle here: {error}")
     for name in [name for name in sys.modules if name.partition(".")[0] == "zennit"]:

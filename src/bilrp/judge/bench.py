@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,8 @@ from bilrp.encoder import Encoder
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import pull
-from bilrp.judge import rivals as peers
+from bilrp.judge import rivals
+from bilrp.judge.timing import measured
 from bilrp.regions import grid
 from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freeze import freeze
@@ -82,8 +82,8 @@ def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, sa
     for number in range(rounds):
         # In one round everything meets the same weather: the forward pass is timed again beside it.
         forward = min(forward, _forward(module, x, 1), _forward(module, x, 10))
-        for name, (work, times) in ways.items():
-            seconds, peak = measured(work)
+        for name, (measure, times) in ways.items():
+            seconds, peak = measure()
             best[name], peaks[name] = min(best[name], seconds * times), max(peaks[name], peak)
             say(f"round {number + 1}/{rounds}  {name}: {seconds * times:.2f} s")
     loop = best[LOOP]
@@ -97,15 +97,18 @@ def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, sa
 LOOP = "loop: forward and LRP pass for each of 100 coordinates (×25 of 4)"
 
 
-def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Callable[[], Any], float]]:
-    """Name → (work, by how much to multiply its time)."""
+Measure = Callable[[], tuple[float, float]]  # seconds, megabytes
+
+
+def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Measure, float]]:
+    """Name → (how it is measured, by how much to multiply its time)."""
     module = encoder.module
     assert isinstance(module, nn.Module)
     layers = list(next(module.children()).children())
     seeds = projection(COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
     peak = torch.unravel_index(module(x).argmax(), module(x).shape)[1:]
-    others = peers.installed(layers, (int(peak[0]), int(peak[1]), int(peak[2])))
-    return {
+    place = int(peak[0]), int(peak[1]), int(peak[2])
+    works: dict[str, tuple[Callable[[], object], float]] = {
         LOOP: (lambda: [lrp_pass(layers, x, seeds[m]) for m in range(4)], COORDINATES / 4),
         "pull: 100 coordinates on one stored run (×5 of 20)": (
             lambda: _pulled(encoder, x, seeds[:20]),
@@ -117,11 +120,22 @@ def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Callable[[], Any], flo
             lambda: decompose(encoder, x, layers=LAYERS),
             1,
         ),
+    }
+    return {
+        **{name: (partial(measured, work), times) for name, (work, times) in works.items()},
         **{
-            f"{name}: one pass for each of 100 coordinates (×100 of 1)": (partial(one, x), COORDINATES)
-            for name, one in others.items()
+            f"{name}: one pass for each of 100 coordinates (×100 of 1)": (
+                partial(_rival, name, layers, x, place),
+                COORDINATES,
+            )
+            for name in rivals.installed()
         },
     }
+
+
+def _rival(name: str, layers: list[nn.Module], x: Tensor, place: rivals.Place) -> tuple[float, float]:
+    found = rivals.timed(name, layers, x, place)
+    return found.seconds, found.peak_mb
 
 
 def lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
@@ -213,36 +227,6 @@ def _smooth(noise: Tensor) -> Tensor:
     """Noise with structure at several scales, a stand-in for a photograph of any size."""
     layers = [F.interpolate(noise[..., ::s, ::s], size=noise.shape[-2:], mode="bilinear") for s in (1, 4, 16)]
     return torch.stack(layers).mean(0)
-
-
-def measured(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds, and the most memory above the start in MB (Linux; 0 elsewhere)."""
-    before, most, done = _resident(), 0.0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not done.wait(0.01):
-            most = max(most, _resident() - before)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    start = time.perf_counter()
-    try:
-        work()
-    finally:
-        seconds = time.perf_counter() - start
-        most = max(most, _resident() - before)
-        done.set()
-        watcher.join()
-    return seconds, most
-
-
-def _resident() -> float:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-    return pages * 4096 / 2**20
 
 
 def machine() -> dict[str, Any]:

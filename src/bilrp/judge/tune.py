@@ -1,7 +1,7 @@
 """Tuning: γ for each layer, by coordinate descent over a small grid, against any evaluation (section 4 of the paper).
 
 >>> from bilrp import explain
->>> from bilrp.judge import metrics as evaluate
+>>> from bilrp.judge import evaluate
 >>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.rand(1, 3)
 >>> found = tune(net, [(x, x)], lambda explanation, k: float(evaluate.cosine(explanation, torch.eye(3))))
 >>> explain(net, x, x, rules=found.rules).relevance.shape

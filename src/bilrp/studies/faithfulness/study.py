@@ -25,7 +25,7 @@ from bilrp.encoder import Encoder
 from bilrp.encoders import images, vgg
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
-from bilrp.judge import metrics as evaluate
+from bilrp.judge import evaluate
 from bilrp.regions import Regions, grid
 from bilrp.rules import books as rulebooks
 from bilrp.studies.common import folders

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.judge import metrics as evaluate
+from bilrp.judge import evaluate
 
 if TYPE_CHECKING:
     from bilrp.studies.toy.study import Run

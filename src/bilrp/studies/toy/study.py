@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
-from bilrp.judge import metrics as evaluate
+from bilrp.judge import evaluate
 from bilrp.judge.tune import search
 from bilrp.studies.common.report import Picture, Report, Section, Table, Text
 
