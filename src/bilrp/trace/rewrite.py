@@ -10,6 +10,7 @@ from torch import Tensor
 from bilrp.trace.ops import CONVOLUTIONS, IDENTITIES
 from bilrp.trace.tape import Slot, Step, Tape
 from bilrp.trace.weights import batch_norm_scale, same_padding, spread, weights_of
+from bilrp.trace.widen import widen
 
 
 def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
@@ -21,7 +22,7 @@ def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     >>> [step.label for step in simplify(record(net, torch.ones(1, 1, 4, 4))).steps]
     ['conv2d+relu']
     """
-    return fuse_relu(fold_batch_norm(drop_identities(pad_first(tape), keep), keep), keep)
+    return fuse_relu(fold_batch_norm(drop_identities(pad_first(widen(tape)), keep), keep), keep)
 
 
 def pad_first(tape: Tape) -> Tape:
