@@ -1,0 +1,118 @@
+"""Where regions lie and which of them are neighbours: patches and segments of a picture, words in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilrp.regions import Regions
+
+WINDOW = 1 / 16  # of the side of a picture: finer structure than this is not told apart
+_ALL, _FIRST, _NEXT = slice(None), slice(None, -1), slice(1, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Size and middle (y, x) of each region, the numbers of its neighbours (its own among them), and the window's width.
+
+    A width of 0 leaves relevance as it is: words are read one by one.
+    """
+
+    size: np.ndarray
+    middle: np.ndarray
+    near: tuple[tuple[int, ...], ...]
+    width: float = 0.0
+
+    def density(self, values: np.ndarray) -> np.ndarray:
+        """Rows of `values` [regions, …] per unit of size, each a Gaussian mean over its surroundings."""
+        per_size = values / self.size[:, None]
+        if self.width == 0:
+            return per_size
+        y, x = self.middle.T
+        rows, columns = np.unique(y), np.unique(x)
+        full = np.array_equal(np.stack([np.repeat(rows, len(columns)), np.tile(columns, len(rows))]), (y, x))
+        if not full:
+            return _mean(np.square(self.middle[:, None] - self.middle).sum(-1), self.size, self.width) @ per_size
+        # on a grid the Gaussian is one along y times one along x
+        size = self.size.reshape(len(rows), len(columns))
+        down = _mean(np.square(rows[:, None] - rows), size[:, 0], self.width)
+        across = _mean(np.square(columns[:, None] - columns), size[0], self.width)
+        cells = per_size.reshape(len(rows), len(columns), -1)
+        return np.matmul(across, np.tensordot(down, cells, axes=1)).reshape(values.shape)
+
+    def connected(self, inside: np.ndarray, start: int) -> np.ndarray:
+        """Those of `inside` (one truth for each region) that are reached from `start`, neighbour by neighbour."""
+        found = np.zeros_like(inside)
+        waiting = [start] if inside[start] else []
+        found[waiting] = True
+        while waiting:
+            for neighbour in self.near[waiting.pop()]:
+                if inside[neighbour] and not found[neighbour]:
+                    found[neighbour] = True
+                    waiting.append(neighbour)
+        return found
+
+    def highest(self, values: np.ndarray) -> np.ndarray:
+        """The largest of each row of `values` [regions, …] and the rows of its neighbours."""
+        return np.stack([values[list(near)].max(0) for near in self.near])
+
+
+def layout(regions: Regions) -> Layout:
+    """The layout of regions: areas of a plane touch by an edge or a corner, anything else stands in a row.
+
+    >>> import torch
+    >>> from bilrp.regions import grid
+    >>> [len(near) for near in layout(grid(8)(torch.zeros(1, 3, 16, 24))).near]
+    [4, 6, 4, 4, 6, 4]
+    """
+    labels = plane(regions)
+    return _in_a_row(regions) if labels is None else _in_a_plane(labels, regions.count)
+
+
+def plane(regions: Regions) -> np.ndarray | None:
+    """Labels as [height, width], or None where regions are no areas of a plane."""
+    labels = regions.labels.detach().cpu().numpy()
+    return labels[0] if labels.ndim == 3 and (labels == labels[:1]).all() else None
+
+
+def _in_a_plane(labels: np.ndarray, count: int) -> Layout:
+    inside = labels >= 0
+    owner, places = labels[inside], np.nonzero(inside)
+    size = np.bincount(owner, minlength=count).astype(np.float64)
+    middle = np.stack([np.bincount(owner, place + 0.5, count) / size for place in places], axis=1)
+    below, beside = ((_FIRST, _ALL), (_NEXT, _ALL)), ((_ALL, _FIRST), (_ALL, _NEXT))
+    corners = ((_FIRST, _FIRST), (_NEXT, _NEXT)), ((_FIRST, _NEXT), (_NEXT, _FIRST))
+    touching = [
+        np.stack([labels[one].ravel(), labels[other].ravel()]) for one, other in (below, beside, *corners)
+    ]
+    pairs = np.concatenate(touching, axis=1)
+    near = _neighbours(pairs[:, (pairs >= 0).all(0)], count)
+    return Layout(size, middle, near, WINDOW * float(np.sqrt(labels.size)))
+
+
+def _in_a_row(regions: Regions) -> Layout:
+    """One after the other; where they are words, the same word elsewhere is a neighbour too."""
+    order = np.arange(regions.count)
+    pairs = [np.stack([order[:-1], order[1:]])]
+    if regions.names is not None:
+        words = np.unique([name.strip().casefold() for name in regions.names], return_inverse=True)[1]
+        sorted_by_word = np.argsort(words, kind="stable")
+        same = np.stack([sorted_by_word[:-1], sorted_by_word[1:]])
+        pairs.append(same[:, words[same[0]] == words[same[1]]])
+    middle = np.stack([np.zeros(regions.count), order + 0.5], axis=1)
+    return Layout(np.ones(regions.count), middle, _neighbours(np.concatenate(pairs, axis=1), regions.count))
+
+
+def _neighbours(pairs: np.ndarray, count: int) -> tuple[tuple[int, ...], ...]:
+    """Each region's own number and those it is paired with, from pairs [2, …] in any order."""
+    itself = np.tile(np.arange(count), (2, 1))
+    both = np.concatenate([pairs, pairs[::-1], itself], axis=1).astype(np.int64)
+    first, second = np.divmod(np.unique(both[0] * count + both[1]), count)
+    return tuple(tuple(n.tolist()) for n in np.split(second, np.searchsorted(first, np.arange(1, count))))
+
+
+def _mean(squared_distance: np.ndarray, size: np.ndarray, width: float) -> np.ndarray:
+    """Rows that sum to one: a Gaussian of the distance times the size."""
+    window = np.exp(-squared_distance / (2 * width**2)) * size
+    return window / window.sum(1, keepdims=True)
