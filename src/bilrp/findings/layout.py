@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +24,20 @@ class Layout:
     middle: np.ndarray
     near: tuple[tuple[int, ...], ...]
     width: float = 0.0
+
+    @property
+    def weight(self) -> np.ndarray:
+        """Each region's share of the input."""
+        return self.size / self.size.sum()
+
+    @property
+    def blurred(self) -> bool:
+        """Does the window reach beyond a single region?"""
+        return self.width > math.sqrt(float(np.median(self.size))) / 2
+
+    def finer(self) -> Layout:
+        """The same through a window of half the width."""
+        return replace(self, width=self.width / 2)
 
     def density(self, values: np.ndarray) -> np.ndarray:
         """Rows of `values` [regions, …] per unit of size, each a Gaussian mean over its surroundings."""
