@@ -17,6 +17,8 @@ from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose,
 from bilrp.disk import store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError, MismatchError
+from bilrp.findings import cluster
+from bilrp.findings.cluster import Finding
 from bilrp.regions import for_both
 from bilrp.similarity import Similarity
 
@@ -107,6 +109,18 @@ class Explanation:
         values, index = self.relevance.flatten().topk(k)
         width = self.relevance.shape[1]
         return [Match(int(i) // width, int(i) % width, float(v)) for v, i in zip(values, index, strict=True)]
+
+    def findings(self, k: int = 12) -> list[Finding]:
+        """At most k findings, strongest first: regions of a that match regions of b as one, each pair in one at most.
+
+        >>> import torch
+        >>> net = torch.nn.Linear(4, 4, bias=False)
+        >>> found = explain(net, torch.eye(4)[:1], torch.eye(4)[:1])
+        >>> [(finding.a, finding.b) for finding in found.findings()]
+        [([0], [0])]
+        """
+        relevance = self.relevance.detach().cpu().double().numpy()
+        return cluster.find(relevance, self.a.regions, self.b.regions, score=self.score, k=k)
 
     def row(self, i: int) -> Float[Tensor, " regions_b"]:
         """What region i of a shares with each region of b."""

@@ -6,7 +6,6 @@ pair belongs to two findings; what none owns is the rest.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,11 +17,12 @@ from bilrp.regions import Regions
 
 EDGE = 0.3, 0.75  # of a peak's relevance per area: a finding ends where the mean falls below it,
 FLOOR = 2.0  # which is, between these two, this many times the average of all pairs
-KEPT = 0.35  # of a finding must be left where stronger ones have taken pairs of it, or it is dropped
+KEPT = 0.4  # of a finding must be left where stronger ones have taken pairs of it, or it is dropped
 PART = 0.25  # of either input at most: a finding is a part, not the whole
+SMALL = 4  # regions are always a part
 FEW = 3  # findings, and a finer window is tried
 LEAST = 0.02  # of the strongest finding, or it is not worth a word
-PEAKS = 200  # the strongest that are looked at
+PEAKS = 100  # the strongest that are looked at
 ROUNDS = 20  # of growth; most settle after three
 
 
@@ -56,15 +56,16 @@ def find(relevance: np.ndarray, a: Regions, b: Regions, *, score: float, k: int 
     """
     field = _Field.of(np.asarray(relevance, dtype=np.float64), layout(a), layout(b))
     blocks = field.blocks()
-    while len(blocks) < FEW and (field.a.blurred or field.b.blurred):  # details, seen through too wide a window
+    # a model of details shows little more than one block all over through a wide window
+    while len(blocks) < FEW and (field.a.blurred or field.b.blurred):
         field = _Field.of(field.relevance, field.a.finer(), field.b.finer())
         blocks = field.blocks()
     strongest = sorted(blocks, key=lambda block: -abs(block.relevance))[:k]
     strongest = [block for block in strongest if abs(block.relevance) >= LEAST * abs(strongest[0].relevance)]
     return [
         Finding(
-            np.flatnonzero(block.rows).tolist(),
-            np.flatnonzero(block.columns).tolist(),
+            np.flatnonzero(block.members[0]).tolist(),
+            np.flatnonzero(block.members[1]).tolist(),
             block.relevance,
             block.relevance / score if score else None,
         )
@@ -73,15 +74,14 @@ def find(relevance: np.ndarray, a: Regions, b: Regions, *, score: float, k: int 
 
 
 class _Block(NamedTuple):
-    """What has grown around a peak: rows and columns, one truth for each region of a and of b."""
+    """What has grown around a peak: one truth for each region of a, and one for each of b."""
 
-    rows: np.ndarray
-    columns: np.ndarray
+    members: tuple[np.ndarray, np.ndarray]
     relevance: float
 
     def meets(self, other: _Block) -> bool:
         """Do the two share a pair?"""
-        return bool((self.rows & other.rows).any() and (self.columns & other.columns).any())
+        return all(bool((mine & its).any()) for mine, its in zip(self.members, other.members, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +92,14 @@ class _Field:
     a: Layout
     b: Layout
     density: np.ndarray
+    turned: np.ndarray  # the same with b first, laid out so that its rows are read as fast
     average: float
 
     @staticmethod
     def of(relevance: np.ndarray, a: Layout, b: Layout) -> _Field:
         density = b.density(a.density(relevance).T).T
-        return _Field(relevance, a, b, density, float(a.weight @ np.abs(density) @ b.weight))
+        average = float(a.weight @ np.abs(density) @ b.weight)
+        return _Field(relevance, a, b, density, np.ascontiguousarray(density.T), average)
 
     def blocks(self) -> list[_Block]:
         """Blocks that share no pair, each a part of either input."""
@@ -113,8 +115,9 @@ class _Field:
         return taken
 
     def is_whole(self, block: _Block) -> bool:
-        """Is it most of an input, and no part of it?"""
-        return max(self.a.weight[block.rows].sum(), self.b.weight[block.columns].sum()) > PART
+        """Is it most of an input, and no part of it? (A few regions are always a part.)"""
+        sides = zip(block.members, (self.a.weight, self.b.weight), strict=True)
+        return any(bool(side.sum() > SMALL and weight[side].sum() > PART) for side, weight in sides)
 
     def peaks(self) -> list[tuple[int, int]]:
         """The strongest pairs that no neighbouring pair exceeds, of either sign."""
@@ -127,29 +130,30 @@ class _Field:
 
     def grown(self, peak: tuple[int, int], taken: Sequence[_Block] = ()) -> _Block | None:
         """The block around a peak that shares no pair with those taken; None where nothing is left of it."""
-        height = abs(self.density[peak])
-        edge = height * min(max(FLOOR * self.average / height, EDGE[0]), EDGE[1])
-        field = math.copysign(1.0, self.density[peak]) * self.density
-        rows, columns = (np.arange(n) == at for n, at in zip(field.shape, peak, strict=True))
-        for _ in range(ROUNDS):
-            before = rows, columns
-            barred = [block.rows for block in taken if (block.columns & columns).any()]
-            rows = self.a.connected(_above(field, self.b, columns, edge, barred), peak[0])
-            barred = [block.columns for block in taken if (block.rows & rows).any()]
-            columns = self.b.connected(_above(field.T, self.a, rows, edge, barred), peak[1])
-            if not rows.any() or not columns.any():
+        # begun with either side, so that (a, b) and (b, a) have the same findings
+        both = [block for first in (0, 1) if (block := self._grown(peak, taken, first)) is not None]
+        return max(both, key=lambda block: abs(block.relevance), default=None)
+
+    def _grown(self, peak: tuple[int, int], taken: Sequence[_Block], first: int) -> _Block | None:
+        height = self.density[peak]
+        edge = height * min(max(FLOOR * self.average / abs(height), EDGE[0]), EDGE[1])
+        sides, fields = (self.a, self.b), (self.density, self.turned)
+        members = [np.arange(n) == at for n, at in zip(self.density.shape, peak, strict=True)]
+        for turn in range(2 * ROUNDS):
+            side, other = (first + turn) % 2, (first + turn + 1) % 2
+            weight = sides[other].weight[members[other]]
+            mean = weight @ fields[other][members[other]] / weight.sum()
+            inside = mean / edge > 1
+            for block in taken:
+                if (block.members[other] & members[other]).any():
+                    inside &= ~block.members[side]
+            grown = sides[side].connected(inside, peak[side])
+            if not grown.any():
                 return None
-            if np.array_equal(rows, before[0]) and np.array_equal(columns, before[1]):
+            settled = turn > 1 and np.array_equal(grown, members[side])
+            members[side] = grown
+            if settled:
                 break
-        relevance = float(self.relevance[np.ix_(rows, columns)].sum())
+        relevance = float(self.relevance[np.ix_(*members)].sum())
         # without the sign of its peak it is no finding: the windows blurred what cancels
-        return _Block(rows, columns, relevance) if relevance * self.density[peak] > 0 else None
-
-
-def _above(field: np.ndarray, side: Layout, others: np.ndarray, edge: float, barred: Sequence[np.ndarray]) -> np.ndarray:
-    """Which rows have a mean above the edge over the `others`, regions of the other side, and are not barred?"""
-    weight = side.weight[others]
-    inside = field[:, others] @ weight > edge * weight.sum()
-    for rows in barred:
-        inside &= ~rows
-    return inside
+        return _Block((members[0], members[1]), relevance) if relevance * height > 0 else None

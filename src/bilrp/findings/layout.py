@@ -9,20 +9,20 @@ import numpy as np
 
 from bilrp.regions import Regions
 
-WINDOW = 1 / 16  # of the side of a picture: finer structure than this is not told apart
+WINDOW = 1 / 14  # of the side of a picture: finer structure than this is not told apart
 _ALL, _FIRST, _NEXT = slice(None), slice(None, -1), slice(1, None)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Size and middle (y, x) of each region, the numbers of its neighbours (its own among them), and the window's width.
+    """Size and middle (y, x) of each region, which of them touch (each itself, too), and the width of the window.
 
     A width of 0 leaves relevance as it is: words are read one by one.
     """
 
     size: np.ndarray
     middle: np.ndarray
-    near: tuple[tuple[int, ...], ...]
+    touching: np.ndarray
     width: float = 0.0
 
     @property
@@ -42,35 +42,36 @@ class Layout:
     def density(self, values: np.ndarray) -> np.ndarray:
         """Rows of `values` [regions, …] per unit of size, each a Gaussian mean over its surroundings."""
         per_size = values / self.size[:, None]
-        if self.width == 0:
+        # a region is a window itself, of variance side²/12
+        width = math.sqrt(max(0.0, self.width**2 - float(np.median(self.size)) / 12))
+        if width == 0:
             return per_size
         y, x = self.middle.T
         rows, columns = np.unique(y), np.unique(x)
         full = np.array_equal(np.stack([np.repeat(rows, len(columns)), np.tile(columns, len(rows))]), (y, x))
         if not full:
-            return _mean(np.square(self.middle[:, None] - self.middle).sum(-1), self.size, self.width) @ per_size
+            return _mean(np.square(self.middle[:, None] - self.middle).sum(-1), self.size, width) @ per_size
         # on a grid the Gaussian is one along y times one along x
         size = self.size.reshape(len(rows), len(columns))
-        down = _mean(np.square(rows[:, None] - rows), size[:, 0], self.width)
-        across = _mean(np.square(columns[:, None] - columns), size[0], self.width)
+        down = _mean(np.square(rows[:, None] - rows), size[:, 0], width)
+        across = _mean(np.square(columns[:, None] - columns), size[0], width)
         cells = per_size.reshape(len(rows), len(columns), -1)
         return np.matmul(across, np.tensordot(down, cells, axes=1)).reshape(values.shape)
 
     def connected(self, inside: np.ndarray, start: int) -> np.ndarray:
         """Those of `inside` (one truth for each region) that are reached from `start`, neighbour by neighbour."""
         found = np.zeros_like(inside)
-        waiting = [start] if inside[start] else []
-        found[waiting] = True
-        while waiting:
-            for neighbour in self.near[waiting.pop()]:
-                if inside[neighbour] and not found[neighbour]:
-                    found[neighbour] = True
-                    waiting.append(neighbour)
+        newest = np.array([start])[inside[[start]]]
+        while len(newest):
+            found[newest] = True
+            newest = np.flatnonzero(self.touching[newest].any(0) & inside & ~found)
         return found
 
     def highest(self, values: np.ndarray) -> np.ndarray:
-        """The largest of each row of `values` [regions, …] and the rows of its neighbours."""
-        return np.stack([values[list(near)].max(0) for near in self.near])
+        """The largest of each row of `values` [regions, …] and, where a window blurs them, the rows of its neighbours."""
+        if self.width == 0:
+            return values
+        return np.stack([values[near].max(0) for near in self.touching])
 
 
 def layout(regions: Regions) -> Layout:
@@ -78,8 +79,8 @@ def layout(regions: Regions) -> Layout:
 
     >>> import torch
     >>> from bilrp.regions import grid
-    >>> [len(near) for near in layout(grid(8)(torch.zeros(1, 3, 16, 24))).near]
-    [4, 6, 4, 4, 6, 4]
+    >>> layout(grid(8)(torch.zeros(1, 3, 16, 24))).touching.sum(0)
+    array([4, 6, 4, 4, 6, 4])
     """
     labels = plane(regions)
     return _in_a_row(regions) if labels is None else _in_a_plane(labels, regions.count)
@@ -98,33 +99,23 @@ def _in_a_plane(labels: np.ndarray, count: int) -> Layout:
     middle = np.stack([np.bincount(owner, place + 0.5, count) / size for place in places], axis=1)
     below, beside = ((_FIRST, _ALL), (_NEXT, _ALL)), ((_ALL, _FIRST), (_ALL, _NEXT))
     corners = ((_FIRST, _FIRST), (_NEXT, _NEXT)), ((_FIRST, _NEXT), (_NEXT, _FIRST))
-    touching = [
-        np.stack([labels[one].ravel(), labels[other].ravel()]) for one, other in (below, beside, *corners)
-    ]
-    pairs = np.concatenate(touching, axis=1)
-    near = _neighbours(pairs[:, (pairs >= 0).all(0)], count)
-    return Layout(size, middle, near, WINDOW * float(np.sqrt(labels.size)))
+    touching = np.eye(count, dtype=bool)
+    for one, other in (below, beside, *corners):
+        here, there = labels[one], labels[other]
+        apart = (here != there) & (here >= 0) & (there >= 0)
+        touching[here[apart], there[apart]] = True
+    return Layout(size, middle, touching | touching.T, WINDOW * float(np.sqrt(labels.size)))
 
 
 def _in_a_row(regions: Regions) -> Layout:
     """One after the other; where they are words, the same word elsewhere is a neighbour too."""
     order = np.arange(regions.count)
-    pairs = [np.stack([order[:-1], order[1:]])]
+    touching = np.abs(order[:, None] - order) <= 1
     if regions.names is not None:
         words = np.unique([name.strip().casefold() for name in regions.names], return_inverse=True)[1]
-        sorted_by_word = np.argsort(words, kind="stable")
-        same = np.stack([sorted_by_word[:-1], sorted_by_word[1:]])
-        pairs.append(same[:, words[same[0]] == words[same[1]]])
+        touching |= words[:, None] == words
     middle = np.stack([np.zeros(regions.count), order + 0.5], axis=1)
-    return Layout(np.ones(regions.count), middle, _neighbours(np.concatenate(pairs, axis=1), regions.count))
-
-
-def _neighbours(pairs: np.ndarray, count: int) -> tuple[tuple[int, ...], ...]:
-    """Each region's own number and those it is paired with, from pairs [2, …] in any order."""
-    itself = np.tile(np.arange(count), (2, 1))
-    both = np.concatenate([pairs, pairs[::-1], itself], axis=1).astype(np.int64)
-    first, second = np.divmod(np.unique(both[0] * count + both[1]), count)
-    return tuple(tuple(n.tolist()) for n in np.split(second, np.searchsorted(first, np.arange(1, count))))
+    return Layout(np.ones(regions.count), middle, touching)
 
 
 def _mean(squared_distance: np.ndarray, size: np.ndarray, width: float) -> np.ndarray:

@@ -1,0 +1,148 @@
+"""Findings: what they own, what they add up to, and that they are what was put there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bilrp import explain
+from bilrp.findings import cluster
+from bilrp.findings.layout import layout
+from bilrp.judge.metrics import planted
+from bilrp.regions import Regions, features, grid, labels, tokens
+
+PLANE = grid(8)(torch.zeros(1, 3, 64, 64))
+
+
+def noise(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, columns))
+
+
+def patch(top: int, left: int, height: int, width: int, across: int = 8) -> list[int]:
+    return [across * y + x for y in range(top, top + height) for x in range(left, left + width)]
+
+
+def segments() -> Regions:
+    """Three vertical bands of a 12 × 12 picture, the last in two pieces that touch it nowhere."""
+    mask = torch.zeros(12, 12, dtype=torch.long)
+    mask[:, 4:8], mask[:, 8:], mask[:4, 8:] = 1, 2, 3
+    return labels(mask)(torch.zeros(1, 3, 12, 12))
+
+
+@given(seed=st.integers(0, 200), kind=st.sampled_from(["grid", "words", "segments", "mixed"]))
+def test_each_pair_is_in_one_finding_at_most_and_a_finding_is_the_sum_of_its_pairs(seed, kind):
+    words = tokens(("the", "cat", "and", "the", "other", "cat", "sat"))(torch.zeros(1, 7, 3))
+    a, b = {
+        "grid": (PLANE, PLANE),
+        "words": (words, words),
+        "segments": (segments(), segments()),
+        "mixed": (PLANE, words),
+    }[kind]
+    R = noise(a.count, b.count, seed) ** 3
+    found = cluster.find(R, a, b, score=7.0, k=5)
+    owned = np.zeros(R.shape, int)
+    for finding in found:
+        owned[np.ix_(finding.a, finding.b)] += 1
+        assert finding.relevance == pytest.approx(R[np.ix_(finding.a, finding.b)].sum(), rel=1e-12)
+        assert finding.share == pytest.approx(finding.relevance / 7.0)
+        for side, members in ((a, finding.a), (b, finding.b)):
+            inside = np.isin(np.arange(side.count), members)
+            assert layout(side).connected(inside, members[0]).sum() == len(members), "neighbours only"
+    assert owned.max(initial=0) <= 1
+    rest = R[owned == 0].sum()
+    assert sum(f.relevance for f in found) + rest == pytest.approx(R.sum(), rel=1e-9, abs=1e-9)
+    assert 1 <= len(found) <= 5
+    strengths = [abs(f.relevance) for f in found]
+    assert strengths == sorted(strengths, reverse=True)
+
+
+@given(seed=st.integers(0, 200))
+def test_a_and_b_exchanged_give_the_same_findings(seed):
+    words = tokens()(torch.zeros(1, 9, 2))
+    R = noise(PLANE.count, 9, seed) ** 3
+    there = [(f.a, f.b) for f in cluster.find(R, PLANE, words, score=1.0)]
+    back = [(f.b, f.a) for f in cluster.find(R.T, words, PLANE, score=1.0)]
+    assert there == back
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_block_in_noise_is_found_with_its_sign(sign):
+    R = 0.1 * noise(64, 64)
+    rows, columns = patch(1, 1, 3, 3), patch(4, 5, 2, 3)
+    R[np.ix_(rows, columns)] += sign * 2.0
+    first = cluster.find(R, PLANE, PLANE, score=100.0)[0]
+    assert (first.a, first.b) == (rows, columns)
+    assert first.relevance == R[np.ix_(rows, columns)].sum() and first.relevance * sign > 0
+
+
+def test_two_blocks_between_the_same_regions_and_two_others():
+    """One eye that is like both eyes of the other: two findings, not one that reaches from eye to eye."""
+    R = np.zeros((64, 64))
+    eye, left, right = patch(3, 3, 2, 2), patch(2, 1, 2, 2), patch(2, 5, 2, 2)
+    R[np.ix_(eye, left)], R[np.ix_(eye, right)] = 2.0, 1.0
+    found = cluster.find(R, PLANE, PLANE, score=1.0)
+    assert [(f.a, f.b) for f in found] == [(eye, left), (eye, right)]
+
+
+def test_words_join_with_the_next_word_and_with_the_same_word():
+    a = tokens(("A", "young", "girl", "saw", "a", "girl"))(torch.zeros(1, 6, 2))
+    b = tokens(("little", "girls"))(torch.zeros(1, 2, 2))
+    R = np.zeros((6, 2))
+    R[[1, 2], 0], R[[2, 5], 1] = 3.0, 4.0
+    found = cluster.find(R, a, b, score=14.0)
+    assert [(f.a, f.b, f.share) for f in found] == [([2, 5], [1], 8 / 14), ([1, 2], [0], 6 / 14)]
+
+
+def test_nothing_is_found_in_nothing_and_a_single_pair_is_a_finding():
+    assert cluster.find(np.zeros((64, 64)), PLANE, PLANE, score=0.0) == []
+    one = features()(torch.zeros(1, 1))
+    assert cluster.find(np.ones((1, 1)), one, one, score=1.0) == [cluster.Finding([0], [0], 1.0, 1.0)]
+    assert cluster.find(np.ones((1, 1)), one, one, score=0.0)[0].share is None
+    assert cluster.find(np.ones((1, 1)), one, one, score=1.0, k=0) == []
+
+
+def test_details_are_seen_where_a_wide_window_sees_one_block_all_over():
+    """Equal numbers all over two tables: many small findings, none of half a page."""
+    rng = np.random.default_rng(0)
+    fine = grid(8)(torch.zeros(1, 1, 256, 256))
+    a, b = rng.integers(0, 12, (2, fine.count))
+    R = (a[:, None] == b).astype(float)
+    found = cluster.find(R, fine, fine, score=R.sum())
+    assert len(found) == 12
+    assert max(len(f.a) for f in found) < fine.count / 4
+
+
+def test_the_work_does_not_grow_with_what_is_found(monkeypatch):
+    """1,024 × 1,024 regions: as many blocks grown as peaks are looked at, not one for each pair."""
+    fine = grid(4)(torch.zeros(1, 1, 128, 128))
+    calls = []
+    grow = cluster._Field._grown
+    monkeypatch.setattr(cluster._Field, "_grown", lambda *given: calls.append(1) or grow(*given))
+    cluster.find(noise(1024, 1024), fine, fine, score=1.0)
+    assert len(calls) <= 3 * 4 * cluster.PEAKS
+
+
+def test_the_planted_patch_is_the_first_finding():
+    """A patch copied from one picture into the other, at another place, and a network that pools over places."""
+    generator = torch.Generator().manual_seed(3)
+    ground = 0.2 * torch.rand(2, 1, 3, 96, 96, generator=generator)
+    a, b, _ = planted(*ground, patch=torch.rand(3, 24, 24, generator=generator), at_a=(16, 8), at_b=(56, 48))
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 5, stride=2, bias=False), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+    )
+    found = explain(net, a, b, regions=8, similarity="cosine")
+    first = found.findings()[0]
+    assert set(first.a) & set(patch(2, 1, 3, 3, 12)) and set(first.b) & set(patch(7, 6, 3, 3, 12))
+    assert (
+        len(set(first.a) - set(patch(1, 0, 5, 5, 12))) == 0 == len(set(first.b) - set(patch(6, 5, 5, 5, 12)))
+    )
+    total = sum(f.relevance for f in found.findings())
+    mask = torch.ones_like(found.relevance, dtype=torch.bool)
+    for f in found.findings():
+        mask[torch.tensor(f.a)[:, None], torch.tensor(f.b)] = False
+    assert total + float(found.relevance[mask].double().sum()) + found.unattributed == pytest.approx(
+        found.score
+    )
