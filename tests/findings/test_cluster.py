@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bilrp import explain
 from bilrp.findings import cluster
 from bilrp.findings.layout import layout
-from bilrp.judge.metrics import planted
+from bilrp.judge.warps import planted
 from bilrp.regions import Regions, features, grid, labels, tokens
 
 PLANE = grid(8)(torch.zeros(1, 3, 64, 64))
