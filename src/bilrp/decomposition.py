@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import regions as regions_module
-from bilrp.disk import store
+from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
@@ -88,7 +88,7 @@ class Decomposition:
     def load(path: str | Path) -> Decomposition:
         """Read what `save` wrote."""
         tensors, words = store.read(path, kind="decomposition")
-        with store.understanding(path):
+        with store.understanding(path, words):
             return from_stored(tensors, words)
 
     def __repr__(self) -> str:
@@ -242,6 +242,7 @@ def check_pair(a: Decomposition, b: Decomposition) -> None:
 def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
     """Rebuild a decomposition from stored tensors and words."""
     about = json.loads(words["regions"])
+    schema.check_tensors(tensors, about["count"])
     partition = Regions(
         labels=tensors["labels"].long(),
         count=about["count"],
@@ -253,7 +254,9 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
     origin = json.loads(words["origin"])
     embedding, error = tensors["embedding"], float.fromhex(words.get("storage_error", "0x0p+0"))
     parts = tensors["parts"].to(embedding.dtype)
-    return Decomposition(parts, embedding, partition, origin, picture, storage_error=error)
+    found = Decomposition(parts, embedding, partition, origin, picture, storage_error=error)
+    schema.check_decomposition(found)
+    return found
 
 
 def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,8 +1,20 @@
-"""Errors that users see: one clear line that says what happened and what to do."""
+"""Errors that users see: one clear line that says what happened and what to do, whatever a file's name holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# What moves a cursor, breaks a line, turns the direction of writing, or is no character at all.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class BilrpError(Exception):
     """Base of everything bilrp raises on purpose; the command line prints it as one line, no traceback."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(BilrpError):
@@ -19,3 +31,41 @@ class RuleError(BilrpError):
 
 class MismatchError(BilrpError):
     """Two decompositions that do not belong to the same encoder, layer, rules or projection."""
+
+
+def printable(text: object) -> str:
+    """Text of any origin as one line that a terminal, a picture or a page can show: what is no character is escaped.
+
+    >>> printable("cat" + chr(27) + "[2J.jpg"), printable(chr(0xDCFF))
+    ('cat\\\\x1b[2J.jpg', '\\\\xff')
+    """
+    return _UNSEEN.sub(lambda found: _escaped(ord(found[0])), str(text))
+
+
+def reason(error: BaseException, most: int = 160) -> str:
+    """What a foreign error says, in one short line."""
+    said = str(getattr(error, "strerror", None) or error).strip().splitlines()
+    return printable(said[0])[:most] if said else type(error).__name__
+
+
+@contextmanager
+def guarded(what: str, kind: type[BilrpError] = InputError) -> Iterator[None]:
+    """Whatever a decoder, a store or a font raises inside becomes one line that begins with `what`.
+
+    >>> with guarded("cat.jpg: damaged or unreadable image"):
+    ...     {}["tile"]
+    Traceback (most recent call last):
+    bilrp.errors.InputError: cat.jpg: damaged or unreadable image ('tile')
+    """
+    try:
+        yield
+    except BilrpError:
+        raise
+    except Exception as error:
+        raise kind(f"{what} ({reason(error)})") from error
+
+
+def _escaped(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte of a file's name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

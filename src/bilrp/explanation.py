@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bilrp import similarity as similarities
 from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose, from_stored
-from bilrp.disk import store
+from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
@@ -170,7 +170,7 @@ class Explanation:
     def load(path: str | Path) -> Explanation:
         """Read what `save` wrote as .npz or .safetensors."""
         tensors, words = store.read(path, kind="explanation")
-        with store.understanding(path):
+        with store.understanding(path, words):
             sides = [
                 from_stored(
                     {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
@@ -182,9 +182,11 @@ class Explanation:
             score = float.fromhex(words["score"])
             # the only similarity with a part within that older files hold is a distance
             distance = words["distance"] == "yes" if "distance" in words else within is not None
-            return Explanation(
+            found = Explanation(
                 sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance
             )
+            schema.check_explanation(found)
+            return found
 
     def _repr_html_(self) -> str:
         from bilrp.render import page

@@ -97,3 +97,54 @@ def test_a_cache_without_a_folder_keeps_nothing():
     assert not cache.has("features", "ab") and cache.get("features", "ab") is None
     with pytest.raises(InputError, match="keeps nothing"):
         cache.path("features", "ab")
+
+
+def test_every_damage_to_an_entry_counts_as_absent(tmp_path):
+    """Flipped bits, cuts, other content: the right numbers or none, never others and never an exception."""
+    cache, made = Cache(tmp_path), small()
+    generator = np.random.default_rng(0)
+    cache.keep("ab12", made)
+    path = cache.path("decomposition", "ab12")
+    whole = path.read_bytes()
+    absent = 0
+    for trial in range(200):
+        damaged = bytearray(whole)
+        for place in generator.integers(0, 8 * len(whole), 1 + trial % 3).tolist():
+            damaged[place // 8] ^= 1 << place % 8
+        if trial % 5 == 0:
+            del damaged[generator.integers(0, len(damaged)) :]
+        path.write_bytes(damaged)
+        found = cache.decomposition("ab12")
+        absent += found is None
+        assert found is None or torch.equal(found.parts, made.parts)
+    assert absent > 190
+
+
+def test_an_entry_under_the_wrong_key_or_of_an_older_version_counts_as_absent(tmp_path):
+    from safetensors.torch import save_file
+
+    cache = Cache(tmp_path)
+    cache.put("features", "ab", {"x": torch.ones(3)})
+    cache.path("features", "ac").parent.mkdir(exist_ok=True)
+    cache.path("features", "ab").rename(cache.path("features", "ac"))
+    assert cache.get("features", "ac") is None and not cache.has("features", "ac")
+    save_file({"x": torch.ones(3)}, cache.path("features", "ab"), metadata={"kind": "features", "key": "ab"})
+    assert cache.get("features", "ab") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": torch.full((1,), 10**6).int()},
+        {"lengths": torch.tensor([2**30]).int()},
+        {"values": torch.zeros(0)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_entry_that_cannot_be_rebuilt_counts_as_absent(tmp_path, change):
+    cache = Cache(tmp_path)
+    tensors, words = packed(small())
+    cache.put("decomposition", "ab12", tensors | change, words)
+    assert cache.has("decomposition", "ab12") and cache.decomposition("ab12") is None
+    cache.put("decomposition", "ab12", tensors, {**words, "shape": "[1000000, 1000000]"})
+    assert cache.decomposition("ab12") is None

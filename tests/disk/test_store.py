@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import torch
 
 import bilrp
 from bilrp import Decomposition, Explanation, regions
+from bilrp.disk import store
 from bilrp.errors import InputError, MismatchError
+from bilrp.explanation import _stored
 from models import CASES
 
 vgg = next(case for case in CASES if case.name == "vgg")
@@ -157,3 +160,189 @@ def test_loaded_decompositions_still_know_their_origin(tmp_path: Path, found: Ex
     other = bilrp.decompose(vgg.model(seed=5), vgg.input())
     with pytest.raises(MismatchError, match="weights"):
         bilrp.pair(Decomposition.load(path), other)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_two_saves_are_the_same_bytes(tmp_path: Path, found: Explanation, suffix: str, monkeypatch) -> None:
+    first = found.save(tmp_path / f"one{suffix}").read_bytes()
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    monkeypatch.setattr("time.localtime", lambda *_: (2033, 5, 18, 3, 33, 20, 2, 138, 0))
+    again = Explanation.load(tmp_path / f"one{suffix}").save(tmp_path / f"two{suffix}").read_bytes()
+    assert first == again
+    if suffix == ".npz":
+        with zipfile.ZipFile(io.BytesIO(first)) as file:
+            assert {member.date_time for member in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, found: Explanation, suffix: str) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    data = path.read_bytes()
+    picked = np.random.default_rng(0).integers(0, 8 * len(data), 300)
+    refusals = 0
+    for place in picked.tolist():
+        damaged = bytearray(data)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            back = Explanation.load(path)
+        except InputError as error:
+            refusals += 1
+            assert "\n" not in str(error)
+            continue
+        assert back.score == found.score and torch.equal(back.relevance, found.relevance)
+        same(back.a, found.a)
+        same(back.b, found.b)
+    assert refusals > 200
+
+
+def forged(found: Explanation, path: Path, **changes: object) -> Path:
+    """A file with its own, right checksum, and wrong numbers."""
+    tensors, words = _stored(found)
+    for name, value in changes.items():
+        place = name.replace("__", ".")
+        if isinstance(value, torch.Tensor):
+            tensors[place] = value
+        else:
+            words[place] = str(value)
+    return store.write(path, tensors, words)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"a__parts": torch.zeros(2, 3, dtype=torch.float64)},
+        {"a__parts": torch.zeros(3, 3, 3)},
+        {"b__parts": torch.zeros(2, 3, dtype=torch.int64)},
+        {"a__embedding": torch.full((3,), float("nan"))},
+        {"relevance": torch.zeros(1, 1)},
+        {"score": (1e9).hex()},
+        {"score": float("nan").hex()},
+        {"score": "twelve"},
+        {"a__labels": torch.full((3, 8, 8), 2**31 - 1, dtype=torch.int32)},
+        {"a__labels": torch.full((3, 8, 8), -5, dtype=torch.int32)},
+        {"a__labels": torch.full((3, 8, 8), 0.5)},
+        {"a__boxes": torch.full((9, 4), 10**6, dtype=torch.int32)},
+        {"a__picture": torch.zeros(8, 8, 3)},
+        {"a__regions": '{"count": 268435456, "kind": "grid(3)", "names": null}'},
+        {"a__regions": '{"count": -1, "kind": "grid(3)", "names": null}'},
+        {"a__regions": "[]"},
+        {"a__regions": "{" * 100_000},
+        {"b__regions": '{"count": 4, "kind": "labels", "names": [1, 2, 3, 4]}'},
+        {"a__origin": "7"},
+        {"a__storage_error": "nan"},
+        {"within__a": torch.zeros(1, 1)},
+    ],
+    ids=lambda change: f"{next(iter(change))}-{str(next(iter(change.values())))[:18]}",
+)
+def test_numbers_that_cannot_be_right_are_refused(
+    tmp_path: Path, found: Explanation, suffix: str, change
+) -> None:
+    assert "cannot be rebuilt" in refused(Explanation.load, forged(found, tmp_path / f"x{suffix}", **change))
+
+
+def test_relevance_must_follow_from_the_parts(tmp_path: Path, found: Explanation) -> None:
+    relevance = found.relevance.clone()
+    relevance[0, 0] += 0.1 * relevance.abs().max()
+    assert "relevance" in refused(Explanation.load, forged(found, tmp_path / "x.npz", relevance=relevance))
+    swapped = found.relevance.flip(0)
+    assert "relevance" in refused(Explanation.load, forged(found, tmp_path / "x.npz", relevance=swapped))
+
+
+def test_every_similarity_comes_back(tmp_path: Path) -> None:
+    a, b = (bilrp.decompose(vgg.model(), vgg.input(n), regions=regions.grid(2)) for n in (1, 2))
+    matrix = torch.rand(len(a.embedding), len(a.embedding), dtype=a.embedding.dtype)
+    for similarity in (
+        "dot",
+        "cosine",
+        "squared_distance",
+        bilrp.similarity.bilinear(matrix),
+        bilrp.similarity.projected(4),
+    ):
+        made = bilrp.pair(a, b, similarity=similarity)
+        assert torch.equal(Explanation.load(made.save(tmp_path / "x.npz")).relevance, made.relevance)
+    sums = bilrp.explain_sets([a, b], [b, a], similarity="squared_distance")
+    assert Explanation.load(sums.save(tmp_path / "x.npz")).score == sums.score
+    coarse = bilrp.pair(a, b).coarsen(regions.grid(4))
+    assert torch.equal(Explanation.load(coarse.save(tmp_path / "x.npz")).relevance, coarse.relevance)
+    for dtype in (torch.float16, torch.bfloat16):
+        low = [
+            bilrp.Decomposition(d.parts.to(dtype), d.embedding.to(dtype), d.regions, d.origin) for d in (a, b)
+        ]
+        kept = bilrp.pair(*low).save(tmp_path / "x.safetensors")
+        assert Explanation.load(kept).relevance.dtype == dtype
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_without_checksum_loads_if_it_agrees_with_itself_and_says_so(
+    tmp_path: Path, found: Explanation, suffix
+) -> None:
+    from safetensors.torch import save_file
+
+    def old(score: float) -> Path:
+        tensors, words = _stored(found)
+        words["score"] = score.hex()
+        path = tmp_path / f"old{suffix}"
+        if suffix == ".npz":
+            arrays = {name: t.numpy() for name, t in tensors.items()}
+            np.savez_compressed(
+                path, **arrays, **{f"words.{name}": np.array(text) for name, text in words.items()}
+            )
+        else:
+            save_file({name: t.contiguous() for name, t in tensors.items()}, path, metadata=words)
+        return path
+
+    with pytest.warns(UserWarning, match="no checksum"):
+        assert torch.equal(Explanation.load(old(found.score)).relevance, found.relevance)
+    refused(Explanation.load, old(found.score + 1e3))
+
+
+def test_members_nobody_asked_for_are_not_read(tmp_path: Path, found: Explanation) -> None:
+    path = found.save(tmp_path / "pair.npz")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file, file.open("bomb.npy", "w") as stream:
+        for _ in range(300):
+            stream.write(bytes(1_000_000))
+    tracemalloc.start()
+    back = Explanation.load(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert torch.equal(back.relevance, found.relevance) and most < 20_000_000
+
+
+def bomb(name: str, header: dict, size: int) -> bytes:
+    """An .npz of a few kilobytes with one array that claims, or unpacks to, very much."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        for word, text in {"kind": "explanation", "similarity": "dot"}.items():
+            array = io.BytesIO()
+            np.save(array, np.array(text))
+            file.writestr(f"words.{word}.npy", array.getvalue())
+        with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for _ in range(size // 1_000_000):
+                stream.write(bytes(1_000_000))
+    return made.getvalue()
+
+
+def test_arrays_that_only_claim_to_be_there_cost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    for shape, size in (((2**28,), 0), ((2**60, 2**60), 0), ((-1,), 0), ((10**6, 3), 1_000_000)):
+        path.write_bytes(bomb("relevance", {"descr": "<f8", "fortran_order": False, "shape": shape}, size))
+        tracemalloc.start()
+        refused(Explanation.load, path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+def test_what_unpacks_to_more_than_a_gigabyte_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    path.write_bytes(
+        bomb("relevance", {"descr": "<f8", "fortran_order": False, "shape": (137_500_000,)}, 1_100_000_000)
+    )
+    assert path.stat().st_size < 2_000_000
+    tracemalloc.start()
+    assert "more than 1000 MB" in refused(Explanation.load, path)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from bilrp.decomposition import Decomposition, as_stored, from_stored
 from bilrp.disk import store
-from bilrp.errors import BilrpError, InputError
+from bilrp.errors import BilrpError, InputError, guarded
 
 SPARSE = 0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros
 
@@ -54,12 +55,12 @@ class Cache:
             return None
         path = self.path(kind, key)
         try:
-            if only is None:
-                return store.read(path, kind=kind)
-            return {only: _one(path, only)}, {}
-        except (BilrpError, OSError, ValueError, KeyError, RuntimeError):
-            path.unlink(missing_ok=True)
-            return None
+            tensors, words = store.read(path, kind=kind, only=None if only is None else (only,))
+        except BilrpError:
+            return self._absent(path)
+        if words.pop("key", None) != key or words.pop("unchecked", None) or (only and only not in tensors):
+            return self._absent(path)
+        return tensors, words
 
     def put(
         self, kind: str, key: str, tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None
@@ -68,20 +69,25 @@ class Cache:
         if self.folder is None:
             return
         path = self.path(kind, key)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write {path.parent}: {error.strerror or error}") from None
-        store.write(path, dict(tensors), {**(words or {}), "kind": kind})
+        store.write(path, dict(tensors), {**(words or {}), "kind": kind, "key": key})
 
     def decomposition(self, key: str) -> Decomposition | None:
-        """A kept decomposition, as it was."""
+        """A kept decomposition, as it was; one that cannot be rebuilt counts as absent."""
         found = self.get("decomposition", key)
-        return None if found is None else unpacked(*found)
+        try:
+            with guarded("damaged"):
+                return None if found is None else unpacked(*found)
+        except BilrpError:
+            return self._absent(self.path("decomposition", key))
 
     def keep(self, key: str, decomposition: Decomposition) -> None:
         """Keep a decomposition without its zeros."""
         self.put("decomposition", key, *packed(decomposition))
+
+    def _absent(self, path: Path) -> None:
+        """Take a damaged entry away, where that can be done."""
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def key_of(content: str, origin: Mapping[str, Any]) -> str:
@@ -118,7 +124,7 @@ def packed(decomposition: Decomposition) -> tuple[dict[str, Tensor], dict[str, s
     tensors, words = as_stored(decomposition)
     parts = tensors["parts"]
     filled = parts != 0
-    if int(filled.sum()) < SPARSE * parts.numel():
+    if int(filled.sum()) < SPARSE * parts.numel() and _worth_packing(parts.numel(), parts[filled]):
         del tensors["parts"]
         rows, columns = filled.nonzero(as_tuple=True)
         tensors |= {"values": parts[filled], "columns": columns.int(), "lengths": filled.sum(1).int()}
@@ -132,17 +138,15 @@ def unpacked(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition
     if "parts" not in tensors:
         count, size = json.loads(words["shape"])
         values, columns, lengths = (tensors.pop(name) for name in ("values", "columns", "lengths"))
+        fits = lengths.shape == (count,) and tensors["embedding"].shape == (size,)
+        if not fits or not _worth_packing(count * size, values):
+            raise InputError(f"parts of {count} × {size} that are not there")
         parts = values.new_zeros(count, size)
         parts[torch.arange(count).repeat_interleave(lengths.long()), columns.long()] = values
         tensors["parts"] = parts
     return from_stored(tensors, words)
 
 
-def _one(path: Path, name: str) -> Tensor:
-    from safetensors import safe_open
-
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            return file.get_tensor(name)
-    except Exception as error:  # safetensors raises its own kind on a damaged file
-        raise ValueError(f"{path}: {error}") from error
+def _worth_packing(size: int, values: Tensor) -> bool:
+    """A small file must not unpack to what fills the memory: a gigabyte, or a hundred times what it holds."""
+    return size * values.element_size() <= max(store.MOST_BYTES, 100 * values.nbytes)

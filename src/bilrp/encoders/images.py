@@ -109,11 +109,17 @@ def fitted(image: Image, *, size: int | tuple[int, int] | None, fit: str = "crop
 
 
 def listed(folder: str | Path) -> list[Path]:
-    """The image files under `folder`, by suffix, in a stable order; none at all is an error."""
+    """The visible image files under `folder`, by suffix, in a stable order; none at all is an error."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
+    )
     if not found:
         raise InputError(f"{folder}: no images in this folder")
     return found

@@ -16,7 +16,6 @@ import re
 import ssl
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -29,7 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
-from bilrp.errors import BilrpError
+from bilrp.disk import files
+from bilrp.errors import BilrpError, reason
 
 PAGE_BYTES = 16_000_000  # a project's page on an index is a few kilobytes
 CHUNK = 1 << 18
@@ -63,9 +63,8 @@ def settings() -> Settings:
     """pip's own settings, from its files and the environment: `pip config list` says what is set, `pip download --help`
     what the index is when none is.
     """
-    with tempfile.TemporaryDirectory(prefix="bilrp-") as empty:
-        listed = _pip("config", "list", folder=empty)
-        found = _merged(listed)
+    with files.passing_folder() as empty:
+        found = _merged(_pip("config", "list", folder=empty))
         index = found.get("index-url") or _default_index(_pip("download", "--help", folder=empty))
     off = found.get("no-index", "").lower() in ("1", "true", "yes", "on", "y", "t")
     indexes = () if off else (index, *found.get("extra-index-url", "").split())
@@ -102,7 +101,7 @@ def download(
             with _opened(url, using, accept="*/*") as (stream, _):
                 data = _at_most(stream, size, seen)
         except FOREIGN as error:
-            refusals.append(f"{_bare(url)}: {_reason(error)}")
+            refusals.append(f"{_bare(url)}: {reason(error)}")
             continue
         found = hashlib.sha256(data).hexdigest()
         if len(data) == size and found == sha256:
@@ -124,7 +123,7 @@ def _offers(project: str, filename: str, using: Settings, refusals: list[str]) -
         try:
             yield from _linked(source, filename, using)
         except FOREIGN as error:
-            refusals.append(f"{_bare(source)}: {_reason(error)}")
+            refusals.append(f"{_bare(source)}: {reason(error)}")
 
 
 def _linked(source: str, filename: str, using: Settings) -> list[str]:
@@ -254,7 +253,7 @@ def _at_most(stream: Stream, most: int, seen: Callable[[int], None] = lambda _: 
     return bytes(data)
 
 
-def _pip(*words: str, folder: str) -> str:
+def _pip(*words: str, folder: Path) -> str:
     """What pip prints: isolated (-I: nothing of the current folder or PYTHONPATH is imported), in an empty folder."""
     environment = {**os.environ, "COLUMNS": "1000", "PYTHONIOENCODING": "utf-8"}
     own = os.environ.get("PIP_CONFIG_FILE")
@@ -266,7 +265,7 @@ def _pip(*words: str, folder: str) -> str:
             cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FetchError(f"pip could not be asked where to look: {_reason(error)}") from None
+        raise FetchError(f"pip could not be asked where to look: {reason(error)}") from None
     if done.returncode:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         raise FetchError(f"pip could not be asked where to look: {(lines or ['no output'])[-1][:300]}")
@@ -316,8 +315,3 @@ def _bare(url: str) -> str:
     """The address without a login, and without the fragment that carries a hash."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-
-
-def _reason(error: BaseException) -> str:
-    reason = getattr(error, "reason", None) or error
-    return (str(reason) or type(error).__name__).splitlines()[0][:160]
