@@ -2,6 +2,8 @@
 
 import numpy as np
 
+ALPHA = 0.75  # of the full colour, for a region at the upper end of the scale
+
 # What tests ask of the document: the page lives in a shadow root.
 HELPERS = """
 window.root = () => document.querySelector("main").shadowRoot;
@@ -20,24 +22,32 @@ def settle(tab):
 
 
 def lit(tab, side):
-    """Signed intensities of one side's regions, as drawn."""
+    """Signed strengths of one side's regions, as drawn."""
     values = tab.evaluate(
         """side => [...root().querySelectorAll(`.region[data-side=${side}]`)].map(el =>
-            Number(el.getAttribute("fill-opacity")) * (el.classList.contains("negative") ? -1 : 1))""",
+            Number(el.getAttribute("fill-opacity")) * Number(el.dataset.sign))""",
         side,
     )
-    return np.array(values)
+    return np.array(values) / ALPHA
+
+
+def as_drawn(tab, values):
+    """Signed strengths that the legend promises for these values: logarithmic from its low to its high end."""
+    low, high = (float(tab.get_attribute(".legend", f"data-{end}")) for end in ("low", "high"))
+    values = np.asarray(values, dtype=np.float64)
+    size = np.maximum(np.abs(values), low)
+    return np.sign(values) * np.clip(np.log(size / low) / np.log(high / low), 0, 1)
 
 
 def arcs(tab):
     settle(tab)
-    return int(tab.get_attribute(".stage > canvas", "data-arcs") or 0)
+    return tab.locator(".arcs path").count()
 
 
 def drawn(tab):
-    """A digest of the canvas: what the arcs look like."""
+    """What the arcs look like."""
     settle(tab)
-    return tab.evaluate("root().querySelector('.stage > canvas').toDataURL()")
+    return tab.evaluate("root().querySelector('.arcs').outerHTML")
 
 
 def account(tab):
@@ -49,8 +59,3 @@ def account(tab):
             return [row.className.split(" ")[0], {value: Number(number.dataset.value), text: number.textContent, x, w}];
         }))"""
     )
-
-
-def as_drawn(values):
-    values = np.asarray(values, dtype=np.float64)
-    return values / np.abs(values).max()

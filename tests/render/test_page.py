@@ -141,12 +141,12 @@ def test_uneven_grid_with_smaller_patches_at_the_edge_is_still_a_grid():
 def test_words_have_no_place_and_keep_their_names():
     data = page.payload(made(words("two", "goats"), words("a", "pair", "of", "kids")))
     assert data["b"]["names"] == ["a", "pair", "of", "kids"]
-    assert data["a"]["places"] is None and data["a"]["picture"] is None
+    assert data["a"]["places"] is None and data["a"]["view"] is None
 
 
 def test_a_large_picture_is_sent_small():
     explanation = made(grid(), grid(), pictures=(noise(1500, 1200), noise()))
-    picture = page.payload(explanation)["a"]["picture"]
+    picture = page.payload(explanation)["a"]["view"]["src"]
     assert picture.startswith("data:image/jpeg")
     assert len(picture) < 1.3e6
 

@@ -227,13 +227,30 @@ def _side(decomposition: Any) -> dict[str, Any]:
     regions, picture = decomposition.regions, decomposition.picture
     names = None if regions.names is None else [str(name) for name in regions.names]
     labels = _flat_labels(_numpy(regions.labels))
-    side: dict[str, Any] = {"count": int(regions.count), "names": names, "picture": None, "places": None}
+    side: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None, "view": None}
     plane = regions.boxes is not None or regions.labels.dim() == 3
     located = picture is not None or (names is None and plane)
     if located and labels is not None:
         side["places"] = _places(labels, side["count"])
-        side["picture"] = None if picture is None else _data_uri(np.asarray(picture))
+        side["view"] = None if picture is None else _view(np.asarray(picture), side["places"])
     return side
+
+
+def _view(picture: np.ndarray, places: dict[str, Any]) -> dict[str, Any]:
+    height, width = picture.shape[:2]
+    across, down = width / places["width"], height / places["height"]
+    boxes = [[x * across, y * down, u * across, v * down] for y, x, v, u in places["boxes"]]
+    whole = [0, 0, width, height]
+    return {
+        "kind": "image",
+        "src": _data_uri(picture),
+        "width": width,
+        "height": height,
+        "full": [width, height],
+        "box": whole,
+        "frame": whole,
+        "regions": boxes,
+    }
 
 
 def _flat_labels(labels: np.ndarray) -> np.ndarray | None:

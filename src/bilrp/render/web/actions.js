@@ -2,7 +2,7 @@
 
 import { OTHER, strongest } from "./data.js";
 import { view } from "./geometry.js";
-import { listMatches } from "./matches.js";
+import { listAll } from "./matches.js";
 import { repaint } from "./paint.js";
 import { applyZoom } from "./panels.js";
 import { activeOf, partnersOf } from "./scene.js";
@@ -10,10 +10,11 @@ import { same } from "./words.js";
 
 /** Multiply the zoom about a point (0 resets it). */
 export function zoomBy(app, side, factor, about) {
-  const panel = app.layout.panels[side];
-  const [vx, vy, vw, vh] = view(panel, app.state.zoom[side]);
-  const k = factor ? Math.min(12, Math.max(1, app.state.zoom[side].k * factor)) : 1;
-  const [px, py] = about ?? (app.state.zoom[side].k > 1 ? null : focusPoint(app, side)) ?? [vx + vw / 2, vy + vh / 2];
+  const panel = app.layout[side];
+  const zoom = app.state.zoom[side];
+  const [vx, vy, vw, vh] = view(panel, zoom);
+  const k = factor ? Math.min(12, Math.max(1, zoom.k * factor)) : 1;
+  const [px, py] = about ?? (zoom.k > 1 ? null : focusPoint(app, side)) ?? [vx + vw / 2, vy + vh / 2];
   const shrink = panel.shape.width / k / vw;
   app.state.zoom[side] = { k, x: px + (vx + vw / 2 - px) * shrink, y: py + (vy + vh / 2 - py) * shrink };
   if (!about && k > 1 && factor > 1 && shrink < 1) Object.assign(app.state.zoom[side], { x: px, y: py });
@@ -25,33 +26,38 @@ export function zoomBy(app, side, factor, about) {
 function focusPoint(app, side) {
   const active = activeOf(app);
   if (!active) return null;
-  const { centres } = app.layout.panels[side].shape;
+  const { centres } = app.layout[side].shape;
+  if (active.finding != null) return centres[app.model.findings[active.finding].best[side]];
   if (active.side === side) return centres[active.set[0]];
   return centres[active.partner ?? strongest(partnersOf(app, active), 1)[0]] ?? null;
 }
 
 /** Bring a region into sight when the keyboard reaches it. */
 export function reveal(app, side, i) {
-  const [x, y, w, h] = view(app.layout.panels[side], app.state.zoom[side]);
-  const [top, left, bottom, right] = app.layout.panels[side].shape.boxes[i];
+  const { shape } = app.layout[side];
+  const [x, y, w, h] = view(app.layout[side], app.state.zoom[side]);
+  const [top, left, bottom, right] = shape.boxes[i];
   if (left >= x && right <= x + w && top >= y && bottom <= y + h) return;
-  const [cx, cy] = app.layout.panels[side].shape.centres[i];
+  const [cx, cy] = shape.centres[i];
   Object.assign(app.state.zoom[side], { x: cx, y: cy });
   applyZoom(app, side);
 }
 
 /** Pin a choice (or let it go when it is pinned already); the list then shows its partners. */
 export function pin(app, choice) {
-  const free = !choice || same(app.state.pinned, choice);
-  Object.assign(app.state, { pinned: free ? null : choice, listed: free ? null : choice, peek: null });
-  if (!choice) app.state.preview = null;
-  if (app.state.pinned) tabStop(app, OTHER[choice.side], strongest(partnersOf(app, choice), 1)[0] ?? 0);
-  listMatches(app);
+  const { state } = app;
+  const free = !choice || same(state.pinned, choice);
+  const listed = free || choice.finding != null ? null : choice;
+  Object.assign(state, { pinned: free ? null : choice, listed, peek: null });
+  if (!choice) state.preview = null;
+  if (listed) tabStop(app, OTHER[choice.side], strongest(partnersOf(app, choice), 1)[0] ?? 0);
+  listAll(app);
   repaint(app);
 }
 
 /** One region of each side is reached by Tab; the arrow keys reach the others from there. */
 export function tabStop(app, side, i) {
-  for (const path of app.dom.nodes[side].paths) if (path.tabIndex === 0) path.setAttribute("tabindex", -1);
-  app.dom.nodes[side].paths[i].setAttribute("tabindex", 0);
+  const { paths } = app.dom.panels[side];
+  for (const path of paths) if (path.tabIndex === 0) path.setAttribute("tabindex", -1);
+  paths[i].setAttribute("tabindex", 0);
 }

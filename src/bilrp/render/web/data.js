@@ -93,6 +93,22 @@ export function partners(relevance, rows, columns, side, chosen) {
 
 export const onlySigns = (values, shown) => values.map((v) => ((v > 0 ? shown.positive : shown.negative) ? v : 0));
 
+/** The pairs of a finding, as the sums over its rows and columns, and its strongest pair. */
+function insideOf(relevance, rows, columns, { a, b }) {
+  const sums = { a: new Float64Array(rows), b: new Float64Array(columns) };
+  let best = [a[0], b[0]];
+  for (const i of a)
+    for (const j of b) {
+      const value = relevance[i * columns + j];
+      sums.a[i] += value;
+      sums.b[j] += value;
+      if (Math.abs(value) > Math.abs(relevance[best[0] * columns + best[1]])) best = [i, j];
+    }
+  return { sums, best: { a: best[0], b: best[1] } };
+}
+
+const largest = (values) => values.reduce((top, v) => Math.max(top, Math.abs(v)), 0);
+
 /** Everything that follows from the payload alone and never changes while a reader looks at it. */
 export async function modelOf(data) {
   const relevance = await decodePairs(data.pairs);
@@ -100,18 +116,23 @@ export async function modelOf(data) {
   const every = (n) => Array.from({ length: n }, (_, i) => i);
   const unit = fourthMoment(relevance);
   const { score, positive, negative } = data.account;
+  const shares = {
+    a: partners(relevance, rows, columns, "b", every(columns)),
+    b: partners(relevance, rows, columns, "a", every(rows)),
+  };
+  const findings = (data.findings ?? []).map((one, k) => ({ ...one, k, ...insideOf(relevance, rows, columns, one) }));
+  const strongestPair = largest(relevance);
   return Object.freeze({
     data,
     relevance,
     rows,
     columns,
     unit,
-    top: Math.max(1, relevance.reduce((m, r) => Math.max(m, Math.abs(r)), 0) / unit),
+    shares,
+    findings,
+    strongestPair,
+    strongestSum: Math.max(strongestPair, largest(shares.a), largest(shares.b), largest(findings.map((f) => f.relevance))),
     // Shares are of the score; where that is zero (they cancel) of everything that went into it.
     whole: Math.abs(score) > 1e-9 * (positive - negative) ? Math.abs(score) : positive - negative,
-    shares: {
-      a: partners(relevance, rows, columns, "b", every(columns)),
-      b: partners(relevance, rows, columns, "a", every(rows)),
-    },
   });
 }

@@ -1,180 +1,190 @@
-// Where things are: outlines of regions, the two sides on a stage, zoom, arcs. No document needed.
+// Where things are: the two sides on a stage, zoom, arcs and ribbons. No document needed.
 
-const boxPath = ([top, left, bottom, right]) => `M${left} ${top}H${right}V${bottom}H${left}Z`;
+import { labelMap, maskCentres, outlines } from "./outlines.js";
+import { flowWords, runsOf, wayOut } from "./text.js";
 
-/** Which region each pixel belongs to; -1 for none. */
-function labelMap({ runs, boxes, width, height }) {
-  const map = new Int32Array(width * height).fill(-1);
-  if (runs) for (let k = 0, at = 0; k < runs.length; at += runs[k + 1], k += 2) map.fill(runs[k], at, at + runs[k + 1]);
-  else
-    boxes.forEach(([top, left, bottom, right], i) => {
-      for (let y = top; y < bottom; y++) map.fill(i, y * width + left, y * width + right);
-    });
-  return map;
+const round = (x) => Math.round(100 * x) / 100;
+const middle = ([top, left, bottom, right]) => [(left + right) / 2, (top + bottom) / 2];
+const around = (boxes) => [0, 1, 2, 3].map((d) => Math[d < 2 ? "min" : "max"](...boxes.map((box) => box[d])));
+const clamp = (t, low, high) => Math.min(Math.max(t, low), high);
+
+function boxPath([top, left, bottom, right], corner = 0) {
+  if (!corner) return `M${left} ${top}H${right}V${bottom}H${left}Z`;
+  const turn = (x, y) => `a${corner} ${corner} 0 0 1 ${x * corner} ${y * corner}`;
+  return `M${left + corner} ${top}H${right - corner}${turn(1, 1)}V${bottom - corner}${turn(-1, 1)}H${left + corner}${turn(-1, -1)}V${top + corner}${turn(1, -1)}Z`;
 }
 
-/** For each region the directed pixel edges of its border, region on the right hand: start -> [ends]. */
-function borderEdges({ width, height }, map, count) {
-  const edges = Array.from({ length: count }, () => new Map());
-  const at = (x, y) => (x < 0 || y < 0 || x >= width || y >= height ? -1 : map[y * width + x]);
-  const corner = (x, y) => y * (width + 1) + x;
-  const add = (label, from, to) => {
-    const ends = edges[label].get(from);
-    if (ends) ends.push(to);
-    else edges[label].set(from, [to]);
-  };
-  for (let y = 0; y < height; y++)
-    for (let x = 0; x < width; x++) {
-      const label = at(x, y);
-      if (label < 0) continue;
-      if (at(x, y - 1) !== label) add(label, corner(x, y), corner(x + 1, y));
-      if (at(x + 1, y) !== label) add(label, corner(x + 1, y), corner(x + 1, y + 1));
-      if (at(x, y + 1) !== label) add(label, corner(x + 1, y + 1), corner(x, y + 1));
-      if (at(x - 1, y) !== label) add(label, corner(x, y + 1), corner(x, y));
-    }
-  return edges;
-}
-
-/** Outlines of regions of any shape, holes included (fill rule: even-odd). */
-export function outlines(places, map, count) {
-  const w = places.width + 1;
-  return borderEdges(places, map, count).map((ends) => {
-    let path = "";
-    for (const start of [...ends.keys()])
-      while (ends.get(start)?.length) {
-        let here = start;
-        let way = 0;
-        path += `M${here % w} ${Math.floor(here / w)}`;
-        do {
-          const next = ends.get(here).pop();
-          if (next - here !== way && way) path += `L${here % w} ${Math.floor(here / w)}`;
-          way = next - here;
-          here = next;
-        } while (here !== start);
-        path += "Z";
-      }
-    return path;
-  });
-}
-
-/** A centre that lies in the region: the mean of its pixels, moved to the nearest of them. */
-function maskCentres(places, map, count) {
-  const of = Array.from({ length: count }, () => []);
-  map.forEach(
-    (label, k) => label >= 0 && of[label].push([(k % places.width) + 0.5, Math.floor(k / places.width) + 0.5]),
-  );
-  return of.map((points) => {
-    if (!points.length) return [0, 0];
-    const mean = [0, 1].map((d) => points.reduce((s, p) => s + p[d], 0) / points.length);
-    const far = (p) => (p[0] - mean[0]) ** 2 + (p[1] - mean[1]) ** 2;
-    return points.reduce((best, p) => (far(p) < far(best) ? p : best));
-  });
-}
-
-/** Words in boxes, line by line, as wide as their text: regions without a place in a picture. */
-function flowWords(words, width, measure) {
-  const height = 36;
-  const gap = 6;
-  const lines = [[]];
-  let x = 0;
-  words.forEach((word, i) => {
-    const w = Math.min(width, Math.ceil(measure(word)) + 22);
-    if (x + w > width && x > 0) {
-      lines.push([]);
-      x = 0;
-    }
-    lines.at(-1).push({ i, x, w });
-    x += w + gap;
-  });
-  const boxes = [];
-  lines.forEach((line, row) => {
-    const last = line.at(-1);
-    const margin = last ? (width - last.x - last.w) / 2 : 0;
-    const top = row * (height + gap) + 1;
-    for (const { i, x: left, w } of line) boxes[i] = [top, margin + left, top + height, margin + left + w];
-  });
-  return { width, height: lines.length * (height + gap) - gap + 2, boxes };
-}
-
-/** What is drawn for one side: size, paths, centres and boxes in the side's own units. */
-export function shapeOf(side, width, measure) {
-  if (!side.places) {
-    const words = flowWords(side.names ?? Array.from({ length: side.count }, (_, i) => `${i + 1}`), width, measure);
-    return { ...words, paths: words.boxes.map(boxPath), centres: words.boxes.map(middle), words: true };
+/** Cells to trace outlines on: those of the grid, else the input's pixels; `to` takes their corners into the photograph. */
+function cellsOf({ places, count }, to) {
+  if (!places.grid) {
+    const map = labelMap(places);
+    return { width: places.width, height: places.height, map, to, count };
   }
-  const { boxes, runs } = side.places;
-  const map = labelMap(side.places);
-  return {
-    width: side.places.width,
-    height: side.places.height,
-    boxes,
-    paths: runs ? outlines(side.places, map, side.count) : boxes.map(boxPath),
-    centres: runs ? maskCentres(side.places, map, side.count) : boxes.map(middle),
-    words: false,
-    map,
-  };
+  const [high, wide] = places.grid;
+  const lefts = [...places.boxes.slice(0, wide).map((box) => box[1]), places.boxes[wide - 1][3]];
+  const tops = [...Array.from({ length: high }, (_, k) => places.boxes[k * wide][0]), places.boxes.at(-1)[2]];
+  const map = Int32Array.from({ length: count }, (_, i) => i);
+  return { width: wide, height: high, map, to: ([x, y]) => to([lefts[x], tops[y]]), count };
+}
+
+/** Regions of a picture, in pixels of the photograph; the frame also holds what was padded. */
+function pictureShape(side) {
+  const { places, view } = side;
+  const { box, frame } = view ?? { box: [0, 0, places.width, places.height] };
+  const [left, top, right, bottom] = frame ?? box;
+  const [across, down] = [(box[2] - box[0]) / places.width, (box[3] - box[1]) / places.height];
+  const to = ([x, y]) => [round(box[0] + x * across), round(box[1] + y * down)];
+  const boxes = places.boxes.map(([t, l, b, r]) => [...to([l, t]).reverse(), ...to([r, b]).reverse()]);
+  const cells = cellsOf(side, to);
+  const centres = places.runs ? maskCentres(places, cells.map, side.count).map(to) : boxes.map(middle);
+  const paths = places.runs ? outlines(cells, cells.map, side.count, to) : boxes.map((one) => boxPath(one));
+  return { words: false, x: left, y: top, width: right - left, height: bottom - top, boxes, centres, paths, cells };
+}
+
+/** What is drawn for one side: extent, paths, centres and boxes in the side's own units. */
+export function shapeOf(side, width, measure) {
+  if (side.places) return pictureShape(side);
+  const flow = flowWords(side, width, measure);
+  const paths = flow.boxes.map((box) => boxPath(box, 4));
+  return { words: true, x: 0, y: 0, ...flow, paths, centres: flow.boxes.map(middle) };
 }
 
 /** One outline around all the chosen regions. */
 export function union(shape, chosen) {
-  if (chosen.size < 2 || shape.words) return [...chosen].map((i) => shape.paths[i]).join("");
+  if (shape.words) return runsOf(shape, chosen).map(({ box }) => boxPath(box, 4)).join("");
+  if (chosen.size < 2) return [...chosen].map((i) => shape.paths[i]).join("");
+  const { cells } = shape;
   return outlines(
-    shape,
-    shape.map.map((i) => (chosen.has(i) ? 0 : -1)),
+    cells,
+    cells.map.map((i) => (chosen.has(i) ? 0 : -1)),
     1,
+    cells.to,
   )[0];
 }
 
-const middle = ([top, left, bottom, right]) => [(left + right) / 2, (top + bottom) / 2];
+/** The smallest box around some regions. */
+export const boxAround = (shape, set) => around(set.map((i) => shape.boxes[i]));
 
-/** Where the two sides lie on a stage of this width: beside each other, or stacked where it is narrow. */
-export function layout(data, width, tall, measure) {
-  const stacked = width < 620 || (!data.a.places && !data.b.places);
-  const words = !data.a.places && !data.b.places;
-  const gap = stacked ? (words ? 170 : 64) : Math.min(190, Math.max(56, width * 0.15));
+/** How many lines a text takes at this width. */
+const linesOf = (side, width, measure) => 1 + Math.max(...shapeOf(side, width, measure).lines);
+
+/** Beside each other where there is room; sentences of a line or two above each other. */
+function isStacked(data, width, measure) {
+  if (data.a.places || data.b.places) return width < 600;
+  return width < 700 || Math.max(linesOf(data.a, width, measure), linesOf(data.b, width, measure)) <= 2;
+}
+
+/** Where the two sides lie on a stage of this width, each at most `tall`: {stacked, width, height, a, b}. */
+export function layout(data, width, tall, head, measure) {
+  const stacked = isStacked(data, width, measure);
+  const words = ["a", "b"].filter((side) => !data[side].places).length;
+  const gap = stacked ? (words === 2 ? 110 : 44) : clamp(width * 0.13, 56, 160);
   const most = stacked ? width : (width - gap) / 2;
   const fit = (side) => {
     const shape = shapeOf(side, most, measure);
     const scale = shape.words ? 1 : Math.min(most / shape.width, tall / shape.height);
     return { shape, w: shape.width * scale, h: shape.height * scale };
   };
-  const a = fit(data.a);
-  const b = fit(data.b);
+  const [a, b] = [fit(data.a), fit(data.b)];
   if (stacked) {
-    const placed = { ...b, x: (width - b.w) / 2, y: a.h + gap };
-    return { stacked, width, height: a.h + gap + b.h, a: { ...a, x: (width - a.w) / 2, y: 0 }, b: placed };
+    const x = (side) => (side.shape.words ? 0 : (width - side.w) / 2);
+    const below = head + a.h + gap + head;
+    return { stacked, width, height: below + b.h, a: { ...a, x: x(a), y: head }, b: { ...b, x: x(b), y: below } };
   }
   const left = (width - a.w - b.w - gap) / 2;
   const height = Math.max(a.h, b.h);
-  return {
-    stacked,
-    width,
-    height,
-    a: { ...a, x: left, y: (height - a.h) / 2 },
-    b: { ...b, x: left + a.w + gap, y: (height - b.h) / 2 },
-  };
+  const place = (side, x) => ({ ...side, x, y: head + (words === 2 ? 0 : (height - side.h) / 2) });
+  return { stacked, width, height: head + height, a: place(a, left), b: place(b, left + a.w + gap) };
 }
 
 /** The part of a side that is seen at this zoom: [x, y, width, height]. */
 export function view({ shape }, { k, x, y }) {
   const w = shape.width / k;
   const h = shape.height / k;
-  const keep = (centre, size, all) => Math.min(Math.max(centre - size / 2, 0), all - size);
-  return [keep(x ?? shape.width / 2, w, shape.width), keep(y ?? shape.height / 2, h, shape.height), w, h];
+  const keep = (centre, size, start, all) => clamp(centre - size / 2, start, start + all - size);
+  return [
+    keep(x ?? shape.x + shape.width / 2, w, shape.x, shape.width),
+    keep(y ?? shape.y + shape.height / 2, h, shape.y, shape.height),
+    w,
+    h,
+  ];
 }
 
 /** From a side's own units to the stage; what is out of sight sticks to the frame. */
 export function toStage(panel, zoom, [x, y]) {
   const [vx, vy, vw, vh] = view(panel, zoom);
-  const clamp = (t) => Math.min(Math.max(t, 0), 1);
-  return [panel.x + clamp((x - vx) / vw) * panel.w, panel.y + clamp((y - vy) / vh) * panel.h];
+  return [panel.x + clamp((x - vx) / vw, 0, 1) * panel.w, panel.y + clamp((y - vy) / vh, 0, 1) * panel.h];
 }
 
-/** Control points of one arc from a to b, bowed to one side so that pairs in one row stay apart. */
-export function arc([ax, ay], [bx, by], stacked) {
-  const bow = 0.06 * (stacked ? by - ay : bx - ax);
-  const at = (t) => [ax + t * (bx - ax) + (stacked ? bow : 0), ay + t * (by - ay) - (stacked ? 0 : bow)];
-  return [ax, ay, ...at(0.3), ...at(0.7), bx, by];
+/** Is a point of a side in sight at this zoom? */
+export function inSight(panel, zoom, [x, y]) {
+  const [vx, vy, vw, vh] = view(panel, zoom);
+  return x >= vx && x <= vx + vw && y >= vy && y <= vy + vh;
+}
+
+/** The middle of some regions. */
+const centreOf = ({ centres }, set) => [0, 1].map((d) => set.reduce((s, i) => s + centres[i][d], 0) / set.length);
+
+/** The way an arc of these regions leaves its side, in the side's own units: from a word's edge, or from the middle. */
+export function arcEnd(shape, side, set, stacked) {
+  return shape.words ? wayOut(shape, runsOf(shape, set)[0].box, side, stacked) : [centreOf(shape, set)];
+}
+
+/** The way the ribbon of a finding leaves its side: from its outline, where that faces the other input. */
+export function ribbonEnd(shape, side, { [side]: set, best }, stacked) {
+  if (shape.words) {
+    const run = runsOf(shape, set).find(({ words }) => words.includes(best[side]));
+    return wayOut(shape, run.box, side, stacked);
+  }
+  const [x, y] = centreOf(shape, set);
+  const boxes = set.map((i) => shape.boxes[i]);
+  const at = stacked ? ([, left, , right]) => left <= x && x <= right : ([top, , bottom]) => top <= y && y <= bottom;
+  const level = boxes.filter(at);
+  const edge = (d) => Math[d < 2 ? "min" : "max"](...(level.length ? level : boxes).map((box) => box[d]));
+  if (stacked) return [[x, edge(side === "a" ? 2 : 0)]];
+  return [[edge(side === "a" ? 3 : 1), y]];
+}
+
+const spell = (...points) => points.map((point) => point.map(round).join(" ")).join(" ");
+
+/** The first and last points of two ways, joined by a curve with the control points that `bend` gives. */
+function joined(from, to, bend) {
+  const [a, b] = [from.at(-1), to.at(-1)];
+  const out = from.slice(0, -1).map((point) => `${spell(point)}L`);
+  const back = to.slice(0, -1).reverse().map((point) => `L${spell(point)}`);
+  return `M${out.join("")}${spell(a)}C${spell(...bend(a, b), b)}${back.join("")}`;
+}
+
+/** One arc from a to b, bowed to one side so that pairs in one row stay apart. */
+export function arc(from, to, stacked) {
+  if (from.length + to.length > 2) return ribbon(from, to, stacked);
+  return joined(from, to, ([ax, ay], [bx, by]) => {
+    const bow = 0.06 * (stacked ? by - ay : bx - ax);
+    return [0.3, 0.7].map((t) => [ax + t * (bx - ax) + (stacked ? bow : 0), ay + t * (by - ay) - (stacked ? 0 : bow)]);
+  });
+}
+
+/** A line that leaves one side and enters the other at a right angle. */
+export function ribbon(from, to, stacked) {
+  return joined(from, to, ([ax, ay], [bx, by]) =>
+    stacked
+      ? [
+          [ax, (ay + by) / 2],
+          [bx, (ay + by) / 2],
+        ]
+      : [
+          [(ax + bx) / 2, ay],
+          [(ax + bx) / 2, by],
+        ],
+  );
+}
+
+/** The point of a ribbon at t from 0 (a) to 1 (b). */
+export function onRibbon([ax, ay], [bx, by], stacked, t) {
+  const along = 1.5 * (1 - t) * (1 - t) * t + 1.5 * (1 - t) * t * t + t ** 3;
+  const across = 3 * (1 - t) * t * t + t ** 3;
+  const [x, y] = stacked ? [across, along] : [along, across];
+  return [ax + x * (bx - ax), ay + y * (by - ay)];
 }
 
 /** The neighbour of region i in a direction: the nearest centre within 45° of it. */

@@ -1,28 +1,34 @@
-// The words above the picture, and how the explanation was made below it.
+// The words above and below the picture: the sentence of finding first, how to read and how it was made last.
 
+import { accountDigits } from "./account.js";
 import { node } from "./dom.js";
-import { decimals, isDistance, measureName, nounOf, plain } from "./words.js";
+import { measureName, nounOf, plain } from "./words.js";
+
+/** Without a sentence from the explanation itself: the score, and nothing that was not computed. */
+const scoreWords = (data) =>
+  `${plain(data.account.score, accountDigits(data.account))} ${measureName(data)}: this is what brings it about.`;
 
 /** What is seen, and what it means. */
 export function leadParts(data, safe) {
   const noun = nounOf(data);
   const colour = (sign, word) => node("span", { class: `sign ${sign}` }, word);
   return [
-    `Every arc joins a ${noun} of A to a ${noun} of B; point at a ${noun} and its partners light up on the other side. `,
+    data.findings?.length
+      ? `A finding joins neighbouring ${noun}s of A to neighbouring ${noun}s of B, as one; the wider its ribbon, the more of the score. `
+      : `Every arc joins a ${noun} of A to a ${noun} of B. `,
+    `Point at a ${noun} and its partners light up on the other side. `,
     colour("positive", safe ? "Orange" : "Red"),
-    isDistance(data) ? " pairs raise the model’s distance, " : " pairs raise the model’s similarity score, ",
-    colour("negative", safe ? "dashed blue" : "blue"),
-    isDistance(data) ? " ones lower it and so make the two alike; " : " ones lower it; ",
-    "together with what belongs to no pair they add up to exactly that score: ",
-    "this is what the model compared, not what a person would.",
+    data.distance ? " raises the model’s distance, " : " raises the model’s similarity score, ",
+    colour("negative", safe ? "hatched or dashed blue" : "blue"),
+    data.distance ? " lowers it and so makes the two alike; " : " lowers it; ",
+    "together with what belongs to no pair it adds up to exactly that score. ",
+    "It is what the model compared, not what a person would.",
   ];
 }
 
-export function buildHeader({ data }, { title, lead, total, facts, controls }) {
+export function buildHeader({ data }, { title, summary, facts, controls }) {
   title.textContent = data.title;
-  lead.replaceChildren(...leadParts(data, data.palette === "safe"));
-  const score = plain(data.account.score, decimals(Object.values(data.account)));
-  total.replaceChildren(node("span", {}, score), node("small", {}, measureName(data)));
+  summary.textContent = (data.summary ?? scoreWords(data)).replaceAll(" %", "\u00a0%");
   for (const [key, value] of data.facts) facts.append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
   const { style } = controls.elements;
   for (const name of Object.keys(data.styles)) style.append(node("option", { value: name }, name.replace("_", " ")));

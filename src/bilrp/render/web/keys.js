@@ -3,7 +3,7 @@
 import { pin, reveal, tabStop, zoomBy } from "./actions.js";
 import { neighbour, within } from "./geometry.js";
 import { change } from "./paint.js";
-import { regionAt } from "./pointer.js";
+import { dropDrag, regionAt } from "./pointer.js";
 import { same } from "./words.js";
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -13,7 +13,8 @@ export function listenKeys(app) {
     const at = regionAt(event);
     if (!at) return;
     tabStop(app, at.side, at.i);
-    if (!event.target.matches(":focus-visible")) return; // a click pins by itself
+    app.clicked = event.target.matches(":focus-visible") ? null : event.target;
+    if (app.clicked) return; // a click pins by itself
     reveal(app, at.side, at.i);
     change(app, { probe: at, preview: { side: at.side, set: [at.i] } });
   });
@@ -27,17 +28,20 @@ export function listenKeys(app) {
     "keydown",
     (event) => {
       const free = event.target === document.body; // nothing has the focus: every page on the document listens
-      if (event.key === "Escape" && (free || event.composedPath().includes(app.dom.page))) pin(app, null);
+      if (event.key !== "Escape" || !(free || event.composedPath().includes(app.dom.page))) return;
+      dropDrag(app);
+      app.clicked?.blur(); // else the key would draw a frame around what the mouse left behind
+      pin(app, null);
     },
     { signal: app.signal },
   );
 }
 
 function regionKey(app, event, { side, i }) {
-  const { paths } = app.dom.nodes[side];
+  const { paths } = app.dom.panels[side];
   const go = (to) => paths[to].focus();
   if (event.key in ARROWS) {
-    const to = neighbour(app.layout.panels[side].shape.centres, i, ARROWS[event.key]);
+    const to = neighbour(app.layout[side].shape.centres, i, ARROWS[event.key]);
     if (!event.shiftKey) app.state.anchor = null;
     else app.state.anchor ??= i;
     go(to);
@@ -55,7 +59,7 @@ function regionKey(app, event, { side, i }) {
 
 /** Shift and arrows: everything between where it began and here, pinned. */
 function stretch(app, side, to) {
-  const { centres } = app.layout.panels[side].shape;
+  const { centres } = app.layout[side].shape;
   const set = within(centres, centres[app.state.anchor], centres[to]);
   if (!same(app.state.pinned, { side, set })) pin(app, { side, set });
 }

@@ -1,12 +1,13 @@
 // mount(root, payload) → { ready, update, destroy }: one explanation to explore, inside a shadow root of its own.
 
 import { buildAccount } from "./account.js";
-import { listenControls, showDrawing } from "./controls.js";
+import { listenControls, setLook, showControls } from "./controls.js";
 import { modelOf } from "./data.js";
 import { node } from "./dom.js";
 import { buildHeader } from "./header.js";
 import { listenKeys } from "./keys.js";
-import { listMatches } from "./matches.js";
+import { createLinks } from "./links.js";
+import { listAll } from "./matches.js";
 import { place } from "./paint.js";
 import { createCaption, createPanel } from "./panels.js";
 import { listenPointer } from "./pointer.js";
@@ -17,34 +18,41 @@ import { THEME } from "./theme.js";
 
 const VERSION = 1; // of the payload this page can draw
 
-/** What a reader can change, as it is at the start. */
-const startState = (data) => ({
-  drawing: { ...(data.styles[data.style] ?? data.drawing) },
-  shown: { positive: true, negative: true, arcs: true, heat: false },
+/** What a reader can change, as it is at the start. A style that was asked for is the paper's way to draw. */
+const startState = ({ findings, style, styles, drawing }) => ({
+  draw: findings?.length && !style ? "findings" : "pairs",
+  paper: Boolean(style),
+  drawing: { ...(styles[style] ?? drawing) },
+  shown: { positive: true, negative: true },
   zoom: { a: { k: 1 }, b: { k: 1 } },
   pinned: null, // chosen for good, until Escape
   listed: null, // whose partners are listed
   preview: null, // under the pointer or the keyboard's focus
-  peek: null, // an entry of the list under the pointer
+  peek: null, // an entry of a list under the pointer
   probe: null, // the region the readout speaks of, beside what is pinned
   anchor: null, // where Shift and arrows began
 });
 
+const PARTS = ["summary", "stage", "readout", "legend", "found", "controls", "account", "explained", "listed", "matches"];
+
 /** The elements that are filled or listened to, by name. */
 function findParts(page) {
-  const names = ["lead", "total", "stage", "readout", "controls", "account", "explained", "listed", "matches", "facts"];
-  const parts = Object.fromEntries(names.map((name) => [name, page.querySelector(`.${name}`)]));
-  return { page, title: page.querySelector("h1"), items: [], ...parts };
+  const find = (name) => page.querySelector(`.${name}`);
+  const parts = Object.fromEntries([...PARTS, "lead", "facts"].map((name) => [name, find(name)]));
+  const [title, figure] = ["h1", "figure"].map((name) => page.querySelector(name));
+  return { page, title, figure, entries: [], ...parts };
 }
 
+/** From back to front: photographs, what joins the two sides, words (which nothing strikes through), numbers. */
 function buildStage(model, stage) {
-  const nodes = { a: createPanel(model, "a"), b: createPanel(model, "b") };
+  const panels = { a: createPanel(model, "a"), b: createPanel(model, "b") };
   const captions = { a: createCaption(model, "a"), b: createCaption(model, "b") };
+  const { links, ribbons, arcs, badges } = createLinks();
+  const layer = (words) => ["a", "b"].filter((s) => !model.data[s].places === words).map((s) => panels[s].root);
   const about = { class: "scene", role: "group", "aria-label": "The two inputs" };
-  const svg = node("svg:svg", about, nodes.a.root, nodes.b.root);
-  const canvas = node("canvas", { "aria-hidden": "true" });
-  stage.replaceChildren(captions.a.el, captions.b.el, svg, canvas);
-  return { svg, canvas, nodes, captions };
+  const svg = node("svg:svg", about, ...layer(false), links, ...layer(true), badges);
+  stage.replaceChildren(svg, captions.a.el, captions.b.el); // in this order: Tab reaches a region first
+  return { svg, panels, captions, ribbons, arcs, badges };
 }
 
 async function decoded(source) {
@@ -63,20 +71,26 @@ async function start(shadow, data, look, signal) {
   const holder = node("template");
   holder.innerHTML = SKELETON;
   const page = holder.content.firstElementChild;
-  Object.assign(page.dataset, look);
   const dom = findParts(page);
   Object.assign(dom, buildStage(model, dom.stage));
-  const pictures = Object.fromEntries(["a", "b"].map((s) => [s, data[s].picture && decoded(data[s].picture)]));
-  const state = startState(data);
-  const app = { model, state, dom, layout: {}, pictures, signal, matches: [], least: {} };
-  dom.controls.elements.safe.checked = look.palette === "safe";
-  dom.controls.elements.theme.value = look.theme;
+  const source = (side) => data[side].places && data[side].view?.src;
+  const pictures = Object.fromEntries(["a", "b"].map((side) => [side, source(side) && decoded(source(side))]));
+  const app = { model, state: startState(data), dom, layout: null, pictures, signal, compact: Boolean(data.compact) };
+  const { elements } = dom.controls;
+  elements.safe.checked = look.palette === "safe";
+  elements.theme.value = look.theme;
+  if (!model.findings.length) elements.draw[0].parentElement.hidden = true;
+  page.querySelector(".more").open = !data.compact;
+  page.querySelector(".paper").open = app.state.paper;
   buildHeader(model, dom);
   app.showChosen = buildAccount(model, dom.account, dom.explained);
   shadow.replaceChildren(page);
-  showDrawing(app);
+  Object.assign(page.dataset, look);
   place(app);
-  listMatches(app);
+  showControls(app);
+  setLook(app, look);
+  listAll(app);
+  if (app.compact) place(app); // now that everything else has its height
   listenPointer(app);
   listenKeys(app);
   listenControls(app);
@@ -85,6 +99,7 @@ async function start(shadow, data, look, signal) {
     if (dom.stage.clientWidth === width) return; // our own change of height
     width = dom.stage.clientWidth;
     place(app);
+    listAll(app);
   });
   observer.observe(dom.stage);
   signal.addEventListener("abort", () => observer.disconnect());

@@ -1,34 +1,50 @@
 // Placing everything on the stage, and painting it: the one function that draws what the state says.
 
 import { sum } from "./data.js";
-import { arc, layout, toStage } from "./geometry.js";
+import { set } from "./dom.js";
+import { layout } from "./geometry.js";
+import { paintLegend } from "./legend.js";
+import { paintLinks } from "./links.js";
 import { paintPanel, placePanel } from "./panels.js";
 import { describe, partnersOf, sceneOf } from "./scene.js";
 import { same } from "./words.js";
 
-export const DASH = [5, 4]; // in the colour-blind-safe palette the sign is also in the line
+const HEAD = 34; // the line above a side
+const LEAST = 150; // pixels a picture is high at least, however small the window
+
+/** How high a picture may be, so that both and the line that speaks of them fit the window. */
+function room(app, stacked) {
+  const window = Math.min(innerHeight, 1000);
+  if (stacked) return (window - 2 * HEAD - 44 - 120) / 2;
+  return app.compact ? window * 0.5 : Math.min(640, window * 0.66);
+}
 
 /** Put everything where it belongs at the present width; called at the start and when the width changes. */
 export function place(app) {
   const width = Math.max(240, app.dom.stage.clientWidth); // a hidden frame has no width yet
-  const tall = Math.max(220, Math.min(620, innerHeight * 0.72));
   const probe = document.createElement("canvas").getContext("2d");
-  probe.font = `16px ${getComputedStyle(app.dom.page).fontFamily}`;
-  const head = 34; // the line with the letter and the zoom
-  const found = layout(app.model.data, width, tall, (word) => probe.measureText(word).width);
-  found.a.y += head;
-  found.b.y += found.stacked ? 2 * head : head;
-  app.layout.panels = found;
-  const height = found.height + (found.stacked ? 2 : 1) * head + 2;
-  app.layout.size = [width, height];
+  probe.font = `17px ${getComputedStyle(app.dom.page).fontFamily}`;
+  const measure = (word) => probe.measureText(word).width;
+  const fit = (tall) => layout(app.model.data, width, Math.max(LEAST, tall), HEAD, measure);
+  const first = fit(room(app, width < 600));
+  put(app, first);
+  const over = app.compact ? app.dom.page.scrollHeight - innerHeight : 0;
+  if (over > 0) put(app, fit(room(app, first.stacked) - over / (first.stacked ? 2 : 1)));
+}
+
+function put(app, found) {
+  app.layout = found;
+  const [width, height] = [found.width, Math.ceil(found.height) + 2];
   app.dom.stage.style.height = `${height}px`;
-  app.dom.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const density = Math.min(3, devicePixelRatio || 1);
-  app.dom.canvas.width = width * density;
-  app.dom.canvas.height = height * density;
-  app.layout.density = density;
+  set(app.dom.svg, { viewBox: `0 0 ${width} ${height}`, width, height });
   for (const side of ["a", "b"]) placePanel(app, side);
   paint(app);
+}
+
+/** Change what the reader chose, and paint it. */
+export function change(app, values) {
+  Object.assign(app.state, values);
+  repaint(app);
 }
 
 export function repaint(app) {
@@ -42,15 +58,27 @@ export function repaint(app) {
 
 export function paint(app) {
   const scene = sceneOf(app);
-  for (const side of ["a", "b"]) paintPanel(app, side, scene);
-  paintArcs(app, scene.arcs);
-  const words = describe(app);
+  const ink = colours(app);
+  for (const side of ["a", "b"]) paintPanel(app, side, scene, ink);
+  paintLinks(app, scene, ink);
+  const key = JSON.stringify([scene.scale, ink, app.layout.width]);
+  if (app.legendKey !== key) paintLegend(app, app.dom.legend, scene.scale, ink);
+  app.legendKey = key;
+  const words = describe(app, scene);
   if (app.dom.readout.textContent !== words) app.dom.readout.textContent = words;
-  const chosen = scene.active && partnersOf(app, scene.active);
-  const value = chosen && (scene.active.partner == null ? sum(chosen) : chosen[scene.active.partner]);
-  app.showChosen(value);
-  for (const [k, el] of app.dom.items.entries()) el.setAttribute("aria-pressed", same(app.matches[k], app.state.pinned));
+  app.showChosen(chosenValue(app, scene));
+  for (const { el, choice } of app.dom.entries) set(el, { "aria-pressed": same(choice, app.state.pinned) });
 }
+
+/** What the chosen regions, pair or finding contribute to the score; null where nothing is chosen. */
+function chosenValue(app, { active }) {
+  if (!active) return null;
+  if (active.finding != null) return app.model.findings[active.finding].relevance;
+  const values = partnersOf(app, active);
+  return active.partner == null ? sum(values) : values[active.partner];
+}
+
+const INK = ["paper", "ink", "soft", "rule", "faint", "positive", "negative", "onsign"];
 
 /** The present colours; kept until theme or palette change, for reading a style makes the browser lay out the page. */
 export function colours(app) {
@@ -58,42 +86,8 @@ export function colours(app) {
   const key = `${theme} ${palette} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
   if (app.ink?.key !== key) {
     const style = getComputedStyle(app.dom.page);
-    const names = ["positive", "negative", "paper", "ink", "rule", "veil"];
-    const found = names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
+    const found = INK.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
     app.ink = { key, safe: palette === "safe", ...Object.fromEntries(found) };
   }
   return app.ink;
-}
-
-export const arcPoints = (app, { from, to }) =>
-  arc(
-    toStage(app.layout.panels.a, app.state.zoom.a, from),
-    toStage(app.layout.panels.b, app.state.zoom.b, to),
-    app.layout.panels.stacked,
-  );
-
-function paintArcs(app, arcs) {
-  const pen = app.dom.canvas.getContext("2d");
-  const { positive, negative, safe } = colours(app);
-  pen.setTransform(app.layout.density, 0, 0, app.layout.density, 0, 0);
-  pen.clearRect(0, 0, ...app.layout.size);
-  pen.lineWidth = 1.3;
-  pen.lineCap = "round";
-  for (const one of arcs) {
-    const [ax, ay, c, d, e, f, bx, by] = arcPoints(app, one);
-    pen.globalAlpha = one.alpha;
-    pen.strokeStyle = one.value > 0 ? positive : negative;
-    pen.setLineDash(safe && one.value < 0 ? DASH : []);
-    pen.beginPath();
-    pen.moveTo(ax, ay);
-    pen.bezierCurveTo(c, d, e, f, bx, by);
-    pen.stroke();
-  }
-  app.dom.canvas.dataset.arcs = arcs.length;
-}
-
-/** Change what the reader chose, and paint it. */
-export function change(app, values) {
-  Object.assign(app.state, values);
-  repaint(app);
 }

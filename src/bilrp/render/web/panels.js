@@ -1,52 +1,61 @@
-// One side on the stage: its picture or words, its regions, and what is painted on them.
+// One side on the stage: its photograph or its words, its regions, and what is painted on them.
+// Whatever is seen is said in attributes, colours included: a saved figure is then a copy of what is on the screen.
 
-import { node } from "./dom.js";
+import { node, pool, set } from "./dom.js";
 import { union, view } from "./geometry.js";
+import { ALPHA } from "./scale.js";
 import { capital, nameOf, nounOf, percent } from "./words.js";
 
-const setAll = (el, values) => Object.entries(values).forEach(([key, value]) => el.setAttribute(key, value));
+const THIN = { fill: "none", "vector-effect": "non-scaling-stroke", "pointer-events": "none" };
 
-export function createPanel({ data, shares, whole }, side) {
-  const { picture, count, names, places } = data[side];
-  const paths = Array.from({ length: count }, (_, i) =>
+function createRegions({ data, shares, whole }, side) {
+  const paths = Array.from({ length: data[side].count }, (_, i) =>
     node("svg:path", {
       class: "region",
       role: "option",
       "aria-selected": "false",
-      "aria-label": `${capital(nameOf(data, side, i))}: ${percent(shares[side][i], whole)} of the score`,
+      "aria-label": `${capital(nameOf(data, side, [i]))}: ${percent(shares[side][i], whole)} of the score`,
       tabindex: i ? -1 : 0,
       "data-side": side,
       "data-i": i,
+      "fill-rule": "evenodd",
       "fill-opacity": 0,
     }),
   );
-  const words = places
-    ? []
-    : (names ?? paths.map((_, i) => `${i + 1}`)).map((name) => node("svg:text", { "aria-hidden": "true" }, name));
-  const about = `${capital(nounOf(data))}s of ${side.toUpperCase()}`;
+  const about = `${capital(nounOf(data, side))}s of ${side.toUpperCase()}`;
   const list = node("svg:g", { role: "listbox", "aria-label": about, "aria-multiselectable": "true" }, ...paths);
-  const hatch = node(
-    "svg:pattern",
-    // A shadow root has ids of its own: this one is seen by this page only.
-    { id: `hatch-${side}`, patternUnits: "userSpaceOnUse", width: 2, height: 2, patternTransform: "rotate(45)" },
-    node("svg:rect", { width: 2, height: 2, class: "hatch-ground" }),
-    node("svg:path", { d: "M0 0V2", class: "hatch-line" }),
-  );
-  const image = picture && node("svg:image", { href: picture, preserveAspectRatio: "none" });
-  const veil = node("svg:rect", { class: "veil" });
-  const outline = node("svg:path", { class: "outline", "aria-hidden": "true" });
-  const band = node("svg:rect", { class: "band", hidden: "" });
-  const root = node(
-    "svg:svg",
-    { class: `panel ${places ? "placed" : "words"}`, "data-side": side, preserveAspectRatio: "none" },
-    node("svg:defs", {}, hatch),
-  );
-  if (image) root.append(image);
-  root.append(veil, list, outline, ...words, band);
-  return { root, image, veil, paths, words, outline, band, hatch, last: [] };
+  return { paths, list };
 }
 
-/** The line above a side: its letter, its name, and the zoom (which `actions` listens to). */
+/** Lines for what lowers the score, in the colour-blind-safe palette. A shadow root has ids of its own. */
+function createHatch(side) {
+  const [ground, line] = [node("svg:rect", { width: 2, height: 2 }), node("svg:path", { d: "M0 0V2" })];
+  const about = { id: `hatch-${side}`, patternUnits: "userSpaceOnUse", width: 2, height: 2 };
+  return { ground, line, el: node("svg:pattern", about, ground, line) };
+}
+
+export function createPanel(model, side) {
+  const { places, view: seen } = model.data[side];
+  const { paths, list } = createRegions(model, side);
+  const hatch = createHatch(side);
+  const parts = {
+    ground: node("svg:path", { "pointer-events": "none" }), // under words, and where the input was padded
+    image: seen?.src && node("svg:image", { href: seen.src, preserveAspectRatio: "none" }),
+    unseen: node("svg:path", { class: "unseen", "fill-rule": "evenodd", "pointer-events": "none" }),
+    edge: node("svg:path", { class: "edge", ...THIN }),
+    veil: node("svg:rect", { class: "veil", "pointer-events": "none" }),
+    list,
+    letters: node("svg:g", { "aria-hidden": "true", "pointer-events": "none" }),
+    findings: node("svg:g", { "aria-hidden": "true", "pointer-events": "none" }),
+    outline: node("svg:g", { class: "outline", "aria-hidden": "true" }),
+    band: node("svg:rect", { class: "band", ...THIN, display: "none" }),
+  };
+  const about = { class: `panel ${places ? "placed" : "words"}`, "data-side": side, preserveAspectRatio: "none" };
+  const root = node("svg:svg", about, node("svg:defs", {}, hatch.el), ...Object.values(parts));
+  return { root, paths, hatch, last: [], ...parts };
+}
+
+/** The line above a side: its letter, its name, and the zoom. */
 export function createCaption({ data }, side) {
   const letter = side.toUpperCase();
   const button = (text, label, factor) =>
@@ -65,51 +74,115 @@ export function createCaption({ data }, side) {
   );
   const name = data.names?.[side === "a" ? 0 : 1] ?? "";
   const title = node("span", { class: "name", title: name }, name);
-  return { el: node("div", { class: "caption" }, node("b", {}, letter), title, tools), level };
+  const el = node("div", { class: "caption" }, node("b", {}, letter), title, data[side].places ? tools : null);
+  return { el, level };
+}
+
+const rectangle = ([left, top, right, bottom]) => `M${left} ${top}H${right}V${bottom}H${left}Z`;
+
+/** The photograph, and what of it the model did not see: cut off, or padded. */
+function placePhotograph({ image, unseen, edge, ground }, { view: seen, places }) {
+  if (!seen) return;
+  const { box, frame, width, height } = seen;
+  if (image) set(image, { x: 0, y: 0, width, height });
+  const whole = box.every((t, d) => Math.abs(t - [0, 0, width, height][d]) < 0.01 * Math.max(width, height));
+  set(ground, { d: rectangle(frame) });
+  set(unseen, { d: whole ? "" : rectangle([0, 0, width, height]) + rectangle(clip(box, width, height)) });
+  set(edge, { d: whole ? "" : rectangle(box) });
+}
+
+const clip = ([left, top, right, bottom], width, height) => [
+  Math.max(left, 0),
+  Math.max(top, 0),
+  Math.min(right, width),
+  Math.min(bottom, height),
+];
+
+function placeWords({ letters, ground }, shape) {
+  const labels = [
+    ...shape.boxes.map((box, i) => ({ text: shape.labels[i] ?? "", box })),
+    ...shape.loose,
+  ];
+  set(ground, { d: shape.paths.join("") });
+  pool(letters, labels.length, "svg:text").forEach((el, k) => {
+    const { text, box } = labels[k];
+    el.textContent = text;
+    set(el, { x: (box[1] + box[3]) / 2, y: (box[0] + box[2]) / 2, "text-anchor": "middle" });
+    set(el, { "dominant-baseline": "central", "font-size": 17, class: k < shape.boxes.length ? "word" : "loose" });
+  });
 }
 
 /** Put one side where the layout says. */
 export function placePanel(app, side) {
-  const panel = app.layout.panels[side];
+  const panel = app.layout[side];
   const { shape } = panel;
-  const { root, image, veil, paths, words, hatch } = app.dom.nodes[side];
-  setAll(root, { x: panel.x, y: panel.y, width: panel.w, height: panel.h });
-  for (const el of [image, veil]) if (el) setAll(el, { width: shape.width, height: shape.height });
-  paths.forEach((path, i) => path.setAttribute("d", shape.paths[i]));
-  words.forEach((word, i) => {
-    const [x, y] = shape.centres[i];
-    setAll(word, { x, y, "text-anchor": "middle", "dominant-baseline": "central" });
-  });
+  const nodes = app.dom.panels[side];
+  set(nodes.root, { x: panel.x, y: panel.y, width: panel.w, height: panel.h });
+  set(nodes.veil, { x: shape.x, y: shape.y, width: shape.width, height: shape.height });
+  nodes.paths.forEach((path, i) => set(path, { d: shape.paths[i] }));
+  if (shape.words) placeWords(nodes, shape);
+  else placePhotograph(nodes, app.model.data[side]);
   const grain = (6 * shape.width) / panel.w / 2; // hatching 6 pixels wide at any scale
-  hatch.setAttribute("patternTransform", `rotate(45) scale(${grain})`);
+  set(nodes.hatch.el, { patternTransform: `rotate(45) scale(${grain})` });
   const caption = app.dom.captions[side].el.style;
-  Object.assign(caption, { left: `${panel.x}px`, top: `${panel.y - 34}px`, width: `${panel.w}px` });
+  const width = shape.words ? app.layout.width - panel.x : panel.w;
+  Object.assign(caption, { left: `${panel.x}px`, top: `${panel.y - 34}px`, width: `${width}px` });
   applyZoom(app, side);
 }
 
 export function applyZoom(app, side) {
-  app.dom.nodes[side].root.setAttribute("viewBox", view(app.layout.panels[side], app.state.zoom[side]).join(" "));
+  set(app.dom.panels[side].root, { viewBox: view(app.layout[side], app.state.zoom[side]).join(" ") });
   app.dom.captions[side].level.textContent = `${Math.round(100 * app.state.zoom[side].k)} %`;
 }
 
-export function paintPanel(app, side, { light, chosen, active }) {
-  const { root, paths, outline, last } = app.dom.nodes[side];
-  const { pinned, shown } = app.state;
-  const frame = union(app.layout.panels[side].shape, chosen[side]);
-  if (outline.getAttribute("d") !== frame) outline.setAttribute("d", frame);
-  const values = light[side];
-  root.classList.toggle("lit", Boolean(values));
-  root.classList.toggle("quiet", !active && shown.arcs);
+/** How much of the paper lies over a photograph: more while partners light up, a little where lines are drawn on it. */
+const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length ? 0.15 : scene.arcs.length ? 0.35 : 0);
+
+export function paintPanel(app, side, scene, ink) {
+  const nodes = app.dom.panels[side];
+  const { shape } = app.layout[side];
+  const { words } = shape;
+  set(nodes.veil, { fill: ink.paper, "fill-opacity": words ? 0 : veilOf(scene, side) });
+  set(nodes.ground, { fill: words ? ink.paper : ink.faint });
+  set(nodes.unseen, { fill: ink.paper, "fill-opacity": 0.72 });
+  set(nodes.edge, { stroke: ink.ink, "stroke-width": 1, "stroke-dasharray": "4 4", "stroke-opacity": 0.55 });
+  set(nodes.hatch.ground, { fill: ink.negative, "fill-opacity": 0.45 });
+  set(nodes.hatch.line, { stroke: ink.negative, "stroke-width": 1.6 });
+  for (const el of nodes.letters.children) set(el, { fill: el.getAttribute("class") === "word" ? ink.ink : ink.soft });
+  paintRegions(nodes, scene.light[side], ink, side);
+  paintOutlines(nodes, side, scene, shape, ink);
+  const { pinned } = app.state;
+  const selected = new Set(pinned?.side === side ? pinned.set : pinned?.partner == null ? [] : [pinned.partner]);
+  nodes.paths.forEach((path, i) => set(path, { "aria-selected": selected.has(i) }));
+}
+
+function paintRegions({ paths, last }, values, ink, side) {
+  const negative = ink.safe ? `url(#hatch-${side})` : ink.negative;
   paths.forEach((path, i) => {
     const value = values ? values[i] : 0;
-    if (last[i] === value) return;
-    last[i] = value;
-    path.setAttribute("class", `region${value > 0 ? " positive" : value < 0 ? " negative" : ""}`);
-    path.setAttribute("fill-opacity", Math.abs(value));
+    const key = `${value} ${ink.key}`;
+    if (last[i] === key) return;
+    last[i] = key;
+    set(path, { fill: value < 0 ? negative : ink.positive, "fill-opacity": ALPHA * Math.abs(value) });
+    set(path, { "data-sign": Math.sign(value) });
   });
-  const selected = new Set(pinned?.side === side ? pinned.set : pinned?.partner == null ? [] : [pinned.partner]);
-  paths.forEach((path, i) => {
-    const is = String(selected.has(i));
-    if (path.getAttribute("aria-selected") !== is) path.setAttribute("aria-selected", is);
+}
+
+/** Around findings and around what is chosen: a coloured (or plain) line on a lighter, wider one. */
+function paintOutlines(nodes, side, scene, shape, ink) {
+  const found = scene.active ? [] : scene.findings;
+  const lines = pool(nodes.findings, 2 * found.length, "svg:path");
+  found.forEach((one, k) => {
+    const d = union(shape, new Set(one[side]));
+    set(lines[2 * k], { d, ...THIN, stroke: ink.paper, "stroke-width": 4.5, "stroke-opacity": 0.85 });
+    const dash = ink.safe && one.relevance < 0 ? "5 3" : null;
+    const colour = one.relevance > 0 ? ink.positive : ink.negative;
+    set(lines[2 * k + 1], { d, ...THIN, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash });
+    if (!shape.words) set(lines[2 * k], { fill: colour, "fill-opacity": 0.1, "fill-rule": "evenodd" });
+  });
+  const frame = union(shape, new Set(scene.chosen[side]));
+  pool(nodes.outline, 2, "svg:path").forEach((line, k) => {
+    const [colour, width] = [[shape.words ? ink.paper : "#000", 4.5], [shape.words ? ink.ink : "#fff", 2.2]][k];
+    set(line, { d: frame, ...THIN, stroke: colour, "stroke-width": width });
   });
 }

@@ -1,6 +1,7 @@
 // Mouse, pen and finger.
 
 import { pin, zoomBy } from "./actions.js";
+import { set } from "./dom.js";
 import { view, within } from "./geometry.js";
 import { change, repaint } from "./paint.js";
 import { applyZoom } from "./panels.js";
@@ -11,10 +12,16 @@ export function regionAt(event) {
   return el ? { side: el.dataset.side, i: Number(el.dataset.i) } : null;
 }
 
+/** The finding whose ribbon or number an event happened on. */
+function findingAt(event) {
+  const el = event.target.closest?.("[data-finding]");
+  return el ? { finding: Number(el.dataset.finding) } : null;
+}
+
 /** A pointer's place in the units of one side. */
 function pointIn(app, side, event) {
   const frame = app.dom.svg.getBoundingClientRect();
-  const panel = app.layout.panels[side];
+  const panel = app.layout[side];
   const [vx, vy, vw, vh] = view(panel, app.state.zoom[side]);
   const clamp = (t) => Math.min(Math.max(t, 0), 1);
   const x = clamp((event.clientX - frame.left - panel.x) / panel.w);
@@ -23,45 +30,22 @@ function pointIn(app, side, event) {
 }
 
 export function listenPointer(app) {
-  let drag = null;
-  app.dom.stage.addEventListener("click", ({ target }) => {
+  const { svg, stage } = app.dom;
+  app.drag = null;
+  stage.addEventListener("click", ({ target }) => {
     const { zoom, side } = target.closest("[data-zoom]")?.dataset ?? {};
     if (zoom) zoomBy(app, side, Number(zoom));
   });
-  app.dom.svg.addEventListener("pointermove", (event) => {
-    if (drag) return dragTo(app, drag, event);
+  svg.addEventListener("pointermove", (event) => {
+    if (app.drag) return dragTo(app, app.drag, event);
     const at = regionAt(event);
-    return change(app, { probe: at, preview: at && { side: at.side, set: [at.i] } });
+    return change(app, { probe: at, preview: at ? { side: at.side, set: [at.i] } : findingAt(event) });
   });
-  app.dom.svg.addEventListener("pointerleave", () => drag || change(app, { probe: null, preview: null }));
-  app.dom.svg.addEventListener("pointerdown", (event) => {
-    const panel = event.target.closest?.(".panel");
-    if (!panel || event.button > 1) return;
-    const { side } = panel.dataset;
-    drag = {
-      side,
-      at: regionAt(event),
-      start: pointIn(app, side, event),
-      x: event.clientX,
-      y: event.clientY,
-      id: event.pointerId,
-      zoom: { ...app.state.zoom[side] },
-      pan: event.shiftKey || event.button === 1,
-    };
-    if (drag.pan) event.preventDefault();
-  });
-  const end = (event) => {
-    const was = drag;
-    drag = null;
-    if (!was) return;
-    app.dom.nodes[was.side].band.setAttribute("hidden", "");
-    if (event.type === "pointercancel" || was.pan) return;
-    if (was.moved) pin(app, was.set.length ? { side: was.side, set: was.set } : null);
-    else pin(app, was.at ? { side: was.at.side, set: [was.at.i] } : null);
-  };
-  app.dom.svg.addEventListener("pointerup", end);
-  app.dom.svg.addEventListener("pointercancel", end);
-  app.dom.svg.addEventListener(
+  svg.addEventListener("pointerleave", () => app.drag || change(app, { probe: null, preview: null }));
+  svg.addEventListener("pointerdown", (event) => press(app, event));
+  svg.addEventListener("pointerup", (event) => release(app, event));
+  svg.addEventListener("pointercancel", () => dropDrag(app));
+  svg.addEventListener(
     "wheel",
     (event) => {
       const panel = event.target.closest?.(".panel");
@@ -73,6 +57,43 @@ export function listenPointer(app) {
   );
 }
 
+function press(app, event) {
+  if (event.button > 1) return;
+  const finding = findingAt(event);
+  const panel = event.target.closest?.(".panel");
+  if (finding) pin(app, finding);
+  if (finding || !panel) return;
+  const { side } = panel.dataset;
+  app.drag = {
+    side,
+    at: regionAt(event),
+    start: pointIn(app, side, event),
+    x: event.clientX,
+    y: event.clientY,
+    id: event.pointerId,
+    zoom: { ...app.state.zoom[side] },
+    pan: event.shiftKey || event.button === 1,
+  };
+  if (app.drag.pan) event.preventDefault();
+}
+
+function release(app, event) {
+  const was = dropDrag(app);
+  if (!was || was.pan) return;
+  if (was.moved) pin(app, was.set.length ? { side: was.side, set: was.set } : null);
+  else pin(app, was.at ? { side: was.at.side, set: [was.at.i] } : null);
+  // A finger has no hover: what lit up on the other side, and the line that says so, must be in sight.
+  if (event.pointerType !== "mouse" && app.state.pinned) app.dom.figure.scrollIntoView({ block: "nearest" });
+}
+
+/** End a drag, and take away its rectangle; returns what it was. */
+export function dropDrag(app) {
+  const was = app.drag;
+  app.drag = null;
+  if (was) set(app.dom.panels[was.side].band, { display: "none" });
+  return was;
+}
+
 /** While the button is down: move the picture (shift) or stretch the selection. */
 function dragTo(app, drag, event) {
   const { side } = drag;
@@ -80,7 +101,7 @@ function dragTo(app, drag, event) {
   if (!drag.moved) app.dom.svg.setPointerCapture(drag.id);
   drag.moved = true;
   if (drag.pan) {
-    const panel = app.layout.panels[side];
+    const panel = app.layout[side];
     const [vx, vy, vw, vh] = view(panel, drag.zoom);
     app.state.zoom[side] = {
       k: drag.zoom.k,
@@ -92,12 +113,9 @@ function dragTo(app, drag, event) {
     return;
   }
   const end = pointIn(app, side, event);
-  const { band } = app.dom.nodes[side];
-  const box = [0, 1].map((d) => Math.min(drag.start[d], end[d]));
-  const size = [0, 1].map((d) => Math.abs(drag.start[d] - end[d]));
-  for (const [k, v] of Object.entries({ x: box[0], y: box[1], width: size[0], height: size[1] }))
-    band.setAttribute(k, v);
-  band.removeAttribute("hidden");
-  drag.set = within(app.layout.panels[side].shape.centres, drag.start, end);
+  const [x, y] = [0, 1].map((d) => Math.min(drag.start[d], end[d]));
+  const [width, height] = [0, 1].map((d) => Math.abs(drag.start[d] - end[d]));
+  set(app.dom.panels[side].band, { x, y, width, height, display: null });
+  drag.set = within(app.layout[side].shape.centres, drag.start, end);
   change(app, { pinned: null, probe: null, preview: drag.set.length ? { side, set: drag.set } : null });
 }

@@ -1,118 +1,149 @@
-// What is seen, and the sentence that says so: computed from the model and the state, nothing kept but Algorithm 1's links.
+// What is seen, and the sentence that says so: computed from model, state and scale.
 
-import { links, onlySigns, OTHER, partners, strongest, sum } from "./data.js";
-import { capital, decimals, nameOf, nounOf, percent, shortNumber, signed } from "./words.js";
+import { onlySigns, OTHER, partners, strongest, sum } from "./data.js";
+import { scaleOf } from "./scale.js";
+import { capital, counted, decimals, nameOf, nounOf, percent, signed } from "./words.js";
 
-const FAINTEST = 1 / 512; // less than half a grey level: a link that no screen can show
-const MOST_ARCS = 5000; // the strongest are drawn: more would neither be read nor follow a slider
-
+const FAINTEST = 1 / 256; // less than a grey level: nothing a screen can show
+const MOST_PAIRS = 2000; // drawn at once: more would neither be read nor follow a slider
+const MOST_PARTNERS = 48;
+const DRAWN = 12; // times weaker than the strongest, and a finding is listed but not drawn
 
 /** The choice that is shown: a list entry under the pointer, else what is pinned, else what is pointed at. */
-export const activeOf = (app) => app.state.peek ?? app.state.pinned ?? app.state.preview;
+export const activeOf = ({ state }) => state.peek ?? state.pinned ?? state.preview;
 
-export const partnersOf = (app, { side, set }) => partners(app.model.relevance, app.model.rows, app.model.columns, side, set);
+export const partnersOf = ({ model }, { side, set }) =>
+  partners(model.relevance, model.rows, model.columns, side, set);
 
-function normalised(values) {
-  const top = values.reduce((m, v) => Math.max(m, Math.abs(v)), 0);
-  return { top, values: top ? values.map((v) => v / top) : values };
-}
+export const shownFindings = ({ model, state }) =>
+  model.findings.filter(({ relevance }) => (relevance > 0 ? state.shown.positive : state.shown.negative));
 
-/** {light, chosen, arcs}: light[side][i] in [-1, 1], arcs in the sides' own units, weakest first. */
+/** The findings to draw: those that matter beside the strongest; all are listed. */
+const drawnFindings = (app) => {
+  const found = shownFindings(app);
+  const top = Math.max(...found.map(({ relevance }) => Math.abs(relevance)), 0);
+  return found.filter(({ relevance }) => Math.abs(relevance) >= top / DRAWN);
+};
+
+/** Strength of colour with the sign: [-1, 1]. */
+const tint = (scale, values) => values.map((v) => Math.sign(v) * scale.strength(v));
+
+/**
+ * {active, scale, light, chosen, arcs, findings}: light[side][i] in [-1, 1] or null for a side that is left as it is,
+ * arcs [{ends: {a, b}, value, strength}] weakest first, findings the ones that are outlined and joined.
+ */
 export function sceneOf(app) {
   const active = activeOf(app);
-  if (!active) return restScene(app);
-  const { side, set, partner } = active;
+  const scale = scaleOf(app.model, app.state);
+  const rest = { active, scale, light: { a: null, b: null }, chosen: { a: [], b: [] }, arcs: [], findings: [] };
+  if (!active) return { ...rest, ...restScene(app, scale) };
+  return { ...rest, ...(active.finding == null ? choiceScene(app, scale, active) : findingScene(app, scale, active)) };
+}
+
+const visible = (arcs) => arcs.filter(({ strength }) => strength > FAINTEST).sort((x, y) => x.strength - y.strength);
+
+/** Regions of one side: their partners light up, the strongest of them are joined. */
+function choiceScene(app, scale, { side, set, partner }) {
   const other = OTHER[side];
-  const chosen = { [side]: new Set(set), [other]: new Set(partner == null ? [] : [partner]) };
-  const all = onlySigns(partnersOf(app, active), app.state.shown);
-  const { values, top } = normalised(partner == null ? all : all.map((v, j) => (j === partner ? v : 0)));
-  const centre = (s, is) => [0, 1].map((d) => sum(is.map((i) => app.layout.panels[s].shape.centres[i][d])) / is.length);
-  const near = centre(side, set);
-  const arcs = app.state.shown.arcs
-    ? strongest(values, 48)
-        .reverse()
-        .map((j) => {
-          const ends = { [side]: near, [other]: app.layout.panels[other].shape.centres[j] };
-          return { from: ends.a, to: ends.b, value: values[j], alpha: Math.abs(values[j]) ** app.state.drawing.p };
-        })
-    : [];
+  const all = onlySigns(partnersOf(app, { side, set }), app.state.shown);
+  const values = partner == null ? all : all.map((v, j) => (j === partner ? v : 0));
+  const arcs = strongest(values, MOST_PARTNERS).map((j) => ({
+    ends: { [side]: set, [other]: [j] },
+    value: values[j],
+    strength: scale.strength(values[j]),
+  }));
   return {
-    active,
-    light: { [side]: null, [other]: values },
-    chosen,
-    arcs: arcs.filter((x) => x.alpha > FAINTEST),
-    top,
+    light: { [side]: null, [other]: tint(scale, values) },
+    chosen: { [side]: set, [other]: partner == null ? [] : [partner] },
+    arcs: visible(arcs),
   };
 }
 
-/** Nothing chosen: every link of Algorithm 1, and on demand each region's share of the score. */
-function restScene(app) {
-  const centres = (side) => app.layout.panels[side].shape.centres;
-  const arcs = app.state.shown.arcs
-    ? restLinks(app).map(({ pair, value, alpha }) => ({
-        from: centres("a")[Math.floor(pair / app.model.columns)],
-        to: centres("b")[pair % app.model.columns],
-        value,
-        alpha,
-      }))
-    : [];
-  const share = (side) => (app.state.shown.heat ? normalised(onlySigns(app.model.shares[side], app.state.shown)).values : null);
+/** One finding by itself: what its regions contribute to it, and its single pairs. */
+function findingScene(app, scale, { finding }) {
+  const { model, state } = app;
+  const one = model.findings[finding];
+  const inside = one.a.flatMap((i) => one.b.map((j) => i * model.columns + j));
+  const values = onlySigns(inside.map((pair) => model.relevance[pair]), state.shown);
+  const arcs = strongest(values, MOST_PARTNERS).map((k) => pairArc(model, scale, inside[k]));
   return {
-    active: null,
-    light: { a: share("a"), b: share("b") },
-    chosen: { a: new Set(), b: new Set() },
-    arcs,
-    top: 0,
+    light: { a: tint(scale, one.sums.a), b: tint(scale, one.sums.b) },
+    chosen: { a: one.a, b: one.b },
+    arcs: visible(arcs),
+    findings: [one],
   };
 }
 
-/** Kept while l, h, p and the signs stay: pointing around must not redo Algorithm 1. */
-function restLinks(app) {
+const pairArc = ({ relevance, columns }, scale, pair) => ({
+  ends: { a: [Math.floor(pair / columns)], b: [pair % columns] },
+  value: relevance[pair],
+  strength: scale.strength(relevance[pair]),
+});
+
+/** Nothing chosen: the findings, or the strongest pairs, or each region's share of the score. */
+function restScene(app, scale) {
+  const { model, state } = app;
+  if (state.draw === "findings") return { findings: drawnFindings(app) };
+  if (state.draw === "pairs") return { arcs: restPairs(app, scale) };
+  const share = (side) => tint(scale, onlySigns(model.shares[side], state.shown));
+  return { light: { a: share("a"), b: share("b") } };
+}
+
+/** Kept while the scale and the signs stay: pointing around must not look at every pair again. */
+function restPairs(app, scale) {
   const { positive, negative } = app.state.shown;
-  const key = JSON.stringify([app.state.drawing, positive, negative]);
+  const key = JSON.stringify([app.state.paper && app.state.drawing, positive, negative]);
   if (app.kept?.key !== key) {
     const shown = onlySigns(app.model.relevance, app.state.shown);
-    const found = links(shown, app.state.drawing, app.model.unit, leastDrawn(app, shown));
-    const count = shown.reduce((n, r) => n + (Math.abs(r) / app.model.unit > app.state.drawing.l), 0);
-    app.kept = { key, count, links: found.filter(({ alpha }) => alpha > FAINTEST) };
+    const sizes = Float64Array.from(shown, Math.abs).sort();
+    const least = sizes.length > MOST_PAIRS ? sizes[sizes.length - MOST_PAIRS] : 0;
+    const arcs = [];
+    shown.forEach((value, pair) => value && Math.abs(value) >= least && arcs.push(pairArc(app.model, scale, pair)));
+    app.kept = { key, arcs: visible(arcs).slice(-MOST_PAIRS) };
   }
-  return app.kept.links;
-}
-
-/** |R| of the last pair that is drawn, for each choice of signs. */
-function leastDrawn(app, shown) {
-  const key = `${app.state.shown.positive}${app.state.shown.negative}`;
-  app.least[key] ??= shown.length > MOST_ARCS ? shown.map(Math.abs).sort().at(-MOST_ARCS) : 0;
-  return app.least[key];
+  return app.kept.arcs;
 }
 
 /** One or two sentences about what is shown; also what a screen reader says. */
-export function describe(app) {
-  const active = activeOf(app);
-  if (!active) return restWords(app);
+export function describe(app, scene) {
+  const { model, state } = app;
+  const { active } = scene;
+  if (!active) return restWords(app, scene);
+  if (active.finding != null) return findingWords(app, scene);
   const { side, set, partner } = active;
   const values = partnersOf(app, active);
-  const who =
-    set.length === 1 ? nameOf(app.model.data, side, set[0]) : `${set.length} ${nounOf(app.model.data)}s of ${side.toUpperCase()}`;
-  const first = set.length === 1 && !app.model.data[side].names && who.startsWith("row") ? `Region ${who}` : capital(who);
-  const probe = partner ?? (app.state.pinned && app.state.probe?.side === OTHER[side] ? app.state.probe.i : null);
+  const who = capital(nameOf(model.data, side, set));
+  const probe = partner ?? (state.pinned && state.probe?.side === OTHER[side] ? state.probe.i : null);
   if (probe != null) {
-    const digits = decimals([values[probe]]);
-    return `${first} with ${nameOf(app.model.data, OTHER[side], probe)}: ${percent(values[probe], app.model.whole)} of the score (${signed(values[probe], digits)}).`;
+    const number = signed(values[probe], decimals([values[probe]]));
+    return `${who} with ${nameOf(model.data, OTHER[side], [probe])}: ${percent(values[probe], model.whole)} of the score (${number}).`;
   }
-  const best = strongest(onlySigns(values, app.state.shown), 3);
-  const list = best.map((j) => `${nameOf(app.model.data, OTHER[side], j)} (${percent(values[j], app.model.whole)})`);
+  const best = strongest(onlySigns(values, state.shown), 3);
+  const list = best.map((j) => `${nameOf(model.data, OTHER[side], [j])}: ${percent(values[j], model.whole)}`);
   const tail = list.length
-    ? `strongest partner${list.length > 1 ? "s" : ""} ${list.join("; ")}.`
-    : "no partner of this sign.";
-  return `${first}: ${percent(sum(values), app.model.whole)} of the score; ${tail}`;
+    ? `Strongest partner${list.length > 1 ? "s" : ""}: ${list.join("; ")}.`
+    : "It has no partner of this sign.";
+  return `${who}: ${percent(sum(values), model.whole)} of the score. ${tail}`;
 }
 
-function restWords(app) {
-  const drawn = restLinks(app).length;
-  const number = (n) => n.toLocaleString("en");
-  const tail = `Point at a ${nounOf(app.model.data)}, or press Tab and use the arrow keys.`;
-  if (!app.state.shown.arcs) return tail;
-  const which = drawn >= MOST_ARCS ? ` the ${number(drawn)} strongest are drawn.` : "";
-  return `${number(app.kept.count)} of ${number(app.model.relevance.length)} pairs are stronger than l = ${shortNumber(app.state.drawing.l)}${which ? ":" : "."}${which} ${tail}`;
+function findingWords({ model }, { active, arcs }) {
+  const one = model.findings[active.finding];
+  const digits = decimals([one.relevance]);
+  return `Finding ${active.finding + 1}: ${nameOf(model.data, "a", one.a)} with ${nameOf(model.data, "b", one.b)}, ${percent(one.relevance, model.whole)} of the score (${signed(one.relevance, digits)}); its strongest ${counted(arcs.length, "pair")} drawn.`;
+}
+
+function restWords(app, { arcs, findings }) {
+  const { model, state } = app;
+  const noun = nounOf(model.data);
+  const tail = `Point at a ${noun}, or press Tab and use the arrow keys.`;
+  if (state.draw === "shares") return `Each ${noun}’s share of the score, summed over its partners. ${tail}`;
+  if (state.draw === "pairs") {
+    const all = counted(model.relevance.length, "pair");
+    return `The strongest ${arcs.length.toLocaleString("en")} of ${all} are drawn. ${tail}`;
+  }
+  const total = percent(sum(findings.map((one) => one.relevance)), model.whole);
+  const what = findings.length === 1 ? "1 finding is drawn: " : `${findings.length} findings are drawn: together `;
+  const weaker = shownFindings(app).length - findings.length;
+  const more = weaker ? ` ${counted(weaker, "weaker one")} in the list.` : "";
+  return `${findings.length ? `${what}${total} of the score.${more}` : "No findings of this sign."} ${tail}`;
 }

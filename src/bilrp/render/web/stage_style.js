@@ -1,28 +1,25 @@
-// How the stage looks: pictures, words, regions and what is drawn on them.
+// How the stage behaves and moves; what it shows is in its attributes, so that a saved figure has it too.
 
 export const STAGE_STYLE = /* css */ `
+figure {
+  scroll-margin: 6px;
+}
 .stage {
   position: relative;
-  min-height: 200px;
 }
-.scene,
-.stage canvas {
+.scene {
   position: absolute;
-  inset: 0;
-  width: 100%;
-  height: 100%;
+  left: 0;
+  top: 0;
   display: block;
-}
-.stage canvas {
-  pointer-events: none;
+  font-family: var(--sans);
 }
 .caption {
   position: absolute;
-  z-index: 1;
   display: flex;
   justify-content: space-between;
   align-items: center;
-  height: 30px;
+  height: 32px;
 }
 .caption b {
   font: 500 18px/1 var(--serif);
@@ -39,15 +36,11 @@ export const STAGE_STYLE = /* css */ `
 }
 .zoom {
   display: inline-flex;
-  opacity: 0.75;
-}
-.zoom:hover,
-.zoom:focus-within {
-  opacity: 1;
 }
 .zoom button {
   border: 0;
   background: none;
+  min-width: 26px;
   padding: 4px 7px;
   color: var(--soft);
   cursor: pointer;
@@ -68,73 +61,18 @@ export const STAGE_STYLE = /* css */ `
   cursor: crosshair;
   user-select: none;
 }
-.panel.placed .veil {
-  fill: var(--paper);
-  fill-opacity: 0;
-  pointer-events: none;
-}
-.panel.placed.quiet .veil {
-  fill-opacity: 0.3;
-}
-.panel.quiet image {
-  filter: grayscale(0.65);
-}
-.panel.placed.lit .veil {
-  fill-opacity: var(--veil);
-}
-.panel.words .veil {
-  fill: none;
-}
-.panel.lit image {
-  filter: grayscale(1);
+.panel.words {
+  overflow: visible;
+  cursor: pointer;
 }
 .region {
-  fill: transparent;
-  fill-rule: evenodd;
-  stroke: none;
-  vector-effect: non-scaling-stroke;
   pointer-events: all;
   outline: none;
-}
-.region.positive {
-  fill: color-mix(in srgb, var(--positive) 88%, transparent);
-}
-.region.negative {
-  fill: color-mix(in srgb, var(--negative) 88%, transparent);
-}
-[data-palette="safe"] [data-side="a"] .region.negative {
-  fill: url(#hatch-a);
-}
-[data-palette="safe"] [data-side="b"] .region.negative {
-  fill: url(#hatch-b);
-}
-.hatch-ground {
-  fill: color-mix(in srgb, var(--negative) 45%, transparent);
-}
-.hatch-line {
-  stroke: var(--negative);
-  stroke-width: 1.6;
-}
-.words .region {
-  stroke: var(--rule);
-  stroke-width: 1;
-}
-.outline {
-  fill: none;
-  stroke: #fff;
-  stroke-width: 2.5;
-  vector-effect: non-scaling-stroke;
-  pointer-events: none;
-  filter: drop-shadow(0 0 0.6px #000) drop-shadow(0 0 0.6px #000);
-}
-.words .outline {
-  stroke: var(--ink);
-  stroke-width: 2;
-  filter: none;
 }
 .region:focus-visible {
   stroke: #fff;
   stroke-width: 3.5;
+  vector-effect: non-scaling-stroke;
   filter: drop-shadow(0 0 0.8px #000) drop-shadow(0 0 0.8px #000);
 }
 .words .region:focus-visible {
@@ -142,30 +80,44 @@ export const STAGE_STYLE = /* css */ `
   stroke-width: 3;
   filter: none;
 }
-.panel text {
-  font: 16px var(--sans);
-  fill: var(--ink);
-  pointer-events: none;
-}
 .band {
-  fill: var(--ink);
-  fill-opacity: 0.08;
-  stroke: var(--ink);
-  stroke-width: 1;
+  stroke: #fff;
+  stroke-width: 1.5;
   stroke-dasharray: 4 3;
-  vector-effect: non-scaling-stroke;
+  mix-blend-mode: difference;
+}
+.arcs {
   pointer-events: none;
 }
-.band[hidden] {
-  display: none;
+.ribbons path {
+  pointer-events: stroke;
+  cursor: pointer;
+}
+.badges g {
+  cursor: pointer;
 }
 @media (prefers-reduced-motion: no-preference) {
   .region,
   .veil {
     transition: fill-opacity 0.12s ease-out;
   }
-  .panel image {
-    transition: filter 0.12s ease-out;
-  }
+}
+
+figcaption {
+  display: flex;
+  flex-wrap: wrap;
+  gap: 4px 40px;
+  align-items: start;
+  justify-content: space-between;
+  padding: 14px 0 4px;
+}
+.readout {
+  flex: 1 1 320px;
+  min-height: 3em;
+  text-wrap: pretty;
+}
+.legend {
+  flex: none;
+  font-family: var(--sans);
 }
 `;

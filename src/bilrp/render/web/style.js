@@ -3,9 +3,13 @@
 export const STYLE = /* css */ `
 :host {
   display: grid;
+  grid-template-columns: minmax(0, 1fr);
 }
 * {
   box-sizing: border-box;
+}
+[hidden] {
+  display: none !important;
 }
 .page {
   background: var(--paper);
@@ -13,7 +17,7 @@ export const STYLE = /* css */ `
   font: 15px/1.5 var(--sans);
   font-variant-numeric: tabular-nums;
   -webkit-text-size-adjust: 100%;
-  padding: clamp(20px, 4vw, 52px) max(clamp(16px, 4vw, 40px), (100% - 1120px) / 2 + 40px) 40px;
+  padding: clamp(16px, 3vw, 40px) max(clamp(14px, 3vw, 40px), (100% - 1240px) / 2) 32px;
 }
 .failed {
   padding: 40px;
@@ -33,13 +37,20 @@ fieldset {
   min-width: 0;
 }
 h1 {
-  font: 500 clamp(26px, 3.6vw, 40px)/1.12 var(--serif);
-  letter-spacing: -0.012em;
+  font: 500 14px/1.4 var(--sans);
+  color: var(--soft);
   overflow-wrap: anywhere;
 }
 h2 {
   font: 500 19px/1.3 var(--serif);
   margin-bottom: 14px;
+}
+.summary {
+  max-width: 78ch;
+  margin: 4px 0 18px;
+  font: 400 clamp(18px, 1.9vw, 23px)/1.4 var(--serif);
+  text-wrap: pretty;
+  overflow-wrap: anywhere;
 }
 button,
 select,
@@ -52,48 +63,95 @@ input {
   outline-offset: 2px;
 }
 
-header {
+.found {
+  list-style: none;
   display: grid;
-  grid-template-columns: 1fr auto;
-  gap: 12px 56px;
-  align-items: end;
-  margin-bottom: 26px;
+  grid-template-columns: repeat(auto-fill, minmax(min(240px, 44%), 1fr));
+  gap: 16px 20px;
+  margin: 14px 0 22px;
 }
-.lead {
-  max-width: 74ch;
-  margin-top: 12px;
-  color: var(--soft);
-  text-wrap: pretty;
+.found button,
+.matches button {
+  width: 100%;
+  padding: 0 0 6px;
+  border: 0;
+  border-bottom: 2px solid transparent;
+  background: none;
+  text-align: left;
+  cursor: pointer;
 }
+.found button {
+  display: grid;
+  grid-template-columns: auto auto 1fr;
+  gap: 6px 8px;
+  align-items: baseline;
+}
+:is(.found, .matches) button:is(:hover, [aria-pressed="true"]) {
+  border-bottom-color: currentcolor;
+}
+.found .pair {
+  grid-column: 1 / -1;
+  display: grid;
+  grid-template-columns: minmax(0, 1fr) minmax(0, 1fr);
+  gap: 3px;
+}
+.thumb {
+  display: block;
+  width: 100%;
+  height: auto;
+  background: var(--faint);
+}
+.chip {
+  padding: 5px 8px;
+  background: var(--faint);
+  overflow: hidden;
+  text-overflow: ellipsis;
+  white-space: nowrap;
+}
+.found .number {
+  display: inline-grid;
+  place-items: center;
+  width: 19px;
+  height: 19px;
+  border-radius: 50%;
+  font: 700 11px/1 var(--sans);
+  color: var(--onsign);
+}
+.found .positive .number {
+  background: var(--positive);
+}
+.found .negative .number {
+  background: var(--negative);
+}
+.share {
+  font-weight: 600;
+}
+.positive .share,
 .sign.positive {
   color: var(--positive);
 }
+.negative .share,
 .sign.negative {
   color: var(--negative);
 }
-.total {
-  text-align: right;
-  font: 400 clamp(30px, 4vw, 44px)/1 var(--serif);
-  white-space: nowrap;
+.found .where:empty {
+  display: none;
 }
-.total small {
-  display: block;
-  margin-top: 8px;
-  font: 13px/1.3 var(--sans);
+.found .where {
+  grid-column: 1 / -1;
+  margin-top: -5px;
   color: var(--soft);
-}
-
-.readout {
-  min-height: 4.2em;
-  padding: 14px 0 10px;
-  text-wrap: pretty;
+  font-size: 13px;
+  overflow: hidden;
+  text-overflow: ellipsis;
+  white-space: nowrap;
 }
 
 .controls {
   display: flex;
   flex-wrap: wrap;
-  gap: 10px 40px;
-  padding: 14px 0;
+  gap: 10px 36px;
+  padding: 13px 0;
   border: solid var(--rule);
   border-width: 1px 0;
   font-size: 14px;
@@ -102,7 +160,7 @@ header {
 .controls fieldset {
   display: flex;
   flex-wrap: wrap;
-  gap: 8px 20px;
+  gap: 8px 18px;
   align-items: center;
 }
 .controls legend {
@@ -119,13 +177,13 @@ header {
   white-space: nowrap;
   cursor: pointer;
 }
-.controls input[type="checkbox"] {
+.controls :is([type="checkbox"], [type="radio"]) {
   accent-color: var(--ink);
   margin: 0;
   width: 15px;
   height: 15px;
 }
-.controls input[type="range"] {
+.controls [type="range"] {
   accent-color: var(--ink);
   width: 104px;
   height: 18px;
@@ -138,11 +196,7 @@ header {
   font: italic 15px var(--serif);
   color: var(--ink);
 }
-.actions {
-  display: flex;
-  flex-wrap: wrap;
-  gap: 8px 18px;
-  align-items: center;
+.controls .actions {
   margin-left: auto;
 }
 .actions button {
@@ -156,9 +210,19 @@ header {
   color: var(--ink);
   border-color: var(--ink);
 }
+.paper {
+  flex-basis: 100%;
+}
+summary {
+  cursor: pointer;
+  width: fit-content;
+}
+.paper fieldset {
+  padding-top: 8px;
+}
 .swatch {
   width: 18px;
-  height: 3px;
+  height: 4px;
   border-radius: 2px;
 }
 .swatch.positive {
@@ -183,11 +247,18 @@ select option {
   color: var(--ink);
 }
 
+.more {
+  margin-top: 14px;
+}
+.more > summary {
+  font-size: 14px;
+  color: var(--soft);
+}
 .columns {
   display: grid;
   grid-template-columns: minmax(0, 1fr) minmax(0, 1fr);
   gap: 36px 64px;
-  margin: 34px 0 40px;
+  margin: 22px 0 36px;
 }
 .account {
   width: 100%;
@@ -215,11 +286,11 @@ select option {
   background: var(--faint);
   overflow: visible;
 }
-.account .number,
-.account .share {
+.account :is(.number, .share) {
   text-align: right;
   white-space: nowrap;
   padding-left: 16px;
+  font-weight: 400;
 }
 .account .share {
   color: var(--soft);
@@ -234,29 +305,21 @@ select option {
 .account .unattributed rect {
   fill: var(--unattributed);
 }
-.account :is(.within_a, .within_b) rect {
+.account :is(.within_a, .within_b, .chosen) rect {
   fill: var(--soft);
 }
 .account .score rect {
   fill: var(--ink);
-}
-.account .chosen rect {
-  fill: var(--soft);
 }
 .account .score > * {
   border-top: 1px solid var(--rule);
   padding-top: 9px;
   padding-bottom: 9px;
 }
-.account .score th,
-.account .score .number {
+.account .score :is(th, .number) {
   color: var(--ink);
   font-weight: 600;
 }
-.account .chosen.none {
-  opacity: 0.55;
-}
-
 .explained {
   margin-top: 16px;
   font-size: 14px;
@@ -273,52 +336,17 @@ select option {
 }
 .matches button {
   display: grid;
-  grid-template-columns: 1fr 1fr;
+  grid-template-columns: minmax(0, 1fr) minmax(0, 1fr);
   gap: 3px;
-  width: 100%;
-  padding: 0 0 5px;
-  border: 0;
-  border-bottom: 2px solid transparent;
-  background: none;
-  text-align: left;
-  cursor: pointer;
-}
-.matches button:hover,
-.matches button[aria-pressed="true"] {
-  border-bottom-color: currentcolor;
-}
-.matches .thumb {
-  width: 100%;
-  aspect-ratio: 1;
-  display: block;
-}
-.matches .thumb path {
-  fill: none;
-  stroke: #fff;
-  stroke-width: 1.5;
-  vector-effect: non-scaling-stroke;
-  filter: drop-shadow(0 0 0.5px #000) drop-shadow(0 0 0.5px #000);
 }
 .matches .share {
   grid-column: 1 / -1;
   font-size: 14px;
-  margin-top: 3px;
+  font-weight: 400;
+  margin-top: 2px;
 }
-.matches .positive .share {
-  color: var(--positive);
-}
-.matches .negative .share {
-  color: var(--negative);
-}
-.matches:has(.word) {
+.matches:has(.chip) {
   grid-template-columns: repeat(auto-fill, minmax(190px, 1fr));
-}
-.matches .word {
-  padding: 4px 8px;
-  border: 1px solid var(--rule);
-  overflow: hidden;
-  text-overflow: ellipsis;
-  white-space: nowrap;
 }
 
 footer {
@@ -327,7 +355,11 @@ footer {
   font-size: 13px;
   color: var(--soft);
   display: grid;
-  gap: 14px;
+  gap: 12px;
+}
+.lead {
+  max-width: 92ch;
+  text-wrap: pretty;
 }
 .help,
 .facts {
@@ -358,36 +390,22 @@ kbd {
 }
 
 @media (max-width: 760px) {
-  header {
-    grid-template-columns: 1fr;
-  }
-  .sign.positive {
-    color: var(--positive);
-  }
-  .sign.negative {
-    color: var(--negative);
-  }
-  .total {
-    text-align: left;
-  }
   .columns {
     grid-template-columns: minmax(0, 1fr);
   }
-  .actions {
+  .controls .actions {
     margin-left: 0;
   }
   .matches {
     grid-template-columns: repeat(3, 1fr);
   }
-  .matches:has(.word) {
+  .matches:has(.chip) {
     grid-template-columns: 1fr 1fr;
-  }
-  .controls input[type="range"] {
-    width: 88px;
   }
 }
 @media (forced-colors: active) {
-  .region,
+  .scene,
+  .legend,
   .swatch,
   .account rect,
   .thumb {
@@ -397,7 +415,6 @@ kbd {
 @media print {
   .controls,
   .help,
-  .actions,
   .zoom {
     display: none;
   }

@@ -1,4 +1,4 @@
-// Numbers and regions in words.
+// Numbers, regions and places in words. No document needed.
 
 /** Decimals that show the largest of these numbers to four digits: one column, one precision. */
 export function decimals(values) {
@@ -8,32 +8,72 @@ export function decimals(values) {
 
 export const plain = (value, digits) =>
   `${value < 0 ? "−" : ""}${Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
-export const signed = (value, digits) => (value < 0 ? "" : "+") + plain(value, digits);
+export const signed = (value, digits) =>
+  Math.abs(value) < 0.5 * 10 ** -digits ? plain(0, digits) : (value < 0 ? "" : "+") + plain(value, digits);
+export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.1 ? 2 : 3)));
+export const capital = (text) => text[0].toUpperCase() + text.slice(1);
+export const same = (x, y) => JSON.stringify(x) === JSON.stringify(y);
 
 export function percent(value, whole) {
   if (!whole) return "—";
   const share = (100 * value) / whole;
   const size = Math.abs(share);
-  const digits = size >= 100 ? 0 : size >= 1 ? 1 : size >= 0.095 ? 2 : 3;
+  const digits = size >= 99.95 ? 0 : size >= 1 ? 1 : size >= 0.095 ? 2 : 3;
   return size < 0.0005 ? "0 %" : `${share < 0 ? "−" : ""}${size.toFixed(digits)} %`;
 }
 
-export const nounOf = (data) => (data.a.names && data.b.names ? "word" : data.a.places && data.b.places ? "region" : "part");
+export const nounOf = (data, side) => {
+  const nouns = (side ? [side] : ["a", "b"]).map((s) => (data[s].names ? "word" : data[s].places ? "region" : "part"));
+  return nouns[0] === nouns.at(-1) ? nouns[0] : "part";
+};
 
-/** 'row 3, column 5 of A': how a region is called, by name, by place, or by number. */
-export function nameOf(data, side, i) {
-  const { names, places } = data[side];
-  const letter = side.toUpperCase();
-  if (names) return `“${names[i]}” of ${letter}`;
-  if (places?.grid) return `row ${Math.floor(i / places.grid[1]) + 1}, column ${(i % places.grid[1]) + 1} of ${letter}`;
-  return `region ${i + 1} of ${letter}`;
+const measure = ({ similarity, distance }) => (distance ? similarity : `${similarity} similarity`);
+export const measureName = (data) => measure(data).replaceAll("_", " ");
+
+const WHERE = [
+  ["upper left", "top", "upper right"],
+  ["left", "middle", "right"],
+  ["lower left", "bottom", "lower right"],
+];
+
+/** Regions of a side as one place [left, top, right, bottom], in pixels of the photograph itself. */
+function placeOf({ view }, set) {
+  const scale = [view.full[0] / view.width, view.full[1] / view.height];
+  const edge = (d, pick) => Math.round(pick(...set.map((i) => view.regions[i][d])) * scale[d % 2]);
+  return [edge(0, Math.min), edge(1, Math.min), edge(2, Math.max), edge(3, Math.max)];
 }
 
-export const isDistance = ({ similarity }) => /distance/.test(similarity);
-export const measureName = (data) =>
-  (isDistance(data) ? data.similarity : `${data.similarity} similarity`).replaceAll("_", " ");
+/** 'upper left': in which ninth of the photograph the middle of a place lies. */
+function ninth([left, top, right, bottom], [width, height]) {
+  const third = (at, all) => Math.min(2, Math.max(0, Math.floor((3 * at) / all)));
+  return WHERE[third((top + bottom) / 2, height)][third((left + right) / 2, width)];
+}
 
-export const capital = (text) => text[0].toUpperCase() + text.slice(1);
-export const same = (x, y) => JSON.stringify(x) === JSON.stringify(y);
+/** 'upper left of A (x 412–450, y 230–268)': regions by name, by their place in the photograph, or by number. */
+export function nameOf(data, side, set) {
+  const { names, places, view } = data[side];
+  const letter = side.toUpperCase();
+  if (names) {
+    const said = set.slice(0, 6).map((i) => names[i]).join(" ");
+    return `“${said}${set.length > 6 ? " …" : ""}” of ${letter}`;
+  }
+  if (view?.regions) {
+    const place = placeOf(data[side], set);
+    return `${ninth(place, view.full)} of ${letter} (x ${place[0]}–${place[2]}, y ${place[1]}–${place[3]})`;
+  }
+  if (set.length > 1) return `${counted(set.length, nounOf(data, side))} of ${letter}`;
+  const [i] = set;
+  if (places?.grid) return `row ${Math.floor(i / places.grid[1]) + 1}, column ${(i % places.grid[1]) + 1} of ${letter}`;
+  return `${nounOf(data, side)} ${i + 1} of ${letter}`;
+}
 
-export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.1 ? 2 : 3)));
+/** The same in two words, for a caption: 'upper left', “guitar”. */
+export function shortName(data, side, set) {
+  const { names, view } = data[side];
+  if (names) {
+    const different = [...new Set(set.map((i) => names[i]))];
+    return `“${different.slice(0, 4).join(" ")}${different.length > 4 ? " …" : ""}”`;
+  }
+  return view?.regions ? ninth(placeOf(data[side], set), view.full) : counted(set.length, nounOf(data, side));
+}

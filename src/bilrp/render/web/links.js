@@ -1,0 +1,87 @@
+// What joins the two sides: a ribbon for each finding with its number at both ends, and single arcs.
+
+import { node, pool, set } from "./dom.js";
+import { arc, arcEnd, boxAround, inSight, onRibbon, ribbon, ribbonEnd, toStage } from "./geometry.js";
+import { ALPHA } from "./scale.js";
+
+export const DASH = "5 4"; // in the colour-blind-safe palette the sign is also in the line
+const WIDEST = 18; // pixels of the strongest finding's ribbon; the others in proportion
+const WIDEST_LANE = 7; // between lines of text there is less room
+const BADGE = 9; // radius of a number
+
+export function createLinks() {
+  const ribbons = node("svg:g", { class: "ribbons", fill: "none" });
+  const arcs = node("svg:g", { class: "arcs", fill: "none", "stroke-width": 1.4, "stroke-linecap": "round" });
+  const badges = node("svg:g", { class: "badges", "aria-hidden": "true" });
+  return { ribbons, arcs, badges, links: node("svg:g", { "aria-hidden": "true" }, ribbons, arcs) };
+}
+
+const onStage = (app, side, point) => toStage(app.layout[side], app.state.zoom[side], point);
+const wayOnStage = (app, side, way) => way.map((point) => onStage(app, side, point));
+
+export function paintLinks(app, scene, ink) {
+  const { stacked } = app.layout;
+  const line = (value) => ({
+    stroke: value > 0 ? ink.positive : ink.negative,
+    "stroke-dasharray": ink.safe && value < 0 ? DASH : null,
+  });
+  const ends = (of) => ["a", "b"].map((side) => wayOnStage(app, side, of(app.layout[side].shape, side)));
+  const findings = scene.active ? [] : [...scene.findings].reverse(); // the strongest on top
+  const top = Math.max(...app.model.findings.map((one) => Math.abs(one.relevance)), 0);
+  pool(app.dom.ribbons, findings.length, "svg:path").forEach((path, k) => {
+    const one = findings[k];
+    const [from, to] = ends((shape, side) => ribbonEnd(shape, side, one, stacked));
+    const widest = from.length + to.length > 2 ? WIDEST_LANE : WIDEST;
+    const width = Math.max(2, (widest * Math.abs(one.relevance)) / top);
+    set(path, { d: ribbon(from, to, stacked), "stroke-width": width.toFixed(2), "data-finding": one.k });
+    set(path, { ...line(one.relevance), "stroke-opacity": ALPHA * scene.scale.strength(one.relevance) });
+  });
+  pool(app.dom.arcs, scene.arcs.length, "svg:path").forEach((path, k) => {
+    const one = scene.arcs[k];
+    const [from, to] = ends((shape, side) => arcEnd(shape, side, one.ends[side], stacked));
+    set(path, { d: arc(from, to, stacked), ...line(one.value), "stroke-opacity": Number(one.strength.toPrecision(4)) });
+  });
+  paintBadges(app, scene.findings, ink);
+}
+
+/** On a ribbon between words its number stands on the ribbon itself, once: words are too small to carry it. */
+function spotsOnRibbon(app, one) {
+  const [from, to] = ["a", "b"].map((side) =>
+    wayOnStage(app, side, ribbonEnd(app.layout[side].shape, side, one, app.layout.stacked)).at(-1),
+  );
+  return [0.5, 0.4, 0.6, 0.3, 0.7].map((t) => onRibbon(from, to, app.layout.stacked, t));
+}
+
+/** Where the number of a finding may stand: the corners of what is outlined, then its middle. */
+function badgeSpots(app, side, one) {
+  const { shape } = app.layout[side];
+  const set = shape.words ? [one.best[side]] : one[side];
+  const [top, left, bottom, right] = boxAround(shape, set);
+  const spots = [[left, top], [right, top], [left, bottom], [right, bottom], [(left + right) / 2, (top + bottom) / 2]];
+  return spots.filter((spot) => inSight(app.layout[side], app.state.zoom[side], spot)).map((spot) => onStage(app, side, spot));
+}
+
+function paintBadges(app, findings, ink) {
+  const taken = [];
+  const free = ([x, y]) => taken.every(([u, v]) => Math.hypot(x - u, y - v) > 2 * BADGE);
+  const { a, b } = app.layout;
+  const marks = findings.flatMap((one) =>
+    (a.shape.words && b.shape.words ? ["both"] : ["a", "b"]).flatMap((side) => {
+      const spots = side === "both" ? spotsOnRibbon(app, one) : badgeSpots(app, side, one);
+      const spot = spots.find(free) ?? spots[0];
+      if (spot) taken.push(spot);
+      return spot ? [{ one, spot }] : [];
+    }),
+  );
+  const groups = pool(app.dom.badges, marks.length, "svg:g");
+  groups.forEach((group, k) => {
+    const { one, spot } = marks[k];
+    if (!group.childElementCount) group.append(node("svg:circle", { r: BADGE }), node("svg:text"));
+    const [circle, text] = group.children;
+    const colour = one.relevance > 0 ? ink.positive : ink.negative;
+    set(group, { transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`, "data-finding": one.k });
+    set(circle, { fill: colour, stroke: ink.paper, "stroke-width": 1.5 });
+    set(text, { "text-anchor": "middle", "dominant-baseline": "central", "font-size": 11, "font-weight": 700, fill: ink.onsign });
+    text.textContent = one.k + 1;
+  });
+}

@@ -1,0 +1,71 @@
+// From labelled pixels to outlines: regions of any shape, and the union of several. No document needed.
+
+/** Which region each pixel belongs to; -1 for none. */
+export function labelMap({ runs, boxes, width, height }) {
+  const map = new Int32Array(width * height).fill(-1);
+  if (runs) for (let k = 0, at = 0; k < runs.length; at += runs[k + 1], k += 2) map.fill(runs[k], at, at + runs[k + 1]);
+  else
+    boxes.forEach(([top, left, bottom, right], i) => {
+      for (let y = top; y < bottom; y++) map.fill(i, y * width + left, y * width + right);
+    });
+  return map;
+}
+
+/** For each region the directed pixel edges of its border, region on the right hand: start -> [ends]. */
+function borderEdges({ width, height }, map, count) {
+  const edges = Array.from({ length: count }, () => new Map());
+  const at = (x, y) => (x < 0 || y < 0 || x >= width || y >= height ? -1 : map[y * width + x]);
+  const corner = (x, y) => y * (width + 1) + x;
+  const add = (label, from, to) => {
+    const ends = edges[label].get(from);
+    if (ends) ends.push(to);
+    else edges[label].set(from, [to]);
+  };
+  for (let y = 0; y < height; y++)
+    for (let x = 0; x < width; x++) {
+      const label = at(x, y);
+      if (label < 0) continue;
+      if (at(x, y - 1) !== label) add(label, corner(x, y), corner(x + 1, y));
+      if (at(x + 1, y) !== label) add(label, corner(x + 1, y), corner(x + 1, y + 1));
+      if (at(x, y + 1) !== label) add(label, corner(x + 1, y + 1), corner(x, y + 1));
+      if (at(x - 1, y) !== label) add(label, corner(x, y + 1), corner(x, y));
+    }
+  return edges;
+}
+
+/** Outlines of regions of any shape, holes included (fill rule: even-odd); `to` takes a corner where it is drawn. */
+export function outlines(places, map, count, to = (point) => point) {
+  const w = places.width + 1;
+  const spell = (corner) => to([corner % w, Math.floor(corner / w)]).join(" ");
+  return borderEdges(places, map, count).map((ends) => {
+    let path = "";
+    for (const start of [...ends.keys()])
+      while (ends.get(start)?.length) {
+        let here = start;
+        let way = 0;
+        path += `M${spell(here)}`;
+        do {
+          const next = ends.get(here).pop();
+          if (next - here !== way && way) path += `L${spell(here)}`;
+          way = next - here;
+          here = next;
+        } while (here !== start);
+        path += "Z";
+      }
+    return path;
+  });
+}
+
+/** A centre that lies in the region: the mean of its pixels, moved to the nearest of them. */
+export function maskCentres(places, map, count) {
+  const of = Array.from({ length: count }, () => []);
+  map.forEach(
+    (label, k) => label >= 0 && of[label].push([(k % places.width) + 0.5, Math.floor(k / places.width) + 0.5]),
+  );
+  return of.map((points) => {
+    if (!points.length) return [0, 0];
+    const mean = [0, 1].map((d) => points.reduce((s, p) => s + p[d], 0) / points.length);
+    const far = (p) => (p[0] - mean[0]) ** 2 + (p[1] - mean[1]) ** 2;
+    return points.reduce((best, p) => (far(p) < far(best) ? p : best));
+  });
+}

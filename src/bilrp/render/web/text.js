@@ -1,0 +1,71 @@
+// Words in lines: regions without a place in a picture. No document needed, but for measuring a word.
+
+const HIGH = 30; // of a word's box
+const LEADING = 14; // between lines: room for what joins words of other lines
+const PAD = 4; // beside a word, inside its box
+const SPACE = 6; // between two boxes
+
+/** The text in order: [{text, i, space}], i the region, null for what lies between regions (punctuation, mostly). */
+function pieces({ names, view, count }) {
+  const words = names ?? Array.from({ length: count }, (_, i) => `${i + 1}`);
+  if (view?.kind !== "text") return words.map((text, i) => ({ text, i, space: true }));
+  const found = [];
+  let at = 0;
+  const between = (stop) => {
+    const gap = view.text.slice(at, stop);
+    if (gap.trim()) found.push({ text: gap.trim(), i: null, space: /^\s/.test(gap) });
+    at = stop;
+    return gap;
+  };
+  view.spans.forEach((span, i) => {
+    if (!span || span[0] < at) return found.push({ text: words[i], i, space: true }); // a mark of the tokenizer's own
+    const gap = between(span[0]);
+    found.push({ text: view.text.slice(...span), i, space: found.length > 0 && (/\s$/.test(gap) || gap === "") });
+    at = span[1];
+    return found;
+  });
+  between(view.text.length);
+  return found;
+}
+
+/** Boxes of the words, line by line: {width, height, boxes, lines, loose} with [top, left, bottom, right] for each. */
+export function flowWords(side, width, measure) {
+  const boxes = Array.from({ length: side.count }, () => [0, 0, 0, 0]);
+  const [loose, labels, lines] = [[], [], Array.from({ length: side.count }, () => 0)];
+  let [x, line, widest] = [0, 0, 0];
+  for (const { text, i, space } of pieces(side)) {
+    const w = Math.min(width, Math.ceil(measure(text)) + (i === null ? 0 : 2 * PAD));
+    if (x && x + w > width) [x, line] = [0, line + 1];
+    else if (x && !space) x -= PAD + SPACE - 2; // punctuation stands close to its word
+    const top = line * (HIGH + LEADING);
+    const box = [top, x, top + HIGH, x + w];
+    if (i === null) loose.push({ text, box });
+    else [boxes[i], lines[i], labels[i]] = [box, line, text];
+    x += w + SPACE;
+    widest = Math.max(widest, x - SPACE);
+  }
+  return { width: Math.max(widest, 40), height: (line + 1) * (HIGH + LEADING) - LEADING / 2 + 2, boxes, lines, loose, labels };
+}
+
+/**
+ * The way from a word to the other side: [where it leaves the word, …]. Above each other it leaves straight; beside each
+ * other it goes down between the lines and along them to the edge of the text, so that no word is struck through.
+ */
+export function wayOut({ width }, [top, left, bottom, right], side, stacked) {
+  if (stacked) return [[(left + right) / 2, side === "a" ? bottom : top]];
+  const lane = bottom + LEADING / 2;
+  return [[(left + right) / 2, bottom], [(left + right) / 2, lane], [side === "a" ? width : 0, lane]];
+}
+
+/** Words that stand next to each other in one line as one box: [[words], box] for each such run. */
+export function runsOf({ boxes, lines }, chosen) {
+  const runs = [];
+  for (const i of [...chosen].sort((x, y) => x - y)) {
+    const last = runs.at(-1);
+    if (last && last.words.at(-1) === i - 1 && lines[i] === lines[i - 1]) {
+      last.words.push(i);
+      last.box = [last.box[0], last.box[1], last.box[2], boxes[i][3]];
+    } else runs.push({ words: [i], box: boxes[i] });
+  }
+  return runs;
+}
