@@ -174,7 +174,7 @@ def test_embed_is_a_frame_that_holds_the_whole_page():
     frame = page.embed(explanation, height=300)
     _, tags = embedded(f'<p type="application/json">0</p>{frame}')
     attributes = dict(tags)["iframe"]
-    assert attributes["srcdoc"] == page.html(explanation)
+    assert attributes["srcdoc"] == page.html(explanation, compact=True)
     assert "allow-same-origin" not in attributes["sandbox"]
 
 

@@ -22,6 +22,7 @@ from bilrp.render.figure import palette
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
+    from bilrp.findings.cluster import Finding
 
 _EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32: nothing is approximated
 _DISPLAY_ERROR = 1e-4  # of the strongest pair: a tenth of the last digit the page shows
@@ -42,13 +43,19 @@ def html(
     style: str | links.Style | None = None,
     colours: str = "paper",
     names: tuple[str, str] | None = None,
+    compact: bool = False,
 ) -> str:
     """Return the whole page as one string; `style`, `colours` and `names` (of the two inputs) as in a figure.
+
+    `compact` is for a frame: the picture takes the height that is left, what is beyond the findings unfolds on demand.
 
     >>> Path("why.html").write_text(html(explanation))  # doctest: +SKIP
     """
     palette(colours)  # refuse an unknown one
-    data = payload(explanation, title=title, style=style, names=names) | {"palette": colours}
+    data = payload(explanation, title=title, style=style, names=names) | {
+        "palette": colours,
+        "compact": compact,
+    }
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     js = bundle.script() + _START
     fields = {
@@ -80,7 +87,7 @@ def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str
     >>> from IPython.display import HTML  # doctest: +SKIP
     >>> HTML(embed(explanation, height=700))  # doctest: +SKIP
     """
-    page = html(explanation, **options)
+    page = html(explanation, compact=True, **options)
     return (
         f'<iframe srcdoc="{_html.escape(page, quote=True)}" sandbox="allow-scripts allow-downloads" '
         f'title="Why these two are similar" loading="lazy" width="100%" height="{int(height)}" '
@@ -112,6 +119,7 @@ def payload(
         "distance": explanation.distance,
         "account": account(explanation),
         "pairs": encode_pairs(relevance),
+        "findings": [_finding(one) for one in explanation.findings()],
         "a": side_a,
         "b": side_b,
         "drawing": drawing(relevance, None if named else style),
@@ -120,6 +128,10 @@ def payload(
         "styles": {name: _lhp(style) for name, style in links.STYLES.items()},
         "facts": _facts(explanation),
     }
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    return {"a": one.a, "b": one.b, "relevance": one.relevance, "share": one.share}
 
 
 def check_size(rows: int, columns: int) -> None:

@@ -50,7 +50,7 @@ function copyOfStage(app) {
     for (const { name } of [...el.attributes])
       if (/^(tabindex|role|aria-.*|data-.*)$/.test(name)) el.removeAttribute(name);
   for (const el of copy.querySelectorAll(".region")) if (el.getAttribute("fill-opacity") === "0") el.remove();
-  for (const el of copy.querySelectorAll("[display=none]")) el.remove();
+  for (const el of copy.querySelectorAll("[display=none], .hits")) el.remove();
   copy.removeAttribute("class");
   return copy;
 }

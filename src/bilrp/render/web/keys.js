@@ -9,7 +9,8 @@ import { same } from "./words.js";
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export function listenKeys(app) {
-  app.dom.svg.addEventListener("focusin", (event) => {
+  // On the stage, not on its <svg>: one that listens for focus is itself a stop for Tab.
+  app.dom.stage.addEventListener("focusin", (event) => {
     const at = regionAt(event);
     if (!at) return;
     tabStop(app, at.side, at.i);
@@ -18,7 +19,7 @@ export function listenKeys(app) {
     reveal(app, at.side, at.i);
     change(app, { probe: at, preview: { side: at.side, set: [at.i] } });
   });
-  app.dom.svg.addEventListener("focusout", () => change(app, { probe: null, preview: null }));
+  app.dom.stage.addEventListener("focusout", () => change(app, { probe: null, preview: null }));
   app.dom.svg.addEventListener("keydown", (event) => {
     const at = regionAt(event);
     if (!at || event.ctrlKey || event.metaKey || event.altKey) return;

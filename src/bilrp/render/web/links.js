@@ -13,7 +13,12 @@ export function createLinks() {
   const ribbons = node("svg:g", { class: "ribbons", fill: "none" });
   const arcs = node("svg:g", { class: "arcs", fill: "none", "stroke-width": 1.4, "stroke-linecap": "round" });
   const badges = node("svg:g", { class: "badges", "aria-hidden": "true" });
-  return { ribbons, arcs, badges, links: node("svg:g", { "aria-hidden": "true" }, ribbons, arcs) };
+  // Ribbons are pointed at between the two sides only: on a picture the pointer means the region under it.
+  const between = node("svg:rect");
+  const clip = node("svg:clipPath", { id: "between" }, between);
+  const hits = node("svg:g", { class: "hits", fill: "none", "clip-path": "url(#between)" });
+  const links = node("svg:g", { "aria-hidden": "true" }, clip, ribbons, arcs, hits);
+  return { ribbons, arcs, badges, hits, between, links };
 }
 
 const onStage = (app, side, point) => toStage(app.layout[side], app.state.zoom[side], point);
@@ -36,12 +41,26 @@ export function paintLinks(app, scene, ink) {
     set(path, { d: ribbon(from, to, stacked), "stroke-width": width.toFixed(2), "data-finding": one.k });
     set(path, { ...line(one.relevance), "stroke-opacity": ALPHA * scene.scale.strength(one.relevance) });
   });
+  paintHits(app);
   pool(app.dom.arcs, scene.arcs.length, "svg:path").forEach((path, k) => {
     const one = scene.arcs[k];
     const [from, to] = ends((shape, side) => arcEnd(shape, side, one.ends[side], stacked));
     set(path, { d: arc(from, to, stacked), ...line(one.value), "stroke-opacity": Number(one.strength.toPrecision(4)) });
   });
   paintBadges(app, scene.findings, ink);
+}
+
+/** What the pointer meets between the two sides: a little wider than what is seen. */
+function paintHits({ dom, layout: { stacked, width, height, a, b } }) {
+  const [start, stop] = stacked ? [a.y + a.h, b.y] : [a.x + a.w, b.x];
+  const gap = Math.max(0, stop - start);
+  set(dom.between, stacked ? { x: 0, y: start, width, height: gap } : { x: start, y: 0, width: gap, height });
+  const ribbons = [...dom.ribbons.children];
+  pool(dom.hits, ribbons.length, "svg:path").forEach((path, k) => {
+    const like = (name) => ribbons[k].getAttribute(name);
+    set(path, { d: like("d"), "data-finding": like("data-finding"), stroke: "#000", "stroke-opacity": 0 });
+    set(path, { "stroke-width": Number(like("stroke-width")) + 8 });
+  });
 }
 
 /** On a ribbon between words its number stands on the ribbon itself, once: words are too small to carry it. */

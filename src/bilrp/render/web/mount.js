@@ -47,12 +47,12 @@ function findParts(page) {
 function buildStage(model, stage) {
   const panels = { a: createPanel(model, "a"), b: createPanel(model, "b") };
   const captions = { a: createCaption(model, "a"), b: createCaption(model, "b") };
-  const { links, ribbons, arcs, badges } = createLinks();
+  const { links, ...joins } = createLinks();
   const layer = (words) => ["a", "b"].filter((s) => !model.data[s].places === words).map((s) => panels[s].root);
   const about = { class: "scene", role: "group", "aria-label": "The two inputs" };
-  const svg = node("svg:svg", about, ...layer(false), links, ...layer(true), badges);
+  const svg = node("svg:svg", about, ...layer(false), links, ...layer(true), joins.badges);
   stage.replaceChildren(svg, captions.a.el, captions.b.el); // in this order: Tab reaches a region first
-  return { svg, panels, captions, ribbons, arcs, badges };
+  return { svg, panels, captions, ...joins };
 }
 
 async function decoded(source) {
@@ -80,7 +80,8 @@ async function start(shadow, data, look, signal) {
   elements.safe.checked = look.palette === "safe";
   elements.theme.value = look.theme;
   if (!model.findings.length) elements.draw[0].parentElement.hidden = true;
-  page.querySelector(".more").open = !data.compact;
+  page.classList.toggle("compact", app.compact);
+  page.querySelector(".more").open = !app.compact;
   page.querySelector(".paper").open = app.state.paper;
   buildHeader(model, dom);
   app.showChosen = buildAccount(model, dom.account, dom.explained);

@@ -15,7 +15,7 @@ const LEAST = 150; // pixels a picture is high at least, however small the windo
 /** How high a picture may be, so that both and the line that speaks of them fit the window. */
 function room(app, stacked) {
   const window = Math.min(innerHeight, 1000);
-  if (stacked) return (window - 2 * HEAD - 44 - 120) / 2;
+  if (stacked) return (window - 2 * HEAD - 44 - 150) / 2;
   return app.compact ? window * 0.5 : Math.min(640, window * 0.66);
 }
 
@@ -26,10 +26,15 @@ export function place(app) {
   probe.font = `17px ${getComputedStyle(app.dom.page).fontFamily}`;
   const measure = (word) => probe.measureText(word).width;
   const fit = (tall) => layout(app.model.data, width, Math.max(LEAST, tall), HEAD, measure);
-  const first = fit(room(app, width < 600));
-  put(app, first);
-  const over = app.compact ? app.dom.page.scrollHeight - innerHeight : 0;
-  if (over > 0) put(app, fit(room(app, first.stacked) - over / (first.stacked ? 2 : 1)));
+  let tall = room(app, width < 600);
+  put(app, fit(tall));
+  const { stacked, a, b } = app.layout;
+  tall = Math.min(tall, Math.max(a.h, b.h)); // a wide picture is not as high as it may be
+  const over = () => (app.compact ? app.dom.page.scrollHeight - innerHeight : 0);
+  for (let round = 0; round < 3 && over() > 0 && tall > LEAST; round++) {
+    tall -= over() / (stacked ? 2 : 1);
+    put(app, fit(tall));
+  }
 }
 
 function put(app, found) {

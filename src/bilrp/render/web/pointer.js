@@ -3,7 +3,7 @@
 import { pin, zoomBy } from "./actions.js";
 import { set } from "./dom.js";
 import { view, within } from "./geometry.js";
-import { change, repaint } from "./paint.js";
+import { change, paint, repaint } from "./paint.js";
 import { applyZoom } from "./panels.js";
 
 /** The region an event happened on. */
@@ -82,8 +82,13 @@ function release(app, event) {
   if (!was || was.pan) return;
   if (was.moved) pin(app, was.set.length ? { side: was.side, set: was.set } : null);
   else pin(app, was.at ? { side: was.at.side, set: [was.at.i] } : null);
-  // A finger has no hover: what lit up on the other side, and the line that says so, must be in sight.
-  if (event.pointerType !== "mouse" && app.state.pinned) app.dom.figure.scrollIntoView({ block: "nearest" });
+  if (event.pointerType !== "mouse" && app.state.pinned) bringIntoView(app);
+}
+
+/** A finger has no hover: what lit up on the other side, and the line that says so, must be in sight. */
+function bringIntoView(app) {
+  paint(app);
+  for (const el of [app.dom.stage, app.dom.readout]) el.scrollIntoView({ block: "nearest" });
 }
 
 /** End a drag, and take away its rectangle; returns what it was. */

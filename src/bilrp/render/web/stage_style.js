@@ -86,10 +86,11 @@ figure {
   stroke-dasharray: 4 3;
   mix-blend-mode: difference;
 }
-.arcs {
+.arcs,
+.ribbons {
   pointer-events: none;
 }
-.ribbons path {
+.hits path {
   pointer-events: stroke;
   cursor: pointer;
 }

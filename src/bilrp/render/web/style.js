@@ -70,6 +70,20 @@ input {
   gap: 16px 20px;
   margin: 14px 0 22px;
 }
+.compact {
+  padding-block: 12px;
+}
+.compact .summary {
+  margin-bottom: 8px;
+  font-size: 17px;
+}
+.compact .found {
+  grid-template-columns: none;
+  grid-auto-flow: column;
+  grid-auto-columns: 190px;
+  overflow-x: auto;
+  margin: 8px 0 10px;
+}
 .found button,
 .matches button {
   width: 100%;

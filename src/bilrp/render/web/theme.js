@@ -15,7 +15,7 @@ const DARK = `
   color-scheme: dark;`;
 
 const DARK_SAFE = `
-  --positive: #d9701a;
+  --positive: #d06a14;
   --negative: #2a86cc;`;
 
 export const THEME = /* css */ `
@@ -26,8 +26,8 @@ export const THEME = /* css */ `
   --rule: #dcd8d1;
   --faint: #f3f0eb;
   --focus: #111;
-  --positive: #d0181b;
-  --negative: #1f62ca;
+  --positive: #d7191c;
+  --negative: #2166d1;
   --onsign: #fff;
   --unattributed: #a8a29a;
   --sans: "Inter", "Helvetica Neue", "Segoe UI", system-ui, sans-serif;

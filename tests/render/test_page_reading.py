@@ -1,0 +1,366 @@
+"""What a person sees first, and can trust: findings, one scale of colour, words that stay readable, any screen."""
+
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from looking import arcs, as_drawn, lit, region, settle
+from test_page import grid, made, noise, words
+
+from bilrp import regions
+from bilrp.render import page
+
+pytestmark = pytest.mark.browser
+
+LONG = (
+    "Fishermen have asked the council to extend the harbour wall before next winter and its storms come again"
+)
+
+
+def smooth(step):
+    """A picture without sharp edges: half a pixel does not matter on it."""
+    y, x = np.mgrid[:128, :128]
+    return np.stack([x + y, 255 - x - step * y, 128 + 0 * x], axis=-1).clip(0, 255).astype(np.uint8)
+
+
+def planted(strength=40.0):
+    """Noise, and two blocks of regions that match: one raises the score, a weaker one lowers it."""
+    base = made(grid(), grid(), pictures=(smooth(0.2), smooth(0.9)), seed=3)
+    relevance = 0.2 * base.relevance
+    for rows, columns, value in (
+        ((2, 3), (8, 9), strength),
+        ((11, 12), (4, 5), -strength / 4),
+    ):
+        a = [16 * r + c for r in rows for c in (3, 4, 5)]
+        b = [16 * r + c for r in columns for c in (9, 10, 11)]
+        relevance[np.ix_(a, b)] += value
+    return replace(base, relevance=relevance, score=float(relevance.sum()) + 0.5)
+
+
+def points(tab, selector, count=41):
+    """Where on the screen each line runs: [lines, points, 2]."""
+    settle(tab)
+    return np.array(
+        tab.evaluate(
+            """([selector, count]) => [...root().querySelectorAll(selector)].map(el => {
+                const way = el.getTotalLength(), place = el.getScreenCTM();
+                return Array.from({length: count}, (_, k) => {
+                    const at = el.getPointAtLength(way * k / (count - 1)).matrixTransform(place);
+                    return [at.x, at.y];
+                });
+            })""",
+            [selector, count],
+        )
+    )
+
+
+def inside(box, point, room=1.0):
+    return (
+        box["x"] - room <= point[0] <= box["x"] + box["width"] + room
+        and box["y"] - room <= point[1] <= box["y"] + box["height"] + room
+    )
+
+
+def test_findings_are_outlined_joined_once_each_and_numbered(visit):
+    explanation = planted()
+    tab = visit(explanation)
+    found = explanation.findings()
+    ribbons = tab.locator(".ribbons path").count()
+    assert 1 <= ribbons <= 12 and arcs(tab) == 0
+    numbers = tab.locator(".badges text").all_text_contents()
+    assert sorted(set(numbers), key=int) == [str(k + 1) for k in range(ribbons)]
+    assert all(numbers.count(n) == 2 for n in set(numbers))
+    strongest = points(tab, '.ribbons [data-finding="0"]', 3)[0]
+    for side, end in (("a", strongest[0]), ("b", strongest[-1])):
+        boxes = [tab.locator(region(side, i)).bounding_box() for i in getattr(found[0], side)]
+        assert any(inside(box, end) for box in boxes)
+    assert f"{ribbons} finding" in tab.inner_text(".readout")
+    assert tab.locator(".found li").count() == len(found)
+    total = sum(one.relevance for one in found[:ribbons]) / abs(explanation.score)
+    assert f"together {100 * total:.0f} % of the score" in tab.inner_text(".readout")
+
+
+def test_a_finding_alone_shows_what_its_regions_bring_to_it_and_its_single_pairs(visit):
+    explanation = planted()
+    first = explanation.findings()[0]
+    tab = visit(explanation)
+    tab.locator(".found button").first.click()
+    tab.mouse.move(2, 2)
+    settle(tab)
+    inner = explanation.relevance.double()[np.ix_(first.a, first.b)]
+    expected = torch.zeros(256, dtype=torch.float64)
+    expected[first.a] = inner.sum(1)
+    np.testing.assert_allclose(lit(tab, "a"), as_drawn(tab, expected), atol=1e-4)
+    assert 0 < arcs(tab) <= 48
+    assert f"{arcs(tab)} pair" in tab.inner_text(".readout")
+    assert tab.locator(".found [aria-pressed=true]").count() == 1
+    tab.keyboard.press("Escape")
+    settle(tab)
+    assert arcs(tab) == 0 and tab.locator(".ribbons path").count() > 0
+
+
+def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(visit):
+    tab = visit(planted())
+    way = points(tab, '.ribbons [data-finding="0"]')[0]
+    tab.mouse.move(*way[len(way) // 2])
+    settle(tab)
+    assert tab.inner_text(".readout").startswith("Finding 1:")
+    right = tab.locator(".panel[data-side=a]").bounding_box()
+    over = [p for p in way if inside(right, p, room=-4)][-1]
+    tab.mouse.move(*over)
+    settle(tab)
+    assert " of A (x " in tab.inner_text(".readout").split(":")[0]
+
+
+def test_one_scale_for_everything_also_while_pointing(visit):
+    """A partner ten times weaker looks weaker, whichever region it is a partner of."""
+    explanation = made(grid(), grid(), pictures=(noise(), noise(seed=1)), seed=3)
+    relevance = explanation.relevance.clone()
+    relevance[40] *= 0.1 * float(relevance[37].abs().max() / relevance[40].abs().max())
+    explanation = replace(explanation, relevance=relevance, score=float(relevance.sum()))
+    tab = visit(explanation)
+    tab.check("[value=shares]")
+    before = [tab.get_attribute(".legend", f"data-{end}") for end in ("low", "high")]
+    strengths = {}
+    for i in (37, 40):
+        tab.hover(region("a", i))
+        settle(tab)
+        np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, relevance[i]), atol=1e-5)
+        strengths[i] = np.abs(lit(tab, "b")).max()
+        assert [tab.get_attribute(".legend", f"data-{end}") for end in ("low", "high")] == before
+    assert strengths[40] < 0.7 * strengths[37]
+    low, high = map(float, before)
+    strongest = float(relevance.abs().max())
+    assert strongest / 50 <= low <= strongest / 20
+    assert high >= max(float(relevance.sum(d).abs().max()) for d in (0, 1)) * 0.999
+    said = tab.locator(".legend text").all_text_contents()
+    shares = [float(re.sub("[^0-9.]", "", s)) / 100 * abs(explanation.score) for s in said if "%" in s]
+    assert min(shares) == pytest.approx(low, rel=0.02) and max(shares) == pytest.approx(high, rel=0.02)
+
+
+def test_captions_count_what_is_drawn(visit):
+    tab = visit(planted())
+    tab.check("[value=pairs]")
+    number = re.search(r"strongest ([\d,]+) of 65,536 pairs", tab.inner_text(".readout"))
+    assert number and int(number[1].replace(",", "")) == arcs(tab) > 0
+
+
+def test_the_papers_parameters_wait_until_they_are_asked_for(visit):
+    explanation = planted()
+    tab = visit(explanation)
+    assert not tab.locator("[name=l]").is_visible()
+    tab.click(".paper summary")
+    tab.select_option("[name=style]", "pascal_voc")
+    settle(tab)
+    assert arcs(tab) > 0 and tab.locator(".ribbons path").count() == 0
+    unit = float((explanation.relevance.double() ** 4).mean() ** 0.25)
+    assert float(tab.get_attribute(".legend", "data-low")) == pytest.approx(0.25 * unit, rel=1e-4)
+    assert float(tab.get_attribute(".legend", "data-high")) == pytest.approx(13 * unit, rel=1e-4)
+
+
+@pytest.mark.parametrize("text", ["two goats climb", LONG * 3])
+def test_arcs_end_at_a_words_edge_and_strike_through_none(visit, text):
+    explanation = made(words(*text.split()), words(*reversed(text.split())))
+    tab = visit(explanation)
+    tab.check("[value=pairs]")
+    ways = points(tab, ".arcs path", 61)
+    boxes = np.array(
+        tab.evaluate(
+            """[...root().querySelectorAll(".region")].map(el => {
+                const { x, y, width, height } = el.getBoundingClientRect();
+                return [x, y, x + width, y + height]; })"""
+        )
+    )
+    assert len(ways) > 3
+    x, y = ways.reshape(-1, 2).T[:, :, None]
+    room = 1.5
+    struck = (
+        (x > boxes[:, 0] + room)
+        & (x < boxes[:, 2] - room)
+        & (y > boxes[:, 1] + room)
+        & (y < boxes[:, 3] - room)
+    )
+    assert not struck.any()
+    ends = ways[:, [0, -1]].reshape(-1, 1, 2)
+    outside = np.maximum(np.maximum(boxes[:, :2] - ends, ends - boxes[:, 2:]), 0)
+    assert np.hypot(*np.moveaxis(outside, -1, 0)).min(1).max() < 1.5
+
+
+def test_long_texts_stand_beside_each_other_and_short_ones_above(visit):
+    def boxes(tab):
+        return [tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab"]
+
+    a, b = boxes(visit(made(words(*["two", "goats"]), words(*["a", "pair", "of", "kids"]))))
+    assert b["y"] > a["y"] + a["height"]
+    tab = visit(made(words(*(LONG * 3).split()), words(*LONG.split())))
+    a, b = boxes(tab)
+    assert b["x"] > a["x"] + a["width"]
+    lines = tab.evaluate(
+        "new Set([...root().querySelectorAll('.region[data-side=a]')].map(e => e.getBBox().y)).size"
+    )
+    assert lines > 3
+
+
+def test_a_picture_and_words_lie_side_by_side(visit):
+    tab = visit(made(grid(64), words(*LONG.split()), pictures=(noise(64, 64), None)))
+    a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
+    assert b["x"] > a["x"] + a["width"]
+    assert abs(a["y"] + a["height"] / 2 - b["y"] - b["height"] / 2) < 6
+    tab.hover(region("b", 3))
+    settle(tab)
+    assert lit(tab, "a").any() and "“the” of B" in tab.inner_text(".readout")
+
+
+@pytest.mark.parametrize(("width", "height"), [(384, 48), (48, 384)])
+def test_arcs_lie_on_wide_and_on_tall_pictures(visit, width, height):
+    shape = regions.grid(16)(torch.zeros(1, 3, height, width))
+    tab = visit(made(shape, shape, pictures=(noise(height, width), noise(height, width, seed=1))))
+    tab.hover(region("a", 30))
+    first, *_, last = points(tab, ".arcs path:last-child", 9)[0]
+    assert inside(tab.locator(region("a", 30)).bounding_box(), first)
+    best = int(np.argmax(np.abs(lit(tab, "b"))))
+    assert inside(tab.locator(region("b", best)).bounding_box(), last)
+
+
+def test_nothing_is_left_after_a_drag_and_escape(visit, pair):
+    tab = visit(pair)
+    start, stop = (tab.locator(region("a", i)).bounding_box() for i in (35, 86))
+    before = tab.locator(".stage").screenshot()
+    tab.mouse.move(start["x"] + 2, start["y"] + 2)
+    tab.mouse.down()
+    tab.mouse.move(stop["x"] + 9, stop["y"] + 9, steps=3)
+    tab.mouse.up()
+    tab.mouse.move(2, 2)
+    tab.keyboard.press("Escape")
+    settle(tab)
+    assert tab.locator(".stage").screenshot() == before
+    tab.mouse.move(start["x"] + 2, start["y"] + 2)
+    tab.mouse.down()
+    tab.mouse.move(stop["x"] + 9, stop["y"] + 9, steps=3)
+    tab.keyboard.press("Escape")  # while the button is still down
+    settle(tab)
+    assert not tab.locator(".panel[data-side=a] .band").is_visible()
+    tab.mouse.up()
+
+
+@pytest.mark.parametrize("palette", ["paper", "safe"])
+@pytest.mark.parametrize("at", [None, 37])
+def test_a_saved_picture_is_what_is_on_the_screen(visit, palette, at):
+    from PIL import Image
+
+    tab = visit(planted(), device_scale_factor=2)
+    if palette == "safe":
+        tab.check("[name=safe]")
+    if at is not None:
+        tab.click(region("a", at))
+    tab.mouse.move(2, 2)
+    settle(tab)
+    panels = [tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab"]
+    a, b = panels
+    left, top, right, bottom = a["x"], a["y"], b["x"] + b["width"], b["y"] + b["height"]
+    clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+    tab.evaluate("root().querySelectorAll('.caption').forEach(el => el.remove())")
+    seen = np.asarray(Image.open(io.BytesIO(tab.screenshot(clip=clip))).convert("RGB"), dtype=float)
+    with tab.expect_download() as download:
+        tab.click("[data-save=png]")
+    saved = Image.open(download.value.path()).convert("RGB")
+    stage = tab.locator(".scene").bounding_box()
+    heading = saved.height / 2 - _below(tab) - stage["height"]
+    x, y = 2 * (24 + left - stage["x"]), 2 * (heading + top - stage["y"])
+    piece = saved.crop((round(x), round(y), round(x) + seen.shape[1], round(y) + seen.shape[0]))
+    assert np.abs(np.asarray(piece, dtype=float) - seen).mean() < 1.5
+
+
+def _below(tab):
+    """How much of the saved figure lies under the stage, from the figure itself."""
+    with tab.expect_download() as download:
+        tab.click("[data-save=svg]")
+    from xml.etree import ElementTree
+
+    figure = ElementTree.parse(download.value.path()).getroot()
+    stage = next(el for el in figure if el.tag.endswith("}svg"))
+    top = 24 + float(stage.get("y"))
+    return float(figure.get("height")) - top - float(stage.get("height"))
+
+
+@pytest.mark.parametrize("width", [700, 1000, 1300])
+def test_the_notebooks_frame_holds_the_whole_page(browser, width):
+    tab = browser.new_page(viewport={"width": width, "height": 1000})
+    tab.set_content(page.embed(planted()))
+    frame = tab.frame_locator("iframe")
+    frame.locator(".ribbons path").first.wait_for(state="attached")
+    settle(tab)
+    high, there = frame.locator("html").evaluate("el => [el.scrollHeight, el.clientHeight]")
+    wide = frame.locator("html").evaluate("el => el.scrollWidth - el.clientWidth")
+    tab.close()
+    assert high <= there and wide <= 0
+
+
+def test_after_a_tap_the_partners_and_the_words_are_in_view(visit):
+    tab = visit(planted(), width=390, height=844, has_touch=True, is_mobile=True)
+    tab.locator(region("a", 40)).scroll_into_view_if_needed()
+    tab.locator(region("a", 40)).tap()
+    settle(tab)
+    assert tab.locator("[aria-selected=true]").count() == 1
+    height = tab.evaluate("innerHeight")
+    for part in (".panel[data-side=b]", ".readout"):
+        box = tab.locator(part).bounding_box()
+        assert box["y"] >= -1 and box["y"] + box["height"] <= height + 1
+
+
+def test_tab_reaches_a_region_first(visit, pair):
+    tab = visit(pair)
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("focused()") == "a-0"
+
+
+LOOKS = [(theme, palette) for theme in ("light", "dark") for palette in ("paper", "safe")]
+
+
+@pytest.mark.parametrize(("theme", "palette"), LOOKS)
+def test_words_stand_out_from_what_is_behind_them(visit, pair, theme, palette):
+    tab = visit(pair)
+    tab.select_option("[name=theme]", theme)
+    tab.set_checked("[name=safe]", palette == "safe")
+    names = ["paper", "ink", "soft", "positive", "negative", "onsign", "faint"]
+    style = "getComputedStyle(root().querySelector('.page'))"
+    values = tab.evaluate(f"{names!r}.map(n => {style}.getPropertyValue('--' + n).trim())")
+    colour = dict(zip(names, map(_rgb, values), strict=True))
+    mixed = {s: 0.75 * colour[s] + 0.25 * colour["paper"] for s in ("positive", "negative")}
+    pairs = [(colour[n], colour["paper"]) for n in ("ink", "soft", "positive", "negative")]
+    pairs += [(colour["onsign"], colour[s]) for s in ("positive", "negative")]
+    pairs += [(colour["ink"], mixed[s]) for s in mixed] + [(colour["ink"], colour["faint"])]
+    assert min(_contrast(*two) for two in pairs) >= 4.5
+
+
+def _rgb(text):
+    text = text.lstrip("#")
+    text = "".join(2 * c for c in text) if len(text) == 3 else text
+    return np.array([int(text[k : k + 2], 16) for k in (0, 2, 4)], dtype=float)
+
+
+def _contrast(one, other):
+    def light(rgb):
+        s = rgb / 255
+        return float(
+            np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+        )
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("kind", ["pictures", "words"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(visit, kind, theme):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="no axe: pip install axe-playwright-python"
+    )
+    explanation = planted() if kind == "pictures" else made(words(*LONG.split()), words("two", "goats"))
+    tab = visit(explanation, color_scheme=theme)
+    tab.click(".paper summary")
+    found = axe.Axe().run(tab).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
