@@ -20,7 +20,7 @@ from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
-from bilrp.engine.program import Program
+from bilrp.engine.program import Key, Program
 from bilrp.engine.progress import tracking
 from bilrp.engine.run import run
 from bilrp.errors import InputError, MismatchError, RuleError
@@ -136,7 +136,7 @@ def decompose(
         parts, plan = compute(
             program, partition, project=project, mode=mode, progress=progress, taps=frozenset(taps.values())
         )
-        _check_finite(parts[program.output[0]], book)  # what went wrong on the way shows at the end
+        _check_finite(parts[program.output.value], book)  # what went wrong on the way shows at the end
         made = partial(
             _finished,
             origin=origin_of(encoder, tape, book, project),
@@ -146,7 +146,7 @@ def decompose(
             project=project,
         )
         if layers is None:
-            return made(parts[program.output[0]], tape.result)
+            return made(parts[program.output.value], tape.result)
         results = {step.output: step.result for step in tape.steps}
         return {n: made(parts[value], results[value], layer=n) for n, value in taps.items()}
 
@@ -161,14 +161,12 @@ def compute(
     taps: frozenset[int] = frozenset(),
 ) -> tuple[dict[int, Tensor], Plan]:
     """Parts [regions, coordinates] of the output and of tapped values, by the plan that costs least."""
-    setting = Setting(
-        program, partition, project or program.result.numel(), frozenset((tap, "value") for tap in taps)
-    )
+    setting = Setting(program, partition, project or program.result.numel(), frozenset(map(Key, taps)))
     chosen = plan_module.make(setting, mode)
     weights = projection_of(project, program.result) if project and not taps else None
     with tracking(progress) as bar:
         parts = run(setting, chosen, weights=weights, bar=bar)
-    return {key[0]: found for key, found in parts.items()}, chosen
+    return {key.value: found for key, found in parts.items()}, chosen
 
 
 def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:

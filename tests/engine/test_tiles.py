@@ -9,7 +9,7 @@ from torch import nn
 
 import bilrp
 from bilrp.engine import tiles
-from bilrp.engine.program import Program, pull_to
+from bilrp.engine.program import INPUT, Program, pull_to
 from bilrp.rules.freeze import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -51,7 +51,7 @@ def test_tiles_are_exact(name, gamma):
     assert tiles.chain(program) == len(program.links)
     found = tiles.pull(program.links, spots(program))
     assert found is not None
-    torch.testing.assert_close(found, pull_to(program, spots(program))[0, "value"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
 
 
 def test_full_cotangents_are_left_to_the_plain_way():

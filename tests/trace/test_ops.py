@@ -68,7 +68,7 @@ def test_rows_are_what_decompose_does() -> None:
     model, x = Attention().eval(), torch.rand(1, 5, 8)
     rows = bilrp.ops(model, x)
     program = freeze(simplify(record(model, x)), rulebooks.uniform())
-    used = [(link.step.name, link.rule) for link in program.links]
+    used = [(link.name, link.rule) for link in program.links]
     assert [(row.name, row.rule) for row in rows if row.rule != "not needed"] == used
     assert any(row.rule == "not needed" for row in rows), "the query of a frozen attention needs no rule"
     assert all(row.problem is None for row in rows)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Linear, Pool, Scale, Weighted
-from bilrp.engine.program import Key, Link, Program
+from bilrp.engine.maps import Pool, Scale, Sum, Weighted
+from bilrp.engine.program import INPUT, INPUT_MASK, Key, Link, Program
 from bilrp.regions import Regions
 from bilrp.trace.operators import Convolution
 
@@ -46,7 +46,7 @@ class Reach:
 
 def reach_of(link: Link) -> Reach | None:
     """The reach of a link whose map is spatial (convolution, pooling, elementwise, residual add); None otherwise."""
-    if any(not is_image(v) for v in (*link.step.values, link.step.result)):
+    if any(not is_image(shape) for shape in (*link.shapes, link.shape)):
         return None
     kind = link.map
     if isinstance(kind, Weighted):
@@ -54,20 +54,13 @@ def reach_of(link: Link) -> Reach | None:
     if isinstance(kind, Pool) and len(kind.stride) == 2:
         extent = tuple(max(o[axis] for o in kind.offsets) + 1 for axis in (0, 1))
         return Reach(extent, kind.stride, tuple(p[0] for p in kind.padding))  # type: ignore[arg-type]
-    if isinstance(kind, Scale) and link.step.values[kind.slots[0]].shape == link.step.result.shape:
+    if isinstance(kind, Scale) and link.shapes[0] == link.shape:
         return Reach()
-    return Reach() if is_residual_add(link) else None
+    return Reach() if isinstance(kind, Sum) else None
 
 
-def is_residual_add(link: Link) -> bool:
-    """A plain sum of live tensors of one shape."""
-    same = all(v.shape == link.step.result.shape for v in link.step.values)
-    plain = link.step.op == "add" and "alpha" not in link.step.kwargs
-    return isinstance(link.map, Linear) and plain and same
-
-
-def is_image(value: Tensor) -> bool:
-    return value.dim() == 4 and value.shape[0] == 1
+def is_image(shape: torch.Size) -> bool:
+    return len(shape) == 4 and shape[0] == 1
 
 
 def _convolution_reach(kind: Weighted) -> Reach | None:
@@ -89,11 +82,11 @@ def cones(program: Program, partition: Regions, stop: int) -> dict[Key, Cone]:
     low, high = bounding_boxes(partition)
     height, width = program.x.shape[-2:]
     start = Cone(low, high, (height, width))
-    found: dict[Key, Cone] = {(0, "value"): start, (0, "mask"): start}
+    found: dict[Key, Cone] = {INPUT: start, INPUT_MASK: start}
     for link in program.links[:stop]:
         reach = reach_of(link)
         assert reach is not None
-        reached = [_spread(found[source], reach, link.step.result) for source in link.sources]
+        reached = [_spread(found[source], reach, link.shape) for source in link.sources]
         low = torch.stack([c.low for c in reached]).amin(0)
         high = torch.stack([c.high for c in reached]).amax(0)
         found[link.target] = Cone(low, high, reached[0].size)
@@ -119,9 +112,9 @@ def bounding_boxes(partition: Regions) -> tuple[Tensor, Tensor]:
     return torch.stack([b[0] for b in bounds], 1), torch.stack([b[1] for b in bounds], 1)
 
 
-def _spread(cone: Cone, reach: Reach, result: Tensor) -> Cone:
+def _spread(cone: Cone, reach: Reach, shape: torch.Size) -> Cone:
     """Outputs o with o·stride − padding … + extent touching the interval; a region that reaches none keeps one cell."""
-    size = torch.tensor(result.shape[-2:])
+    size = torch.tensor(shape[-2:])
     extent, stride, padding = (torch.tensor(v) for v in (reach.extent, reach.stride, reach.padding))
     low = -((extent - 1 - padding - cone.low) // stride)  # ceil((low + padding - extent + 1) / stride)
     high = (cone.high - 1 + padding) // stride + 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bilrp.engine.cones import Cone, Reach, reach_of
 from bilrp.engine.maps import Pool, Scale, Term, Weighted
-from bilrp.engine.program import Key, Link, Program
+from bilrp.engine.program import INPUT, INPUT_MASK, Key, Link, Program
 from bilrp.regions import Regions
 from bilrp.trace.operators import Convolution
 
@@ -122,14 +122,14 @@ def _seeds(
 ) -> Iterator[tuple[Key, Window]]:
     """The regions' own windows of the input: masks, and x where it is theirs."""
     needed = {source for link in links for source in link.sources}
-    origin, size = frame(found[0, "value"].at(index))
+    origin, size = frame(found[INPUT].at(index))
     labels = window_of(partition.labels, origin, size)
     mask = (labels == index.reshape(-1, 1, 1, 1)).to(program.x.dtype)
     mask = mask.contiguous(memory_format=torch.channels_last)
-    if (0, "mask") in needed:
-        yield (0, "mask"), Window(mask, origin)
-    if (0, "value") in needed:
-        yield (0, "value"), Window(mask * window_of(program.x, origin, size), origin)
+    if INPUT_MASK in needed:
+        yield INPUT_MASK, Window(mask, origin)
+    if INPUT in needed:
+        yield INPUT, Window(mask * window_of(program.x, origin, size), origin)
 
 
 def _push(link: Link, sources: list[Window], origin: Tensor, size: tuple[int, int]) -> Window:

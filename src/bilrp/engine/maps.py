@@ -83,6 +83,25 @@ class Linear:
 
 
 @dataclass(frozen=True, eq=False)
+class Move(Linear):
+    """J only moves numbers about, or sets some to zero: reshapes, permutations, padding, concatenation."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """J = (1 … 1): a plain sum of live values of one shape, as at the end of a residual block."""
+
+    slots: tuple[int, ...] = (0, 1)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return tangents[0] if len(tangents) == 1 else tangents[0] + tangents[1]
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return (cotangent,) * len(self.slots)
+
+
+@dataclass(frozen=True, eq=False)
 class Jacobian:
     """J is the true derivative of `function` at `at`: gradient propagation, for Hessian×Product."""
 

@@ -23,12 +23,11 @@ from torch import Tensor
 from bilrp.engine import cones, crops
 from bilrp.engine import rows as active
 from bilrp.engine.cones import Cone
-from bilrp.engine.maps import Jacobian, Linear, Weighted
+from bilrp.engine.maps import Jacobian, Linear, Move, Weighted
 from bilrp.engine.program import BUDGET, Key, Link, Program
 from bilrp.errors import InputError
 from bilrp.regions import Regions
 from bilrp.trace.operators import Convolution
-from bilrp.trace.ops import STRUCTURAL
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
 PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
@@ -95,7 +94,7 @@ class Setting:
     @cached_property
     def spatial(self) -> int:
         """How many links from the start on are spatial (crops and rows index on the CPU; other devices push whole)."""
-        usable = cones.is_image(self.program.x) and self.program.x.device.type == "cpu"
+        usable = cones.is_image(self.program.x.shape) and self.program.x.device.type == "cpu"
         return cones.spatial_prefix(self.program.links) if usable else 0
 
     @cached_property
@@ -171,14 +170,13 @@ def pull_macs(link: Link) -> int:
 def _weighted_macs(link: Link, *, back: bool) -> int:
     weighted = link.map
     assert isinstance(weighted, Weighted)
-    weight, operator, out = weighted.terms[0].weight, weighted.operator, link.step.result
+    weight, operator, out = weighted.terms[0].weight, weighted.operator, link.shape
     if not isinstance(operator, Convolution):
         return len(weighted.terms) * out.numel() * weight.shape[1]
-    value = weighted.at
     flipped = back and operator.is_correlation(weight)
     # A transposed convolution works at each input position, a plain one at each output position.
-    places = value if operator.transposed or flipped else out
-    return len(weighted.terms) * places.shape[-operator.rank :].numel() * weight.numel()
+    places = weighted.at.shape if operator.transposed or flipped else out
+    return len(weighted.terms) * places[-operator.rank :].numel() * weight.numel()
 
 
 def _measured(link: Link) -> int:
@@ -186,12 +184,7 @@ def _measured(link: Link) -> int:
 
     It runs by itself, not under vmap: torch's counter and its function transforms do not go together.
     """
-    if not isinstance(link.map, Linear | Jacobian) or link.step.op in STRUCTURAL | {
-        "add",
-        "sub",
-        "sum",
-        "mean",
-    }:
+    if not isinstance(link.map, Linear | Jacobian) or isinstance(link.map, Move):
         return 0
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -247,13 +240,13 @@ def _rows_alive(link: Link, laid: dict[Key, active.Layout]) -> int:
 
 def _size(program: Program, i: int) -> int:
     """Numbers in the value after links[:i]."""
-    return program.links[i - 1].step.result.numel() if i else program.x.numel()
+    return program.links[i - 1].shape.numel() if i else program.x.numel()
 
 
 def _sizes(setting: Setting, crops_until: int, rows_until: int, cut: int) -> tuple[int, int, int]:
     """How many regions, windows and coordinates fit the budget at once."""
     program, count, item = setting.program, setting.partition.count, setting.program.x.element_size()
-    dense = max((_link_size(link) for link in program.links[rows_until:cut]), default=1)
+    dense = max((link.numel for link in program.links[rows_until:cut]), default=1)
     chunk = max(1, min(count, setting.budget // (2 * item * dense)))
     if rows_until > crops_until:
         # A chunk's own cones cover only a part of the rows; assuming all of them keeps this on the safe side.
@@ -262,13 +255,9 @@ def _sizes(setting: Setting, crops_until: int, rows_until: int, cut: int) -> tup
         chunk = max(1, min(chunk, CHUNK, setting.budget // max(1, item * most)))
     window = _widest_window(setting, crops_until)
     batch = max(1, min(chunk, setting.budget // (8 * item * window)))
-    back = max((_link_size(link) for link in program.links[cut:]), default=1)
+    back = max((link.numel for link in program.links[cut:]), default=1)
     pulled = max(1, min(setting.coordinates, setting.budget // (3 * item * back)))
     return chunk, batch, pulled
-
-
-def _link_size(link: Link) -> int:
-    return sum(v.numel() for v in link.step.values) + link.step.result.numel()
 
 
 def _widest_window(setting: Setting, until: int) -> int:
@@ -278,7 +267,7 @@ def _widest_window(setting: Setting, until: int) -> int:
 
 def _area(setting: Setting, link: Link) -> int:
     height, width = setting.cones[link.target].extent()
-    return height * width * link.step.result.shape[1]
+    return height * width * link.shape[1]
 
 
 def _peak(
@@ -286,9 +275,9 @@ def _peak(
 ) -> int:
     """Bytes of tangents and parts alive at the worst moment, roughly."""
     program, (chunk, batch, pulled) = setting.program, sizes
-    dense = chunk * max((_link_size(link) for link in program.links[rows_until:cut]), default=0)
+    dense = chunk * max((link.numel for link in program.links[rows_until:cut]), default=0)
     windows = batch * _widest_window(setting, crops_until)
-    back = pulled * max((_link_size(link) for link in program.links[cut:]), default=0)
+    back = pulled * max((link.numel for link in program.links[cut:]), default=0)
     met = setting.partition.count * _size(program, cut) if 0 < cut < len(program.links) else 0
     parts = setting.partition.count * (
         setting.coordinates + sum(_tap_size(program, key) for key in setting.taps)
@@ -297,7 +286,7 @@ def _peak(
 
 
 def _tap_size(program: Program, key: Key) -> int:
-    return next(link.step.result.numel() for link in program.links if link.target == key)
+    return next(link.shape.numel() for link in program.links if link.target == key)
 
 
 # ---------------------------------------------------------------- choosing
@@ -323,7 +312,7 @@ class _Costs:
             _crop_cost(link, setting.cones[link.target]) for link in program.links[: setting.spatial]
         ]
         row_costs = _row_costs(setting)
-        traffic = [NUMBER_OVERHEAD * _link_size(link) for link in program.links]
+        traffic = [NUMBER_OVERHEAD * link.numel for link in program.links]
         links = list(zip(program.links, traffic, strict=True))
         push = [float(count * (push_macs(link) + moved)) for link, moved in links]
         pull = [float(setting.coordinates * (pull_macs(link) + moved)) for link, moved in links]

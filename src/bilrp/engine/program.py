@@ -8,28 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.engine.maps import Map
-from bilrp.trace.tape import Step
 
-# A value travels as the tangent of its numbers ("value") or, for rules of the first layer (z^B, flat, w²), as the
-# 0/1 mask of the region itself ("mask").
-Key = tuple[int, str]
 BUDGET = 512 * 2**20  # bytes of tangents alive at once
+
+
+class Kind(Enum):
+    """What travels: the tangent of a value's numbers or, for rules of the first layer (z^B, flat, w²), the 0/1 mask of
+    the region itself."""
+
+    VALUE = "value"
+    MASK = "mask"
+
+
+class Key(NamedTuple):
+    """One thing that travels through a program: which value of the tape, and as what."""
+
+    value: int
+    kind: Kind = Kind.VALUE
+
+
+INPUT, INPUT_MASK = Key(0), Key(0, Kind.MASK)
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One frozen step in its place: from which values, through which map, to which value."""
+    """One frozen step in its place: from which values, through which map, to which value.
 
-    step: Step
+    `shapes` are those of the sources, `shape` and `dtype` the target's; `name` and `rule` are for people.
+    """
+
     map: Map
-    rule: str
     sources: tuple[Key, ...]
     target: Key
+    shapes: tuple[torch.Size, ...]
+    shape: torch.Size
+    dtype: torch.dtype
+    name: str = ""
+    rule: str = ""
+
+    @property
+    def numel(self) -> int:
+        """Numbers in the sources and the target together."""
+        return sum(shape.numel() for shape in self.shapes) + self.shape.numel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,17 +69,13 @@ class Program:
     output: Key
     result: Tensor
 
-    @property
-    def input(self) -> int:
-        return 0
-
 
 def push(
     program: Program, masks: Float[Tensor, "k 1 *features"], outputs: Iterable[Key] | None = None
 ) -> dict[Key, Tensor]:
     """Push regions, given as 0/1 masks (K, *x.shape), to the output (and to other values asked for)."""
     wanted = {program.output} if outputs is None else set(outputs)
-    start: dict[Key, Tensor] = {(0, "value"): program.x * masks, (0, "mask"): masks}
+    start: dict[Key, Tensor] = {INPUT: program.x * masks, INPUT_MASK: masks}
     return push_from(program.links, start, wanted)
 
 
@@ -71,8 +95,8 @@ def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, 
     """Pull coordinates, given as (K, *embedding.shape), back to the input's relevance R = x ⊙ c (+ what masks own)."""
     back = pull_to(program, cotangents)
     zero = cotangents.new_zeros(len(cotangents), *program.x.shape)
-    relevance = program.x * back.get((0, "value"), zero)
-    return relevance + back[0, "mask"] if (0, "mask") in back else relevance
+    relevance = program.x * back.get(INPUT, zero)
+    return relevance + back[INPUT_MASK] if INPUT_MASK in back else relevance
 
 
 def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:

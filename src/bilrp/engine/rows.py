@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.cones import Cone, Reach, is_residual_add, reach_of
+from bilrp.engine.cones import Cone, Reach, reach_of
 from bilrp.engine.crops import Window
-from bilrp.engine.maps import Pool, Scale, Weighted
+from bilrp.engine.maps import Pool, Scale, Sum, Weighted
 from bilrp.engine.program import Key, Link
 from bilrp.trace.operators import Convolution
 
@@ -81,23 +81,19 @@ def possible(links: Sequence[Link], start: dict[Key, Tensor]) -> dict[Key, Tenso
     """For each value the features (H, W, C) that can be non-zero, from what the links' factors leave."""
     found = dict(start)
     for link in links:
-        inputs = [found.get(s, _everything(v)) for s, v in zip(link.sources, values_of(link), strict=True)]
+        inputs = [found.get(s, _everything(v)) for s, v in zip(link.sources, link.shapes, strict=True)]
         found[link.target] = _possible(link, inputs)
     return found
 
 
-def values_of(link: Link) -> list[Tensor]:
-    return [link.step.values[slot] for slot in link.map.slots]
-
-
-def _everything(value: Tensor) -> Tensor:
-    return torch.ones(*value.shape[-2:], value.shape[-3], dtype=torch.bool)
+def _everything(shape: torch.Size) -> Tensor:
+    return torch.ones(*shape[-2:], shape[-3], dtype=torch.bool)
 
 
 def _possible(link: Link, inputs: list[Tensor]) -> Tensor:
     if isinstance(link.map, Weighted):
         left = [
-            _everything(link.step.result) if t.after is None else channels_last(t.after) != 0
+            _everything(link.shape) if t.after is None else channels_last(t.after) != 0
             for t in link.map.terms
         ]
         return torch.stack(left).any(0)
@@ -108,7 +104,7 @@ def _possible(link: Link, inputs: list[Tensor]) -> Tensor:
         seen = [_seen(inputs[0], offset, reach, won[0].shape) for offset in link.map.offsets]
         return torch.stack([w & s for w, s in zip(won, seen, strict=True)]).any(0)
     if isinstance(link.map, Scale):
-        return inputs[0] & (channels_last(link.map.factor.expand(link.step.result.shape)) != 0)
+        return inputs[0] & (channels_last(link.map.factor.expand(link.shape)) != 0)
     return torch.stack(inputs).any(0)
 
 
@@ -139,30 +135,30 @@ def needed(links: Sequence[Link], wanted: set[Key]) -> dict[Key, Tensor]:
     found: dict[Key, Tensor] = {}
     for link in reversed(links):
         if link.target in wanted or link.target not in found:
-            found[link.target] = _everything(link.step.result)
-        for source, value in zip(link.sources, values_of(link), strict=True):
-            need = _needed(link, found[link.target], value)
+            found[link.target] = _everything(link.shape)
+        for source, shape in zip(link.sources, link.shapes, strict=True):
+            need = _needed(link, found[link.target], shape)
             found[source] = found[source] | need if source in found else need
     return found
 
 
-def _needed(link: Link, target: Tensor, value: Tensor) -> Tensor:
+def _needed(link: Link, target: Tensor, shape: torch.Size) -> Tensor:
     if isinstance(link.map, Weighted):
-        return _everything(value)
+        return _everything(shape)
     if isinstance(link.map, Pool):
         reach = reach_of(link)
         assert reach is not None
-        need = _grown(torch.zeros_like(_everything(value)), reach, target.shape)
+        need = _grown(torch.zeros_like(_everything(shape)), reach, target.shape)
         for offset, share in zip(link.map.offsets, link.map.shares, strict=True):
             cut = tuple(
                 slice(o, o + (n - 1) * s + 1, s)
                 for o, n, s in zip(offset, target.shape, reach.stride, strict=False)
             )
             need[cut] |= target & (channels_last(share) != 0)
-        (top, left), (height, width) = reach.padding, value.shape[-2:]
+        (top, left), (height, width) = reach.padding, shape[-2:]
         return need[top : top + height, left : left + width]
     if isinstance(link.map, Scale):
-        return target & (channels_last(link.map.factor.expand(value.shape)) != 0)
+        return target & (channels_last(link.map.factor.expand(shape)) != 0)
     return target
 
 
@@ -238,9 +234,9 @@ def push_rows(
         kept = target.active & layout.active
         out.index_add_(0, target.row[kept], matrix[layout.row[kept]])
     if isinstance(link.map, Scale):
-        out.mul_(target.of(link.map.factor.expand(link.step.result.shape))[:, None])
+        out.mul_(target.of(link.map.factor.expand(link.shape))[:, None])
     else:
-        assert is_residual_add(link)
+        assert isinstance(link.map, Sum)
     return None
 
 

@@ -43,10 +43,11 @@ def run(
 
 
 def _blank(setting: Setting, key: Key) -> Tensor:
-    value = next(
-        (link.step.result for link in setting.program.links if link.target == key), setting.program.x
+    x = setting.program.x
+    shape, dtype = next(
+        ((link.shape, link.dtype) for link in setting.program.links if link.target == key), (x.shape, x.dtype)
     )
-    return value.new_zeros(setting.partition.count, value.numel())
+    return x.new_zeros(setting.partition.count, shape.numel(), dtype=dtype)
 
 
 def _chunks(setting: Setting, plan: Plan) -> Sequence[Tensor]:
@@ -78,7 +79,7 @@ def _push_chunk(
         value = _rows_stage(setting, index, value, crops_until, rows_until, outputs, buffers)
     if cut > rows_until:
         key = program.links[rows_until - 1].target
-        shape = program.links[rows_until - 1].step.result.shape
+        shape = program.links[rows_until - 1].shape
         dense = value.dense(shape, len(index))
         rest = push_from(program.links[rows_until:cut], {key: dense}, set(outputs))
         for name, tensor in rest.items():
@@ -125,7 +126,7 @@ def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
             program, setting.partition, setting.cones, batch, links, {end, *outputs}
         ):
             if key in outputs:
-                shape = next(link.step.result.shape for link in links if link.target == key)
+                shape = next(link.shape for link in links if link.target == key)
                 _scatter_window(window, batch, outputs[key], shape)
             if key == end and rows is not None:
                 active.gather(window, rows.layout, column[batch], rows.matrix)

@@ -17,7 +17,7 @@ from torch import Tensor
 from bilrp.engine.cones import is_image, reach_of
 from bilrp.engine.crops import Window
 from bilrp.engine.maps import Scale, Weighted
-from bilrp.engine.program import Link, Program
+from bilrp.engine.program import INPUT, Link, Program
 from bilrp.trace.operators import Convolution
 
 TILE = 8  # positions on a side
@@ -28,9 +28,9 @@ WORTH = 0.5  # windows must cover less than this share of the whole, or the whol
 def chain(program: Program) -> int:
     """How many links from the input on are a chain of convolutions and gates: what `pull` can pull."""
     uses = [source for link in program.links for source in link.sources]
-    if not is_image(program.x) or program.x.device.type != "cpu" or uses.count((0, "value")) != 1:
+    if not is_image(program.x.shape) or program.x.device.type != "cpu" or uses.count(INPUT) != 1:
         return 0
-    previous, length = (0, "value"), 0
+    previous, length = INPUT, 0
     for link in program.links:
         if link.sources != (previous,) or not _pullable(link):
             break
@@ -44,7 +44,7 @@ def _pullable(link: Link) -> bool:
     if reach_of(link) is None:
         return False
     if isinstance(link.map, Scale):
-        return link.map.factor.shape == link.step.result.shape
+        return link.map.factor.shape == link.shape
     return (
         isinstance(link.map, Weighted) and isinstance(link.map.operator, Convolution) and not link.map.on_mask
     )
@@ -69,10 +69,9 @@ def pull(links: Sequence[Link], cotangents: Tensor) -> Tensor | None:
     >>> pull(program.links[:chain(program)], cotangents)  # doctest: +SKIP
     """
     index = occupied(links[-1], cotangents)
-    at = _first_value(links)
     if not _pays(links, len(index), len(cotangents)):
         return None
-    total = at.new_zeros(len(cotangents), *at.shape)
+    total = cotangents.new_zeros(len(cotangents), *links[0].shapes[0])
     height, width = (-size % TILE for size in cotangents.shape[-2:])
     blocks = F.pad(cotangents[:, 0], (0, width, 0, height)).unflatten(-1, (-1, TILE)).unflatten(2, (-1, TILE))
     for some in index.split(BATCH):
@@ -82,10 +81,6 @@ def pull(links: Sequence[Link], cotangents: Tensor) -> Tensor | None:
             windows = pull_windows(link, windows)
         _add(windows, some[:, 0], total)
     return total
-
-
-def _first_value(links: Sequence[Link]) -> Tensor:
-    return links[0].step.values[links[0].map.slots[0]]
 
 
 def occupied(link: Link, cotangents: Tensor) -> Tensor:
@@ -101,7 +96,7 @@ def _open(link: Link) -> Tensor:
         return link.map.factor[0] != 0
     assert isinstance(link.map, Weighted)
     after = [term.after for term in link.map.terms]
-    everything = torch.ones(link.step.result.shape[1:], dtype=torch.bool)
+    everything = torch.ones(link.shape[1:], dtype=torch.bool)
     return torch.stack([everything if factor is None else factor[0] != 0 for factor in after]).any(0)
 
 
@@ -113,9 +108,8 @@ def _pays(links: Sequence[Link], tiles: int, coordinates: int) -> bool:
         assert reach is not None
         rows, columns = ((n - 1) * s + e for n, s, e in zip(size, reach.stride, reach.extent, strict=True))
         size = (rows, columns)
-        value = link.step.values[link.map.slots[0]]
-        windows += rows * columns * value.shape[-3]
-        whole += value.numel()
+        windows += rows * columns * link.shapes[0][-3]
+        whole += link.shapes[0].numel()
     return tiles * windows < WORTH * coordinates * whole
 
 
@@ -130,7 +124,7 @@ def pull_windows(link: Link, windows: Window) -> Window:
     operator = replace(link.map.operator, padding=(0, 0))
     size = [(n - 1) * s + e for n, s, e in zip(windows.shape, reach.stride, reach.extent, strict=True)]
     origin = windows.origin * torch.tensor(reach.stride) - torch.tensor(reach.padding)
-    outside = torch.ones((), dtype=windows.data.dtype).expand(1, 1, *link.step.result.shape[-2:])
+    outside = torch.ones((), dtype=windows.data.dtype).expand(1, 1, *link.shape[-2:])
     total: Tensor | None = None
     for term in link.map.terms:
         seen = _times(windows, outside if term.after is None else term.after)

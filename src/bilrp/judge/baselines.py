@@ -25,7 +25,7 @@ from bilrp.decomposition import Decomposition, compute, origin_of, picture_of
 from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
-from bilrp.engine.program import Program, chunks, pull_to
+from bilrp.engine.program import INPUT, Program, chunks, pull_to
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
@@ -191,7 +191,7 @@ def _jacobian(side: Side, bar: Progress) -> Tensor:
 
 
 def _gradients(program: Program, seeds: Tensor) -> Tensor:
-    back = pull_to(program, seeds).get((program.input, "value"))
+    back = pull_to(program, seeds).get(INPUT)
     return seeds.new_zeros(len(seeds), program.x.numel()) if back is None else back.flatten(1)
 
 
@@ -206,7 +206,7 @@ def _integrated(side: Side, steps: int, baseline: float | Tensor, bar: Progress)
         tape = record(side.encoder.module, start + float(node) * way)
         # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
         program = replace(freeze(simplify(tape), rulebooks.hessian_product()), x=way)
-        total += float(weight) * compute(program, side.regions)[0][program.output[0]]
+        total += float(weight) * compute(program, side.regions)[0][program.output.value]
         bar.advance()
     return total
 

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Jacobian, Linear, Map
+from bilrp.engine.maps import Jacobian, Linear, Map, Move, Sum
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import LINEAR, MULTIPLYING
+from bilrp.trace.ops import LINEAR, MULTIPLYING, STRUCTURAL
 from bilrp.trace.tape import Step
 
 
@@ -31,8 +31,16 @@ def _any_linear(step: Step) -> Map:
         "alpha_dropout",
         "feature_alpha_dropout",
     }:
-        return Linear(lambda x: x, step.values)
-    return Linear(step.run, step.values, slots)
+        return Move(lambda x: x, step.values)
+    if _plain_sum(step):
+        return Sum(slots)
+    return (Move if step.op in STRUCTURAL else Linear)(step.run, step.values, slots)
+
+
+def _plain_sum(step: Step) -> bool:
+    """a + b (+ a constant) of one shape and type, as at the end of a residual block."""
+    same = all(v.shape == step.result.shape and v.dtype == step.result.dtype for v in step.values)
+    return step.op == "add" and "alpha" not in step.kwargs and same
 
 
 def _check_linear(step: Step) -> None:

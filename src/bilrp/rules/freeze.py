@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from bilrp.engine.maps import Linear, Scale
-from bilrp.engine.program import Key, Link, Program
+from bilrp.engine.maps import Map, Move, Scale
+from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.rule import Rule
@@ -20,19 +20,19 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
     A step that is only reached through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
     """
     output = tape.output if output is None else output
-    needed: set[Key] = {(output, "value")}
+    needed = {Key(output)}
     links: list[Link] = []
     result = tape.result if output == tape.output else None
     for step in reversed(tape.steps):
         if step.output == output and result is None:
             result = step.result if step.gate is None else step.result * step.gate
-        for kind in ("value", "mask"):
-            if (step.output, kind) in needed:
-                link = frozen_link(step, book) if kind == "value" else mask_link(step)
+        for kind in Kind:
+            if Key(step.output, kind) in needed:
+                link = frozen_link(step, book) if kind is Kind.VALUE else mask_link(step)
                 links.append(link)
                 needed.update(link.sources)
     assert result is not None
-    return Program(x=tape.x, links=tuple(reversed(links)), output=(output, "value"), result=result)
+    return Program(x=tape.x, links=tuple(reversed(links)), output=Key(output), result=result)
 
 
 def frozen_link(step: Step, book: RuleBook) -> Link:
@@ -42,22 +42,32 @@ def frozen_link(step: Step, book: RuleBook) -> Link:
     if not isinstance(rule, Rule):
         raise RuleError(f"{book_name(book)} gave {type(rule).__name__} for {step.describe()}, not a rule")
     frozen = rule(step)
-    kind = "mask" if frozen.on_mask else "value"
-    sources = tuple((step.inputs[slot], kind) for slot in frozen.slots)
-    return Link(step, frozen, rule.name, sources, (step.output, "value"))
+    return _link(step, frozen, Kind.MASK if frozen.on_mask else Kind.VALUE, Kind.VALUE, rule.name)
+
+
+def _link(step: Step, frozen: Map, source: Kind, target: Kind, rule: str) -> Link:
+    """The map in its place: the engine sees shapes and names, not the step."""
+    return Link(
+        map=frozen,
+        sources=tuple(Key(step.inputs[slot], source) for slot in frozen.slots),
+        target=Key(step.output, target),
+        shapes=tuple(step.values[slot].shape for slot in frozen.slots),
+        shape=step.result.shape,
+        dtype=step.result.dtype,
+        name=step.name,
+        rule=rule,
+    )
 
 
 def mask_link(step: Step) -> Link:
     """How a region's mask passes a step on its way to a first-layer rule."""
-    sources = tuple((value, "mask") for value in step.inputs)
     same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
     if step.op in ARITHMETIC and same_shape:
-        return Link(
-            step, Scale(torch.ones((), dtype=step.result.dtype)), "mask", sources, (step.output, "mask")
-        )
+        same = Scale(torch.ones((), dtype=step.result.dtype))
+        return _link(step, same, Kind.MASK, Kind.MASK, "mask")
     if step.op in STRUCTURAL:
         slots = tuple(range(len(step.inputs)))
-        return Link(step, Linear(step.run, step.values, slots), "mask", sources, (step.output, "mask"))
+        return _link(step, Move(step.run, step.values, slots), Kind.MASK, Kind.MASK, "mask")
     raise RuleError(
         f"z^B, flat and w² are rules for the first layer, on the input itself, but {step.describe()} comes before: "
         "use gamma, epsilon or zero there"

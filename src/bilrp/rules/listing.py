@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bilrp.engine.program import Key
+from bilrp.engine.program import Key, Kind
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook
 from bilrp.rules.freeze import frozen_link, mask_link
@@ -12,22 +12,22 @@ from bilrp.trace.tape import Step, Tape
 
 def rows(tape: Tape, book: RuleBook) -> list[Row]:
     """The tape's steps in order, as `freeze` would treat them; it does not stop at the first step without a rule."""
-    needed: set[Key] = {(tape.output, "value")}
+    needed = {Key(tape.output)}
     return [_row(step, book, needed) for step in reversed(tape.steps)][::-1]
 
 
 def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
     """The step's row; what its maps read becomes needed."""
     found, problems = [], []
-    for kind in ("value", "mask"):
-        if (step.output, kind) not in needed:
+    for kind in Kind:
+        if Key(step.output, kind) not in needed:
             continue
         try:
-            link = frozen_link(step, book) if kind == "value" else mask_link(step)
+            link = frozen_link(step, book) if kind is Kind.VALUE else mask_link(step)
         except RuleError as error:
             found.append(NO_RULE)
             problems.append(str(error))
-            needed.update((value, kind) for value in step.inputs)  # look further: there may be more
+            needed.update(Key(value, kind) for value in step.inputs)  # look further: there may be more
         else:
             found.append(link.rule)
             needed.update(link.sources)
