@@ -22,12 +22,12 @@ from torch import Tensor
 
 from bilrp.engine import cones, crops
 from bilrp.engine import rows as active
-from bilrp.engine.cones import Cone
-from bilrp.engine.maps import Jacobian, Linear, Move, Weighted
+from bilrp.engine.layouts import Layout
+from bilrp.engine.maps.base import is_image
 from bilrp.engine.program import BUDGET, Key, Link, Program
+from bilrp.engine.windows import Cone
 from bilrp.errors import InputError
 from bilrp.regions import Regions
-from bilrp.trace.operators import Convolution
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
 PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
@@ -94,7 +94,7 @@ class Setting:
     @cached_property
     def spatial(self) -> int:
         """How many links from the start on are spatial (crops and rows index on the CPU; other devices push whole)."""
-        usable = cones.is_image(self.program.x.shape) and self.program.x.device.type == "cpu"
+        usable = is_image(self.program.x.shape) and self.program.x.device.type == "cpu"
         return cones.spatial_prefix(self.program.links) if usable else 0
 
     @cached_property
@@ -129,8 +129,8 @@ def fixed(setting: Setting, *, crops_until: int, rows_until: int, cut: int) -> P
     chunk, batch, pulled = _sizes(setting, crops_until, rows_until, cut)
     chunks = cones.compact_chunks(setting.partition, chunk) if rows_until else []
     row_macs, rows = _rows_work(setting, chunks, crops_until, rows_until)
-    dense = [push_macs(link) for link in program.links[rows_until:cut]]
-    back = [pull_macs(link) for link in program.links[cut:]]
+    dense = [link.map.macs(link.shapes) for link in program.links[rows_until:cut]]
+    back = [link.map.macs(link.shapes, back=True) for link in program.links[cut:]]
     meeting = setting.partition.count * _size(program, cut) * setting.coordinates if 0 < cut < total else 0
     stages = (
         Stage("crops", 0, crops_until, _crop_macs(setting, chunks, batch, crops_until)),
@@ -157,42 +157,6 @@ def bottlenecks(program: Program) -> list[int]:
 # ---------------------------------------------------------------- counting
 
 
-def push_macs(link: Link) -> int:
-    """Multiply-adds to push one vector through a link."""
-    return _weighted_macs(link, back=False) if isinstance(link.map, Weighted) else _measured(link)
-
-
-def pull_macs(link: Link) -> int:
-    """Multiply-adds to pull one vector through a link."""
-    return _weighted_macs(link, back=True) if isinstance(link.map, Weighted) else _measured(link)
-
-
-def _weighted_macs(link: Link, *, back: bool) -> int:
-    weighted = link.map
-    assert isinstance(weighted, Weighted)
-    weight, operator, out = weighted.terms[0].weight, weighted.operator, link.shape
-    if not isinstance(operator, Convolution):
-        return len(weighted.terms) * out.numel() * weight.shape[1]
-    flipped = back and operator.is_correlation(weight)
-    # A transposed convolution works at each input position, a plain one at each output position.
-    places = weighted.at.shape if operator.transposed or flipped else out
-    return len(weighted.terms) * places[-operator.rank :].numel() * weight.numel()
-
-
-def _measured(link: Link) -> int:
-    """Count what one vector costs by running the map's function once: only products count, so most links are free.
-
-    It runs by itself, not under vmap: torch's counter and its function transforms do not go together.
-    """
-    if not isinstance(link.map, Linear | Jacobian) or isinstance(link.map, Move):
-        return 0
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter:
-        link.map.function(*link.map.at)
-    return counter.get_total_flops() // 2
-
-
 def window_batches(setting: Setting, key: Key, index: Tensor, batch: int) -> list[Tensor]:
     """Batches of windows of about one size."""
     return [part for group in crops.size_classes(setting.cones, key, index) for part in group.split(batch)]
@@ -203,20 +167,18 @@ def _crop_macs(setting: Setting, chunks: Sequence[Tensor], batch: int, until: in
     for chunk in chunks if until else []:
         for index in window_batches(setting, links[-1].target, chunk, batch):
             for link in links:
-                if isinstance(link.map, Weighted):
-                    height, width = setting.cones[link.target].at(index).extent()
-                    weights = link.map.terms[0].weight.numel()
-                    total += len(link.map.terms) * len(index) * height * width * weights
+                size = setting.cones[link.target].at(index).extent()
+                total += len(index) * link.map.window_macs(size, link.shapes)
     return total
 
 
-def layouts(setting: Setting, chunk: Tensor, first: int, last: int) -> dict[Key, active.Layout]:
+def layouts(setting: Setting, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
     """Which features get a row, for each value of the rows stage and this chunk of regions."""
     links = setting.program.links
     need = active.needed(links[first:last], {links[last - 1].target} | setting.taps)
     keys = [links[first - 1].target, *(link.target for link in links[first:last])]
     return {
-        key: active.Layout(setting.possible[key] & need[key] & active.covered(setting.cones[key].at(chunk)))
+        key: Layout(setting.possible[key] & need[key] & active.covered(setting.cones[key].at(chunk)))
         for key in keys
     }
 
@@ -228,13 +190,16 @@ def _rows_work(setting: Setting, chunks: Sequence[Tensor], first: int, last: int
         laid = layouts(setting, chunk, first, last)
         for link in setting.program.links[first:last]:
             most = max(most, _rows_alive(link, laid))
-            if isinstance(link.map, Weighted):
-                cone = setting.cones[link.target].at(chunk)
-                macs += active.convolution_macs(link, laid[link.sources[0]], laid[link.target], cone)[0]
+            macs += _row_work(link, laid, setting.cones[link.target].at(chunk))[0]
     return macs, most
 
 
-def _rows_alive(link: Link, laid: dict[Key, active.Layout]) -> int:
+def _row_work(link: Link, laid: dict[Key, Layout], cone: Cone) -> tuple[int, int]:
+    """Multiply-adds and products of one link on rows."""
+    return link.map.row_work([laid[s] for s in link.sources], laid[link.target], cone, link.shapes)
+
+
+def _rows_alive(link: Link, laid: dict[Key, Layout]) -> int:
     return laid[link.target].rows + sum(laid[s].rows for s in link.sources)
 
 
@@ -246,7 +211,7 @@ def _size(program: Program, i: int) -> int:
 def _sizes(setting: Setting, crops_until: int, rows_until: int, cut: int) -> tuple[int, int, int]:
     """How many regions, windows and coordinates fit the budget at once."""
     program, count, item = setting.program, setting.partition.count, setting.program.x.element_size()
-    dense = max((link.numel for link in program.links[rows_until:cut]), default=1)
+    dense = max((link.shapes.numel for link in program.links[rows_until:cut]), default=1)
     chunk = max(1, min(count, setting.budget // (2 * item * dense)))
     if rows_until > crops_until:
         # A chunk's own cones cover only a part of the rows; assuming all of them keeps this on the safe side.
@@ -255,7 +220,7 @@ def _sizes(setting: Setting, crops_until: int, rows_until: int, cut: int) -> tup
         chunk = max(1, min(chunk, CHUNK, setting.budget // max(1, item * most)))
     window = _widest_window(setting, crops_until)
     batch = max(1, min(chunk, setting.budget // (8 * item * window)))
-    back = max((link.numel for link in program.links[cut:]), default=1)
+    back = max((link.shapes.numel for link in program.links[cut:]), default=1)
     pulled = max(1, min(setting.coordinates, setting.budget // (3 * item * back)))
     return chunk, batch, pulled
 
@@ -275,9 +240,9 @@ def _peak(
 ) -> int:
     """Bytes of tangents and parts alive at the worst moment, roughly."""
     program, (chunk, batch, pulled) = setting.program, sizes
-    dense = chunk * max((link.numel for link in program.links[rows_until:cut]), default=0)
+    dense = chunk * max((link.shapes.numel for link in program.links[rows_until:cut]), default=0)
     windows = batch * _widest_window(setting, crops_until)
-    back = pulled * max((link.numel for link in program.links[cut:]), default=0)
+    back = pulled * max((link.shapes.numel for link in program.links[cut:]), default=0)
     met = setting.partition.count * _size(program, cut) if 0 < cut < len(program.links) else 0
     parts = setting.partition.count * (
         setting.coordinates + sum(_tap_size(program, key) for key in setting.taps)
@@ -312,10 +277,13 @@ class _Costs:
             _crop_cost(link, setting.cones[link.target]) for link in program.links[: setting.spatial]
         ]
         row_costs = _row_costs(setting)
-        traffic = [NUMBER_OVERHEAD * link.numel for link in program.links]
+        traffic = [NUMBER_OVERHEAD * link.shapes.numel for link in program.links]
         links = list(zip(program.links, traffic, strict=True))
-        push = [float(count * (push_macs(link) + moved)) for link, moved in links]
-        pull = [float(setting.coordinates * (pull_macs(link) + moved)) for link, moved in links]
+        push = [float(count * (link.map.macs(link.shapes) + moved)) for link, moved in links]
+        pull = [
+            float(setting.coordinates * (link.map.macs(link.shapes, back=True) + moved))
+            for link, moved in links
+        ]
         sizes = [_size(program, i) for i in range(len(program.links) + 1)]
         room = ROOM * setting.budget // program.x.element_size()
         return _Costs(crop_costs, row_costs, push, pull, sizes, count, setting.coordinates, room)
@@ -338,21 +306,24 @@ def _options(setting: Setting, costs: _Costs, *, meet: bool):
     narrow, total = bottlenecks(setting.program), len(setting.program.links)
     for crops_until in [i for i in narrow if i <= len(costs.crops)]:
         ends = [j for j in narrow if crops_until < j <= len(costs.rows)]
-        ends = [
-            j for j in ends if all(active.supports(link) for link in setting.program.links[crops_until:j])
-        ]
+        ends = [j for j in ends if all(_has_rows(link) for link in setting.program.links[crops_until:j])]
         for rows_until in [crops_until, *ends]:
             cuts = [c for c in narrow if c >= rows_until and c < total] if meet else []
             for cut in [*cuts, total]:
                 yield crops_until, rows_until, cut
 
 
+def _has_rows(link: Link) -> bool:
+    return link.reach is not None and not link.map.on_mask
+
+
 def _crop_cost(link: Link, cone: Cone) -> float:
-    if not isinstance(link.map, Weighted):
-        return 0.0
-    areas = (cone.high - cone.low).prod(1).sum()
-    macs = len(link.map.terms) * int(areas) * link.map.terms[0].weight.numel()
-    return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64)
+    sizes, counts = torch.unique(cone.high - cone.low, dim=0, return_counts=True)
+    macs = sum(
+        count * link.map.window_macs((height, width), link.shapes)
+        for (height, width), count in zip(sizes.tolist(), counts.tolist(), strict=True)
+    )
+    return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64) if macs else 0.0
 
 
 def _row_costs(setting: Setting) -> list[float]:
@@ -361,10 +332,7 @@ def _row_costs(setting: Setting) -> list[float]:
     for first, last in _row_segments(setting.program, setting.spatial):
         laid = layouts(setting, torch.arange(setting.partition.count), first, last)
         for i, link in enumerate(setting.program.links[first:last], first):
-            macs = products = 0
-            if isinstance(link.map, Weighted):
-                source, target = laid[link.sources[0]], laid[link.target]
-                macs, products = active.convolution_macs(link, source, target, setting.cones[link.target])
+            macs, products = _row_work(link, laid, setting.cones[link.target])
             costs[i] = float(macs + PRODUCT_OVERHEAD * products)
     return costs
 
@@ -374,7 +342,7 @@ def _row_segments(program: Program, spatial: int) -> list[tuple[int, int]]:
     narrow = [i for i in bottlenecks(program) if i <= spatial]
     segments: list[tuple[int, int]] = []
     for first, last in pairwise(narrow):
-        if all(active.supports(link) for link in program.links[first:last]):
+        if all(_has_rows(link) for link in program.links[first:last]):
             joined = segments and segments[-1][1] == first
             segments[-1:] = [(segments[-1][0], last)] if joined else [*segments[-1:], (first, last)]
     return segments

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.engine.maps import Map
+from bilrp.engine.maps import Map, Shapes
+from bilrp.engine.windows import Reach
 
 BUDGET = 512 * 2**20  # bytes of tangents alive at once
 
@@ -42,22 +44,25 @@ INPUT, INPUT_MASK = Key(0), Key(0, Kind.MASK)
 class Link:
     """One frozen step in its place: from which values, through which map, to which value.
 
-    `shapes` are those of the sources, `shape` and `dtype` the target's; `name` and `rule` are for people.
+    `dtype` is the target's; `name` and `rule` are for people.
     """
 
     map: Map
     sources: tuple[Key, ...]
     target: Key
-    shapes: tuple[torch.Size, ...]
-    shape: torch.Size
+    shapes: Shapes
     dtype: torch.dtype
     name: str = ""
     rule: str = ""
 
     @property
-    def numel(self) -> int:
-        """Numbers in the sources and the target together."""
-        return sum(shape.numel() for shape in self.shapes) + self.shape.numel()
+    def shape(self) -> torch.Size:
+        """The target's."""
+        return self.shapes.target
+
+    @cached_property
+    def reach(self) -> Reach | None:
+        return self.map.reach(self.shapes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from bilrp.engine import cones, crops, tiles
 from bilrp.engine import rows as active
-from bilrp.engine.crops import Window
+from bilrp.engine.layouts import Rows, scatter
 from bilrp.engine.plan import Plan, Setting, layouts, window_batches
 from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
 from bilrp.engine.progress import Progress
-from bilrp.engine.rows import Buffers, Layout
+from bilrp.engine.rows import Buffers
+from bilrp.engine.windows import Window
 
 
 def run(
@@ -75,12 +76,12 @@ def _push_chunk(
         return
     value = _crop_stage(setting, plan, index, outputs)
     if rows_until > crops_until:
-        assert isinstance(value, _Rows)
+        assert isinstance(value, Rows)
         value = _rows_stage(setting, index, value, crops_until, rows_until, outputs, buffers)
     if cut > rows_until:
         key = program.links[rows_until - 1].target
         shape = program.links[rows_until - 1].shape
-        dense = value.dense(shape, len(index))
+        dense = value.dense(shape)
         rest = push_from(program.links[rows_until:cut], {key: dense}, set(outputs))
         for name, tensor in rest.items():
             outputs[name][index] = tensor.reshape(len(tensor), -1)
@@ -92,33 +93,23 @@ class _Windows:
     def __init__(self) -> None:
         self.batches: list[tuple[Tensor, Window]] = []
 
-    def dense(self, shape: torch.Size, count: int) -> Tensor:
+    def dense(self, shape: torch.Size) -> Tensor:
+        """Whole values (K, *shape)."""
+        count = sum(len(columns) for columns, _ in self.batches)
         out = self.batches[0][1].data.new_zeros(count, shape.numel())
         for columns, window in self.batches:
             _scatter_window(window, columns, out, shape)
         return out.reshape(count, *shape)
 
 
-class _Rows:
-    """A matrix of active rows with its layout."""
-
-    def __init__(self, matrix: Tensor, layout: Layout) -> None:
-        self.matrix, self.layout = matrix, layout
-
-    def dense(self, shape: torch.Size, count: int) -> Tensor:
-        out = self.matrix.new_zeros(count, shape.numel())
-        active.scatter(self.matrix, self.layout, out, torch.arange(count))
-        return out.reshape(count, *shape)
-
-
-def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> _Windows | _Rows:
+def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> _Windows | Rows:
     """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
     program, until = setting.program, plan.stage("crops").last
     links, end = program.links[:until], program.links[until - 1].target
     rows, kept = None, _Windows()
     if plan.stage("rows").last > until:
         layout = layouts(setting, index, until, plan.stage("rows").last)[end]
-        rows = _Rows(program.x.new_zeros(layout.rows, len(index)), layout)
+        rows = Rows(program.x.new_zeros(layout.rows, len(index)), layout)
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in window_batches(setting, end, index, plan.batch):
@@ -146,29 +137,28 @@ def _scatter_window(window: Window, into: Tensor, out: Tensor, shape: torch.Size
 def _rows_stage(
     setting: Setting,
     index: Tensor,
-    start: _Rows,
+    start: Rows,
     first: int,
     last: int,
     outputs: dict[Key, Tensor],
     buffers: Buffers,
-) -> _Rows:
+) -> Rows:
     """Push active rows; drop each value after its last use."""
     links = setting.program.links[first:last]
     laid = layouts(setting, index, first, last)
-    alive = {setting.program.links[first - 1].target: start.matrix}
+    alive = {setting.program.links[first - 1].target: start}
     final = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        target = laid[link.target]
-        matrix = buffers.take(target.rows, len(index))
-        sources = [alive[s] for s in link.sources], [laid[s] for s in link.sources]
-        active.push_rows(link, *sources, target, setting.cones[link.target].at(index), matrix)
-        alive[link.target] = matrix
+        layout, cone = laid[link.target], setting.cones[link.target].at(index)
+        target = Rows(buffers.take(layout.rows, len(index)), layout)
+        link.map.push_rows([alive[s] for s in link.sources], target, cone, link.shapes)
+        alive[link.target] = target
         for source in set(link.sources):
             if final[source] == i:
-                buffers.give(alive.pop(source))
+                buffers.give(alive.pop(source).matrix)
         if link.target in outputs:
-            active.scatter(matrix, target, outputs[link.target], index)
-    return _Rows(alive[links[-1].target], laid[links[-1].target])
+            scatter(target.matrix, layout, outputs[link.target], index)
+    return alive[links[-1].target]
 
 
 # ---------------------------------------------------------------- pulling
@@ -236,7 +226,7 @@ def live_coordinates(program: Program) -> Tensor:
     """Coordinates of the embedding that the last gates and poolings leave open; the others have no parts at all."""
     result = program.result
     first = len(program.links)
-    while first and active.supports(program.links[first - 1]):
+    while first and program.links[first - 1].reach is not None:
         first -= 1
     if first == len(program.links) or result.device.type != "cpu":
         return torch.arange(result.numel(), device=result.device)

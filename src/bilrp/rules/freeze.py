@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bilrp.engine.maps import Map, Move, Scale
+from bilrp.engine.maps import Map, Move, Scale, Shapes
 from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook, book_name
@@ -51,8 +51,7 @@ def _link(step: Step, frozen: Map, source: Kind, target: Kind, rule: str) -> Lin
         map=frozen,
         sources=tuple(Key(step.inputs[slot], source) for slot in frozen.slots),
         target=Key(step.output, target),
-        shapes=tuple(step.values[slot].shape for slot in frozen.slots),
-        shape=step.result.shape,
+        shapes=Shapes(tuple(step.values[slot].shape for slot in frozen.slots), step.result.shape),
         dtype=step.result.dtype,
         name=step.name,
         rule=rule,

@@ -104,7 +104,7 @@ def _winners(a: Tensor, out: Tensor, kernel, stride, padding, dilation) -> Pool:
     )
     blank = Pool(shares=out.unsqueeze(0), offsets=offsets, stride=stride, padding=pads, at=a)
     lowest = F.pad(a, [p for pad in reversed(pads) for p in pad], value=-math.inf)
-    won = torch.stack([(blank._window(lowest, o) == out) for o in range(len(offsets))]).to(out.dtype)
+    won = torch.stack([(blank.window(lowest, o) == out) for o in range(len(offsets))]).to(out.dtype)
     return Pool(shares=won / won.sum(0), offsets=offsets, stride=stride, padding=pads, at=a)
 
 

@@ -1,0 +1,25 @@
+"""Frozen steps: linear maps that can be pushed forward and pulled back, for many vectors at once.
+
+One class for each kind of map; what the rest of the engine asks of a map, the map answers. A new kind is one class in
+one file, here or anywhere: `push` and `pull` are enough, `reach` lets it be pushed on crops and on active rows.
+"""
+
+from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.elementwise import Gated, Scale, Sum
+from bilrp.engine.maps.linear import Jacobian, Linear, Move
+from bilrp.engine.maps.pool import Pool
+from bilrp.engine.maps.weighted import Term, Weighted
+
+__all__ = [
+    "Gated",
+    "Jacobian",
+    "Linear",
+    "Map",
+    "Move",
+    "Pool",
+    "Scale",
+    "Shapes",
+    "Sum",
+    "Term",
+    "Weighted",
+]

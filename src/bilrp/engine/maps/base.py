@@ -1,0 +1,143 @@
+"""What a map is, and what it may say about itself.
+
+Every map acts on tangents of shape (K, *value.shape): K regions when pushing, K coordinates when pulling. `push` and
+`pull` are enough. A map of images that also says its `reach` is pushed on crops and on active rows; the rest of its
+answers make that fast.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bilrp.engine.layouts import Layout, Rows, everything
+from bilrp.engine.windows import Cone, Reach, Window, cut_each
+
+AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
+
+
+class Shapes(NamedTuple):
+    """From values of which shapes to a value of which shape a map leads."""
+
+    sources: tuple[torch.Size, ...]
+    target: torch.Size
+
+    @property
+    def numel(self) -> int:
+        return sum(shape.numel() for shape in self.sources) + self.target.numel()
+
+    @property
+    def images(self) -> bool:
+        """Are all of them single images, (1, C, H, W)?"""
+        return all(is_image(shape) for shape in (*self.sources, self.target))
+
+
+def is_image(shape: torch.Size) -> bool:
+    return len(shape) == 4 and shape[0] == 1
+
+
+class Map(ABC):
+    """A step frozen at one input: the linear map J, as push (J s) and pull (Jᵀ c).
+
+    `slots` says which of the step's live inputs the map depends on; the others were frozen by the rule. With `on_mask`
+    the map acts on a region's 0/1 mask instead of its values.
+    """
+
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    @abstractmethod
+    def push(self, *tangents: Tensor) -> Tensor:
+        """J s."""
+
+    @abstractmethod
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        """Jᵀ c, one for each slot."""
+
+    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
+        """Multiply-adds to push (or pull) one vector; only products count."""
+        return 0
+
+    # ------------------------------------------------------------ on windows
+
+    def reach(self, shapes: Shapes) -> Reach | None:
+        """How far the map looks; None where it is not a map from images to an image of the same positions."""
+        return None
+
+    def push_windows(
+        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
+    ) -> Tensor:
+        """J s on windows of that size of the target which begin at `origin`; elsewhere the sources are zero."""
+        whole = self.push(*(w.whole(shape) for w, shape in zip(sources, shapes.sources, strict=True)))
+        return cut_each(whole, origin, size)
+
+    def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
+        """Multiply-adds for one window of that size of the target."""
+        return self.macs(shapes, back=back)
+
+    def has_tiles(self, shapes: Shapes) -> bool:
+        """Can windows be pulled?"""
+        return False
+
+    def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
+        """Jᵀ c on windows: those of the source are grown by the reach, and may lie over the border."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ on active rows
+
+    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        """Which features (H, W, C) of the target can be non-zero if those of the sources can."""
+        return everything(shapes.target)
+
+    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        """Which features of each source the target's depend on."""
+        return [everything(shape) for shape in shapes.sources]
+
+    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+        """J s on rows: those of the sources → those of the target, written into its zeros."""
+        places = target.layout.places()
+        for columns in torch.arange(target.matrix.shape[1]).split(AT_ONCE):
+            whole = (
+                source.dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
+            )
+            target.matrix[:, columns] = self.push(*whole).flatten(1)[:, places].T
+
+    def row_work(
+        self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
+    ) -> tuple[int, int]:
+        """Multiply-adds of `push_rows` for the cone's regions, and how many products they come in."""
+        columns = len(cone.low)
+        return columns * self.macs(shapes), -(-columns // AT_ONCE)
+
+
+def batched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` over a leading axis, also where torch can only loop (it says so once for every such operation)."""
+
+    def call(*tensors: Tensor) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            return torch.vmap(function)(*tensors)
+
+    return call
+
+
+def times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def times_(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x.mul_(factor)
+
+
+def sum_of(tensors: Iterable[Tensor]) -> Tensor:
+    """The sum, in the memory of the first."""
+    total: Tensor | None = None
+    for t in tensors:
+        total = t if total is None else total.add_(t)
+    assert total is not None
+    return total

@@ -1,0 +1,151 @@
+"""Maps that look at each position by itself: scales, sums, and the gate behind any other map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bilrp.engine.layouts import Layout, Rows, channels_last
+from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.windows import Cone, Reach, Window, cut, place
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Map):
+    """J = diag(factor): gates, activations, norms. (A factor of shape () is a number.)"""
+
+    factor: Tensor
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return tangents[0] * self.factor
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return (cotangent * self.factor,)
+
+    def reach(self, shapes: Shapes) -> Reach | None:
+        return Reach() if shapes.images and shapes.sources[0] == shapes.target else None
+
+    def push_windows(
+        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
+    ) -> Tensor:
+        factor = self.factor if self.factor.dim() == 0 else cut(self.factor, origin, size)
+        return place(sources[0], origin, size) * factor
+
+    def has_tiles(self, shapes: Shapes) -> bool:
+        return self.reach(shapes) is not None and self.factor.shape == shapes.target
+
+    def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
+        return windows.times(self.factor)
+
+    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return inputs[0] & self._open(shapes)
+
+    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        return [target & self._open(shapes)]
+
+    def _open(self, shapes: Shapes) -> Tensor:
+        return channels_last(self.factor.expand(shapes.target)) != 0
+
+    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+        add_rows(sources, target)
+        target.matrix.mul_(target.layout.of(self.factor.expand(shapes.target))[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Map):
+    """J = (1 … 1): a plain sum of live values of one shape, as at the end of a residual block."""
+
+    slots: tuple[int, ...] = (0, 1)
+    on_mask: bool = False
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return sum(tangents[1:], start=tangents[0])
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return (cotangent,) * len(self.slots)
+
+    def reach(self, shapes: Shapes) -> Reach | None:
+        return Reach() if shapes.images else None
+
+    def push_windows(
+        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
+    ) -> Tensor:
+        moved = [place(source, origin, size) for source in sources]
+        return sum(moved[1:], start=moved[0])
+
+    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return torch.stack(list(inputs)).any(0)
+
+    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        return [target] * len(self.slots)
+
+    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+        add_rows(sources, target)
+
+
+@dataclass(frozen=True, eq=False)
+class Gated(Map):
+    """Any map followed by the 0/1 gate of the ReLU that was fused into its step."""
+
+    inner: Map
+    gate: Tensor
+    slots: tuple[int, ...] = field(init=False)
+    on_mask: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", self.inner.slots)
+        object.__setattr__(self, "on_mask", self.inner.on_mask)
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return self.inner.push(*tangents) * self.gate
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return self.inner.pull(cotangent * self.gate)
+
+    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
+        return self.inner.macs(shapes, back=back)
+
+    def reach(self, shapes: Shapes) -> Reach | None:
+        return self.inner.reach(shapes)
+
+    def push_windows(
+        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
+    ) -> Tensor:
+        return self.inner.push_windows(sources, origin, size, shapes) * cut(self.gate, origin, size)
+
+    def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
+        return self.inner.window_macs(size, shapes, back=back)
+
+    def has_tiles(self, shapes: Shapes) -> bool:
+        return self.inner.has_tiles(shapes)
+
+    def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
+        return self.inner.pull_windows(windows.times(self.gate), shapes)
+
+    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return self.inner.possible(inputs, shapes) & (channels_last(self.gate) != 0)
+
+    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        return self.inner.needed(target & (channels_last(self.gate) != 0), shapes)
+
+    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+        self.inner.push_rows(sources, target, cone, shapes)
+        target.matrix.mul_(target.layout.of(self.gate)[:, None])
+
+    def row_work(
+        self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
+    ) -> tuple[int, int]:
+        return self.inner.row_work(layouts, target, cone, shapes)
+
+
+def add_rows(sources: Sequence[Rows], target: Rows) -> None:
+    """Add the sources' rows to the target's rows of the same features."""
+    layout = target.layout
+    for source in sources:
+        kept = layout.active & source.layout.active
+        target.matrix.index_add_(0, layout.row[kept], source.matrix[source.layout.row[kept]])

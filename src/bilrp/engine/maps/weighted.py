@@ -1,0 +1,199 @@
+"""Linear and convolution steps under any LRP rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp.engine.layouts import Layout, Rows, channels_last, everything
+from bilrp.engine.maps import products
+from bilrp.engine.maps.base import Map, Shapes, sum_of, times, times_
+from bilrp.engine.windows import Cone, Reach, Window, cut, place
+from bilrp.trace.operators import Convolution, Dense
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """diag(after) · A_weight · diag(before): one summand of a frozen weighted step; None is the identity."""
+
+    weight: Tensor
+    before: Tensor | None = None
+    after: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Map):
+    """J = Σ_t diag(after_t) A_{w_t} diag(before_t): a linear or convolution step under any LRP rule.
+
+    With `on_mask` the map acts on a region's 0/1 mask instead of its values (z^B, flat, w²).
+    """
+
+    operator: Dense | Convolution
+    terms: tuple[Term, ...]
+    at: Tensor
+    on_mask: bool = False
+    slots: tuple[int, ...] = (0,)
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        return sum_of(
+            times_(
+                sum_of(self.operator.apply(times(tangents[0], t.before), t.weight) for t in group),
+                group[0].after,
+            )
+            for group in self.by_after()
+        )
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        pulled = (
+            times_(self.operator.transpose(times(cotangent, t.after), t.weight, self.at), t.before)
+            for t in self.terms
+        )
+        return (sum_of(pulled),)
+
+    def gated(self, gate: Tensor | None) -> Weighted:
+        """The same map followed by a 0/1 gate."""
+        if gate is None:
+            return self
+        terms = tuple(
+            replace(t, after=gate if t.after is None else torch.where(gate > 0, t.after, 0))
+            for t in self.terms
+        )
+        return replace(self, terms=terms)
+
+    def by_after(self) -> list[list[Term]]:
+        """Neighbouring terms that share their factor behind."""
+        groups: list[list[Term]] = []
+        for term in self.terms:
+            if groups and groups[-1][0].after is term.after:
+                groups[-1].append(term)
+            else:
+                groups.append([term])
+        return groups
+
+    @property
+    def weights(self) -> int:
+        """Numbers in the weights of all terms."""
+        return len(self.terms) * self.terms[0].weight.numel()
+
+    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
+        operator = self.operator
+        if not isinstance(operator, Convolution):
+            return self.weights * shapes.target.numel() // self.terms[0].weight.shape[0]
+        flipped = back and operator.is_correlation(self.terms[0].weight)
+        # A transposed convolution works at each input position, a plain one at each output position.
+        places = self.at.shape if operator.transposed or flipped else shapes.target
+        return self.weights * places[-operator.rank :].numel()
+
+    # ------------------------------------------------------------ on windows
+
+    def reach(self, shapes: Shapes) -> Reach | None:
+        operator = self.operator
+        if not shapes.images or not isinstance(operator, Convolution):
+            return None
+        return None if operator.transposed or operator.rank != 2 else self._reach(operator)
+
+    def _reach(self, operator: Convolution) -> Reach:
+        (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
+        (top, left), (high, far) = operator.padding, operator.stride
+        return Reach((down * (tall - 1) + 1, across * (wide - 1) + 1), (high, far), (top, left))
+
+    def push_windows(
+        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
+    ) -> Tensor:
+        assert isinstance(self.operator, Convolution)
+        reach = self._reach(self.operator)
+        start, field = reach.start(origin), reach.field(size)
+        parts = []
+        for group in self.by_after():
+            part = sum_of(_convolve(term, self.operator, sources[0], start, field) for term in group)
+            after = group[0].after
+            parts.append(part if after is None else part.mul_(cut(after, origin, size)))
+        return sum_of(parts)
+
+    def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
+        assert isinstance(self.operator, Convolution)
+        flipped = back and self.operator.is_correlation(self.terms[0].weight)
+        height, width = self._reach(self.operator).field(size) if flipped else size
+        return self.weights * height * width
+
+    def has_tiles(self, shapes: Shapes) -> bool:
+        return self.reach(shapes) is not None and not self.on_mask
+
+    def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
+        assert isinstance(self.operator, Convolution)
+        reach = self._reach(self.operator)
+        # A window carries no border of its own: its padding is what lies beside it in the image.
+        operator = replace(self.operator, padding=(0, 0))
+        origin, size = reach.start(windows.origin), reach.field(windows.shape)
+        outside = windows.data.new_ones(()).expand(1, 1, *shapes.target[-2:])
+        like = windows.data.new_empty(()).expand(shapes.sources[0][-3], *size)
+        parts = []
+        for term in self.terms:
+            there = windows.times(outside if term.after is None else term.after)
+            part = Window(operator.transpose(there.data, term.weight, like), origin)
+            parts.append(part.data if term.before is None else part.times(term.before).data)
+        return Window(sum_of(parts), origin)
+
+    # ------------------------------------------------------------ on active rows
+
+    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        left = [
+            everything(shapes.target) if term.after is None else channels_last(term.after) != 0
+            for term in self.terms
+        ]
+        return torch.stack(left).any(0)
+
+    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+        assert isinstance(self.operator, Convolution)
+        if self.operator.groups > 1:
+            return super().push_rows(sources, target, cone, shapes)
+        layout = sources[0].layout
+        work = products.Convolving(
+            weights=tuple(t.weight.permute(0, 2, 3, 1).flatten(1).contiguous() for t in self.terms),
+            before=tuple(None if t.before is None else layout.of(t.before) for t in self.terms),
+            after=tuple(None if t.after is None else target.layout.of(t.after) for t in self.terms),
+            kernel=self._kernel(self.operator),
+            layout=layout,
+            target=target.layout,
+        )
+        return products.convolve(work, sources[0].matrix, cone, target.matrix)
+
+    def row_work(
+        self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
+    ) -> tuple[int, int]:
+        assert isinstance(self.operator, Convolution)
+        if self.operator.groups > 1:
+            return super().row_work(layouts, target, cone, shapes)
+        return products.work(self._kernel(self.operator), layouts[0], target, cone)
+
+    def _kernel(self, operator: Convolution) -> products.Kernel:
+        (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
+        return products.Kernel((tall, wide), (down, across), self._reach(operator))
+
+
+def _convolve(
+    term: Term, operator: Convolution, source: Window, origin: Tensor, size: tuple[int, int]
+) -> Tensor:
+    """W * (before ⊙ s), for the fields of that size that begin at `origin`."""
+    data = source.data
+    if term.before is not None:
+        data = data * cut(term.before, source.origin, source.shape)
+    pads = _symmetric(source, origin, size)
+    if pads is None:  # zeros on one side only, or not the same for all: lay them out first
+        data, pads = place(Window(data, source.origin), origin, size), (0, 0)
+    weight = term.weight.contiguous(memory_format=torch.channels_last)
+    return F.conv2d(data, weight, None, operator.stride, pads, operator.dilation, operator.groups)
+
+
+def _symmetric(source: Window, origin: Tensor, size: tuple[int, int]) -> tuple[int, int] | None:
+    """Zeros needed around the window, where they are the same on both sides: convolution can pad them itself."""
+    shift = source.origin - origin
+    if not bool((shift == shift[0]).all()):
+        return None
+    before = shift[0].tolist()
+    after = [n - b - have for n, b, have in zip(size, before, source.shape, strict=True)]
+    return (before[0], before[1]) if before == after and min(before) >= 0 else None
