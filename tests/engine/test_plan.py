@@ -152,6 +152,17 @@ def test_residual_blocks_pass_as_crops_and_rows(block):
     assert block.spatial >= 7  # the whole block but for the last flatten
 
 
+def test_regions_beyond_the_last_field_of_a_strided_convolution():
+    """The outermost strip of 64 pixels, 7 at a time, lies where a stride of 4 never looks."""
+    torch.manual_seed(6)
+    network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten()).double()
+    x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    check_every_plan(prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(7)), 1e-9)
+    found = bilrp.decompose(network.float(), x.float(), regions=7)
+    corner = found.parts.reshape(10, 10, -1)[-1]
+    assert not corner.any() and found.parts.any()
+
+
 def test_ragged_regions_use_their_bounding_boxes():
     torch.manual_seed(1)
     network = nn.Sequential(

@@ -120,6 +120,8 @@ def place(window: Window, origin: Tensor, size: tuple[int, int]) -> Tensor:
     if bool((shift == shift[0]).all()):
         top, left = shift[0].tolist()
         height, width = window.shape
+        if not (-height < top < size[0] and -width < left < size[1]):  # nothing of it is seen from there
+            return window.data.new_zeros(*window.data.shape[:2], *size)
         pads = (left, size[1] - left - width, top, size[0] - top - height)
         return F.pad(window.data, pads) if any(pads) else window.data
     out = window.data.new_zeros(len(shift), size[0], size[1], window.data.shape[1]).permute(0, 3, 1, 2)

@@ -9,6 +9,7 @@ from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
 from bilrp.engine.maps.pool import Pool
 from bilrp.engine.maps.weighted import Term, Weighted
+from bilrp.engine.windows import Reach
 
 __all__ = [
     "Gated",
@@ -17,6 +18,7 @@ __all__ = [
     "Map",
     "Move",
     "Pool",
+    "Reach",
     "Scale",
     "Shapes",
     "Sum",

@@ -1,0 +1,108 @@
+"""A new kind of map is one class in one file, also in a user's own: here average pooling, which crops and rows then use."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bilrp
+from bilrp import rulebooks
+from bilrp.engine import plan
+from bilrp.engine import run as execute
+from bilrp.rules.freeze import freeze
+from bilrp.trace.rewrite import simplify
+from bilrp.trace.recorder import record
+
+OWN = '''
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from bilrp.engine.maps import Map, Reach
+from bilrp.rules import Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Average(Map):
+    """The mean of each block of size × size."""
+
+    size: int
+
+    def push(self, *tangents):
+        return F.avg_pool2d(tangents[0][:, 0], self.size)[:, None]
+
+    def pull(self, cotangent):
+        spread = cotangent / self.size**2
+        return (spread.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2),)
+
+    def reach(self, shapes):
+        return Reach(extent=(self.size, self.size), stride=(self.size, self.size))
+
+
+class Blind(Average):
+    """The same without a reach: push and pull are enough for an answer."""
+
+    def reach(self, shapes):
+        return None
+
+
+def average(kind=Average):
+    return Rule("average", lambda step: kind(step.argument(1, "kernel_size")))
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_map.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import own_map  # type: ignore[import-not-found]
+
+    return own_map
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(6, 5, 3), nn.ReLU())
+    return nn.Sequential(*layers, nn.Flatten()).double()
+
+
+def setting_of(rule) -> plan.Setting:
+    x = torch.randn(1, 3, 20, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    book = rulebooks.first_match(("avg_pool2d", rule), otherwise=rulebooks.uniform(0.25))
+    with torch.no_grad():
+        program = freeze(simplify(record(net(), x)), book)
+    return plan.Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
+
+
+def test_crops_and_rows_use_a_map_of_ones_own(own):
+    setting = setting_of(own.average())
+    names = [link.rule for link in setting.program.links]
+    at = names.index("average")
+    assert setting.spatial == at + 2  # the convolution behind it as well
+    pulled = plan.fixed(setting, crops_until=0, rows_until=0, cut=0)
+    expected = execute.run(setting, pulled)[setting.program.output]
+    total = len(setting.program.links)
+    for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
+        chosen = plan.fixed(setting, crops_until=crops, rows_until=rows, cut=total)
+        found = execute.run(setting, chosen)[setting.program.output]
+        assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
+
+
+def test_push_and_pull_are_enough(own):
+    setting = setting_of(own.average(own.Blind))
+    assert setting.spatial == [link.rule for link in setting.program.links].index("average")
+    found, expected = (
+        execute.run(setting, plan.make(setting, mode))[setting.program.output] for mode in ("auto", "pull")
+    )
+    assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
+
+
+def test_a_map_without_push_is_no_map():
+    from bilrp.engine.maps import Map
+
+    class Half(Map):
+        def pull(self, cotangent):
+            return (cotangent,)
+
+    with pytest.raises(TypeError, match="push"):
+        Half()  # type: ignore[abstract]
