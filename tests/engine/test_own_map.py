@@ -11,8 +11,8 @@ from bilrp import rulebooks
 from bilrp.engine import plan
 from bilrp.engine import run as execute
 from bilrp.rules.freeze import freeze
-from bilrp.trace.rewrite import simplify
 from bilrp.trace.recorder import record
+from bilrp.trace.rewrite import simplify
 
 OWN = '''
 from dataclasses import dataclass

@@ -111,8 +111,8 @@ class Map(ABC):
         self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
     ) -> tuple[int, int]:
         """Multiply-adds of `push_rows` for the cone's regions, and how many products they come in."""
-        columns = len(cone.low)
-        return columns * self.macs(shapes), -(-columns // AT_ONCE)
+        macs, columns = self.macs(shapes), len(cone.low)
+        return columns * macs, -(-columns // AT_ONCE) if macs else 0
 
 
 def batched(function: Callable[..., Any]) -> Callable[..., Any]:
