@@ -166,6 +166,114 @@ def test_crop_keeps_the_middle_pad_keeps_all_stretch_keeps_edges():
     assert images.fitted(image, size=(20, 40)).size == (40, 20), "height first, as in tensors"
 
 
+def test_frames_beyond_the_first_are_never_counted(tmp_path, quarters, monkeypatch):
+    """A small TIFF can hold fifty thousand directories, and counting frames walks them all."""
+    from PIL import GifImagePlugin, TiffImagePlugin
+
+    for kind in (TiffImagePlugin.TiffImageFile, GifImagePlugin.GifImageFile):
+        monkeypatch.setattr(kind, "n_frames", property(lambda self: pytest.fail("counts frames")))
+    for suffix in ("tiff", "gif"):
+        path = tmp_path / f"many.{suffix}"
+        quarters.save(path, save_all=True, append_images=[Image.new("RGB", quarters.size)] * 3)
+        assert close(corners(images.opened(path)), corners(quarters), 60)
+    with Image.open(tmp_path / "many.tiff") as image:
+        image.seek(2)
+        assert close(corners(images.opened(image)), corners(quarters))
+
+
+def test_a_large_jpeg_is_decoded_smaller(tmp_path):
+    ramp = np.linspace(0, 255, 1600).astype(np.uint8)
+    Image.fromarray(np.broadcast_to(ramp, (1200, 1600)).copy()).convert("RGB").save(
+        tmp_path / "big.jpg", quality=95
+    )
+    for most, size in (
+        (2_000_000, (1600, 1200)),
+        (1_900_000, (800, 600)),
+        (200_000, (400, 300)),
+        (40_000, (200, 150)),
+    ):
+        assert images.opened(tmp_path / "big.jpg", most_pixels=most).size == size
+    whole = images.read(tmp_path / "big.jpg", size=64)
+    assert (images.read(tmp_path / "big.jpg", size=64, most_pixels=40_000) - whole).abs().max() < 0.1
+    with pytest.raises(InputError, match="megapixels"):
+        images.opened(tmp_path / "big.jpg", most_pixels=10_000)
+    Image.new("RGB", (1600, 1200)).save(tmp_path / "progressive.jpg", progressive=True)
+    with pytest.raises(InputError, match="megapixels"):  # its coefficients are held at full size
+        images.opened(tmp_path / "progressive.jpg", most_pixels=40_000)
+
+
+def test_a_jpeg_that_passes_over_itself_too_often_is_refused(tmp_path):
+    made = io.BytesIO()
+    Image.new("RGB", (3000, 3000)).save(made, "jpeg", progressive=True)
+    data = made.getvalue()
+    scan = data.rindex(b"\xff\xda")
+    (tmp_path / "scans.jpg").write_bytes(data[:-2] + data[scan:-2] * 1000 + data[-2:])
+    with pytest.raises(InputError, match="too many passes"):
+        images.opened(tmp_path / "scans.jpg")
+    (tmp_path / "usual.jpg").write_bytes(data)
+    assert images.opened(tmp_path / "usual.jpg").size == (3000, 3000)
+
+
+@pytest.mark.parametrize(("suffix", "side"), [("qoi", 2100), ("webp", 7200), ("jp2", 4200), ("ppm", 0)])
+def test_costly_decoders_are_asked_for_less(tmp_path, suffix, side):
+    """Several copies at once, or written in Python: refused from the header."""
+    path = tmp_path / f"large.{suffix}"
+    if suffix == "ppm":
+        path.write_bytes(b"P3 3000 3000 255\n" + b"0 " * 10)
+    elif suffix == "qoi":
+        path.write_bytes(b"qoif" + struct.pack(">II", side, side) + bytes([3, 0]) + b"\xfd" * 1000)
+    elif suffix not in {ext.strip(".") for ext in Image.registered_extensions()}:
+        pytest.skip("not in this build")
+    else:
+        Image.new("L", (side, side)).save(path)
+    with pytest.raises(InputError, match="megapixels"):
+        images.opened(path)
+
+
+def test_a_picture_that_is_not_scaled_has_a_limit_of_its_own(tmp_path):
+    Image.new("1", (5000, 5000)).save(tmp_path / "page.png")
+    with pytest.raises(InputError, match="more than 16 megapixels"):
+        images.read(tmp_path / "page.png", size=None)
+
+
+def test_huge_files_are_refused_unread(tmp_path):
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.write(_header_only_png(8, 8))
+        file.truncate(600_000_000)  # sparse
+    with pytest.raises(InputError, match="more than 512 MB"):
+        images.opened(tmp_path / "huge.png")
+
+
+def test_whatever_a_decoder_raises_is_one_line(tmp_path, quarters, monkeypatch):
+    quarters.save(tmp_path / "a.png")
+    for error in (
+        TypeError("x"),
+        KeyError("tile"),
+        RuntimeError("a\nb"),
+        MemoryError(),
+        RecursionError(),
+        ZeroDivisionError(),
+    ):
+
+        def fail(*_, error=error):
+            raise error
+
+        monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
+        with pytest.raises(InputError, match="damaged or unreadable") as caught:
+            images.opened(tmp_path / "a.png")
+        assert "\n" not in str(caught.value)
+        with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError):
+            images.opened(image)
+
+
+def test_deep_greys_of_both_byte_orders(tmp_path):
+    values = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)
+    for order in "<>":
+        Image.fromarray(values.astype(f"{order}u2")).save(tmp_path / "deep.tif")
+        found = np.asarray(images.opened(tmp_path / "deep.tif"))[..., 0]
+        assert np.abs(found - values / 257).max() <= 0.5
+
+
 def test_hundred_megapixels_are_read_and_bombs_are_not(tmp_path):
     Image.new("1", (10_000, 10_000), 1).save(tmp_path / "big.png")
     assert images.read(tmp_path / "big.png", size=16).shape == (1, 3, 16, 16)

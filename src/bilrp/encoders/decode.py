@@ -1,0 +1,227 @@
+"""Image files to upright RGB pictures, at a price that is known before it is paid: one guarded way into every decoder.
+
+Sizes come from the header and are checked against what a gigabyte holds before a pixel is made; frames beyond the first
+are never counted; whatever a decoder raises is one line.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bilrp.errors import InputError, guarded
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MOST_PIXELS = 100_000_000  # 4 bytes as decoded and 4 as RGB: 0.8 GB
+MOST_FILE_BYTES = 512_000_000
+SUFFIXES = (
+    ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif",
+    ".jp2", ".tga", ".mpo", ".ico", ".qoi",
+)  # fmt: skip
+# Raster formats only: Pillow hands EPS to Ghostscript and WMF to the system, neither of which a
+# photograph needs.
+_FORMATS = (
+    "PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "TGA", "ICO", "ICNS",
+    "PCX", "SGI", "QOI",
+)  # fmt: skip
+# Decoders that hold several copies, and decoders that are written in Python: so many pixels cost a gigabyte, or seconds.
+_MOST_BY_FORMAT = {
+    "WEBP": 50_000_000,
+    "AVIF": 32_000_000,
+    "JPEG2000": 16_000_000,
+    "ICO": 16_000_000,
+    "ICNS": 16_000_000,
+}
+_MOST_BY_CODEC = {
+    "qoi": 4_000_000,
+    "bmp_rle": 4_000_000,
+    "ppm_plain": 4_000_000,
+    "ppm": 4_000_000,
+    "SGI16": 16_000_000,
+}
+_REDUCED_JPEG = 400_000_000  # read at a half, a quarter, an eighth
+_JPEG_WORK = 2_000_000_000  # pixels × scans: a progressive file may pass over its pixels any number of times
+_BAND = 2_000_000  # pixels converted at a time
+_quiet = threading.Lock()  # Python's warning filters belong to the whole process
+
+
+def opened(item: Any, *, most_pixels: int = MOST_PIXELS) -> Image:
+    """An upright RGB picture from a path, a PIL image or a uint8 array (H×W, H×W×3 or H×W×4)."""
+    from PIL import Image
+
+    if isinstance(item, Image.Image):
+        with guarded("the image cannot be read"):
+            return _upright_rgb(item, name="the image", most_pixels=most_pixels)
+    if isinstance(item, np.ndarray):
+        return _upright_rgb(_from_array(item), name="the array", most_pixels=most_pixels)
+    if not isinstance(item, (str, Path)):
+        raise InputError(f"expected a path, a PIL image or a uint8 array, got {type(item).__name__}")
+    path = Path(item)
+    with guarded(f"{path}: damaged or unreadable image"):
+        return _from_file(path, most_pixels=most_pixels)
+
+
+def listed(folder: str | Path) -> list[Path]:
+    """The visible image files under `folder`, by suffix, in a stable order; none at all is an error."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.is_file()
+    )
+    if not found:
+        raise InputError(f"{folder}: no images in this folder")
+    return found
+
+
+def _from_file(path: Path, *, most_pixels: int) -> Image:
+    from PIL import Image, UnidentifiedImageError
+
+    if path.is_dir():
+        raise InputError(f"{path}: a folder, not an image file")
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    if not path.is_file():  # a pipe or a device could block for ever
+        raise InputError(f"{path}: not a regular file")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty")
+    if path.stat().st_size > MOST_FILE_BYTES:
+        raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB; make it smaller first")
+    with _quiet, warnings.catch_warnings():
+        # oddities in metadata are Pillow's to warn about; sizes are checked below, from the header
+        warnings.simplefilter("ignore")
+        Image.init()
+        known = [kind for kind in _FORMATS if kind in Image.OPEN]  # not every build has AVIF, WebP, …
+        try:
+            with Image.open(path, formats=known) as image:
+                _reduce(image, path, most_pixels)
+                return _upright_rgb(image, name=str(path), most_pixels=_most(image, most_pixels))
+        except UnidentifiedImageError:
+            raise InputError(
+                f"{path}: not an image that can be read (PNG, JPEG, WebP, TIFF, GIF, …)"
+            ) from None
+        except Image.DecompressionBombError:
+            raise InputError(f"{path}: {_too_large(most_pixels)}") from None
+
+
+def _most(image: Image, most_pixels: int) -> int:
+    """The pixels of this image that its decoder can be asked for."""
+    codecs = [tile[0] for tile in getattr(image, "tile", ())[:1]]
+    limits = [_MOST_BY_FORMAT.get(image.format or "", most_pixels)]
+    limits += [_MOST_BY_CODEC.get(codec, most_pixels) for codec in codecs]
+    return min(most_pixels, *limits)
+
+
+def _reduce(image: Image, path: Path, most_pixels: int) -> None:
+    """Have a large JPEG decoded at a half, a quarter or an eighth; refuse one that passes over itself too often."""
+    if image.format not in ("JPEG", "MPO"):
+        return
+    pixels = image.width * image.height
+    progressive = bool(image.info.get("progressive"))  # its coefficients are all held at once
+    if progressive and pixels * _scans(path) > _JPEG_WORK:
+        raise InputError(f"{path}: too many passes over {image.width}×{image.height} pixels; save it anew")
+    if most_pixels < pixels <= _REDUCED_JPEG and not progressive:
+        part = next((part for part in (2, 4) if pixels <= most_pixels * part**2), 8)
+        image.draft(None, (-(-image.width // part), -(-image.height // part)))
+
+
+def _scans(path: Path) -> int:
+    """How many times a JPEG passes over its pixels, at most: its start-of-scan markers."""
+    count, last = 0, b""
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            count += (last + chunk).count(b"\xff\xda")
+            last = chunk[-1:]
+    return count
+
+
+def _upright_rgb(image: Image, *, name: str, most_pixels: int) -> Image:
+    from PIL import ImageOps
+
+    _check_size(image, name, most_pixels)
+    if image.tell() != 0:
+        image.seek(0)
+    image.load()
+    _check_size(image, name, most_pixels)  # some formats hold another image than their header says
+    turned = ImageOps.exif_transpose(image, in_place=False) if _is_turned(image) else image
+    return _rgb(turned, name)
+
+
+def _is_turned(image: Image) -> bool:
+    return image.getexif().get(0x0112, 1) != 1
+
+
+def _check_size(image: Image, name: str, most_pixels: int) -> None:
+    if image.width * image.height > most_pixels:
+        raise InputError(f"{name}: {image.width}×{image.height} pixels are {_too_large(most_pixels)}")
+    if image.width * image.height == 0:
+        raise InputError(f"{name}: the image has no pixels")
+
+
+def _rgb(image: Image, name: str) -> Image:
+    """Any mode as RGB, some rows at a time: transparent over white, deep greys scaled, never clipped."""
+    from PIL import Image
+
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image.copy()  # the file's own is closed with it
+    full = _full_range(image, name) if image.mode.startswith("I") or image.mode == "F" else 0.0
+    canvas = Image.new("RGB", image.size)
+    rows = max(1, _BAND // image.width)
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(top + rows, image.height))
+        canvas.paste(_rgb_band(image.crop(box), image.info, full), box)
+    return canvas
+
+
+def _rgb_band(band: Image, info: dict[Any, Any], full: float) -> Image:
+    from PIL import Image
+
+    if full:
+        eight = np.rint(np.asarray(band).astype(np.float64) * (255 / full)).astype(np.uint8)
+        return Image.fromarray(eight).convert("RGB")
+    if band.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in info:
+        layer = band.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    if band.mode == "LAB":
+        from PIL import ImageCms
+
+        lab, rgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        converted = ImageCms.profileToProfile(band, lab, rgb, outputMode="RGB")
+        assert converted is not None  # None only with inPlace=True
+        return converted
+    return band.convert("RGB")
+
+
+def _full_range(image: Image, name: str) -> float:
+    """White of a deep image: 65535 for integers, 1 or 255 for floats; anything else is not guessed."""
+    values = np.asarray(image)
+    low, high = float(values.min()), float(values.max())
+    if not np.isfinite([low, high]).all() or low < 0 or high > (255 if image.mode == "F" else 65535):
+        kind = "floating-point" if image.mode == "F" else "integer"
+        raise InputError(f"{name}: {kind} pixels from {low:g} to {high:g}; save it as an 8- or 16-bit image")
+    return (1.0 if high <= 1 else 255.0) if image.mode == "F" else 65535.0
+
+
+def _from_array(values: np.ndarray) -> Image:
+    from PIL import Image
+
+    if values.dtype != np.uint8 or not (values.ndim == 2 or (values.ndim == 3 and values.shape[2] in (3, 4))):
+        shape = "×".join(map(str, values.shape))
+        raise InputError(f"expected a uint8 array H×W, H×W×3 or H×W×4, got {values.dtype} {shape}")
+    if values.size == 0:
+        raise InputError("the array has no pixels")
+    return Image.fromarray(values)
+
+
+def _too_large(most_pixels: int) -> str:
+    return f"more than {most_pixels / 1e6:g} megapixels; make it smaller first"
