@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from looking import settle
-from test_page import grid, made, words
+from test_page import grid, made, noise, words
 
 from bilrp.errors import InputError
 from bilrp.render import bundle, page
@@ -123,3 +123,34 @@ def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
         bundled(one=f"{use}function two() {{}}", two="export const two = 1;")
     with pytest.raises(InputError, match="imports two, which two"):
         bundled(one=use, two="const two = 1;")
+
+
+@pytest.mark.browser
+def test_the_photograph_is_shown_whole_and_what_the_model_did_not_see_is_dimmed(blank):
+    """A middle square of a 400 × 200 photograph, itself a half-size copy: places are said in the photograph's pixels."""
+    payload = page.payload(made(grid(64), grid(64), pictures=(noise(64, 64), noise(64, 64, seed=1))))
+    seen = payload["a"]["view"]
+    cells = [[100 + 25 * (i % 8), 25 * (i // 8)] for i in range(64)]
+    seen |= {
+        "width": 400,
+        "height": 200,
+        "full": [800, 400],
+        "box": [100, 0, 300, 200],
+        "frame": [0, 0, 400, 200],
+    }
+    seen["regions"] = [[x, y, x + 25, y + 25] for x, y in cells]
+    mount(blank, "mount.js", payload)
+    panel, cell = (blank.locator(s).first.bounding_box() for s in (".panel", ".region"))
+    assert panel["width"] / panel["height"] == pytest.approx(2, rel=1e-3)
+    assert cell["x"] - panel["x"] == pytest.approx(panel["width"] / 4, abs=1)
+    assert cell["width"] == pytest.approx(panel["width"] / 16, abs=1)
+    assert (
+        blank.locator(".region").first.get_attribute("aria-label").startswith("Top of A (x 200–250, y 0–50)")
+    )
+    dim = blank.locator(".unseen").first
+    assert dim.get_attribute("d").startswith(
+        "M0 0H400V200H0Z"
+    ) and "M100 0H300V200H100Z" in dim.get_attribute("d")
+    assert blank.locator(".unseen").nth(1).get_attribute("d") == ""
+    outline = blank.locator(".edge").first
+    assert outline.get_attribute("d") and outline.get_attribute("stroke-dasharray")

@@ -1,7 +1,7 @@
 // Where things are: the two sides on a stage, zoom, arcs and ribbons. No document needed.
 
 import { labelMap, maskCentres, outlines } from "./outlines.js";
-import { flowWords, runsOf, wayOut } from "./text.js";
+import { flowWords, GUTTER, runsOf, wayOut } from "./text.js";
 
 const round = (x) => Math.round(100 * x) / 100;
 const middle = ([top, left, bottom, right]) => [(left + right) / 2, (top + bottom) / 2];
@@ -81,7 +81,7 @@ export function layout(data, width, tall, head, measure) {
   const gap = stacked ? (words === 2 ? 110 : 44) : clamp(width * 0.13, 56, 160);
   const most = stacked ? width : (width - gap) / 2;
   const fit = (side) => {
-    const shape = shapeOf(side, most, measure);
+    const shape = shapeOf(side, stacked && !side.places ? most - GUTTER : most, measure);
     const scale = shape.words ? 1 : Math.min(most / shape.width, tall / shape.height);
     return { shape, w: shape.width * scale, h: shape.height * scale };
   };
@@ -110,10 +110,11 @@ export function view({ shape }, { k, x, y }) {
   ];
 }
 
-/** From a side's own units to the stage; what is out of sight sticks to the frame. */
+/** From a side's own units to the stage; what is out of sight in a picture sticks to its frame. */
 export function toStage(panel, zoom, [x, y]) {
   const [vx, vy, vw, vh] = view(panel, zoom);
-  return [panel.x + clamp((x - vx) / vw, 0, 1) * panel.w, panel.y + clamp((y - vy) / vh, 0, 1) * panel.h];
+  const stick = panel.shape.words ? (t) => t : (t) => clamp(t, 0, 1);
+  return [panel.x + stick((x - vx) / vw) * panel.w, panel.y + stick((y - vy) / vh) * panel.h];
 }
 
 /** Is a point of a side in sight at this zoom? */
@@ -127,14 +128,14 @@ const centreOf = ({ centres }, set) => [0, 1].map((d) => set.reduce((s, i) => s 
 
 /** The way an arc of these regions leaves its side, in the side's own units: from a word's edge, or from the middle. */
 export function arcEnd(shape, side, set, stacked) {
-  return shape.words ? wayOut(shape, runsOf(shape, set)[0].box, side, stacked) : [centreOf(shape, set)];
+  return shape.words ? wayOut(shape, runsOf(shape, set)[0], side, stacked) : [centreOf(shape, set)];
 }
 
 /** The way the ribbon of a finding leaves its side: from its outline, where that faces the other input. */
 export function ribbonEnd(shape, side, { [side]: set, best }, stacked) {
   if (shape.words) {
     const run = runsOf(shape, set).find(({ words }) => words.includes(best[side]));
-    return wayOut(shape, run.box, side, stacked);
+    return wayOut(shape, run, side, stacked);
   }
   const [x, y] = centreOf(shape, set);
   const boxes = set.map((i) => shape.boxes[i]);

@@ -1,7 +1,7 @@
 // What joins the two sides: a ribbon for each finding with its number at both ends, and single arcs.
 
 import { node, pool, set } from "./dom.js";
-import { arc, arcEnd, boxAround, inSight, onRibbon, ribbon, ribbonEnd, toStage } from "./geometry.js";
+import { arc, arcEnd, inSight, onRibbon, ribbon, ribbonEnd, toStage } from "./geometry.js";
 import { ALPHA } from "./scale.js";
 
 export const DASH = "5 4"; // in the colour-blind-safe palette the sign is also in the line
@@ -71,14 +71,25 @@ function spotsOnRibbon(app, one) {
   return [0.5, 0.4, 0.6, 0.3, 0.7].map((t) => onRibbon(from, to, app.layout.stacked, t));
 }
 
-/** Where the number of a finding may stand: the corners of what is outlined, then its middle. */
+/** Where the number of a finding may stand: on its outline, at a corner of its outermost regions. */
 function badgeSpots(app, side, one) {
   const { shape } = app.layout[side];
-  const set = shape.words ? [one.best[side]] : one[side];
-  const [top, left, bottom, right] = boxAround(shape, set);
-  const spots = [[left, top], [right, top], [left, bottom], [right, bottom], [(left + right) / 2, (top + bottom) / 2]];
-  return spots.filter((spot) => inSight(app.layout[side], app.state.zoom[side], spot)).map((spot) => onStage(app, side, spot));
+  const boxes = (shape.words ? [one.best[side]] : one[side]).map((i) => shape.boxes[i]);
+  const most = (far) => boxes.reduce((best, box) => (far(box) > far(best) ? box : best));
+  const corners = [
+    [most(([top, left]) => -top - 0.01 * left), 0, 1],
+    [most(([top, , , right]) => right - 0.01 * top), 0, 3],
+    [most(([, left, bottom]) => bottom - 0.01 * left), 2, 1],
+    [most(([, left, bottom]) => 0.01 * bottom - left), 2, 1],
+  ];
+  const spots = corners.map(([box, y, x]) => [box[x], box[y]]);
+  const seen = spots.filter((spot) => inSight(app.layout[side], app.state.zoom[side], spot));
+  return seen.map((spot) => onStage(app, side, spot));
 }
+
+/** A number is not cut off at the edge of the stage. */
+const kept = ({ layout }, spot) =>
+  spot && [layout.width, layout.height + BADGE].map((all, d) => Math.min(Math.max(spot[d], BADGE + 1), all - BADGE - 1));
 
 function paintBadges(app, findings, ink) {
   const taken = [];
@@ -87,7 +98,7 @@ function paintBadges(app, findings, ink) {
   const marks = findings.flatMap((one) =>
     (a.shape.words && b.shape.words ? ["both"] : ["a", "b"]).flatMap((side) => {
       const spots = side === "both" ? spotsOnRibbon(app, one) : badgeSpots(app, side, one);
-      const spot = spots.find(free) ?? spots[0];
+      const spot = kept(app, spots.find(free) ?? spots[0]);
       if (spot) taken.push(spot);
       return spot ? [{ one, spot }] : [];
     }),

@@ -66,7 +66,7 @@ input {
 .found {
   list-style: none;
   display: grid;
-  grid-template-columns: repeat(auto-fill, minmax(min(240px, 44%), 1fr));
+  grid-template-columns: repeat(auto-fill, minmax(min(210px, 44%), 1fr));
   gap: 16px 20px;
   margin: 14px 0 22px;
 }

@@ -4,6 +4,7 @@ const HIGH = 30; // of a word's box
 const LEADING = 14; // between lines: room for what joins words of other lines
 const PAD = 4; // beside a word, inside its box
 const SPACE = 6; // between two boxes
+export const GUTTER = 20; // beside a text that stands above another: ways to the other go down there
 
 /** The text in order: [{text, i, space}], i the region, null for what lies between regions (punctuation, mostly). */
 function pieces({ names, view, count }) {
@@ -48,13 +49,21 @@ export function flowWords(side, width, measure) {
 }
 
 /**
- * The way from a word to the other side: [where it leaves the word, …]. Above each other it leaves straight; beside each
- * other it goes down between the lines and along them to the edge of the text, so that no word is struck through.
+ * The way from words of one line to the other side: [where it leaves the words, …]. Straight where nothing is in between;
+ * else down between the lines and along them to the edge of the text, so that no word is struck through.
  */
-export function wayOut({ width }, [top, left, bottom, right], side, stacked) {
-  if (stacked) return [[(left + right) / 2, side === "a" ? bottom : top]];
+export function wayOut({ width, height, lines }, { words: [first], box: [top, left, bottom, right] }, side, stacked) {
+  const x = (left + right) / 2;
+  const free = lines[first] === (side === "a" ? Math.max(...lines) : 0);
+  if (stacked && free) return [[x, side === "a" ? bottom : top]];
   const lane = bottom + LEADING / 2;
-  return [[(left + right) / 2, bottom], [(left + right) / 2, lane], [side === "a" ? width : 0, lane]];
+  const edge = stacked ? width + GUTTER / 2 : side === "a" ? width : 0;
+  const way = [
+    [x, bottom],
+    [x, lane],
+    [edge, lane],
+  ];
+  return stacked ? [...way, [edge, side === "a" ? height : 0]] : way;
 }
 
 /** Words that stand next to each other in one line as one box: [[words], box] for each such run. */
