@@ -140,12 +140,14 @@ def test_the_photograph_is_shown_whole_and_what_the_model_did_not_see_is_dimmed(
     }
     seen["regions"] = [[x, y, x + 25, y + 25] for x, y in cells]
     mount(blank, "mount.js", payload)
-    panel, cell = (blank.locator(s).first.bounding_box() for s in (".panel", ".region"))
+    panel, cell = (blank.locator(s).first.bounding_box() for s in (".veil", ".region"))
     assert panel["width"] / panel["height"] == pytest.approx(2, rel=1e-3)
     assert cell["x"] - panel["x"] == pytest.approx(panel["width"] / 4, abs=1)
     assert cell["width"] == pytest.approx(panel["width"] / 16, abs=1)
     assert (
-        blank.locator(".region").first.get_attribute("aria-label").startswith("Top of A (x 200–250, y 0–50)")
+        blank.locator(".region")
+        .first.get_attribute("aria-label")
+        .startswith("Upper left of A (x 200–250, y 0–50)")
     )
     dim = blank.locator(".unseen").first
     assert dim.get_attribute("d").startswith(
