@@ -55,6 +55,16 @@ def random_weights() -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.fixture(scope="session")
+def weights_file(random_weights: dict[str, torch.Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a file, for everything that is told where its weights are."""
+    from safetensors.torch import save_file
+
+    path = tmp_path_factory.mktemp("weights") / "vgg16.safetensors"
+    save_file(random_weights, path)
+    return path
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)

@@ -1,18 +1,14 @@
-"""The bigram network: its formula, its exactness, its training, its weights, and the study around it."""
+"""The bigram network: its formula, its exactness, its weights."""
 
 from __future__ import annotations
 
-import json
-
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import bilrp
 from bilrp.encoders import bigram as net
 from bilrp.errors import InputError
-from pages_made import made_page, write_page
+from pages_made import made_page
 
 pytest.importorskip("scipy")
 pytest.importorskip("skimage")
@@ -124,94 +120,3 @@ def test_shipped_weights_used_few_labels():
     _, about = net.load_weights(net.WEIGHTS)
     assert 0 < about["labels"] <= 1000
     assert net.WEIGHTS.stat().st_size < 1_000_000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    where = tmp_path_factory.mktemp("tables")
-    for i in range(4):
-        write_page(where, f"page-{i}", made_page(rows=10, columns=6, seed=i, angle=0.4 * (i - 1)))
-    Image.new("L", (400, 300), 220).save(where / "images" / "empty.jpg")
-    (where / "data" / "empty.csv").write_text("' ','1'\n'1','9.093'\n")
-    return where
-
-
-@pytest.mark.slow
-def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
-    from bilrp.studies.tables import study as tables
-
-    lines: list[str] = []
-    page = tables.run(folder, tmp_path, steps=400, curve=(), pairs=1, vgg=tmp_path / "none", say=lines.append)
-    assert page.is_file() and (tmp_path / "report.md").is_file()
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert list(results["pages"]["skipped"]) == ["empty"]
-    assert any("skipped empty" in line for line in lines)
-    assert not set(results["pages"]["train"]) & set(results["pages"]["test"])
-    assert results["train_patches"] <= 1000
-    assert results["digit_f1"] > 0.8
-    assert results["similarity_spearman"]["vgg17"] is None
-    assert results["conservation"]["unattributed"] < 1e-4
-    assert results["conservation"]["push_minus_pull"] < 1e-9
-    for key in ("digit_f1", "bigram_correlation", "similarity_spearman", "digit_pair_precision", "pages"):
-        assert key in results
-    assert set(results["digit_pair_precision"]) == {"bigram", "vgg17", "chance"}
-
-
-@pytest.mark.slow
-def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
-    from bilrp.studies.tables import study as tables
-    from bilrp.studies.tables.evaluate import quiet
-
-    def pages(weights):
-        split = tables.split_pages(folder, weights=weights, seed=0, track=quiet, say=lambda _: None)
-        return split, {p.name for p in split.test}
-
-    split, tested = pages(None)
-    recipe = tables.Recipe(steps=2, batch=8, width=4)
-    model = tables.obtain(split, tmp_path, weights=None, recipe=recipe)
-    rows = tables.learn_curve(split, model, recipe, (40,))
-    assert [row["labels"] for row in rows] == [40, model.about["labels"]]
-    assert pages(tmp_path / "bigram.safetensors")[1] == tested
-
-
-def test_training_is_decided_by_its_seed(folder):
-    from bilrp.studies.tables.pages import find_pages, read_page
-    from bilrp.studies.tables.study import labelled
-    from bilrp.studies.tables.training import Recipe, train
-
-    pages = [read_page(*find_pages(folder)[1])]
-    patches = labelled(pages, 20, seed=0)
-    nets = [train(patches, Recipe(steps=2, batch=8, width=4, seed=s)) for s in (0, 0, 1)]
-    kernels = [next(n.parameters()) for n in nets]
-    assert torch.equal(kernels[0], kernels[1])
-    assert not torch.equal(kernels[0], kernels[2])
-
-
-@pytest.mark.data
-def test_shipped_weights_read_a_real_page_never_trained_on(data):
-    from bilrp.studies.tables import evaluate
-    from bilrp.studies.tables.pages import find_pages, read_page
-
-    folder = data / "historic_tables"
-    if not folder.is_dir():
-        pytest.skip("no historic_tables in the data folder")
-    part_one, about = net.load_weights(net.WEIGHTS)
-    used = {*about["train_pages"], *about["validation_pages"]}
-    pages = (read_page(*pair) for pair in reversed(find_pages(folder)))
-    page = next(p for p in pages if p.digest not in used)
-    scores = evaluate.score_pages(part_one, [page], threshold=about["threshold"])
-    assert evaluate.digit_f1(scores) >= 0.9
-    assert evaluate.bigram_correlation(scores) >= 0.9
-
-
-def test_command_line_names_the_folder_that_holds_no_pages(tmp_path, capfd, monkeypatch):
-    from bilrp import cli
-
-    monkeypatch.setattr(
-        "sys.argv", ["bilrp", "study", "tables", "--data", str(tmp_path), "--out", str(tmp_path / "o")]
-    )
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    assert "no pages in" in capfd.readouterr().err
-    assert np.size(list((tmp_path).glob("o/*"))) == 0

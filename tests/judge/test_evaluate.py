@@ -16,7 +16,7 @@ from bilrp.encoders import vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.judge import metrics, randomise, warps
-from bilrp.studies.photos import study as photos
+from bilrp.studies.common.stereo import stereo_pair
 
 
 class Weighted(nn.Module):
@@ -283,7 +283,7 @@ def test_disparity_moves_left():
 def test_correspondence_of_vgg_on_the_stereo_pair(data):
     """Paper rules at 128 pixels, 8×8 regions: about 21 times chance at layer 17 and 9.5 times at layer 31."""
     pytest.importorskip("skimage")
-    paths, size = photos.stereo_pair(), 128
+    paths, size = stereo_pair(), 128
     encoder = vgg.vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", size=None)
     images = [Image.open(path).resize((size, size), Image.Resampling.BICUBIC) for path in paths[:2]]
     a, b = (bilrp.decompose(encoder, image, regions=regions.grid(8), layers=(17, 31)) for image in images)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +18,13 @@ from bilrp.errors import InputError
 from bilrp.regions import grid
 from bilrp.studies.common.folders import Found
 from bilrp.studies.common.report import Table, Text
+from bilrp.studies.faithfulness import methods, statistics, study, suite
 from bilrp.studies.faithfulness import report as faithfulness_report
-from bilrp.studies.faithfulness import study
+from bilrp.studies.faithfulness.settings import FaithfulnessSettings
 
-SMALL = study.Settings(layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200)
+SMALL = FaithfulnessSettings(
+    data=Path("photos"), layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +53,12 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bench(tensors):
     encoder = vgg.vgg16(10, weights=tensors, size=32)
-    return study.Bench(encoder, evaluate.randomised(encoder, 4), SMALL)
+    return suite.Bench(encoder, evaluate.randomised(encoder, 4), SMALL)
 
 
 @pytest.fixture(scope="module")
 def pictures(bench, photos):
-    return [study.prepared(bench, f"{k}", bench.encoder.read(photos / f"{k}.png")) for k in range(2)]
+    return [suite.prepared(bench, f"{k}", bench.encoder.read(photos / f"{k}.png")) for k in range(2)]
 
 
 def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
@@ -68,21 +73,21 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
         for method, book in rules.items():
             expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), rules=book)
             sides = a.plain[method][layer], b.plain[method][layer]
-            found = study.relevance(method, *sides)
+            found = methods.relevance(method, *sides)
             torch.testing.assert_close(found, expected.relevance, rtol=1e-3, atol=1e-3)
             known = evaluate.conservation(expected)
-            counted = study.account(method, found, *sides)
+            counted = suite.account(method, found, *sides)
             assert counted["unattributed"] == pytest.approx(known.unattributed_share, abs=1e-3)
             assert counted["negative"] == pytest.approx(known.negative_share, abs=1e-3)
         expected = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
-        found = study.relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
+        found = methods.relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
         torch.testing.assert_close(found, expected.relevance, rtol=1e-4, atol=1e-3)
 
 
 def test_curves_are_the_librarys(bench, pictures, tensors):
     a, b = pictures
     encoder = vgg.vgg16(5, weights=tensors, size=32)
-    found = study.follow(bench, a, b, grid(8)(a.x))
+    found = suite.follow(bench, a, b, grid(8)(a.x))
     expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8))
     options = {"steps": SMALL.steps, "baseline": evaluate.blurred(12)}
     pixels = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
@@ -95,25 +100,25 @@ def test_curves_are_the_librarys(bench, pictures, tensors):
 def test_random_relevance_is_new_for_other_pictures_and_other_weights(pictures):
     a, b = pictures
     forms = [getattr(a, form)["random"][5] for form in ("plain", "noisy", "blank")]
-    drawn = [study.relevance("random", side, getattr(b, form)["random"][5]) for side, form in
+    drawn = [methods.relevance("random", side, getattr(b, form)["random"][5]) for side, form in
              zip(forms, ("plain", "noisy", "blank"), strict=True)]  # fmt: skip
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert abs(evaluate.rank_correlation(drawn[i], drawn[j])) < 0.3
-    again = study.relevance("random", forms[0], b.plain["random"][5])
+    again = methods.relevance("random", forms[0], b.plain["random"][5])
     assert torch.equal(drawn[0], again)
 
 
 def test_noise_stays_within_the_range_of_pixels(pictures):
     for picture in pictures:
-        assert set(picture.noisy) == set(study.METHODS)  # z^B would have refused anything outside
+        assert set(picture.noisy) == set(methods.METHODS)  # z^B would have refused anything outside
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_warps_move_what_they_say(number):
     x = torch.rand(1, 3, 32, 32)
     regions = grid(8)(x)
-    kind, match, among, moved = study.warp(x, regions, number)
-    assert kind == study.WARPS[number][0]
+    kind, match, among, moved = suite.warp(x, regions, number)
+    assert kind == suite.WARPS[number][0]
     assert moved.shape == x.shape and not torch.equal(moved, x)
     assert match.shape == among.shape == (16, 16)
     known = among[:, 0] > 0
@@ -123,7 +128,7 @@ def test_warps_move_what_they_say(number):
 def test_planted_patch_lies_in_both_pictures():
     a, b = torch.rand(2, 1, 3, 48, 48)
     regions = grid(8)(a)
-    image, match = study.plant(a, b, regions, seed=3)
+    image, match = suite.plant(a, b, regions, seed=3)
     same = (image == a).all(1)[0]
     assert same.sum() == 16 * 16
     assert torch.equal(image[0][:, ~same], b[0][:, ~same])
@@ -132,21 +137,21 @@ def test_planted_patch_lies_in_both_pictures():
 
 
 def test_weights_are_randomised_block_by_block_from_the_top(bench, pictures):
-    assert study.blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
-    found = study.cascade(bench, *pictures)
+    assert suite.blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
+    found = suite.cascade(bench, *pictures)
     # The lower layer ends below the upper block, which cannot change it.
     assert {layer: list(found[layer]["bilrp"]) for layer in found} == {"5": ["1"], "10": ["2", "1"]}
     assert found["10"]["saliency"] == pytest.approx({"2": 1.0, "1": 1.0})
     assert found["10"]["random"]["1"] < 0.3
-    blank = study.relevance("bilrp", *(p.blank["bilrp"][10] for p in pictures))
-    plain = study.relevance("bilrp", *(p.plain["bilrp"][10] for p in pictures))
+    blank = methods.relevance("bilrp", *(p.blank["bilrp"][10] for p in pictures))
+    plain = methods.relevance("bilrp", *(p.plain["bilrp"][10] for p in pictures))
     assert found["10"]["bilrp"]["1"] == abs(evaluate.rank_correlation(plain, blank))
 
 
 def test_intervals_cover_and_verdicts_follow_them():
     generator = np.random.default_rng(1)
     covered = sum(
-        (found := study.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))["low"]
+        (found := statistics.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))["low"]
         < 3
         < found["high"]
         for k in range(200)
@@ -154,24 +159,26 @@ def test_intervals_cover_and_verdicts_follow_them():
     assert 0.88 < covered / 200 <= 1
     # What neighbours have in common makes the mean less certain, and blocks see it.
     common = np.repeat(generator.normal(size=100), 4).tolist()
-    alone, together = (study.interval(common, block=block, resamples=500) for block in (1, 4))
+    alone, together = (statistics.interval(common, block=block, resamples=500) for block in (1, 4))
     assert together["high"] - together["low"] > 1.5 * (alone["high"] - alone["low"])
     options = {"resamples": 200, "seed": 0}
     ours, theirs = [0.9, 0.8, 0.85, 0.9], [0.5, 0.6, 0.4, 0.5]
-    assert study._against(ours, theirs, 1, options)["verdict"] == "wins"
-    assert study._against(ours, theirs, -1, options)["verdict"] == "loses"
-    assert study._against(ours, [0.8, 0.9, 0.9, 0.85], 1, options)["verdict"] == "no clear difference"
-    assert study._against(ours, None, 1, options) is None
+    assert statistics.against(ours, theirs, 1, options)["verdict"] == "wins"
+    assert statistics.against(ours, theirs, -1, options)["verdict"] == "loses"
+    assert statistics.against(ours, [0.8, 0.9, 0.9, 0.85], 1, options)["verdict"] == "no clear difference"
+    assert statistics.against(ours, None, 1, options) is None
 
 
 @pytest.mark.slow
-def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, tensors):
-    first = study.run(photos, tmp_path / "one", settings=SMALL, weights=tensors)
+def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, weights_file):
+    settings = replace(SMALL, data=photos, out=tmp_path / "one", weights=weights_file)
+    first = study.run(settings)
+    first.write(settings.out)
     results = json.loads((tmp_path / "one" / "results.json").read_text())
     assert results["pairs"] == 2 == len(results["per_pair"])
     assert set(results["table"]) == {"5", "10"}
-    for method in study.METHODS:
-        for measure in study.MEASURES:
+    for method in methods.METHODS:
+        for measure in statistics.MEASURES:
             cell = results["table"]["10"][method][measure.key]
             if cell is not None:
                 assert cell["low"] <= cell["mean"] <= cell["high"]
@@ -182,40 +189,38 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, tensors):
     kept = sorted((tmp_path / "one" / "cache").iterdir())
     times = {path: path.stat().st_mtime_ns for path in kept[1:]}
     kept[0].unlink()
-    again = study.run(photos, tmp_path / "one", settings=SMALL, weights=tensors)
+    again = study.run(settings)
     assert again.results["table"] == first.results["table"]
     assert {path: path.stat().st_mtime_ns for path in kept[1:]} == times
 
 
 def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
-    rows = [study.measured(bench, *pictures, number) for number in (0, 1)]
-    results = study.summary(rows, SMALL)
+    rows = [suite.measured(bench, *pictures, number) for number in (0, 1)]
+    results = statistics.summary(rows, SMALL)
     assert results["cascade_pairs"] == 1
     report = faithfulness_report.write(rows, SMALL, Found((), (), ()))
     assert "Random weights from the top down" in [section.title for section in report.sections]
     table = faithfulness_report.misses(results, SMALL)
     assert isinstance(table, Table)
-    lost = [c for *_, c in faithfulness_report._comparisons(results) if c["verdict"] != "wins"]
+    lost = [c for *_, c in faithfulness_report.comparisons(results) if c["verdict"] != "wins"]
     assert len(table.rows) == len(lost) > 0
     for layer in results["bilrp_against"].values():
-        for methods in layer.values():
-            for found in methods.values():
+        for others in layer.values():
+            for found in others.values():
                 if found:
                     found["verdict"] = "wins"
     assert faithfulness_report.misses(results, SMALL) == Text("Nowhere: it wins every comparison.")
 
 
 def test_a_layer_that_does_not_notice_random_weights_is_named(bench, pictures):
-    results = study.summary([study.measured(bench, *pictures, 1)], SMALL)
+    results = statistics.summary([suite.measured(bench, *pictures, 1)], SMALL)
     for value, expected in ((0.7, 2), (0.1, 0)):
         for layer in SMALL.layers:
             results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] = value
         assert faithfulness_report.verdict(results, SMALL).count("all weights are random") == expected
 
 
-@pytest.mark.parametrize("given", [{"pairs": 0}, {"steps": 1}, {"layers": ()}, {"size": 16}])
-def test_what_cannot_work_is_refused_before_the_long_part(given, photos, tmp_path):
-    from dataclasses import replace
-
+@pytest.mark.parametrize("given", [{"pairs": 0}, {"steps": 1}, {"layers": ()}, {"size": 16}, {"regions": 9}])
+def test_what_cannot_work_is_refused_before_the_long_part(given):
     with pytest.raises(InputError):
-        study.run(photos, tmp_path, settings=replace(SMALL, **given))
+        replace(SMALL, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,16 @@ from PIL import Image
 import bilrp
 from bilrp.errors import InputError
 from bilrp.studies.common import folders, layers
-from bilrp.studies.invariance import flow
-from bilrp.studies.invariance import study as invariance
-from bilrp.studies.invariance.study import Band, Settings
+from bilrp.studies.invariance import cases, flow, parts, similarity
+from bilrp.studies.invariance.settings import InvarianceSettings
+from bilrp.studies.invariance.similarity import Band
+from bilrp.studies.invariance.study import run
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CLIPS, WEIGHTS = DATA / "ucf_sports", DATA / "vgg16" / "vgg16_features.safetensors"
 needs_weights = pytest.mark.skipif(not WEIGHTS.is_file(), reason="needs BILRP_DATA with vgg16")
 needs_clips = pytest.mark.skipif(not CLIPS.is_dir(), reason="needs BILRP_DATA with ucf_sports")
-SMALL = Settings(layers=(5, 10), size=32, regions=8, resamples=50)
+SMALL = InvarianceSettings(data=Path("in"), layers=(5, 10), size=32, regions=8, resamples=50)
 
 
 def texture(size: int, seed: int, *, smooth: float = 1.5) -> np.ndarray:
@@ -70,11 +72,11 @@ def test_inv_by_hand():
     """Two clips of two frames: within 4 (itself) and 2 (the other), across 1."""
     kernel = np.array([[4, 2, 1, 1], [2, 4, 1, 1], [1, 1, 4, 2], [1, 1, 2, 4]], dtype=float)
     band = Band(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 5)
-    assert invariance.inv(kernel, band) == pytest.approx(3 / 2)
-    assert invariance.inv(kernel, Band(band.clip, band.time, 0)) == pytest.approx(4 / 2)
-    assert invariance.inv(np.ones((4, 4)), band) == 1
+    assert similarity.inv(kernel, band) == pytest.approx(3 / 2)
+    assert similarity.inv(kernel, Band(band.clip, band.time, 0)) == pytest.approx(4 / 2)
+    assert similarity.inv(np.ones((4, 4)), band) == 1
     with pytest.raises(InputError, match="zero"):
-        invariance.inv(np.zeros((4, 4)), band)
+        similarity.inv(np.zeros((4, 4)), band)
 
 
 def test_band_is_within_clips_and_within_the_lag():
@@ -94,11 +96,11 @@ def clips_kernel(count: int, length: int, seed: int) -> tuple[np.ndarray, Band]:
 
 def test_interval_holds_the_estimate_and_follows_the_seed():
     kernel, band = clips_kernel(8, 6, 0)
-    low, high = invariance.interval(kernel, band, resamples=500, seed=1)  # type: ignore[misc]
-    assert low < invariance.inv(kernel, band) < high
-    assert invariance.interval(kernel, band, resamples=500, seed=1) == (low, high)
+    low, high = similarity.interval(kernel, band, resamples=500, seed=1)  # type: ignore[misc]
+    assert low < similarity.inv(kernel, band) < high
+    assert similarity.interval(kernel, band, resamples=500, seed=1) == (low, high)
     one = Band(np.zeros(6, dtype=int), np.arange(6), 5)
-    assert invariance.interval(kernel[:6, :6], one, resamples=10, seed=0) is None
+    assert similarity.interval(kernel[:6, :6], one, resamples=10, seed=0) is None
 
 
 def test_clips_that_are_all_alike_leave_no_doubt():
@@ -107,17 +109,17 @@ def test_clips_that_are_all_alike_leave_no_doubt():
     clip = np.repeat(np.arange(5), 4)
     kernel = np.where(clip[:, None] == clip, within, across)
     band = Band(clip, np.tile(np.arange(4), 5), 5)
-    low, high = invariance.interval(kernel, band, resamples=200, seed=0, level=0.5)  # type: ignore[misc]
-    assert low <= invariance.inv(kernel, band) * 1.05 and high >= invariance.inv(kernel, band) * 0.95
+    low, high = similarity.interval(kernel, band, resamples=200, seed=0, level=0.5)  # type: ignore[misc]
+    assert low <= similarity.inv(kernel, band) * 1.05 and high >= similarity.inv(kernel, band) * 0.95
 
 
 def test_contributions_and_restricted_parts_sum():
     kernel, band = clips_kernel(4, 7, 2)
-    assert invariance.contributions(kernel, band).sum() == pytest.approx(1)
+    assert similarity.contributions(kernel, band).sum() == pytest.approx(1)
     share = np.array([0.2, 0.5, 0.9, 0.0])
-    parts = [invariance.restricted(kernel, band, s) for s in (share, 1 - share)]
-    assert sum(parts) == pytest.approx(invariance.inv(kernel, band))
-    i, j = invariance.top_pairs(kernel, band, 1)[0]
+    both = [similarity.restricted(kernel, band, s) for s in (share, 1 - share)]
+    assert sum(both) == pytest.approx(similarity.inv(kernel, band))
+    i, j = similarity.top_pairs(kernel, band, 1)[0]
     assert band.clip[i] == band.clip[j] and 0 < abs(band.time[i] - band.time[j]) <= 5
 
 
@@ -126,7 +128,7 @@ def test_contributions_and_restricted_parts_sum():
     [(24, 5, 2, [(6, 11), (11, 16)]), (6, 5, 2, [(0, 5)]), (3, 5, 1, [(0, 2)]), (2, 5, 3, [(0, 1)])],
 )
 def test_frames_to_explain(length, lag, pairs, expected):
-    assert invariance.frames_to_explain(length, lag, pairs) == expected
+    assert cases.frames_to_explain(length, lag, pairs) == expected
 
 
 # --- motion ---------------------------------------------------------------------------------------------------------
@@ -199,9 +201,9 @@ def shifted(size: int, right: int, moving: np.ndarray) -> flow.Motion:
 
 def test_nothing_moves():
     motion = shifted(32, 0, np.zeros((32, 32), bool))
-    moving, static = invariance.part_weights(motion, 8)
+    moving, static = parts.part_weights(motion, 8)
     assert (moving == 0).all() and (static == 1).all()
-    points = invariance.point_weights(motion, 8, tolerance=0)
+    points = parts.point_weights(motion, 8, tolerance=0)
     np.testing.assert_array_equal(points[1], np.eye(16))
     assert (points[0] == 0).all()
 
@@ -210,19 +212,19 @@ def test_one_square_moves_by_one_region():
     mask = np.zeros((32, 32), bool)
     mask[8:16, 8:16] = True  # region 5 of a 4×4 grid goes to region 6
     motion = shifted(32, 8, mask)
-    moving, static = invariance.part_weights(motion, 8)
+    moving, static = parts.part_weights(motion, 8)
     assert moving[5, 6] == 1 and moving.sum() == 1
     assert static[0, 0] == 1 and static[5].sum() == 0 and static[:, 6].sum() == 0
-    exact, _ = invariance.point_weights(motion, 8, tolerance=0)
+    exact, _ = parts.point_weights(motion, 8, tolerance=0)
     assert exact[5, 6] == 1 and exact.sum() == 1
-    near, _ = invariance.point_weights(motion, 8, tolerance=1)
+    near, _ = parts.point_weights(motion, 8, tolerance=1)
     assert near[5, 6] == 1 and (near[5] > 0).sum() <= 9
 
 
 def test_kinds_never_exceed_the_whole():
     draw = np.random.default_rng(0)
     mask = draw.random((32, 32)) > 0.5
-    for weights in (invariance.part_weights, invariance.point_weights):
+    for weights in (parts.part_weights, parts.point_weights):
         moving, static = weights(shifted(32, 3, mask), 8)
         assert (moving >= 0).all() and (static >= 0).all() and (moving + static <= 1 + 1e-9).all()
 
@@ -239,7 +241,7 @@ def test_two_things_are_two_parts():
     motion = flow.Motion(
         motion.there, np.stack([np.zeros_like(back), back]), (mask, came), (~mask, ~came), False
     )
-    moving, _ = invariance.part_weights(motion, 8)
+    moving, _ = parts.part_weights(motion, 8)
     assert moving[0, 1] == 1 and moving[24, 27] == 1  # each to where it went
     assert moving[0, 27] == 0 and moving[24, 1] == 0  # never to where the other went
 
@@ -295,10 +297,10 @@ def test_moving_share_of_composed_clips_is_right_within_ten_points(name):
     steps = layers.ladder((5, 17, 31), weights=WEIGHTS)
     explained = layers.explanations(steps, frames[0], frames[-1], regions=8)
     motion = flow.between(frames)
-    weights = invariance.part_weights(motion, 8)
-    point = invariance.point_weights(motion, 8)[0]
+    weights = parts.part_weights(motion, 8)
+    point = parts.point_weights(motion, 8)[0]
     for layer, exact in truth(steps, frames, masks).items():
-        share = invariance.split(explained[layer], *weights, point)
+        share = cases.split(explained[layer], *weights, point)
         assert share.moving / share.score == pytest.approx(exact[1, 1], abs=0.10), layer
 
 
@@ -311,7 +313,7 @@ def write_clip(folder: Path, frames: np.ndarray) -> None:
         Image.fromarray(frame).save(folder / f"f{t}.png")
 
 
-def test_whole_study_with_bad_data(tmp_path, random_weights):
+def test_whole_study_with_bad_data(tmp_path, weights_file):
     data = tmp_path / "in"
     frames, _ = composed(texture(40, 0), texture(16, 1), start=(10, 2), step=(0, 2), pan=0, n=11)
     write_clip(data / "go" / "one", frames)
@@ -320,13 +322,14 @@ def test_whole_study_with_bad_data(tmp_path, random_weights):
     (data / "go" / "one" / "f3b.jpg").write_bytes(b"nothing")
     (data / "go" / "one" / "notes.txt").write_text("x")
     (data / "empty").mkdir()
-    report = invariance.run(data, tmp_path / "out", settings=SMALL, weights=random_weights)
+    report = run(replace(SMALL, data=data, out=tmp_path / "out", weights=weights_file))
+    report.write(tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert set(results["inv"]) == {"5", "10"} and results["clips"] == 2 and results["frames"] == 15
     skipped = {item["file"] for item in results["skipped"]}
     assert skipped == {"go/one/f3b.jpg", "go/one/notes.txt", "go/short"}
     for layer in ("5", "10"):
-        kinds = sum(results[f"{kind}_share"][layer] for kind in invariance.KINDS)
+        kinds = sum(results[f"{kind}_share"][layer] for kind in cases.KINDS)
         assert kinds == pytest.approx(1)
         assert results["moving_share"][layer] * results["inv"][layer] == pytest.approx(
             results["inv_moving"][layer]
@@ -361,17 +364,17 @@ def test_frames_are_in_natural_order(tmp_path):
     np.testing.assert_array_equal(found.frames, frames)
 
 
-def test_still_pictures_and_a_turn(tmp_path, random_weights):
+def test_still_pictures_and_a_turn(tmp_path, weights_file):
     """A picture that looks the same after the turn: all matches stay in place, none follows the turn."""
     rows, columns = np.indices((32, 32)) - 15.5
     rings = np.where(np.hypot(rows, columns) % 8 < 4, 255, 0).astype(np.uint8)
     (tmp_path / "in").mkdir()
     Image.fromarray(rings).convert("RGB").save(tmp_path / "in" / "rings.png")
     Image.fromarray(texture(32, 4)).save(tmp_path / "in" / "noise.png")
-    wanted = Settings(layers=(5, 10), size=32, regions=8, resamples=50, transform="rotate:90")
-    results = invariance.run(
-        tmp_path / "in", tmp_path / "out", settings=wanted, weights=random_weights
-    ).results
+    places = {"data": tmp_path / "in", "out": tmp_path / "out", "weights": weights_file}
+    report = run(replace(SMALL, **places, transform="rotate:90"))
+    report.write(tmp_path / "out")
+    results = report.results
     clips = results["by_clip"]
     assert results["frames"] == 4 and results["clips"] == 2
     assert clips["rings.png"]["static"]["5"] > clips["rings.png"]["moving"]["5"]
@@ -420,6 +423,8 @@ def test_video_files(tmp_path):
 @pytest.mark.slow
 def test_invariance_rises_with_the_layers(tmp_path):
     """Table 2's finding, on every other frame's neighbourhood of each clip: INV at 31 well above INV at 5."""
-    wanted = Settings(layers=(5, 17, 31), frames=6, pairs=0)
-    found = invariance.run(CLIPS, tmp_path / "out", settings=wanted, weights=WEIGHTS).results["inv"]
+    settings = InvarianceSettings(
+        data=CLIPS, out=tmp_path / "out", layers=(5, 17, 31), frames=6, pairs=0, weights=WEIGHTS
+    )
+    found = run(settings).results["inv"]
     assert found["5"] < found["17"] < found["31"] and found["31"] > 1.5 * found["5"]

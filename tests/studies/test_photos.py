@@ -3,57 +3,88 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from bilrp.encoders import weights
+from bilrp import baselines, evaluate
+from bilrp.encoders import images
 from bilrp.errors import InputError
-from bilrp.studies.photos import study as photos
+from bilrp.explanation import Explanation
+from bilrp.regions import grid
+from bilrp.studies.common.stereo import stereo_pair
+from bilrp.studies.photos import neighbours, stereo, study
+from bilrp.studies.photos.settings import PhotosSettings
 
 
-def test_correspondence_by_hand():
-    match = torch.tensor([[0, 0], [0, 3], [-1, -1], [2, 2]])
-    R = torch.zeros(4, 16)  # b is a grid of 4 × 4
+def explanation(relevance: torch.Tensor, size: int) -> Explanation:
+    """An explanation on 8×8 regions of two square pictures that says what we want it to say."""
+    x = torch.zeros(1, 3, size, size)
+    return replace(baselines.saliency(torch.nn.Flatten(), x, x, regions=grid(8)), relevance=relevance)
+
+
+def places(match: list[list[int]], size: int) -> torch.Tensor:
+    """[size, size, 2]: the middle of the matching region for each pixel of a region; NaN for -1."""
+    where = torch.full((size, size, 2), torch.nan)
+    for index, (row, column) in enumerate(match):
+        top, left = 8 * (index // (size // 8)), 8 * (index % (size // 8))
+        if row >= 0:
+            where[top : top + 8, left : left + 8] = torch.tensor([8.0 * row + 3.5, 8.0 * column + 3.5])
+    return where
+
+
+def test_agreement_by_hand():
+    match = [[0, 0], [0, 3], [-1, -1], [2, 2], *([[-1, -1]] * 12)]
+    R = torch.zeros(16, 16)  # both are grids of 4 × 4
     R[0, 0], R[0, 5], R[0, 15] = 2.0, 1.0, 1.0  # at the match, diagonal to it, far away
     R[1, 2], R[1, 1], R[1, 9] = 1.0, 1.0, -5.0  # beside it, two away; negative relevance does not count
     R[2, 0] = 100.0  # unknown match: does not count
-    found = photos.correspondence(R, match, columns=4)
+    explained, where = explanation(R, 32), places(match, 32)
+    found = stereo.agreement(explained, where)
     assert found.share == pytest.approx((3 + 1) / (4 + 2))
-    assert found.chance == pytest.approx(
-        (4 * 4 / 16 + 2 * 4 / 16) / 6
-    )  # both matches lie in a corner: 4 of 16 near
+    # both matches lie in a corner: 4 of 16 near
+    assert found.chance == pytest.approx((4 * 4 / 16 + 2 * 4 / 16) / 6)
     assert found.ratio == pytest.approx(found.share / found.chance)
     assert found.signed == pytest.approx((3 + 1) / (4 + 2 + 5))  # |−5| counts below
+    one = evaluate.correspondence(explained, where)
+    assert (found.share, found.signed) == (one.positive, one.signed), "one definition"
 
 
 def test_even_relevance_is_at_chance_and_perfect_is_one():
-    match = torch.tensor([[i // 4, i % 4] for i in range(16)])
-    even = photos.correspondence(torch.ones(16, 16), match, columns=4)
+    where = places([[i // 4, i % 4] for i in range(16)], 32)
+    even = stereo.agreement(explanation(torch.ones(16, 16), 32), where)
     assert even.share == pytest.approx(even.chance)
-    perfect = photos.correspondence(torch.eye(16), match, columns=4)
+    perfect = stereo.agreement(explanation(torch.eye(16), 32), where)
     assert perfect.share == perfect.signed == perfect.same_place == 1
     with pytest.raises(InputError, match="no positive relevance"):
-        photos.correspondence(-torch.ones(16, 16), match, columns=4)
+        stereo.agreement(explanation(-torch.ones(16, 16), 32), where)
 
 
-def test_true_matches_shift_left_by_the_disparity():
+def matched(disparity: np.ndarray, size: int) -> list[list[int]]:
+    """The (row, column) of the region of b that each region of a is sent to; -1 where none."""
+    where = stereo.destinations(disparity, size=size, region=8)[::8, ::8].reshape(-1, 2)
+    return [[-1, -1] if torch.isnan(p).any() else [int((q + 0.5) // 8) for q in p.tolist()] for p in where]
+
+
+def test_things_shift_left_by_the_disparity():
     disparity = np.full((32, 64), 8.0)
     disparity[:, 16:24] = np.inf  # the left column of the cropped square is unknown
-    match = photos.true_matches(disparity, size=32, region=8)
-    assert match.shape == (16, 2)
-    assert match[0].tolist() == [-1, -1], "nothing known there"
-    assert match[1].tolist() == [0, 0] and match[3].tolist() == [0, 2] and match[15].tolist() == [3, 2]
-    halved = photos.true_matches(np.full((64, 64), 16.0), size=32, region=8)
-    assert halved[5].tolist() == [1, 0], "disparity shrinks with the picture"
-    assert halved[4].tolist() == [-1, -1], "its match lies outside the other picture"
+    match = matched(disparity, 32)
+    assert len(match) == 16
+    assert match[0] == [-1, -1], "nothing known there"
+    assert match[1] == [0, 0] and match[3] == [0, 2] and match[15] == [3, 2]
+    halved = matched(np.full((64, 64), 16.0), 32)
+    assert halved[5] == [1, 0], "disparity shrinks with the picture"
+    assert halved[4] == [-1, -1], "its match lies outside the other picture"
 
 
 def test_stereo_pair_is_really_shifted_that_way():
     pytest.importorskip("skimage")
-    left, right, disparity = photos.stereo_pair()
+    left, right, disparity = stereo_pair()
     a, b = (np.asarray(Image.open(path).convert("L"), float) for path in (left, right))
     y, x = np.mgrid[: a.shape[0], : a.shape[1]]
     known = np.isfinite(disparity) & (disparity > 0)
@@ -68,59 +99,46 @@ def test_nearest_pairs_use_no_image_twice():
     similarity = torch.tensor(
         [[1.0, 0.9, 0.8, 0.1], [0.9, 1.0, 0.7, 0.2], [0.8, 0.7, 1.0, 0.3], [0.1, 0.2, 0.3, 1.0]]
     )
-    assert photos.nearest_pairs(similarity, 5) == [(0, 1), (2, 3)]
-    assert photos.nearest_pairs(similarity, 1) == [(0, 1)]
-    assert photos.Neighbours(similarity).of(2) == 0
-
-
-def test_layers_from_the_command_line():
-    assert photos.parsed_layers("31, 17,17") == (17, 31)
-    for bad in ("", "x", "0", "32", "1.5"):
-        with pytest.raises(InputError, match="numbers from 1 to 31"):
-            photos.parsed_layers(bad)
+    assert neighbours.nearest_pairs(similarity, 5) == [(0, 1), (2, 3)]
+    assert neighbours.nearest_pairs(similarity, 1) == [(0, 1)]
+    assert neighbours.Neighbours(similarity).of(2) == 0
 
 
 def test_folder_without_photographs(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
-        photos.photographs(tmp_path / "absent")
+        neighbours.photographs(tmp_path / "absent")
     with pytest.raises(InputError, match="no images"):
-        photos.photographs(tmp_path)
+        neighbours.photographs(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     with pytest.raises(InputError, match="at least two"):
-        photos.photographs(tmp_path)
+        neighbours.photographs(tmp_path)
 
 
 def test_damaged_photographs_are_skipped_and_named(tmp_path):
     for name in ("a.png", "c.png"):
         Image.new("RGB", (8, 8)).save(tmp_path / name)
     (tmp_path / "b.png").write_text("no image")
-    found = photos.photographs(tmp_path)
-    kept, skipped = photos.readable(found, photos._Reader(8))
+    read = partial(images.read, size=8)
+    found = neighbours.photographs(tmp_path)
+    kept, skipped = neighbours.readable(found, read)
     assert [p.name for p in kept] == ["a.png", "c.png"]
     assert [p.name for p in skipped] == ["b.png"] and "not an image" in skipped[tmp_path / "b.png"]
     with pytest.raises(InputError, match=r"1 can be read, 1 not, the first: .*b\.png"):
-        photos.readable(found[:2], photos._Reader(8))
+        neighbours.readable(found[:2], read)
 
 
 @pytest.mark.slow
-def test_whole_study(tmp_path, monkeypatch):
+def test_whole_study(tmp_path, weights_file):
     pytest.importorskip("skimage")
-    generator = torch.Generator().manual_seed(0)
-    tensors = {}
-    for number, inputs, outputs in weights.CONVOLUTIONS:
-        tensors[f"features.{number}.weight"] = (2 / (9 * inputs)) ** 0.5 * torch.randn(
-            outputs, inputs, 3, 3, generator=generator
-        )
-        tensors[f"features.{number}.bias"] = torch.zeros(outputs)
-    monkeypatch.setattr(photos, "_tensors", lambda path, progress: tensors)
     data = tmp_path / "data" / "images"
     data.mkdir(parents=True)
     rng = np.random.default_rng(0)
     base = rng.integers(0, 256, (40, 50, 3), np.uint8)
     for name, image in (("a.png", base), ("b.png", 255 - base), ("a again.jpg", base)):
         Image.fromarray(image).save(data / name)
-    said = []
-    page = photos.run(tmp_path / "data", tmp_path / "out", layers=(3, 10), pairs=1, size=32, say=said.append)
+    settings = PhotosSettings(data=tmp_path / "data", layers=(10, 3), pairs=1, size=32, weights=weights_file)
+    report = study.run(settings)
+    page = report.write(tmp_path / "out")
     written = sorted(p.name for p in page.parent.iterdir())
     assert written == [
         "pair-1-layer-10.html", "pair-1-layer-3.html", "pair-1.png", "report.html", "report.md", "results.json",
@@ -128,12 +146,10 @@ def test_whole_study(tmp_path, monkeypatch):
     ]  # fmt: skip
     results = json.loads((page.parent / "results.json").read_text())
     assert {results["pairs"][0]["a"], results["pairs"][0]["b"]} == {"a.png", "a again.jpg"}
-    stereo = results["stereo"]["10"]
-    assert set(stereo) == {"BiLRP", "Hessian×Product"}
-    assert stereo["BiLRP"]["times_chance"] == pytest.approx(
-        stereo["BiLRP"]["share"] / stereo["BiLRP"]["chance"]
-    )
-    assert any("within one region of the true match" in line for line in said)
+    found = results["stereo"]["10"]
+    assert set(found) == {"BiLRP", "Hessian×Product"}
+    assert found["BiLRP"]["times_chance"] == pytest.approx(found["BiLRP"]["share"] / found["BiLRP"]["chance"])
+    assert "The nearest pair at layer 10" in report.summary and "within one region" in report.summary
     text = page.read_text()
     for name in [*written[:3], "stereo.png"]:
         assert name in text or name.endswith("-3.html")

@@ -162,7 +162,7 @@ def test_smaller_label_sets_are_part_of_larger_ones(page):
 
 def test_negatives_hold_no_digit_at_their_centre(page):
     d = page.digits
-    for points in (patches._gutters(page), patches._between_lines(page), patches._points(page)):
+    for points in (patches.gutters(page), patches.between_lines(page), patches.points(page)):
         near = (np.abs(points[:, :1] - d.x) < 3.5) & (np.abs(points[:, 1:] - d.y) < 5.5)
         assert len(points) > 10
         assert not near.any()

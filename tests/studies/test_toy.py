@@ -10,17 +10,18 @@ import torch
 import bilrp
 from bilrp import baselines, regions, rulebooks, tune
 from bilrp.errors import InputError
-from bilrp.studies.toy import study as toy
+from bilrp.studies.toy import measure, methods, study, task
+from bilrp.studies.toy.settings import ToySettings
 
-DIGITS = regions.labels(torch.arange(toy.LENGTH).repeat_interleave(toy.WIDTH))
+DIGITS = regions.labels(torch.arange(task.LENGTH).repeat_interleave(task.WIDTH))
 
 
 @pytest.fixture(scope="module")
 def setting():
     """A network of the study's shape in float32 and two pairs; it need not be trained to be explained."""
-    vectors = toy.digit_vectors(7)
-    net = toy.network(7).requires_grad_(False)
-    return net, toy.draw(vectors, 2, torch.Generator().manual_seed(0), matching=True)
+    vectors = task.digit_vectors(7)
+    net = task.network(7).requires_grad_(False)
+    return net, task.draw(vectors, 2, torch.Generator().manual_seed(0), matching=True)
 
 
 def close(found, expected):
@@ -32,7 +33,7 @@ def test_batched_parts_are_the_engines(setting, gammas):
     net, pairs = setting
     names = tune.weighted_layers(net, pairs.a[:1])
     book = tune.rule_book(dict(zip(names, gammas, strict=True)))
-    found = toy.parts(net, pairs.a, gammas)
+    found = methods.parts(net, pairs.a, gammas)
     for k in range(len(pairs.a)):
         expected = bilrp.decompose(net, pairs.a[k : k + 1], regions=DIGITS, rules=book)
         close(found[k], expected.parts)
@@ -40,42 +41,42 @@ def test_batched_parts_are_the_engines(setting, gammas):
 
 def test_batched_methods_are_the_librarys(setting):
     net, pairs = setting
-    found = toy.explained(net, pairs)
+    found = methods.explained(net, pairs)
     for k in range(len(pairs.a)):
         a, b = pairs.a[k : k + 1], pairs.b[k : k + 1]
         for name in ("saliency", "curvature", "hessian_product", "integrated_hessians"):
             close(found[name][k], getattr(baselines, name)(net, a, b, regions=DIGITS).relevance)
-        rules = rulebooks.uniform(toy.GAMMA)
+        rules = rulebooks.uniform(methods.GAMMA)
         close(found["bilrp"][k], bilrp.explain(net, a, b, regions=DIGITS, rules=rules).relevance)
         middle = torch.full((60,), 0.3)
         close(
-            toy.integrated_hessians(net, pairs, baseline=middle, steps=8)[k],
+            methods.integrated_hessians(net, pairs, baseline=middle, steps=8)[k],
             baselines.integrated_hessians(net, a, b, regions=DIGITS, baseline=middle, steps=8).relevance,
         )
 
 
 def test_relevance_conserves_and_integrated_hessians_from_zero_are_hessian_product(setting):
     net, pairs = setting
-    found = toy.explained(net, pairs)
+    found = methods.explained(net, pairs)
     for name in ("hessian_product", "integrated_hessians", "bilrp"):
-        close(found[name].sum((1, 2)), toy.predicted(net, pairs))
+        close(found[name].sum((1, 2)), task.predicted(net, pairs))
     close(found["integrated_hessians"], found["hessian_product"])
 
 
 def test_the_truth_is_the_pattern_of_matches():
-    pairs = toy.draw(toy.digit_vectors(0), 500, torch.Generator().manual_seed(0), matching=True)
+    pairs = task.draw(task.digit_vectors(0), 500, torch.Generator().manual_seed(0), matching=True)
     assert len(pairs.a) == 500
     assert (pairs.truth.sum((1, 2)) > 0).all()
     for k in range(5):
         a, b = pairs.digits_a[k].tolist(), pairs.digits_b[k].tolist()
         assert pairs.truth[k].tolist() == [[float(i == j) for j in b] for i in a]
-        assert torch.equal(pairs.a[k].reshape(6, 10), toy.digit_vectors(0)[a])
+        assert torch.equal(pairs.a[k].reshape(6, 10), task.digit_vectors(0)[a])
     assert pairs.truth.mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_digit_vectors_are_non_negative_correlated_and_independent():
     for seed in range(20):
-        vectors = toy.digit_vectors(seed)
+        vectors = task.digit_vectors(seed)
         cosines = vectors @ vectors.T
         assert (vectors > 0).all()
         assert 0.6 < (cosines.sum() - 10) / 90 < 0.85
@@ -83,38 +84,38 @@ def test_digit_vectors_are_non_negative_correlated_and_independent():
 
 
 def test_training_learns_and_is_reproducible():
-    vectors = [toy.digit_vectors(seed) for seed in (0, 1)]
-    pairs = toy.draw(vectors[0], 2000, torch.Generator().manual_seed(9))
-    error = lambda net: float((toy.predicted(net, pairs) - pairs.truth.sum((1, 2))).square().mean())  # noqa: E731
-    first, again = (toy.train(vectors, [0, 1], iterations=800)[0] for _ in range(2))
+    vectors = [task.digit_vectors(seed) for seed in (0, 1)]
+    pairs = task.draw(vectors[0], 2000, torch.Generator().manual_seed(9))
+    error = lambda net: float((task.predicted(net, pairs) - pairs.truth.sum((1, 2))).square().mean())  # noqa: E731
+    first, again = (task.train(vectors, [0, 1], iterations=800)[0] for _ in range(2))
     assert error(first) < 0.7 * float(pairs.truth.sum((1, 2)).var())
-    assert all(torch.equal(p, q) for p, q in zip(toy.weights(first), toy.weights(again), strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(task.weights(first), task.weights(again), strict=True))
     assert not any(p.requires_grad for p in first.parameters())
 
 
 def test_the_report_of_a_short_run(tmp_path):
-    report = toy.toy(seeds=2, pairs=20, iterations=100)
+    report = study.run(ToySettings(seeds=2, pairs=20, iterations=100))
     report.write(tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results["acs"]) == set(results["acs_std"]) == set(toy.METHODS)
-    assert [gamma for gamma, _ in results["gamma_curve"]] == list(toy.GAMMAS)
+    assert set(results["acs"]) == set(results["acs_std"]) == set(methods.METHODS)
+    assert [gamma for gamma, _ in results["gamma_curve"]] == list(methods.GAMMAS)
     assert results["gamma_curve"][0][1] == pytest.approx(results["acs"]["hessian_product"])
-    assert results["gamma_curve"][toy.GAMMAS.index(0.09)][1] == pytest.approx(results["acs"]["bilrp"])
+    assert results["gamma_curve"][methods.GAMMAS.index(0.09)][1] == pytest.approx(results["acs"]["bilrp"])
     assert results["seeds"] == 2
     assert results["mse"] <= results["mse_worst"]
     likeness = [row["cosine"] for row in results["by_likeness"]]
-    assert likeness == sorted(likeness) and len(likeness) == 1 + len(toy.OTHERS)
+    assert likeness == sorted(likeness) and len(likeness) == 1 + len(study.OTHERS)
     for name in ("patterns.png", "gamma.png", "report.md", "report.html"):
         assert (tmp_path / name).stat().st_size > 1000
     # 100 iterations are far too few: the study must say so, not pretend.
     assert "does NOT hold in every seed" in report.summary
-    assert toy.toy(seeds=2, pairs=20, iterations=100).results == report.results
+    assert study.run(ToySettings(seeds=2, pairs=20, iterations=100)).results == report.results
 
 
 @pytest.mark.parametrize("given", [{"seeds": 0}, {"pairs": 1}, {"iterations": 10}])
 def test_too_little_is_refused(given):
-    with pytest.raises(InputError, match="at least one seed"):
-        toy.toy(**given)
+    with pytest.raises(InputError, match="give at least"):
+        ToySettings(**given)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +129,12 @@ def test_too_little_is_refused(given):
 )
 def test_order(acs, expected):
     named = dict(zip(("saliency", "curvature", "hessian_product", "bilrp"), acs, strict=True))
-    assert toy.ordered(named) is expected
+    assert measure.ordered(named) is expected
 
 
 @pytest.mark.slow
 def test_the_papers_findings_on_a_seed_never_looked_at():
-    results = toy.toy(seeds=1, seed=31).results
+    results = study.run(ToySettings(seeds=1, seed=31)).results
     assert results["mse"] <= 2e-3
     assert results["ordered_in_every_seed"]
     assert results["acs"]["bilrp"] > results["acs"]["hessian_product"] + 0.03

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,17 @@ from PIL import Image
 from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
 from bilrp.studies.common import folders, layers
-from bilrp.studies.transfer import study as transfer
-from bilrp.studies.transfer.study import Settings, effective_regions, folds, halves, svm_accuracy
+from bilrp.studies.transfer.machine import folds, halves, svm_accuracy
+from bilrp.studies.transfer.pairs import choose_pairs, effective_regions
+from bilrp.studies.transfer.settings import TransferSettings
+from bilrp.studies.transfer.study import run
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FACES, WEIGHTS = DATA / "lfw", DATA / "vgg16" / "vgg16_features.safetensors"
 needs_data = pytest.mark.skipif(
     not (FACES.is_dir() and WEIGHTS.is_file()), reason="needs BILRP_DATA with lfw and vgg16"
 )
-SMALL = Settings(layers=(5, 10), size=32, splits=2, pairs=1, regions=8)
+SMALL = TransferSettings(data=Path("in"), layers=(5, 10), size=32, splits=2, pairs=1, regions=8)
 
 
 def paint(path: Path, hue: int, seed: int, size: tuple[int, int] = (40, 40)) -> None:
@@ -126,7 +129,7 @@ def test_pairs_come_from_both_halves_and_many_classes():
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 6)
     x = draw.random((30, 20))
-    chosen = transfer.choose_pairs(x @ x.T, labels, count=5, seed=3)
+    chosen = choose_pairs(x @ x.T, labels, count=5, seed=3)
     train, test = (set(half.tolist()) for half in halves(labels, seed=3))
     assert all(pair.test in test and pair.train in train for pair in chosen)
     assert len({labels[pair.test] for pair in chosen}) == 5
@@ -135,13 +138,14 @@ def test_pairs_come_from_both_halves_and_many_classes():
 # --- the whole study ------------------------------------------------------------------------------------------------
 
 
-def test_whole_study_with_bad_data(colours, tmp_path, random_weights):
+def test_whole_study_with_bad_data(colours, tmp_path, weights_file):
     paint(colours / "lonely" / "only.png", 0, 1)
     paint(colours / "red" / "wide.png", 0, 99, size=(90, 50))
     (colours / "red" / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
     (colours / "green" / "notes.txt").write_text("hello")
     paint(colours / "loose.png", 0, 1)
-    report = transfer.run(colours, tmp_path / "out", settings=SMALL, weights=random_weights)
+    report = run(replace(SMALL, data=colours, out=tmp_path / "out", weights=weights_file))
+    report.write(tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (
         set(results["accuracy"])
@@ -169,8 +173,9 @@ def test_whole_study_with_bad_data(colours, tmp_path, random_weights):
     assert (tmp_path / "out" / "report.md").read_text().startswith(f"# {report.title}")
 
 
-def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, random_weights, monkeypatch):
-    whole = transfer.run(colours, tmp_path / "whole", settings=SMALL, weights=random_weights)
+def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weights_file, monkeypatch):
+    settings = replace(SMALL, data=colours, out=tmp_path / "out", weights=weights_file)
+    whole = run(replace(settings, out=tmp_path / "whole"))
     seen, real = [], layers.activations
 
     def stops_after_one_batch(ladder, batch):
@@ -182,11 +187,11 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, rand
     monkeypatch.setattr(layers, "activations", stops_after_one_batch)
     monkeypatch.setattr(layers, "BATCH", 8)
     with pytest.raises(KeyboardInterrupt):
-        transfer.run(colours, tmp_path / "out", settings=SMALL, weights=random_weights)
+        run(settings)
     assert not (tmp_path / "out" / "results.json").exists()
     later = []
     monkeypatch.setattr(layers, "activations", lambda s, b: (later.append(len(b)), real(s, b))[1])
-    again = transfer.run(colours, tmp_path / "out", settings=SMALL, weights=random_weights)
+    again = run(settings)
     assert sum(later) == 18 - 8
     assert again.results == whole.results
 
@@ -195,10 +200,7 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, rand
 
     monkeypatch.setattr(layers, "activations", fails)
     monkeypatch.setattr(layers, "sweep", fails)
-    assert (
-        transfer.run(colours, tmp_path / "out", settings=SMALL, weights=random_weights).results
-        == whole.results
-    )
+    assert run(settings).results == whole.results
 
 
 @pytest.mark.parametrize("make", ["missing", "empty", "one class", "all broken"])
@@ -248,12 +250,6 @@ def test_crop_is_a_share_or_pixels():
         folders.cropped(image, 0)
 
 
-def test_layers_as_text():
-    assert transfer.parse_layers("31, 5") == (5, 31)
-    with pytest.raises(InputError, match="5,10,17"):
-        transfer.parse_layers("five")
-
-
 @needs_data
 @pytest.mark.data
 @pytest.mark.slow
@@ -263,8 +259,14 @@ def test_middle_layers_serve_faces_best(tmp_path):
     (tmp_path / "in").mkdir()
     for person in people:
         (tmp_path / "in" / person.name).symlink_to(person)
-    wanted = Settings(layers=(5, 17, 31), splits=3, crop=0.6, pairs=0)
-    accuracy = transfer.run(tmp_path / "in", tmp_path / "out", settings=wanted, weights=WEIGHTS).results[
-        "accuracy"
-    ]
+    settings = TransferSettings(
+        data=tmp_path / "in",
+        out=tmp_path / "out",
+        layers=(5, 17, 31),
+        splits=3,
+        crop=0.6,
+        pairs=0,
+        weights=WEIGHTS,
+    )
+    accuracy = run(settings).results["accuracy"]
     assert accuracy["17"] > accuracy["5"] and accuracy["17"] > accuracy["31"] + 0.15

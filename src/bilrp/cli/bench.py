@@ -26,7 +26,7 @@ def bench(
 
     from bilrp.cli import terminal
     from bilrp.judge import bench as benchmark
-    from bilrp.studies.photos.study import stereo_pair
+    from bilrp.studies.common.stereo import stereo_pair
 
     chosen = terminal.encoder("vgg16:31", weights=weights)
     assert chosen.read is not None

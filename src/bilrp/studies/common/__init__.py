@@ -1,1 +1,1 @@
-"""What studies share: folders of data, the ladder of layers, the report."""
+"""What studies share: what a study is, folders of data, the ladder of layers, the stereo pair, the report."""

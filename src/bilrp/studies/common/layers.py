@@ -148,6 +148,17 @@ def gram(ladder: Ladder, found: Features, layer: int, bar: Progress | None = Non
     return matrix
 
 
+def grams(ladder: Ladder, pictures: Sequence[np.ndarray], bar: Progress) -> dict[int, np.ndarray]:
+    """The Gram matrix of some pictures at every layer: all that a linear machine needs of 65,000-dimensional features."""
+    found = features(ladder, pictures, bar)
+    bar.start("similarities", len(ladder.layers))
+    matrices = {}
+    for layer in ladder.layers:
+        matrices[layer] = gram(ladder, found, layer)
+        bar.advance()
+    return matrices
+
+
 def decompositions(
     ladder: Ladder,
     pixels: np.ndarray,

@@ -91,6 +91,16 @@ class Report:
         return [block for part in self.sections for block in part.blocks if isinstance(block, Picture)]
 
 
+def left_out(skipped: Sequence[Any]) -> list[Section]:
+    """A section about the files that were skipped (each with `file` and `reason`); none, if none was."""
+    if not skipped:
+        return []
+    rows = [(item.file, item.reason) for item in skipped]
+    what = "One file or folder" if len(rows) == 1 else f"{len(rows)} files or folders"
+    caption = f"{what} could not be used; everything else was."
+    return [Section("What was left out", [Table(("file", "reason"), rows, caption)])]
+
+
 def markdown(report: Report) -> str:
     """The report as Markdown."""
     lines = [f"# {report.title}", "", report.summary, ""]
@@ -130,6 +140,25 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return str(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(things: Sequence[Any]) -> str:
+    """Things in a sentence.
+
+    >>> listed([5]), listed([17, 31]), listed([5, 17, 31])
+    ('5', '17 and 31', '5, 17 and 31')
+    """
+    words = [str(thing) for thing in things]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def number(value: Any) -> str:

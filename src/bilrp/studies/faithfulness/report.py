@@ -1,36 +1,22 @@
-"""The report of the faithfulness study: one table, one figure, and where BiLRP does not win."""
+"""The faithfulness study as a page: one table, one figure, and where BiLRP does not win."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bilrp.studies.common.folders import Found
-from bilrp.studies.common.report import Picture, Report, Section, Table, Text
-from bilrp.studies.faithfulness.study import BLOCK, MEASURES, METHODS, WARPS, Measure, Settings, summary
+from bilrp.studies.common.report import Picture, Report, Section, Table, Text, counted, listed
+from bilrp.studies.faithfulness.figures import figure, label, titles
+from bilrp.studies.faithfulness.methods import METHODS
+from bilrp.studies.faithfulness.settings import FaithfulnessSettings
+from bilrp.studies.faithfulness.statistics import BLOCK, MEASURES, Measure, summary
+from bilrp.studies.faithfulness.suite import WARPS
 
-COLORS = {
-    "bilrp": "#b2182b",
-    "hessian_product": "#2166ac",
-    "uniform": "#e08214",
-    "saliency": "#5aae61",
-    "random": "#878787",
-}
 TO = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
 
 
-def titles(settings: Settings) -> dict[str, str]:
-    """What the methods are called."""
-    return {
-        "bilrp": "BiLRP, paper rules",
-        "hessian_product": "Hessian×Product",
-        "uniform": f"BiLRP, γ = {settings.gamma:g}",
-        "saliency": "saliency",
-        "random": "random",
-    }
-
-
-def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -> Report:
+def write(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings, found: Found) -> Report:
     """The report, from the numbers of every pair."""
     results = summary(rows, settings)
     results["skipped"] = [{"file": s.file, "reason": s.reason} for s in found.skipped]
@@ -41,7 +27,7 @@ def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -
                 Picture(
                     "faithfulness.png",
                     figure(results, settings),
-                    f"Means and 95 % intervals over {len(rows)} pairs; arrows say which way is better. "
+                    f"Means and 95 % intervals over {counted(len(rows), 'pair')}; arrows say which way is better. "
                     "Dotted: chance.",
                 ),
                 _table(results, settings),
@@ -59,31 +45,31 @@ def write(rows: Sequence[Mapping[str, Any]], settings: Settings, found: Found) -
     return Report("Are the explanations true to the model?", verdict(results, settings), sections, results)
 
 
-def verdict(results: Mapping[str, Any], settings: Settings) -> str:
+def verdict(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
     """One paragraph: how often BiLRP wins, and against whom it loses."""
     counts = {"wins": 0, "loses": 0, "no clear difference": 0}
     lost: dict[str, int] = {}
-    for _, _, method, found in _comparisons(results):
+    for _, _, method, found in comparisons(results):
         counts[found["verdict"]] += 1
         if found["verdict"] == "loses":
             lost[method] = lost.get(method, 0) + 1
     names = titles(settings)
     losses = ", ".join(f"{names[m]} ({n})" for m, n in sorted(lost.items(), key=lambda e: -e[1]))
-    layers = " and ".join(map(str, settings.layers))
+    layers = f"{'layer' if len(settings.layers) == 1 else 'layers'} {listed(settings.layers)}"
     return (
-        f"Over {results['pairs']} pairs of photographs, VGG-16 layers {layers}: BiLRP with the paper's rules is better "
+        f"Over {counted(results['pairs'], 'pair')} of photographs, VGG-16 {layers}: BiLRP with the paper's rules is better "
         f"than another method in {counts['wins']} comparisons of measure, layer and method, worse in {counts['loses']}"
         f"{f' (against {losses})' if losses else ''}, and not clearly different in {counts['no clear difference']}."
         f"{blindness(results, settings)}{_few(results)}"
     )
 
 
-def misses(results: Mapping[str, Any], settings: Settings) -> Table | Text:
+def misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table | Text:
     """A row for each comparison that BiLRP does not win."""
     names = titles(settings)
     rows = [
-        (_label(measure), layer, names[method], c["verdict"], *_signed(c))
-        for layer, measure, method, c in _comparisons(results)
+        (label(measure), layer, names[method], c["verdict"], *_signed(c))
+        for layer, measure, method, c in comparisons(results)
         if c["verdict"] != "wins"
     ]
     if not rows:
@@ -96,7 +82,7 @@ def _signed(cell: Mapping[str, float]) -> tuple[str, str]:
     return f"{cell['mean']:+.3f}", f"{cell['low']:+.3f}{TO}{cell['high']:+.3f}"
 
 
-def blindness(results: Mapping[str, Any], settings: Settings) -> str:
+def blindness(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
     """A sentence for each layer whose explanations hardly change when the weights do, which no count of wins excuses."""
     found = {
         layer: results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] for layer in settings.layers
@@ -109,7 +95,8 @@ def blindness(results: Mapping[str, Any], settings: Settings) -> str:
     )
 
 
-def _comparisons(results: Mapping[str, Any]):
+def comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure, str, Mapping[str, Any]]]:
+    """(layer, measure, other method, difference) for everything BiLRP is compared in."""
     by_key = {m.key: m for m in MEASURES}
     for layer, measures in results["bilrp_against"].items():
         for key, methods in measures.items():
@@ -118,22 +105,22 @@ def _comparisons(results: Mapping[str, Any]):
                     yield layer, by_key[key], method, found
 
 
-def _table(results: Mapping[str, Any], settings: Settings) -> Table:
+def _table(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
     names = titles(settings)
     rows = []
     for layer in settings.layers:
         for measure in MEASURES:
             cells = [results["table"][str(layer)][method][measure.key] for method in METHODS]
-            rows.append((_label(measure), layer, *(_cell(cell) for cell in cells)))
+            rows.append((label(measure), layer, *(_cell(cell) for cell in cells)))
     caption = (
-        f"Mean and 95 % bootstrap interval over {results['pairs']} pairs. ↑ more is better, ↓ less is better. Chance "
-        f"for the positive share is {results['chance']['warp']:.3f} (warp) and {results['chance']['planted']:.4f} "
+        f"Mean and 95 % bootstrap interval over {counted(results['pairs'], 'pair')}. ↑ more is better, ↓ less is better. "
+        f"Chance for the positive share is {results['chance']['warp']:.3f} (warp) and {results['chance']['planted']:.4f} "
         "(planted); 0 for the signed shares."
     )
     return Table(["measure", "layer", *(names[m] for m in METHODS)], rows, caption)
 
 
-def _warps(results: Mapping[str, Any], settings: Settings) -> Table:
+def _warps(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
     names = titles(settings)
     rows = [
         (kind, layer, *(_two(results["warps"][kind][str(layer)][method]) for method in METHODS))
@@ -145,7 +132,7 @@ def _warps(results: Mapping[str, Any], settings: Settings) -> Table:
     return Table(header, rows, "Positive / signed share on true matches, mean over pairs.")
 
 
-def _cascade(results: Mapping[str, Any], settings: Settings) -> Table:
+def _cascade(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
     names = titles(settings)
     rows = [
         (
@@ -158,18 +145,15 @@ def _cascade(results: Mapping[str, Any], settings: Settings) -> Table:
         for block in results["cascade"][layer]["bilrp"]
     ]
     caption = (
-        f"Absolute rank correlation with the explanation of the network whose blocks of convolutions, from the top down, "
-        f"hold random weights: mean and 95 % interval over {results['cascade_pairs']} pairs that share no picture."
+        f"Absolute rank correlation with the explanation of the network whose blocks of convolutions, from the top "
+        f"down, hold random weights: mean and 95 % interval over {counted(results['cascade_pairs'], 'pair')} that share no "
+        "picture."
     )
     return Table(["random", "layer", *(names[m] for m in METHODS)], rows, caption)
 
 
 def _two(cell: Mapping[str, float]) -> str:
     return f"{cell['warp_positive']:.3f} / {cell['warp_signed']:+.3f}"
-
-
-def _label(measure: Measure) -> str:
-    return f"{measure.title} {'↑' if measure.better > 0 else '↓' if measure.better < 0 else ''}".strip()
 
 
 def _cell(cell: Mapping[str, float] | None) -> str | None:
@@ -179,11 +163,13 @@ def _cell(cell: Mapping[str, float] | None) -> str | None:
 
 def _few(results: Mapping[str, Any]) -> str:
     return (
-        "" if results["pairs"] >= 40 else f" Only {results['pairs']} pairs: too few to rest a conclusion on."
+        ""
+        if results["pairs"] >= 40
+        else f" Only {counted(results['pairs'], 'pair')}: too few to rest a conclusion on."
     )
 
 
-def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> list[str]:
+def _protocol(results: Mapping[str, Any], settings: FaithfulnessSettings, found: Found) -> list[str]:
     exact = "exactly" if settings.project is None else f"through a random projection to {settings.project}"
     return [
         f"{len(found.items)} photographs at {settings.size}×{settings.size} pixels, regions of "
@@ -191,8 +177,8 @@ def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> l
         "pictures (cosine at the highest layer). Two pairs in a row share a picture, so the intervals resample blocks of "
         f"{BLOCK} neighbours, each of which holds every kind of warp once. They are not corrected for the number of "
         "comparisons: of twenty that mean nothing, one looks as if it did.",
-        f"Deletion and insertion: {settings.steps} steps, both pictures at once, towards a blur; area in units of the "
-        "similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
+        f"Deletion and insertion: {counted(settings.steps, 'step')}, both pictures at once, towards a blur; area in units "
+        "of the similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
         "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and lie on the same "
         "grid in both pictures: an order that scatters regions makes more of them and raises the similarity, which "
         "favours it in insertion and not in deletion. So the random order stands for chance, not the height ½.",
@@ -207,70 +193,3 @@ def _protocol(results: Mapping[str, Any], settings: Settings, found: Found) -> l
         "random weights, and noise hardly moves it.",
         *found.notes,
     ]
-
-
-def figure(results: Mapping[str, Any], settings: Settings) -> Any:
-    """A panel for each measure, a row for each method, a mark with its interval for each layer."""
-    from matplotlib.figure import Figure
-
-    names = titles(settings)
-    made = Figure(figsize=(9, 10.5), dpi=150, layout="constrained")
-    made.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr]
-    axes = made.subplots(-(-len(MEASURES) // 2), 2, sharey=True)
-    for panel, measure in zip(axes.flat, MEASURES, strict=True):
-        for row, method in enumerate(METHODS):
-            _marks(panel, results, settings, measure, method, len(METHODS) - row)
-        key = measure.key.split("_")[0]
-        if measure.key.endswith("positive"):
-            panel.axvline(results["chance"][key], color="#555555", linestyle=":", linewidth=1)
-        if measure.key.endswith("signed"):
-            panel.axvline(0, color="#555555", linestyle=":", linewidth=1)
-        panel.set_title(_label(measure), fontsize=11)
-        panel.set_xlim(left=min(-0.01, panel.get_xlim()[0]))
-        panel.tick_params(labelsize=9)
-        panel.tick_params(axis="y", length=0, labelsize=10)
-        panel.locator_params(axis="x", nbins=6)
-        panel.spines[["top", "right", "left"]].set_visible(False)
-        panel.grid(axis="x", color="#e6e6e6", linewidth=0.7)
-        panel.set_axisbelow(True)
-        panel.set_ylim(0.4, len(METHODS) + 0.6)
-    axes[0, 0].set_yticks(range(len(METHODS), 0, -1), [names[m] for m in METHODS])
-    made.legend(
-        handles=_legend(settings), loc="outside lower center", ncols=len(settings.layers), frameon=False
-    )
-    return made
-
-
-def _legend(settings: Settings) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    last = max(settings.layers)
-    return [
-        Line2D(
-            [], [], color="#444444", marker="o", linestyle="", markerfacecolor="#444444" if n == last else "white",
-            markeredgewidth=1.5, label=f"layer {n}",
-        )
-        for n in sorted(settings.layers)
-    ]  # fmt: skip
-
-
-def _marks(
-    panel: Any, results: Mapping[str, Any], settings: Settings, measure: Measure, method: str, height: float
-) -> None:
-    last = max(settings.layers)
-    spread = dict(zip(sorted(settings.layers), _offsets(len(settings.layers)), strict=True))
-    for layer in settings.layers:
-        cell = results["table"][str(layer)][method][measure.key]
-        if cell is None:
-            continue
-        y, color = height + spread[layer], COLORS[method]
-        panel.plot([cell["low"], cell["high"]], [y, y], color=color, linewidth=2, solid_capstyle="round")
-        face = color if layer == last else "white"
-        panel.plot(
-            [cell["mean"]], [y], "o", color=color, markerfacecolor=face, markersize=5.5, markeredgewidth=1.5
-        )
-
-
-def _offsets(count: int) -> list[float]:
-    """Heights of the layers within a method's row, the lower layer above."""
-    return [0.0] if count == 1 else [0.17 - 0.34 * k / (count - 1) for k in range(count)]

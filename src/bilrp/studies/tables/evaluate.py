@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder
 from bilrp.encoders.bigram import BigramNet, DigitNet, encoder_of
 from bilrp.encoders.ink import resize
+from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.regions import labels as by_labels
@@ -23,7 +25,7 @@ from bilrp.studies.tables.blocks import KINDS, Block, cut_blocks, distort
 from bilrp.studies.tables.layout import ZOOM, find_layout
 from bilrp.studies.tables.pages import Page
 
-Track = Callable[[Iterable, str], Iterable]
+T = TypeVar("T")
 BLOCK = (8, 6)
 """Rows and columns of the blocks that are compared and searched for."""
 SMALL = (5, 3)
@@ -32,9 +34,13 @@ WINDOW = (96, 136)
 """Height and width in network pixels of a small block with its borders."""
 
 
-def quiet(items: Iterable, _what: str) -> Iterable:
-    """Track nothing."""
-    return items
+def tracked(items: Sequence[T], what: str, bar: Progress | None) -> Iterator[T]:
+    """The items one after the other, counted by a progress bar."""
+    bar = bar or Progress()
+    bar.start(what, len(items))
+    for item in items:
+        yield item
+        bar.advance()
 
 
 @dataclass(frozen=True)
@@ -49,12 +55,12 @@ class PageScore:
 
 @torch.no_grad()
 def score_pages(
-    net: DigitNet, pages: Sequence[Page], *, threshold: float = metrics.THRESHOLD, track: Track = quiet
+    net: DigitNet, pages: Sequence[Page], *, threshold: float = metrics.THRESHOLD, bar: Progress | None = None
 ) -> list[PageScore]:
     """Digit detection and bigram sums of whole pages against their transcription."""
     part_two = BigramNet(torch.nn.Identity())
     found = []
-    for page in track(pages, "reading digits"):
+    for page in tracked(pages, "reading digits", bar):
         maps = net(torch.from_numpy(page.network_ink())[None, None])
         score = metrics.match_digits(metrics.detect(maps, threshold=threshold), page.digits)
         cells = [text for row in page.text.values for text in row]
@@ -104,7 +110,7 @@ class Similarities:
 
 
 def compare_blocks(
-    encoders: dict[str, Encoder], blocks: Sequence[Block], *, track: Track = quiet
+    encoders: dict[str, Encoder], blocks: Sequence[Block], *, bar: Progress | None = None
 ) -> Similarities:
     """Rank correlation of predicted and true (transcribed) similarity over all pairs of blocks."""
     upper = np.triu_indices(len(blocks), 1)
@@ -112,7 +118,9 @@ def compare_blocks(
     true, true_dot = cosines(counts, counts)[upper], (counts @ counts.T)[upper]
     predicted, by_cosine, by_dot = {}, {}, {}
     for name, encoder in encoders.items():
-        vectors = np.array([embed(encoder, b.photograph()) for b in track(blocks, f"comparing with {name}")])
+        vectors = np.array(
+            [embed(encoder, b.photograph()) for b in tracked(blocks, f"comparing with {name}", bar)]
+        )
         predicted[name] = cosines(vectors, vectors)[upper]
         by_cosine[name] = metrics.spearman(predicted[name], true)
         by_dot[name] = metrics.spearman((vectors @ vectors.T)[upper], true_dot)
@@ -199,15 +207,15 @@ def find_copies(
     queries: Sequence[Block],
     *,
     seed: int = 0,
-    track: Track = quiet,
+    bar: Progress | None = None,
 ) -> Search:
     """Search all stored blocks for each distorted query by cosine; the true copy should come first."""
     rng = np.random.default_rng(seed)
-    table = np.array([embed(encoder, b.photograph()) for b in track(stored, "indexing blocks")])
+    table = np.array([embed(encoder, b.photograph()) for b in tracked(stored, "indexing blocks", bar)])
     place = {id(b): i for i, b in enumerate(stored)}
     right: dict[str, list[bool]] = {kind: [] for kind in KINDS}
     hits = []
-    for block in track(queries, "finding copies"):
+    for block in tracked(queries, "finding copies", bar):
         for kind in KINDS:
             picture = distort(block, kind, rng)
             best = int(np.argmax(cosines(embed(encoder, picture)[None], table)[0]))

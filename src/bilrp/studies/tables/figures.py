@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bilrp.encoders.bigram import DigitNet
-from bilrp.studies.tables import metrics
+from bilrp.studies.tables import evaluate, matching, metrics
 from bilrp.studies.tables.evaluate import PageScore, PairExplained, Search, Similarities
 from bilrp.studies.tables.pages import Page
 
@@ -163,7 +163,6 @@ def _pair(axes: Axes, item: PairExplained, pictures: Sequence[Any]) -> None:
     from matplotlib.colors import to_rgba
 
     from bilrp.render.links import links
-    from bilrp.studies.tables import evaluate, matching
 
     spots = [matching.places(block, size=evaluate.WINDOW) for block in item.blocks]
     height, width = evaluate.WINDOW

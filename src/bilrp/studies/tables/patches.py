@@ -81,19 +81,19 @@ def negative_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
     """About `count` places without a digit: points, gutters, gaps between lines, letters, rules, paper."""
     rng = np.random.default_rng(seed)
     kinds = [
-        (_points(page), (2.0, 6.0)),
-        (_gutters(page), (4.0, 6.0)),
-        (_between_lines(page), (4.0, 2.0)),
+        (points(page), (2.0, 6.0)),
+        (gutters(page), (4.0, 6.0)),
+        (between_lines(page), (4.0, 2.0)),
         (letters(page), (4.0, 6.0)),
         (_rules(page, rng), (1.5, 4.0)),
         (_paper(page, rng), (4.0, 4.0)),
     ]
     shares = np.array([0.15, 0.12, 0.13, 0.4, 0.15, 0.05])
     parts = []
-    for (points, reach), share in zip(kinds, shares, strict=True):
-        take = min(round(count * share), len(points))
-        points = points[rng.permutation(len(points))[:take]].reshape(-1, 2)
-        parts.append(_at(page, points, np.full(take, -1), reach))
+    for (places, reach), share in zip(kinds, shares, strict=True):
+        take = min(round(count * share), len(places))
+        places = places[rng.permutation(len(places))[:take]].reshape(-1, 2)
+        parts.append(_at(page, places, np.full(take, -1), reach))
     return join(parts)
 
 
@@ -114,7 +114,7 @@ def picture_negatives(count: int, *, seed: int = 0) -> Patches:
     return Patches(np.array(ink), np.full(count, -1), np.full((count, 2), 12.0))
 
 
-def _points(page: Page) -> np.ndarray:
+def points(page: Page) -> np.ndarray:
     """Middles of the wide gaps inside numbers, where the decimal point is."""
     d = page.digits
     a, b = d.bigrams().T
@@ -122,7 +122,7 @@ def _points(page: Page) -> np.ndarray:
     return np.stack([(d.x[a] + d.x[b])[wide] / 2, (d.y[a] + d.y[b])[wide] / 2], axis=1)
 
 
-def _gutters(page: Page) -> np.ndarray:
+def gutters(page: Page) -> np.ndarray:
     """Beside the last digit of each certain number, on the rule or the gap that follows it."""
     d = page.digits
     last = np.ones(len(d), bool)
@@ -131,7 +131,7 @@ def _gutters(page: Page) -> np.ndarray:
     return np.stack([d.x[last] + 0.97 * PITCH, d.y[last]], axis=1)
 
 
-def _between_lines(page: Page) -> np.ndarray:
+def between_lines(page: Page) -> np.ndarray:
     """Halfway down to the next line of numbers."""
     d = page.digits
     rows = np.array([np.median(d.y[d.row == r]) for r in range(d.row.max() + 1)])

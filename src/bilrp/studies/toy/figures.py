@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bilrp.judge import evaluate
-
-if TYPE_CHECKING:
-    from bilrp.studies.toy.study import Run
+from bilrp.studies.toy.measure import Run
+from bilrp.studies.toy.methods import METHODS, TITLES
 
 RED, BLUE, INK, SOFT = "#b2182b", "#2166ac", "#222222", "#777777"
 
@@ -20,8 +19,6 @@ RED, BLUE, INK, SOFT = "#b2182b", "#2166ac", "#222222", "#777777"
 def patterns(run: Run) -> Any:
     """Each method's connections between the digits of two sequences, beside the true matches."""
     from matplotlib.figure import Figure
-
-    from bilrp.studies.toy.study import METHODS, TITLES
 
     columns = ["truth", *METHODS]
     rows = len(run.example.a)

@@ -1,0 +1,22 @@
+"""What the figures of several studies share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def blank(size: tuple[float, float]) -> Figure:
+    """An empty figure outside pyplot's global state.
+
+    >>> blank((4.0, 3.0)).get_size_inches().tolist()
+    [4.0, 3.0]
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=size, facecolor="white", dpi=130)
+    FigureCanvasAgg(canvas)
+    return canvas
