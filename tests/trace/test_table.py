@@ -320,9 +320,9 @@ def test_the_tape_sees_it_by_its_name(row: Op) -> None:
 
 @by_name([row for row in STEPS if row.kind in {"identity", "random"}])
 def test_what_changes_nothing_is_dropped(row: Op) -> None:
-    same = call_of(row)(X).dtype == X.dtype and row.name != "double"
+    """Casts too: a float64 run is not rounded."""
     left = [step.op for step in simplify(record(lambda x: call_of(row)(2 * x), X)).steps]
-    assert (row.name in left) != same
+    assert row.name not in left
 
 
 @by_name([row for row in STEPS if row.active and row.kind == "random"])
