@@ -20,6 +20,7 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python docs/make_rules.py
 
 bench: $(STAMP)
 	$(BIN)/bilrp bench

@@ -29,7 +29,6 @@ from bilrp.rules.books import as_book, book_name
 from bilrp.rules.choose import default_book
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
-from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
@@ -121,7 +120,7 @@ def decompose(
     encoder = as_encoder(encoder)
     inputs = read_input(encoder, x)
     with torch.no_grad():
-        tape = record(encoder.module, inputs)
+        tape = encoder.record(inputs)
         if not bool(torch.isfinite(tape.result).all()):
             raise InputError(
                 "the embedding has NaN or infinite values for this input: check the model and the input"

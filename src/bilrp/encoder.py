@@ -16,6 +16,8 @@ from bilrp.rules.choose import default_book
 from bilrp.rules.listing import rows
 from bilrp.trace.listing import Row
 from bilrp.trace.names import modules_of
+from bilrp.trace.operation import Op
+from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
@@ -25,7 +27,8 @@ from bilrp.trace.tape import Tape
 class Encoder:
     """What `explain` needs to know about a model; anything but `module` may be left out.
 
-    `layers(tape, n)`, where given, finds the value of layer n on a tape, for `decompose(..., layers=[...])`.
+    `layers(tape, n)`, where given, finds the value of layer n on a tape, for `decompose(..., layers=[...])`;
+    `operations` are rows for torch calls that `bilrp.trace.ops` doesn't know.
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -39,6 +42,11 @@ class Encoder:
     name: str = ""
     picture: Callable[[Tensor], Any] | None = None
     layers: Callable[[Tape, int], int] | None = None
+    operations: tuple[Op, ...] = ()
+
+    def record(self, x: Tensor) -> Tape:
+        """What the module does for x: `operations` come on top of the table of operations."""
+        return record(self.module, x, operations=OPERATIONS.extended(*self.operations))
 
 
 def as_encoder(given: Any) -> Encoder:
@@ -126,5 +134,5 @@ def ops(encoder: Any, x: Any, *, rules: Any = None) -> list[Row]:
     inputs = read_input(encoder, x)
     chosen = encoder.rules if rules is None else rules
     with torch.no_grad():
-        tape = simplify(record(encoder.module, inputs))
+        tape = simplify(encoder.record(inputs))
         return rows(tape, default_book(tape) if chosen is None else as_book(chosen))

@@ -11,7 +11,6 @@ from bilrp import regions, rulebooks, rules
 from bilrp.engine import plan
 from bilrp.engine import run as execute
 from bilrp.rules.freeze import freeze
-from bilrp.trace.ops import STRUCTURAL
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from models import HUGGING, PLAIN, Case
@@ -80,7 +79,7 @@ def test_push_equals_pull(case: Case, book: str) -> None:
 def one_first_step(model, x: Tensor) -> bool:
     tape = simplify(record(model, x))
     uses = [step for step in tape.steps if "input" in step.sources]
-    return any(is_first(s) for s in uses) and all(is_first(s) or s.op in STRUCTURAL for s in uses)
+    return any(is_first(s) for s in uses) and all(is_first(s) or s.operation.mask == "moves" for s in uses)
 
 
 @pytest.mark.parametrize("name", ["vgg", "residual", "upsampling"])

@@ -214,7 +214,9 @@ def _by_coordinates(setting: Setting, plan: Plan, weights: Tensor | None, bar: P
     for chunk in chunks(len(live), plan.pulled, bar.advance):
         index = live[chunk]
         seeds = _one_hot(index, result) if weights is None else weights[index]
-        parts[:, index] = contract(seeds.reshape(-1, *result.shape))
+        parts[:, index] = contract(seeds.reshape(-1, *result.shape)).to(
+            parts
+        )  # the model may change the type
     return parts
 
 

@@ -32,7 +32,6 @@ from bilrp.explanation import Explanation, explain, pair
 from bilrp.regions import Regions, for_both
 from bilrp.rules import books as rulebooks
 from bilrp.rules.freeze import freeze
-from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
@@ -159,7 +158,7 @@ def _sides(encoder: Any, a: Any, b: Any, regions: Any) -> tuple[Side, Side]:
 def _side(encoder: Encoder, item: Any, spec: Any) -> Side:
     x = read_input(encoder, item)
     with torch.no_grad():
-        tape = record(encoder.module, x)
+        tape = encoder.record(x)
     if not bool(torch.isfinite(tape.result).all()):
         raise InputError(
             "the embedding has NaN or infinite values for this input: check the model and the input"
@@ -203,7 +202,7 @@ def _integrated(side: Side, steps: int, baseline: float | Tensor, bar: Progress)
     total = side.x.new_zeros(side.regions.count, side.tape.result.numel())
     bar.start("walking the path", steps)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        tape = record(side.encoder.module, start + float(node) * way)
+        tape = side.encoder.record(start + float(node) * way)
         # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
         program = replace(freeze(simplify(tape), rulebooks.hessian_product()), x=way)
         total += float(weight) * compute(program, side.regions)[0][program.output.value]

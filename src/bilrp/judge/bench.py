@@ -31,7 +31,6 @@ from bilrp.regions import grid
 from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
-from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
 COORDINATES = 100  # what the paper projects to
@@ -183,7 +182,7 @@ def _through_pixels(layer: nn.Conv2d, a: Tensor, relevance: Tensor) -> Tensor:
 
 def _pulled(encoder: Encoder, x: Tensor, seeds: Tensor) -> Tensor:
     with torch.no_grad():
-        program = freeze(simplify(record(encoder.module, x)), encoder.rules)
+        program = freeze(simplify(encoder.record(x)), encoder.rules)
         return torch.cat([grid(8)(x).pool(pull(program, chunk)) for chunk in seeds.split(10)])
 
 
@@ -205,7 +204,7 @@ def _growth(encoder: Encoder, say) -> Iterable[Growth]:
         x = low + _smooth(x) * (high - low)
         for region in (4, 8, 16):
             with torch.no_grad():
-                program = freeze(simplify(record(encoder.module, x)), encoder.rules)
+                program = freeze(simplify(encoder.record(x)), encoder.rules)
                 setting = Setting(program, grid(region)(x), program.result.numel())
                 made = Growth(
                     size, region, setting.partition.count, plan.make(setting).flops / 1e9, None, None

@@ -24,7 +24,6 @@ from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.rules.books import Book, RuleBook, first_match, is_weighted, uniform
 from bilrp.similarity import Similarity
-from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
 GRID = (0.0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 1.0)
@@ -131,7 +130,7 @@ def weighted_layers(encoder: Any, x: Any) -> list[str]:
     """The names of the encoder's weighted steps, in order, as a rule book sees them."""
     encoder = as_encoder(encoder)
     with torch.no_grad():
-        tape = simplify(record(encoder.module, read_input(encoder, x)))
+        tape = simplify(encoder.record(read_input(encoder, x)))
     return list(dict.fromkeys(step.name for step in tape.steps if is_weighted(step)))
 
 

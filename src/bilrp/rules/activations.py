@@ -8,7 +8,6 @@ from bilrp.engine.maps import Map, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import CLAMPS
 from bilrp.trace.tape import Step
 from bilrp.trace.weights import weights_of
 
@@ -31,7 +30,7 @@ def clamp() -> Rule:
     """Clamping: inside the range the identity; outside, f(a)/a where the range contains 0, else constant (0)."""
 
     def made(step: Step) -> Map:
-        if step.op not in CLAMPS or len(step.inputs) != 1 or not is_first(step):
+        if step.operation.rule != "clamp" or len(step.inputs) != 1 or not is_first(step):
             raise RuleError(f"clamp is a rule for clamping to constants, not for {step.describe()}")
         if bool((step.run(torch.zeros_like(step.values[0])) == 0).all()):
             return freeze_activation(step)
@@ -47,11 +46,14 @@ def freeze_activation(step: Step) -> Map:
         raise RuleError(
             f"frozen is a rule for elementwise functions, norms and attention, not for {step.describe()}"
         )
-    at_zero, slope = torch.func.jvp(step.run, (torch.zeros_like(a),), (torch.ones_like(a),))[:2]
-    if bool((at_zero != 0).any()):
+    zero = torch.zeros_like(a)
+    if bool((step.run(zero) != 0).any()):
         raise RuleError(
             f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale: choose its rule yourself, "
             f"e.g. bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
         )
-    factor = torch.where(a == 0, slope, step.result / torch.where(a == 0, 1, a))
+    factor = step.result / torch.where(a == 0, 1, a)
+    if bool((a == 0).any()):
+        slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(a))[0]
+        factor = torch.where(a == 0, slope, factor)
     return Scale(torch.where(factor.isfinite(), factor, 0))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map, Move, Sum
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import LINEAR, MULTIPLYING, STRUCTURAL
 from bilrp.trace.tape import Step
+
+PUTS, ADDS = (None, False), (True, "add")  # what a write is told that overwrites, or adds to, what is there
 
 
 def linear() -> Rule:
@@ -23,24 +23,17 @@ def _any_linear(step: Step) -> Map:
     slots = tuple(range(len(step.inputs)))
     if not known_linear(step):
         _check_linear(step)
-    if step.op in {
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-    }:
+    if step.operation.kind == "random":
         return Move(lambda x: x, step.values)
     if _plain_sum(step):
         return Sum(slots)
-    return (Move if step.op in STRUCTURAL else Linear)(step.run, step.values, slots)
+    return (Move if step.operation.mask == "moves" else Linear)(step.run, step.values, slots)
 
 
 def _plain_sum(step: Step) -> bool:
     """a + b (+ a constant) of one shape and type, as at the end of a residual block."""
     same = all(v.shape == step.result.shape and v.dtype == step.result.dtype for v in step.values)
-    return step.op == "add" and "alpha" not in step.kwargs and same
+    return step.operation.sums and "alpha" not in step.kwargs and same
 
 
 def _check_linear(step: Step) -> None:
@@ -71,24 +64,15 @@ def jacobian() -> Rule:
 
 def known_linear(step: Step) -> bool:
     """Linear in all its live operands together, by what the operation is; nothing has to be tried."""
-    if step.op == "div":
+    op = step.operation
+    if op.rule == "quotient":
         return len(step.inputs) == 1 and is_first(step) and step.kwargs.get("rounding_mode") is None
-    return step.op in LINEAR and _is_linear(step)
+    linear_word = op.rule in {"linear", "product"} and (op.live == "all" or len(step.inputs) == 1)
+    fixed = [step.given(argument) for argument in op.fixed]
+    adding = None if op.adds is None else step.given(op.adds)
+    return linear_word and adding in PUTS + ADDS and not any(f is v for f in fixed for v in step.values)
 
 
 def is_first(step: Step) -> bool:
     """The live tensor is the step's first argument."""
     return step.argument(0, "input") is step.values[0]
-
-
-def _is_linear(step: Step) -> bool:
-    """Several live operands are fine for sums and concatenations, not for products."""
-    if step.op == "lerp":
-        return not isinstance(step.argument(2, "weight"), Tensor) or all(
-            step.argument(2, "weight") is not v for v in step.values
-        )
-    if step.op in {"grid_sample", "ldexp"}:
-        return len(step.inputs) == 1 and is_first(step)  # the grid and the exponent are not linear
-    if step.op in {"scatter", "index_add"} and step.kwargs.get("reduce", "add") != "add":
-        return False
-    return len(step.inputs) == 1 or step.op not in MULTIPLYING

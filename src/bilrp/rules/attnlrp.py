@@ -13,7 +13,6 @@ from torch import Tensor
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import ATTENTION, PRODUCTS
 from bilrp.trace.tape import Slot, Step
 
 
@@ -25,7 +24,7 @@ def halves() -> Rule:
     """
 
     def made(step: Step) -> Map:
-        if len(step.inputs) != 2 or step.op not in PRODUCTS:
+        if len(step.inputs) != 2 or step.operation.rule != "product":
             raise RuleError(f"halves is a rule for a product of two live tensors, not for {step.describe()}")
         left, right = (value.detach() for value in step.values)
 
@@ -46,7 +45,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
     shares = {"query": query, "key": key, "value": value}
 
     def made(step: Step) -> Map:
-        if step.op not in ATTENTION:
+        if step.operation.kind != "attention":
             raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
         if step.item == 1:
             raise RuleError(f"{step.describe()} returns its attention weights: use its first output")
@@ -83,4 +82,5 @@ def written_out(step: Step) -> bool:
     >>> [step.op for step in tape.steps if written_out(step)]
     ['matmul']
     """
-    return len(step.inputs) == 2 and step.op in PRODUCTS and "softmax" in step.sources
+    weights = any(source.factor == "attention" for source in step.sources)
+    return len(step.inputs) == 2 and step.operation.rule == "product" and weights

@@ -15,9 +15,8 @@ from bilrp import rules
 from bilrp.errors import RuleError
 from bilrp.rules.attnlrp import halves, shared_attention
 from bilrp.rules.rule import Rule
-from bilrp.trace import ops
 from bilrp.trace.tape import Step
-from bilrp.trace.weights import weights_of
+from bilrp.trace.weights import convolves, weights_of
 
 RuleBook = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]
@@ -55,7 +54,7 @@ def hessian_product() -> Book:
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
             return rules.zero()
-        straight = step.op == "relu" or step.op in ops.SELECTIONS or step.op in ops.STRUCTURAL
+        straight = step.operation.rule in {"gate", "select"} or step.operation.mask == "moves"
         natural = rules.natural(step)
         return natural if straight or (natural and natural.name == "linear") else rules.jacobian()
 
@@ -104,7 +103,7 @@ def resnet(gamma: float = 0.25) -> Book:
     convolution = rules.gamma(gamma)
 
     def choose(step: Step) -> Rule | None:
-        if step.op in ops.CONVOLUTIONS and is_weighted(step):
+        if convolves(step) and is_weighted(step):
             return convolution
         return rules.zero() if is_weighted(step) else rules.natural(step)
 
@@ -131,17 +130,17 @@ def attnlrp(gamma: float = 0.0) -> Book:
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
             return weighted
-        if step.op in ops.ATTENTION:
+        if step.operation.kind == "attention":
             return shared_attention()
-        if step.op == "softmax":
+        if step.operation.kind == "softmax":
             return rules.jacobian()
-        if len(step.inputs) == 2 and step.op in ops.PRODUCTS and not scaling(step):
+        if len(step.inputs) == 2 and step.operation.rule == "product" and not scaling(step):
             return halves()
         return rules.natural(step)
 
     def scaling(step: Step) -> bool:
         """One factor is a norm's scale or the gate inside a written-out activation: that one is frozen."""
-        return step.inputs[0] == step.inputs[1] or any(s in ops.SCALES - {"softmax"} for s in step.sources)
+        return step.inputs[0] == step.inputs[1] or any(s.factor == "scale" for s in step.sources)
 
     return Book(f"attnlrp({gamma:g})", choose)
 

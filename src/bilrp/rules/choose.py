@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from bilrp.rules.attnlrp import written_out
 from bilrp.rules.books import Book, mixed, transformer, uniform
-from bilrp.trace.ops import ATTENTION, CONVOLUTIONS
 from bilrp.trace.tape import Step, Tape
-from bilrp.trace.weights import spread, weights_of
+from bilrp.trace.weights import convolves, spread, weights_of
 
 
 def default_book(tape: Tape) -> Book:
@@ -24,14 +23,14 @@ def default_book(tape: Tape) -> Book:
     >>> default_book(record(attend, torch.rand(1, 3, 2))).name
     'transformer(0)'
     """
-    if not any(step.op in ATTENTION or written_out(step) for step in tape.steps):
+    if not any(step.operation.kind == "attention" or written_out(step) for step in tape.steps):
         return uniform()
     return mixed() if any(_convolves(step) for step in tape.steps) else transformer()
 
 
 def _convolves(step: Step) -> bool:
     """A convolution whose windows overlap."""
-    if step.op not in CONVOLUTIONS or weights_of(step) is None:
+    if not convolves(step) or weights_of(step) is None:
         return False
     kernel = tuple(step.argument(1, "weight").shape[2:])
     return spread(step.argument(3, "stride", 1), len(kernel)) != kernel

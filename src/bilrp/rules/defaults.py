@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bilrp.engine.maps import Map
 from bilrp.rules.activations import clamp, freeze_activation, gate
 from bilrp.rules.affine import is_first, known_linear, linear
@@ -10,7 +12,6 @@ from bilrp.rules.norms import NORMALISING
 from bilrp.rules.products import division, evident_product
 from bilrp.rules.rule import Rule
 from bilrp.rules.selection import select
-from bilrp.trace.ops import ACTIVATIONS, ATTENTION, CLAMPS, NORMS, PRODUCTS, SELECTIONS
 from bilrp.trace.tape import Step
 
 
@@ -19,19 +20,8 @@ def natural(step: Step) -> Rule | None:
 
     Weighted steps come as `linear` (LRP-0); a rule book usually decides about them before asking here.
     """
-    if step.op == "relu":
-        return gate()
-    if step.op in ACTIVATIONS | NORMS | ATTENTION:
-        return frozen() if len(step.inputs) == 1 or step.op in ATTENTION else None
-    if step.op in SELECTIONS:
-        return select()
-    if step.op in CLAMPS:
-        return clamp() if len(step.inputs) == 1 and is_first(step) else None
-    if step.op in PRODUCTS and len(step.inputs) == 2:
-        return evident_product(step)
-    if step.op == "div":
-        return division(step)
-    return linear() if known_linear(step) else None
+    word = step.operation.rule
+    return None if word is None else NATURAL[word](step)
 
 
 def frozen() -> Rule:
@@ -46,3 +36,27 @@ def frozen() -> Rule:
 def _freeze_scale(step: Step) -> Map:
     special = {**NORMALISING, **ATTENTIONS}.get(step.op)
     return special(step) if special else freeze_activation(step)
+
+
+def _linear(step: Step) -> Rule | None:
+    return linear() if known_linear(step) else None
+
+
+def _frozen(step: Step) -> Rule | None:
+    return frozen() if len(step.inputs) == 1 or step.operation.kind == "attention" else None
+
+
+def _clamp(step: Step) -> Rule | None:
+    return clamp() if len(step.inputs) == 1 and is_first(step) else None
+
+
+# What the words of the table of operations mean.
+NATURAL: dict[str, Callable[[Step], Rule | None]] = {
+    "linear": _linear,
+    "gate": lambda step: gate(),
+    "frozen": _frozen,
+    "clamp": _clamp,
+    "select": lambda step: select(),
+    "product": lambda step: evident_product(step) if len(step.inputs) == 2 else _linear(step),
+    "quotient": division,
+}

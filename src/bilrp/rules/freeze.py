@@ -9,7 +9,6 @@ from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import ARITHMETIC, PRODUCTS, STRUCTURAL
 from bilrp.trace.tape import Step, Tape
 from bilrp.trace.weights import weights_of
 
@@ -61,10 +60,10 @@ def _link(step: Step, frozen: Map, source: Kind, target: Kind, rule: str) -> Lin
 def mask_link(step: Step) -> Link:
     """How a region's mask passes a step on its way to a first-layer rule."""
     same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
-    if step.op in ARITHMETIC and same_shape:
+    if step.operation.mask == "keeps" and same_shape:
         same = Scale(torch.ones((), dtype=step.result.dtype))
         return _link(step, same, Kind.MASK, Kind.MASK, "mask")
-    if step.op in STRUCTURAL:
+    if step.operation.mask == "moves":
         slots = tuple(range(len(step.inputs)))
         return _link(step, Move(step.run, step.values, slots), Kind.MASK, Kind.MASK, "mask")
     raise RuleError(
@@ -75,11 +74,12 @@ def mask_link(step: Step) -> Link:
 
 def missing_rule(step: Step, book: RuleBook) -> str:
     """One line: which step, which shapes, and the call that fixes it."""
+    made_by = " and ".join(source.name for source in step.sources)
     fitting = "gamma(0.25)" if weights_of(step) is not None else "jacobian()"
     way_out = (
-        f"the two live factors come from {' and '.join(step.sources)}; say which one to freeze: rules=first_match"
+        f"the two live factors come from {made_by}; say which one to freeze: rules=first_match"
         f"(('{step.name}', bilrp.rules.product(freeze=1)), otherwise=...)"
-        if len(step.inputs) == 2 and step.op in PRODUCTS
+        if len(step.inputs) == 2 and step.operation.rule == "product"
         else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.{fitting}), otherwise=...)"
     )
     return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"

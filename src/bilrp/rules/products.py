@@ -8,7 +8,7 @@ from bilrp.engine.maps import Linear, Map, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first, linear
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import GATING, PRODUCTS, SCALES
+from bilrp.trace.lineage import frozen_factor
 from bilrp.trace.tape import Step
 
 
@@ -24,7 +24,8 @@ def product(freeze: int) -> Rule:
             raise RuleError(
                 f"product is a rule for two live tensors, but {step.describe()} has {len(step.inputs)}"
             )
-        if step.op not in PRODUCTS | {"div"} or (step.op == "div" and freeze == 0):
+        word = step.operation.rule
+        if word not in {"product", "quotient"} or (word == "quotient" and freeze == 0):
             raise RuleError(
                 f"product(freeze={freeze}) leaves {step.describe()} nonlinear in its other operand: "
                 "use bilrp.rules.jacobian()"
@@ -35,8 +36,8 @@ def product(freeze: int) -> Rule:
         def function(s: Tensor) -> Tensor:
             return step.run(s, kept) if live == 0 else step.run(kept, s)
 
-        same = step.op == "mul" and step.values[live].shape == step.result.shape
-        if same:
+        elementwise = word == "product" and step.operation.kind == "arithmetic"
+        if elementwise and step.values[live].shape == step.result.shape:
             return Scale(kept.expand_as(step.result), slots=(live,))
         return Linear(function, (step.values[live],), (live,))
 
@@ -46,11 +47,8 @@ def product(freeze: int) -> Rule:
 def evident_product(step: Step) -> Rule | None:
     if step.inputs[0] == step.inputs[1]:
         return product(freeze=1)
-    for kinds in (SCALES, GATING):
-        gates = [slot for slot, source in enumerate(step.sources) if source in kinds]
-        if len(gates) == 1:
-            return product(freeze=gates[0])
-    return None
+    evident = frozen_factor(step.sources)
+    return None if evident is None else product(freeze=evident)
 
 
 def division(step: Step) -> Rule | None:

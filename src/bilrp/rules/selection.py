@@ -12,7 +12,6 @@ from torch import Tensor
 from bilrp.engine.maps import Linear, Map, Pool, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
-from bilrp.trace.ops import SELECTIONS
 from bilrp.trace.tape import Step, fill
 from bilrp.trace.weights import spread
 
@@ -23,14 +22,13 @@ def select() -> Rule:
 
 
 def freeze_selection(step: Step) -> Map:
-    if step.op not in SELECTIONS:
+    if step.operation.rule != "select":
         raise RuleError(
             f"select is a rule for max, min, topk, sort and max-pooling, not for {step.describe()}"
         )
-    if step.op in {"topk", "sort"}:
-        return _by_index(step)
-    if "max_pool" in step.op:
-        return _adaptive_pool(step) if step.op.startswith("adaptive") else _pool(step)
+    by_kind = {"order": _by_index, "pool": _pool, "adaptive": _adaptive_pool}
+    if step.operation.kind in by_kind:
+        return by_kind[step.operation.kind](step)
     operands = len(step.inputs) == 2 or isinstance(step.argument(1, "other"), Tensor)
     return _between_operands(step) if operands else _along_axes(step)
 
@@ -74,13 +72,14 @@ def _by_index(step: Step) -> Map:
     """topk and sort: each output is one input element."""
     values = fill((step.args, step.kwargs), step.values)
     index = step.call(*values[0], **values[1])[1]
-    dim = step.argument(2 if step.op == "topk" else 1, "dim", -1)
+    assert step.operation.axis is not None
+    dim = step.given(step.operation.axis)
     return Linear(lambda s: s.gather(dim, index), step.values)
 
 
 def _pool(step: Step) -> Map:
     a, out = step.values[0], step.result
-    rank = int(step.op[len("max_pool")])
+    rank = step.operation.axes
     kernel = spread(step.argument(1, "kernel_size"), rank)
     stride = step.argument(2, "stride")
     stride = kernel if stride is None or stride == [] else spread(stride, rank)
@@ -110,7 +109,7 @@ def _winners(a: Tensor, out: Tensor, kernel, stride, padding, dilation) -> Pool:
 
 def _adaptive_pool(step: Step) -> Map:
     a, out = step.values[0], step.result
-    rank = int(step.op[len("adaptive_max_pool")])
+    rank = step.operation.axes
     sizes = list(zip(a.shape[-rank:], out.shape[-rank:], strict=True))
     if all(n % m == 0 for n, m in sizes):
         kernel = tuple(n // m for n, m in sizes)

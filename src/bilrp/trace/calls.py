@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.names import op_name
-from bilrp.trace.ops import INPLACE_OPERATORS
+from bilrp.trace.names import has_underscore
+from bilrp.trace.operation import Op
 
 
-def is_inplace(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     name = getattr(func, "__name__", "")
-    underscore = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
-    return name in INPLACE_OPERATORS or underscore or bool(_inplace_flag(func, args, kwargs)[1])
+    underscore = has_underscore(name) and name != "requires_grad_"
+    return name in op.inplace or underscore or _inplace_flag(func, args, kwargs)[1]
 
 
 def _inplace_flag(
@@ -31,20 +31,18 @@ def _inplace_flag(
     return -1, kwargs.get("inplace") is True
 
 
-def written(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def written(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The tensor an in-place call writes into; None for other calls."""
-    if not is_inplace(func, args, kwargs):
+    if not is_inplace(op, func, args, kwargs):
         return None
     target = args[0] if args else kwargs.get("input", kwargs.get("self"))
     if not isinstance(target, Tensor):
-        raise TapeError(
-            f"the in-place call '{op_name(func)}' writes into several tensors: write out of place"
-        )
+        raise TapeError(f"the in-place call '{op.name}' writes into several tensors: write out of place")
     return target
 
 
 def out_of_place(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
     """The same call without the write, so that a step can be run again on other tensors."""
     place, flagged = _inplace_flag(func, args, kwargs)
@@ -53,7 +51,7 @@ def out_of_place(
     if flagged:
         return func, (args, {**kwargs, "inplace": False})
     name = getattr(func, "__name__", "")
-    plain = INPLACE_OPERATORS.get(name, name.rstrip("_"))
+    plain = op.name if name in op.inplace else name.rstrip("_")
     call = _copy if name == "copy_" else getattr(torch.Tensor, plain, None) or getattr(torch, plain, None)
     if call is None:
         raise TapeError(
@@ -62,14 +60,13 @@ def out_of_place(
     return call, (args, kwargs)
 
 
-def reshaping(
-    op: str, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[..., Any]:
+def run_again_by(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """The Tensor method that does the same for tensors which lie in memory in another order."""
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
         raise TapeError(
             "the model reads a tensor's bits as another type with view(dtype), which no rule can share"
         )
-    return torch.Tensor.reshape if op == "view" else torch.Tensor.reshape_as
+    return getattr(torch.Tensor, op.again)
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:

@@ -9,18 +9,26 @@ from typing import Any
 
 from torch import nn
 
-from bilrp.trace.ops import ALIASES, INPLACE_OPERATORS
+from bilrp.trace.operation import Op, Table
+from bilrp.trace.ops import OPERATIONS
 
 
-def op_name(func: Callable[..., Any]) -> str:
-    """The plain name of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'."""
+def operation_of(func: Callable[..., Any], table: Table = OPERATIONS) -> Op:
+    """The row of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
+
+    >>> import torch
+    >>> operation_of(torch.Tensor.add_).name
+    'add'
+    """
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         name = getattr(func.__self__, "__name__", name)  # type: ignore[attr-defined]
-    name = INPLACE_OPERATORS.get(name, name)
-    if name.endswith("_") and not name.endswith("__"):
-        name = name[:-1]
-    return ALIASES.get(name, name)
+    return table.find(name[:-1] if has_underscore(name) else name)
+
+
+def has_underscore(name: str) -> bool:
+    """Torch's sign for a call that writes in place: add_, but not __add__."""
+    return name.endswith("_") and not name.endswith("__")
 
 
 def modules_of(encoder: Any) -> list[nn.Module]:

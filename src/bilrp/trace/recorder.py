@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bilrp.errors import InputError, TapeError
-from bilrp.trace.calls import is_inplace, out_of_place, reshaping, written
-from bilrp.trace.names import modules_of, op_name, parameter_names
-from bilrp.trace.ops import ARITHMETIC, FORGETS_VALUES, LEAVES_TORCH, STRUCTURAL, VIEWS
+from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
+from bilrp.trace.lineage import Lineage, descend, entrance, sources_of
+from bilrp.trace.names import modules_of, operation_of, parameter_names
+from bilrp.trace.operation import Op, Table
+from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.refusals import refuse_moving_targets, refuse_training, refuse_what_cannot_be_seen
 from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
@@ -26,7 +28,9 @@ from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 
 
-def record(encoder: Callable[[Tensor], Tensor], x: Float[Tensor, ...]) -> Tape:
+def record(
+    encoder: Callable[[Tensor], Tensor], x: Float[Tensor, ...], *, operations: Table = OPERATIONS
+) -> Tape:
     """Run `encoder(x)` once and return the tape of everything that led from `x` to the output.
 
     >>> import torch.nn.functional as F
@@ -36,7 +40,7 @@ def record(encoder: Callable[[Tensor], Tensor], x: Float[Tensor, ...]) -> Tape:
     modules = modules_of(encoder)
     refuse_what_cannot_be_seen(encoder, modules)
     refuse_moving_targets(modules)
-    recorder = Recorder(parameter_names(modules))
+    recorder = Recorder(parameter_names(modules), operations)
     if isinstance(
         encoder, nn.Module
     ):  # all of it, so that a branch not taken for this input does not change the origin
@@ -89,16 +93,17 @@ class Recorder(TorchFunctionMode):
     """Collects steps. A tensor is known by its id (kept alive here) together with its version counter,
     so that a write that was not seen (through a view, or by scripted code) is noticed at the next use."""
 
-    def __init__(self, names: dict[int, str]):
+    def __init__(self, names: dict[int, str], operations: Table):
         super().__init__()
         self.names = names
+        self.operations = operations
         self.steps: list[Step] = []
         self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
         self.values: list[Tensor] = []
         self.made: dict[int, Tensor] = {}  # constants computed during the run
         self.weights: dict[int, Tensor] = {}
         self.counts: dict[str, int] = {}
-        self.sources: list[str] = ["input"]
+        self.lineage: list[Lineage] = [entrance(0)]
         self.origin: Any = None  # the autograd node of the input
         self.written: dict[int, Tensor] = {}  # storages that received live values by a write in place
         self.constants: set[int] = set()  # storages of the constants that steps hold
@@ -113,25 +118,24 @@ class Recorder(TorchFunctionMode):
         kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
         tensors = list(tensors_in((args, kwargs)))
         live = [t for t in tensors if id(t) in self.live]
-        op = op_name(func)
-        if op == "_set_grad_enabled":
+        op = operation_of(func, self.operations)
+        if op.kind == "switch":
             return None  # gradients stay on, also where the model turns them off: see record
-        self._notice_unseen(tensors, op)
+        self._notice_unseen(tensors, op.name)
         if not live:
-            return self._compute_constant(func, args, kwargs, tensors)
-        if op == "__iter__":
+            return self._compute_constant(op, func, args, kwargs, tensors)
+        if op.kind == "iteration":
             with self:
                 return iter(args[0].unbind(0))
-        self._refuse(op, func, args, kwargs)
+        self._refuse(op, args, kwargs)
         for t in live:
-            self._notice_writes(t, op)
+            self._notice_writes(t, op.name)
         return self._record(op, func, args, kwargs)
 
-    def _compute_constant(self, func, args, kwargs, tensors: list[Tensor]) -> Any:
+    def _compute_constant(self, op: Op, func, args, kwargs, tensors: list[Tensor]) -> Any:
         """A call that no live tensor takes part in: its result is a constant of the run."""
-        if tensors and (
-            is_inplace(func, args, kwargs) or func is torch.Tensor.__setitem__ or "out" in kwargs
-        ):
+        writes = is_inplace(op, func, args, kwargs) or op.kind == "overwrite" or "out" in kwargs
+        if tensors and writes:
             for t in (tensors[0], *tensors_in(kwargs.get("out"))):
                 self._keep_before_write(t)
         for t in tensors:
@@ -141,11 +145,11 @@ class Recorder(TorchFunctionMode):
             self.made[id(t)] = t
         return result
 
-    def _record(
-        self, op: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        target = written(func, args, kwargs)
-        call, recorded = out_of_place(func, args, kwargs) if target is not None else (func, (args, kwargs))
+    def _record(self, op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = written(op, func, args, kwargs)
+        call, recorded = (
+            out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
+        )
         before = None if target is None else self._keep_before_write(target)
         versions = [(t, _version(t)) for t in tensors_in((args, kwargs)) if t is not target]
         slots: list[tuple[int, Tensor]] = []
@@ -159,23 +163,24 @@ class Recorder(TorchFunctionMode):
                 return before  # a constant about to receive live values: record what it was
             if t.layout != torch.strided:
                 raise TapeError(
-                    f"'{op}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be followed: use its .to_dense()"
+                    f"'{op.name}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be followed: use its "
+                    ".to_dense()"
                 )
             self._use_weight(t)
             self.constants.add(storage_of(t))
             return t.detach()
 
-        if op in VIEWS:
-            call = reshaping(op, call, args, kwargs)
+        if op.again:
+            call = run_again_by(op, args, kwargs)
         recorded_args, recorded_kwargs = mapped(recorded[0], slot), mapped(recorded[1], slot)
         result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
         elif any(_version(t) != version for t, version in versions):
             raise TapeError(
-                f"'{op}' writes into its arguments, which the tape cannot follow: write out of place"
+                f"'{op.name}' writes into its arguments, which the tape cannot follow: write out of place"
             )
-        if op in FORGETS_VALUES and all(id(t) not in self.live for t in tensors_in((args[1:], kwargs))):
+        if op.kind == "blank" and all(id(t) not in self.live for t in tensors_in((args[1:], kwargs))):
             for t in tensors_in(result):
                 self.made[id(t)] = t
             return result
@@ -185,7 +190,7 @@ class Recorder(TorchFunctionMode):
                 continue
             if out.is_complex():
                 raise TapeError(
-                    f"'{op}' makes complex numbers of a live tensor, which cannot be followed: write it with real "
+                    f"'{op.name}' makes complex numbers of a live tensor, which cannot be followed: write it with real "
                     "ones (a rotation by cos and sin, a transform by its matrix)"
                 )
             if not out.dtype.is_floating_point:
@@ -196,17 +201,18 @@ class Recorder(TorchFunctionMode):
             self._add(op, call, recorded_args, recorded_kwargs, slots, out, item)
         return result
 
-    def _add(self, op, call, args, kwargs, slots, out: Tensor, item: int | None) -> None:
+    def _add(self, op: Op, call, args, kwargs, slots, out: Tensor, item: int | None) -> None:
         number = len(self.values)
         self.values.append(out.detach())
         self.live[id(out)] = (out, number, _version(out))
-        sources = tuple(self.sources[v] for v, _ in slots)
-        transparent = op in STRUCTURAL or (op in ARITHMETIC and len(slots) == 1)
-        self.sources.append(sources[0] if transparent and sources else op)
+        parents = [self.lineage[v] for v, _ in slots]
+        alike = all(t.shape == out.shape for _, t in slots)
+        first = isinstance(next(iter((*args, *kwargs.values())), None), Slot)
+        self.lineage.append(descend(op, parents, number, alike=alike, first=first))
         self.steps.append(
             Step(
-                op=op,
-                name=self._name(op, (args, kwargs)),
+                operation=op,
+                name=self._name(op.name, (args, kwargs)),
                 call=call,
                 args=args,
                 kwargs=kwargs,
@@ -214,7 +220,7 @@ class Recorder(TorchFunctionMode):
                 values=tuple(t for _, t in slots),
                 output=number,
                 result=out.detach(),
-                sources=sources,
+                sources=sources_of(op, parents),
                 item=item,
             )
         )
@@ -270,19 +276,19 @@ class Recorder(TorchFunctionMode):
                     "compiled code, or a custom autograd function): use the plain Python module instead"
                 )
 
-    def _refuse(self, op: str, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
-        if op in LEAVES_TORCH:
+    def _refuse(self, op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+        if op.kind == "unseen":
             raise TapeError(
-                f"the model reads numbers out of a live tensor with '{op}', where the tape cannot follow: "
+                f"the model reads numbers out of a live tensor with '{op.name}', where the tape cannot follow: "
                 "keep them as tensors (or compute them before the model)"
             )
-        if op == "__setitem__":
+        if op.kind == "overwrite":
             raise TapeError(
                 "the model writes into a tensor with x[...] = y, which the tape cannot follow: "
                 "build the result with torch.cat, torch.where or masked_fill instead"
             )
         if kwargs.get("out") is not None:
-            raise TapeError(f"'{op}(..., out=...)' writes where the tape cannot follow: drop out=")
+            raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
         if torch.is_autocast_enabled(next(tensors_in((args, kwargs))).device.type):
             raise InputError(
                 "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bilrp.errors import InputError, TapeError
+from bilrp.trace.operation import Op
 
 
 def refuse_what_cannot_be_seen(encoder: Any, modules: list[nn.Module]) -> None:
@@ -32,25 +33,11 @@ def refuse_moving_targets(modules: list[nn.Module]) -> None:
                 raise InputError(_training(f"{type(part).__name__} '{name}'"))
 
 
-def refuse_training(op: str, args: Any, kwargs: dict[str, Any]) -> None:
+def refuse_training(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Random or batch-dependent layers make the embedding a moving target: refuse them."""
-
-    def given(position: int, *names: str, default: Any) -> Any:
-        if position < len(args):
-            return args[position]
-        return next((kwargs[name] for name in names if name in kwargs), default)
-
-    active = False
-    if "dropout" in op:
-        active = given(2, "training", "train", default="alpha" not in op) and given(1, "p", default=0.5) > 0
-    elif op == "scaled_dot_product_attention":
-        active = given(4, "dropout_p", default=0.0) > 0
-    elif op == "multi_head_attention_forward":
-        active = given(13, "training", default=True) and given(10, "dropout_p", default=0.0) > 0
-    elif op == "batch_norm":
-        active = given(5, "training", default=False) and given(1, "running_mean", default=None) is not None
-    if active:
-        raise InputError(_training(f"'{op}'"))
+    given = [argument.of(args, kwargs) for argument in op.active]
+    if given and all(True if isinstance(value, Tensor) else bool(value) for value in given):
+        raise InputError(_training(f"'{op.name}'"))
 
 
 def _training(what: str) -> str:

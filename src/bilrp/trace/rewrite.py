@@ -7,9 +7,10 @@ from dataclasses import replace
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.trace.ops import CONVOLUTIONS, IDENTITIES
+from bilrp.trace.operators import Convolution, Dense
+from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.tape import Slot, Step, Tape
-from bilrp.trace.weights import batch_norm_scale, same_padding, spread, weights_of
+from bilrp.trace.weights import batch_norm_scale, convolves, same_padding, spread, weights_of
 from bilrp.trace.widen import widen
 
 
@@ -40,7 +41,7 @@ def pad_first(tape: Tape) -> Tape:
         padded = F.pad(step.values[0], pads)
         pad = replace(
             step,
-            op="pad",
+            operation=OPERATIONS.find("pad"),
             name=f"{step.name}.pad",
             call=F.pad,
             args=(Slot(0), pads),
@@ -57,7 +58,7 @@ def pad_first(tape: Tape) -> Tape:
 
 def _uneven(step: Step) -> list[int] | None:
     """The pads of a convolution that pads one side more, last axis first as F.pad wants them."""
-    if step.op not in CONVOLUTIONS or len(step.inputs) != 1 or step.argument(4, "padding", 0) != "same":
+    if not convolves(step) or len(step.inputs) != 1 or step.argument(4, "padding", 0) != "same":
         return None
     weight = step.argument(1, "weight")
     pads = same_padding(weight, spread(step.argument(5, "dilation", 1), weight.dim() - 2))
@@ -71,7 +72,7 @@ def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     same: dict[int, int] = {}
     for step in tape.steps:
         step = _rewired(step, same)
-        if step.op in IDENTITIES and _same_kind(step) and step.output not in keep:
+        if step.operation.kind in {"identity", "random"} and _same_kind(step) and step.output not in keep:
             same[step.output] = step.inputs[0]
         else:
             steps.append(step)
@@ -107,21 +108,20 @@ def _merge_pairs(tape: Tape, keep: frozenset[int], merge) -> Tape:
 
 
 def _gated(first: Step, second: Step) -> Step | None:
-    if second.op != "relu" or first.gate is not None or weights_of(first) is None:
+    if second.operation.rule != "gate" or first.gate is not None or weights_of(first) is None:
         return None
     return replace(first, output=second.output, gate=(first.result > 0).to(first.result.dtype))
 
 
 def _folded(first: Step, second: Step) -> Step | None:
-    if second.op != "batch_norm" or first.op in {"matmul", "addmm"} or weights_of(first) is None:
+    weights = weights_of(first) if second.operation.kind == "statistics" else None
+    if weights is None or weights.columns:
         return None
-    weights = weights_of(first)
-    assert weights is not None
     if first.result.dim() != weights.weight.dim() or second.argument(5, "training", False):
         return None  # batch norm counts channels on axis 1, a linear step on the last, an unbatched conv on axis 0
     scale, shift = batch_norm_scale(second)
     bias = shift if weights.bias is None else weights.bias * scale + shift
-    weight = _scaled(weights.weight, scale, "transpose" in first.op, first.argument(6, "groups", 1))
+    weight = _scaled(weights.weight, scale, weights.operator)
     return replace(
         first,
         args=(Slot(0), weight, bias, *first.args[3:]),
@@ -131,11 +131,11 @@ def _folded(first: Step, second: Step) -> Step | None:
     )
 
 
-def _scaled(weight: Tensor, scale: Tensor, transposed: bool, groups: int) -> Tensor:
+def _scaled(weight: Tensor, scale: Tensor, operator: Dense | Convolution) -> Tensor:
     """Scale each output channel; a transposed convolution keeps them on axis 1, group by group."""
-    ones = [1] * (weight.dim() - 2)
-    if not transposed:
+    if not isinstance(operator, Convolution) or not operator.transposed:
         return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+    groups, ones = operator.groups, [1] * (weight.dim() - 2)
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *ones)
     return grouped.reshape(weight.shape)
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bilrp.trace.operation import Argument, Op
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -23,12 +25,12 @@ class Step:
     """One torch call of the run: what was called, on which values, with what result.
 
     `inputs[k]` is the number of the live value that stands at `Slot(k)`, `values[k]` its tensor; all other
-    arguments are constants of the run. `sources[k]` is the operation that made it, looking through reshapes and
-    arithmetic with constants. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
+    arguments are constants of the run. `sources[k]` is the operation that made it, looking through reshapes,
+    arithmetic with constants and denominators. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
     this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it).
     """
 
-    op: str
+    operation: Op
     name: str
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -37,7 +39,7 @@ class Step:
     values: tuple[Tensor, ...]
     output: int
     result: Tensor
-    sources: tuple[str, ...] = ()
+    sources: tuple[Op, ...] = ()
     item: int | None = None
     gate: Tensor | None = None
 
@@ -46,6 +48,15 @@ class Step:
         args, kwargs = fill(self.args, live), fill(self.kwargs, live)
         result = self.call(*args, **kwargs)
         return result if self.item is None else result[self.item]
+
+    @property
+    def op(self) -> str:
+        """The operation's name: what rule books match."""
+        return self.operation.name
+
+    def given(self, argument: Argument) -> Any:
+        """What the call was given for an argument of the table; live tensors come as their recorded values."""
+        return fill(argument.of(self.args, self.kwargs), self.values)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """The argument given at `position` or as keyword `name`; live tensors come as their recorded values."""

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from bilrp.errors import RuleError
 from bilrp.trace.operators import Convolution, Dense
-from bilrp.trace.ops import CONVOLUTIONS
 from bilrp.trace.tape import Step
 
 
@@ -22,6 +21,7 @@ class Weights:
     bias: Tensor | None
     a: Tensor
     z: Tensor
+    columns: bool = False  # as in x @ W: outputs lie on the last axis
 
     def apply(self, weight: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
         out = self.operator.apply(a, weight)
@@ -30,43 +30,34 @@ class Weights:
 
 def weights_of(step: Step) -> Weights | None:
     """Take a linear or convolution step with constant weights apart; None for any other step."""
-    parts = _dense(step) if step.op in {"linear", "matmul", "addmm"} else _convolution(step)
-    if parts is None:
+    at = step.operation.places
+    if at is None or len(step.inputs) != 1 or step.given(at.input) is not step.values[0]:
         return None
-    operator, weight, bias = parts
-    return Weights(operator, weight, bias, a=step.values[0], z=step.result)
-
-
-def _dense(step: Step) -> tuple[Dense, Tensor, Tensor | None] | None:
-    if len(step.inputs) != 1:
+    weight, bias = step.given(at.weight), None if at.bias is None else step.given(at.bias)
+    if at.windows:
+        operator = _convolution(step, weight, transposed=at.windows == "transposed")
+    elif _plain(step, weight, bias):
+        operator, weight = Dense(), weight.T if at.columns else weight
+    else:
         return None
-    live = step.values[0]
-    if step.op == "linear" and step.argument(0, "input") is live and step.argument(1, "weight").dim() == 2:
-        return Dense(), step.argument(1, "weight"), step.argument(2, "bias")
-    if step.op == "matmul" and step.argument(0, "input") is live and step.argument(1, "other").dim() == 2:
-        return Dense(), step.argument(1, "other").T, None
-    plain = step.kwargs.get("beta", 1) == 1 and step.kwargs.get("alpha", 1) == 1
-    if (
-        step.op == "addmm"
-        and step.argument(1, "mat1") is live
-        and plain
-        and step.argument(0, "input").dim() == 1
-    ):
-        return Dense(), step.argument(2, "mat2").T, step.argument(0, "input")
-    return None
+    return Weights(operator, weight, bias, a=step.values[0], z=step.result, columns=at.columns)
 
 
-def _convolution(step: Step) -> tuple[Convolution, Tensor, Tensor | None] | None:
-    if (
-        step.op not in CONVOLUTIONS
-        or len(step.inputs) != 1
-        or step.argument(0, "input") is not step.values[0]
-    ):
-        return None
-    weight, bias = step.argument(1, "weight"), step.argument(2, "bias")
-    rank, transposed = weight.dim() - 2, "transpose" in step.op
+def convolves(step: Step) -> bool:
+    """The step is a convolution or a transposed one, with constant weights or not."""
+    return step.operation.places is not None and step.operation.places.windows != ""
+
+
+def _plain(step: Step, weight: Tensor, bias: Tensor | None) -> bool:
+    """x Wᵀ + b with one matrix and one number for each output, nothing scaled (addmm can)."""
+    unscaled = step.kwargs.get("beta", 1) == 1 and step.kwargs.get("alpha", 1) == 1
+    return weight.dim() == 2 and (bias is None or bias.dim() == 1) and unscaled
+
+
+def _convolution(step: Step, weight: Tensor, *, transposed: bool) -> Convolution:
+    rank = weight.dim() - 2
     padding, dilation = step.argument(4, "padding", 0), step.argument(7 if transposed else 5, "dilation", 1)
-    operator = Convolution(
+    return Convolution(
         stride=spread(step.argument(3, "stride", 1), rank),
         padding=_padding(padding, weight, spread(dilation, rank), step),
         dilation=spread(dilation, rank),
@@ -74,7 +65,6 @@ def _convolution(step: Step) -> tuple[Convolution, Tensor, Tensor | None] | None
         transposed=transposed,
         output_padding=spread(step.argument(5, "output_padding", 0) if transposed else 0, rank),
     )
-    return operator, weight, bias
 
 
 def spread(value: Any, rank: int) -> tuple[int, ...]:

@@ -121,9 +121,28 @@ def batched(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*tensors: Tensor) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            return torch.vmap(function)(*tensors)
+            try:
+                return torch.vmap(function)(*tensors)
+            except RuntimeError as error:
+                if not any(words in str(error) for words in NO_BATCH):
+                    raise
+        return _looped(function, tensors)
 
     return call
+
+
+NO_BATCH = (
+    "Batching rule not implemented",
+    "we do not yet support",
+)  # what vmap says of calls it can't batch
+
+
+def _looped(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:
+    """The same, one by one."""
+    found = [function(*each) for each in zip(*tensors, strict=True)]
+    if isinstance(found[0], Tensor):
+        return torch.stack(found)
+    return tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
 
 
 def times(x: Tensor, factor: Tensor | None) -> Tensor:

@@ -1,0 +1,74 @@
+"""Where values come from: what made a factor of a product decides whether it is a gate, a scale or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bilrp.trace.operation import ELEMENTWISE, Op
+from bilrp.trace.ops import ENTRANCE, WRITTEN_OUT
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The operation that made a value, looking through what only moves or rescales it, and its root.
+
+    The root is the value it is an elementwise function of (itself, if nothing else); `multiple` says that it is just a
+    multiple of that.
+    """
+
+    source: Op
+    root: int
+    multiple: bool = True
+
+
+def entrance(number: int) -> Lineage:
+    """The lineage of the input."""
+    return Lineage(ENTRANCE, number)
+
+
+def sources_of(op: Op, parents: Sequence[Lineage]) -> tuple[Op, ...]:
+    """What made each live operand. The second factor of x·f(x) is a gate, whatever f is."""
+    found = [parent.source for parent in parents]
+    multiples = [parent.multiple for parent in parents]
+    if _elementwise_product(op, parents) and sum(multiples) == 1:
+        other = multiples.index(False)
+        found[other] = found[other] if found[other].factor else WRITTEN_OUT
+    return tuple(found)
+
+
+def descend(op: Op, parents: Sequence[Lineage], number: int, *, alike: bool, first: bool) -> Lineage:
+    """The lineage of value `number`, made by `op`; `alike`: all shapes are one; `first`: its first operand is live."""
+    sources = sources_of(op, parents)
+    made = Lineage(op, number)
+    if not parents:
+        return made
+    if op.mask == "moves" or (op.mask == "keeps" and len(parents) == 1) or (op.rule == "quotient" and first):
+        made = replace(made, source=sources[0])
+    elif _elementwise_product(op, parents) and frozen_factor(sources) is not None:
+        made = replace(made, source=WRITTEN_OUT)  # x · gate(x): a GELU or a SiLU by hand
+    if op.kind not in ELEMENTWISE or not alike or len({parent.root for parent in parents}) > 1:
+        return made
+    rescales = op.kind in {"identity", "random"} or op.rule == "product" or (op.rule == "quotient" and first)
+    multiple = len(parents) == 1 and parents[0].multiple and rescales
+    return replace(made, root=parents[0].root, multiple=multiple)
+
+
+def frozen_factor(sources: Sequence[Op]) -> int | None:
+    """Which factor of a product is evidently a scale, or else a gate; None where there is none, or more than one.
+
+    >>> from bilrp.trace.ops import OPERATIONS
+    >>> frozen_factor([OPERATIONS.find("gelu"), OPERATIONS.find("linalg_vector_norm")])
+    1
+    """
+    for kinds in ({"scale", "attention"}, {"gate"}):
+        found = [slot for slot, source in enumerate(sources) if source.factor in kinds]
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _elementwise_product(op: Op, parents: Sequence[Lineage]) -> bool:
+    """Two functions of one value, multiplied number by number."""
+    elementwise = op.rule == "product" and op.kind in ELEMENTWISE
+    return elementwise and len(parents) == 2 and parents[0].root == parents[1].root

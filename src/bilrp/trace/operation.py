@@ -1,0 +1,200 @@
+"""What a row of the table of operations says, and short ways to write one.
+
+A row says what kind of call it is, how a region's mask passes it, whether it can be a gate or a scale in a product, and
+which rule comes with it naturally, as a plain word: what the word means is the rules' business.
+
+>>> activation("silu", factor="gate").rule
+'frozen'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+Kind = Literal[
+    "structural",  # only moves numbers about
+    "identity",  # passes them on unchanged, but perhaps for type, device or memory
+    "random",  # an identity once the model is in evaluation
+    "arithmetic",  # elementwise, with a constant or another live tensor
+    "reduction",  # sums and means
+    "linear",  # linear in other ways
+    "write",  # puts numbers into a tensor
+    "product",  # products of matrices
+    "weighted",  # linear layers and convolutions
+    "activation",  # elementwise, sends 0 to 0
+    "curve",  # elementwise, doesn't send 0 to 0
+    "softmax",  # numbers that sum to one
+    "norm",  # centres and scales by what its input is
+    "statistics",  # centres and scales by what other inputs were
+    "attention",  # one call with queries, keys and values
+    "select",  # passes a winner on
+    "order",  # passes on what comes first, second …
+    "pool",  # passes a window's winner on
+    "adaptive",  # the same, with windows by the size of the output
+    "measure",  # quadratic in its input: lengths and distances
+    "mixture",  # nonlinear in all its input at once
+    "recurrent",  # a whole recurrent network in one call
+    "blank",  # a tensor of the input's shape or type, not of its values: a constant of the run
+    "unseen",  # reads numbers out of torch: what happens to them next cannot be seen
+    "overwrite",  # x[...] = y
+    "iteration",  # for row in x
+    "switch",  # a setting of torch, not a call on tensors
+    "unknown",  # not in the table
+]
+Mask = Literal[
+    "moves", "keeps", "stops"
+]  # what becomes of a region's 0/1 mask: moved along, passed on, ended
+Factor = Literal["scale", "gate", "attention"]  # what a factor of a product is, if this made it
+Natural = Literal["linear", "gate", "frozen", "clamp", "select", "product", "quotient"]
+ELEMENTWISE = {"identity", "random", "arithmetic", "activation", "curve"}  # kinds: each output from one place
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a call: its position, the names it goes by, and what it is where it isn't given."""
+
+    position: int
+    names: tuple[str, ...]
+    default: Any = None
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call was given for it.
+
+        >>> Argument(1, ("p",), 0.5).of(("x",), {"p": 0.1})
+        0.1
+        """
+        if self.position < len(args):
+            return args[self.position]
+        return next((kwargs[name] for name in self.names if name in kwargs), self.default)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a weighted call keeps what: its input, its weights (as columns, for x @ W), its bias."""
+
+    input: Argument
+    weight: Argument
+    bias: Argument | None = None
+    columns: bool = False
+    windows: Literal["", "convolution", "transposed"] = ""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row of the table.
+
+    `also` are other names for it, `inplace` Python's operators that write. `live` says in which of its operands it is
+    linear: in "all" of them together (`sums`, where it is their plain sum) or in any "one" (a product); `fixed` are
+    arguments it is not linear in.
+    `active` are arguments that make it random or dependent on the batch when all of them are on. `adds` is the argument
+    that makes a write add to what is there. `again` is the Tensor method a step is run again by, `axis` the argument an
+    order goes along, `axes` the number of a window's axes. `checked` asks for torch's derivatives to be tried against
+    each other before they are trusted.
+    """
+
+    name: str
+    kind: Kind
+    also: tuple[str, ...] = ()
+    inplace: tuple[str, ...] = ()
+    rule: Natural | None = None
+    mask: Mask = "stops"
+    factor: Factor | None = None
+    live: Literal["all", "one"] = "all"
+    sums: bool = False
+    fixed: tuple[Argument, ...] = ()
+    active: tuple[Argument, ...] = ()
+    places: Places | None = None
+    adds: Argument | None = None
+    again: str = ""
+    axis: Argument | None = None
+    axes: int = 0
+    checked: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, found by any of their names; of two rows with one name the later counts."""
+
+    rows: tuple[Op, ...]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Op]:
+        return {name: row for row in self.rows for name in (row.name, *row.also, *row.inplace)}
+
+    def find(self, name: str) -> Op:
+        """The row of that name; a name that isn't in the table is a row of its own."""
+        return self._by_name.get(name) or Op(name, "unknown", checked=True)
+
+    def extended(self, *rows: Op) -> Table:
+        """The table with more rows, or with others in the place of some.
+
+        >>> Table((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
+        'frozen'
+        """
+        return Table((*self.rows, *rows)) if rows else self
+
+
+def structural(name: str, *also: str, **more: Any) -> Op:
+    return Op(name, "structural", also, rule="linear", mask="moves", **more)
+
+
+def identity(name: str, *also: str) -> Op:
+    return Op(name, "identity", also, rule="linear", mask="moves")
+
+
+def dropout(name: str, training: bool = True) -> Op:
+    chance = Argument(1, ("p",), 0.5), Argument(2, ("training", "train"), training)
+    return Op(name, "random", rule="linear", mask="moves", active=chance)
+
+
+def arithmetic(name: str, *also: str, **more: Any) -> Op:
+    return Op(name, "arithmetic", also, mask="keeps", **{"rule": "linear", **more})
+
+
+def reduction(name: str, *also: str) -> Op:
+    return Op(name, "reduction", also, rule="linear")
+
+
+def linear(name: str, *also: str, **more: Any) -> Op:
+    return Op(name, "linear", also, rule="linear", **more)
+
+
+def write(name: str, *also: str, adds: Argument | None = None) -> Op:
+    """With `adds`, two numbers may be put in one place: then one of them is lost, unless that argument adds them."""
+    return Op(name, "write", also, rule="linear", adds=adds)
+
+
+def product(name: str, *also: str, **more: Any) -> Op:
+    """A product with one evident gate or scale freezes that; a sum with a product in it has to be told."""
+    return Op(name, "product", also, live="one", **{"rule": "product", **more})
+
+
+def weighted(name: str, places: Places) -> Op:
+    return Op(name, "weighted", rule="linear", live="one", places=places)
+
+
+def activation(name: str, *also: str, **more: Any) -> Op:
+    """An elementwise function that sends 0 to 0.
+
+    >>> activation("silu", factor="gate").rule
+    'frozen'
+    """
+    return Op(name, "activation", also, **{"rule": "frozen", **more})
+
+
+def curve(name: str, *also: str, factor: Factor | None = None) -> Op:
+    return Op(name, "curve", also, factor=factor)
+
+
+def norm(name: str) -> Op:
+    return Op(name, "norm", rule="frozen")
+
+
+def select(name: str, *also: str) -> Op:
+    return Op(name, "select", also, rule="select")
+
+
+def pool(name: str, axes: int, kind: Literal["pool", "adaptive"] = "pool") -> Op:
+    return Op(name, kind, (f"{name}_with_indices",), rule="select", axes=axes)
