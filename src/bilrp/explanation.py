@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from bilrp.encoder import Encoder, as_encoder, read_input
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
 from bilrp.findings.cluster import Finding
+from bilrp.findings.summary import sentence
 from bilrp.regions import for_both
 from bilrp.similarity import Similarity
 
@@ -119,8 +121,19 @@ class Explanation:
         >>> [(finding.a, finding.b) for finding in found.findings()]
         [([0], [0])]
         """
+        return self._found[: max(0, k)]
+
+    @cached_property
+    def _found(self) -> list[Finding]:
         relevance = self.relevance.detach().cpu().double().numpy()
-        return cluster.find(relevance, self.a.regions, self.b.regions, score=self.score, k=k)
+        return cluster.find(relevance, self.a.regions, self.b.regions, score=self.score, k=relevance.size)
+
+    def summary(self, *, reference: Sequence[float] | None = None) -> str:
+        """One sentence: how similar, what matches, what counts against, how much is unattributed, and what to beware of.
+
+        `reference` are cosines of pairs taken at random, so that the sentence can say how much is much.
+        """
+        return sentence(self, self.findings(), reference=reference)
 
     def row(self, i: int) -> Float[Tensor, " regions_b"]:
         """What region i of a shares with each region of b."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bilrp.findings.words import amount, percent
+
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
 
@@ -36,27 +38,6 @@ def line(explanation: Explanation) -> str:
         f"{score} = {amount(found.explained)} explained by {by}{_share(found.share(found.explained))} "
         f"{sign} {amount(rest)} unattributed{_share(found.share(rest))}"
     )
-
-
-def amount(value: float | int) -> str:
-    """A number as people read it.
-
-    >>> amount(27328.8), amount(0.81234)
-    ('27,329', '0.8123')
-    """
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
-def percent(share: float | int | None, digits: int = 0) -> str:
-    """A share as people read it; nothing where there is none.
-
-    >>> percent(0.974), percent(-0.0001), percent(0.0021, 2), percent(None)
-    ('97 %', '0 %', '0.21 %', '')
-    """
-    if share is None:
-        return ""
-    text = f"{100 * share:,.{digits}f}"
-    return f"{text.removeprefix('-') if not text.strip('-0.,') else text} %"
 
 
 def _share(share: float | None) -> str:

@@ -17,12 +17,11 @@ import numpy as np
 
 from bilrp.disk import files
 from bilrp.errors import InputError
-from bilrp.render import bundle, links
+from bilrp.render import bundle, findings, links
 from bilrp.render.figure import palette
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
-    from bilrp.findings.cluster import Finding
 
 _EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32: nothing is approximated
 _DISPLAY_ERROR = 1e-4  # of the strongest pair: a tenth of the last digit the page shows
@@ -118,8 +117,9 @@ def payload(
         "similarity": str(explanation.similarity),
         "distance": explanation.distance,
         "account": account(explanation),
+        "summary": explanation.summary(),
+        "findings": findings.listed(explanation),
         "pairs": encode_pairs(relevance),
-        "findings": [_finding(one) for one in explanation.findings()],
         "a": side_a,
         "b": side_b,
         "drawing": drawing(relevance, None if named else style),
@@ -128,10 +128,6 @@ def payload(
         "styles": {name: _lhp(style) for name, style in links.STYLES.items()},
         "facts": _facts(explanation),
     }
-
-
-def _finding(one: Finding) -> dict[str, Any]:
-    return {"a": one.a, "b": one.b, "relevance": one.relevance, "share": one.share}
 
 
 def check_size(rows: int, columns: int) -> None:

@@ -1,0 +1,181 @@
+"""The sentence: every number in it is one of the explanation's, and every warning stands where it applies and only there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bilrp
+from bilrp.findings import chance, words
+from bilrp.findings.summary import sentence, warnings
+from bilrp.regions import labels, tokens
+from bilrp.render import findings
+
+
+def pooled(bias: bool = False) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=bias), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+
+
+def found(seed: int = 0, **options) -> bilrp.Explanation:
+    torch.manual_seed(seed)
+    a, b = 0.2 * torch.rand(2, 1, 3, 64, 64)
+    a[..., 8:24, 8:24] *= 10
+    b[..., 40:56, 24:40] *= 10
+    return bilrp.explain(pooled(), a, b, regions=8, **options)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
+def test_cosine_and_dot_are_both_there_and_true(similarity):
+    e = found(similarity=similarity)
+    a, b = e.a.embedding.double(), e.b.embedding.double()
+    said = e.summary()
+    assert f"osine {float(torch.cosine_similarity(a, b, dim=0)):.3g}" in said
+    assert f"dot {words.amount(float(a @ b))}" in said
+    if similarity == "squared_distance":
+        assert said.startswith(f"Squared distance {words.amount(e.score)}")
+    assert said.endswith(".") and said.count(". ") == 0, "one sentence"
+
+
+def test_the_first_findings_are_named_with_their_shares():
+    e = found()
+    first = e.findings()[0]
+    assert first.relevance == pytest.approx(float(e.relevance[first.a][:, first.b].double().sum()))
+    assert f"({words.about(first.share)} of the score)" in e.summary()
+    assert "what matches most is upper left with bottom" in e.summary()
+
+
+def test_what_counts_against_and_what_is_unattributed():
+    e = found()
+    R = e.relevance.clone()
+    R[0, 0] -= 0.3 * e.score
+    against = float(R.double().clamp(max=0).sum()) / e.score
+    said = replace(e, relevance=R).summary()
+    assert f"{words.percent(-against)} counts against it" in said
+    assert "30 % is unattributed" in said
+    assert "nothing is unattributed" in e.summary()
+
+
+def test_most_of_the_score_unattributed_is_said_loudly():
+    e = found()
+    assert "most of the score is unattributed" in replace(e, score=3 * e.score).summary()
+    assert "most of the score" not in e.summary()
+
+
+def test_a_projection_is_an_estimate_with_its_error():
+    """The error is right: over many seeds the estimate strays from the exact score by what the sentence says."""
+    generator = torch.Generator().manual_seed(1)
+    a, b = torch.rand(2, 200, dtype=torch.float64, generator=generator)
+    exact = float(a @ b)
+    estimates, errors = [], []
+    for seed in range(300):
+        w = bilrp.similarity.projection(20, 200, seed=seed, like=a)
+        estimates.append(float((w @ a) @ (w @ b)))
+        errors.append(np.hypot(float((w @ a).norm() * (w @ b).norm()), estimates[-1]) / np.sqrt(20))
+    assert np.std(np.array(estimates) - exact) == pytest.approx(np.mean(errors), rel=0.15)
+    e = found(project=5)
+    said = e.summary()
+    p, q = e.a.embedding.double(), e.b.embedding.double()
+    error = np.hypot(float(p.norm() * q.norm()), float(p @ q)) / np.sqrt(5)
+    assert said.startswith(
+        f"Estimated dot {words.amount(e.score)} ± {error:.2g} (5 random dimensions, not exact)"
+    )
+
+
+def test_a_score_of_zero_has_no_shares():
+    net = nn.Linear(4, 4, bias=False)
+    nn.init.eye_(net.weight)
+    e = bilrp.explain(net, torch.eye(4)[:1], torch.eye(4)[1:2])
+    assert e.score == 0 and e.findings() == []
+    assert "%" not in e.summary()
+
+
+def test_the_border_is_named_where_it_has_more_than_its_area():
+    e = found()
+    assert "border" not in e.summary()
+    R = torch.zeros_like(e.relevance)
+    R[:8, 9] = 1.0
+    said = replace(e, relevance=R, score=8.0).summary()
+    assert "100 % of the relevance lies on the border of A, 44 % of its area" in said
+    assert "border of B" not in said
+
+
+def test_one_region_that_dominates_is_named():
+    e = found()
+    R = torch.full_like(e.relevance, 0.001)
+    R[27] = 1.0
+    said = replace(e, relevance=R, score=float(R.sum())).summary()
+    assert re.search(r"one region of A \(middle, 8 × 8 px\) has 9\d % of the relevance", said)
+    assert "one region of B" not in said
+
+
+def test_nothing_stands_out_in_an_even_spread():
+    rng = torch.Generator().manual_seed(0)
+    e = bilrp.explain(pooled(), *torch.rand(2, 1, 3, 256, 256, generator=rng), regions=8)
+    R = torch.rand(e.relevance.shape, generator=rng)
+    even = replace(e, relevance=R, score=float(R.sum()))
+    assert "nothing stands out" in even.summary()
+    assert "nothing stands out" not in found().summary()
+
+
+def test_words_are_quoted_and_places_of_other_regions_are_numbers():
+    x = torch.rand(1, 3, 6)
+    e = bilrp.explain(
+        lambda t: t.mean(1), x, x, regions=(tokens(("a", "black", "cat")), tokens(("the", "cat", "sat")))
+    )
+    assert re.search(r"“[a-z … ]+” with “[a-z … ]+” \(", e.summary())
+    plain = bilrp.explain(nn.Linear(4, 2), *torch.rand(2, 1, 4))
+    assert "region" in plain.summary()
+
+
+def test_segments_have_places():
+    mask = torch.zeros(32, 32, dtype=torch.long)
+    mask[:10, 20:], mask[20:] = 1, 2
+    regions = labels(mask)(torch.zeros(1, 3, 32, 32))
+    assert words.place(regions, None, [1]) == "upper right, 12 × 10 px"
+    assert words.place(regions, None, [2]) == "across the bottom, 32 × 12 px"
+    assert words.place(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
+
+
+def test_a_reference_says_how_much_is_much():
+    e = found()
+    cosine = float(torch.cosine_similarity(e.a.embedding, e.b.embedding, dim=0))
+    assert "more than any of 3 pairs taken at random" in e.summary(reference=[0.1, 0.2, 0.3])
+    assert "more than 50 % of 2 pairs" in e.summary(reference=[cosine - 0.2, cosine + 0.1])
+    assert "less than any of 1 pair taken" in e.summary(reference=[1.1])
+    assert "at random" not in e.summary()
+
+
+@pytest.mark.data
+def test_what_is_known_of_chance_is_what_the_photographs_give(data):
+    from bilrp.encoders.vgg import vgg16
+
+    encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors")
+    files = sorted((data / "pascal_voc" / "images").glob("*.jpg"))[::4]
+    assert encoder.read is not None
+    inputs = [encoder.read(path) for path in files]
+    rows = torch.stack([encoder.module(x).flatten() for x in inputs])
+    cosines = nn.functional.normalize(rows) @ nn.functional.normalize(rows).T
+    pairs = cosines[tuple(torch.triu_indices(len(rows), len(rows), 1))]
+    found = bilrp.explain(encoder, inputs[0], inputs[1], regions=64)
+    known = chance.known(found.a.origin, (128, 128), (128, 128))
+    assert known is not None and known.pairs == 2016
+    assert chance.known(found.a.origin, (96, 96)) is None
+    middle = chance.of(pairs.tolist()).quantiles[4]
+    assert middle == pytest.approx(known.quantiles[4], abs=0.03)
+    assert "pairs of photographs taken at random (half of them are below 0.11)" in found.summary()
+
+
+def test_the_list_for_pages_is_the_findings():
+    e = found()
+    for entry, finding in zip(findings.listed(e), e.findings(), strict=True):
+        assert (entry["a"], entry["b"], entry["relevance"]) == (finding.a, finding.b, finding.relevance)
+        assert re.fullmatch(r"[a-z ]+, \d+ × \d+ px ↔ [a-z ]+, \d+ × \d+ px", entry["label"])
+    assert sentence(e, e.findings()) == e.summary()
+    assert warnings(e, e.findings()) == []
