@@ -10,6 +10,7 @@ import bilrp
 from bilrp import rulebooks
 from bilrp.engine import plan
 from bilrp.engine import run as execute
+from bilrp.engine.plan import Way
 from bilrp.rules.freeze import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -79,11 +80,11 @@ def test_crops_and_rows_use_a_map_of_ones_own(own):
     names = [link.rule for link in setting.program.links]
     at = names.index("average")
     assert setting.spatial == at + 2  # the convolution behind it as well
-    pulled = plan.fixed(setting, crops_until=0, rows_until=0, cut=0)
+    pulled = plan.fixed(setting, Way())
     expected = execute.run(setting, pulled)[setting.program.output]
     total = len(setting.program.links)
     for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
-        chosen = plan.fixed(setting, crops_until=crops, rows_until=rows, cut=total)
+        chosen = plan.fixed(setting, Way(crops, rows, total))
         found = execute.run(setting, chosen)[setting.program.output]
         assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bilrp
 from bilrp.engine import plan
 from bilrp.engine import run as execute
+from bilrp.engine.costs import Way, ways
 from bilrp.engine.plan import Setting
 from bilrp.errors import InputError
 from bilrp.rules.freeze import freeze
@@ -27,33 +26,22 @@ def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> Setti
     return Setting(program, regions(x), coordinates or program.result.numel(), budget=budget)
 
 
-def every_plan(setting: Setting):
-    """All placements of the four stages that the program allows."""
-    narrow, total = plan.bottlenecks(setting.program), len(setting.program.links)
-    rows_ok = {
-        (i, j)
-        for first, last in plan._row_segments(setting.program, setting.spatial)
-        for i, j in itertools.combinations([n for n in narrow if first <= n <= last], 2)
-    }
-    yield 0, 0, 0
-    for crops_until in [0, *(i for i in narrow if i <= setting.spatial)]:
-        ends = [j for j in narrow if (crops_until, j) in rows_ok]
-        for rows_until in [crops_until, *ends]:
-            for cut in [c for c in narrow if c >= max(rows_until, 1)] or [total]:
-                yield crops_until, rows_until, cut
+def every_way(setting: Setting) -> list[Way]:
+    """All placements of the stages that the program allows."""
+    tiled = [Way(tiles=setting.chain)] if setting.chain else []
+    return list(dict.fromkeys([*tiled, *ways(setting)]))
 
 
 def check_every_plan(setting: Setting, tolerance: float, some: int | None = None) -> int:
-    reference = execute.run(setting, plan.fixed(setting, crops_until=0, rows_until=0, cut=0))
+    reference = execute.run(setting, plan.fixed(setting, Way()))
     scale = reference[setting.program.output].abs().max()
-    options = list(dict.fromkeys(every_plan(setting)))
+    options = every_way(setting)
     if some is not None and len(options) > some:
         options = options[:: -(-len(options) // some)]
-    for crops_until, rows_until, cut in options:
-        chosen = plan.fixed(setting, crops_until=crops_until, rows_until=rows_until, cut=cut)
-        found = execute.run(setting, chosen)[setting.program.output]
+    for way in options:
+        found = execute.run(setting, plan.fixed(setting, way))[setting.program.output]
         error = (found - reference[setting.program.output]).abs().max()
-        assert error <= tolerance * max(float(scale), 1e-30), (crops_until, rows_until, cut, float(error))
+        assert error <= tolerance * max(float(scale), 1e-30), (way, float(error))
     return len(options)
 
 
@@ -119,7 +107,7 @@ def test_float32_agrees_with_the_float64_reference(chain):
     single = prepared(network, x, rules, regions)
     found = execute.run(single, plan.make(single))[single.program.output]
     double = prepared(network.double(), x.double(), rules, regions)
-    exact = execute.run(double, plan.fixed(double, crops_until=0, rows_until=0, cut=0))[double.program.output]
+    exact = execute.run(double, plan.fixed(double, Way()))[double.program.output]
     assert (found - exact).abs().max() <= 1e-4 * exact.abs().max().clamp(min=1e-30)
 
 
@@ -213,21 +201,13 @@ def test_predicted_flops_are_the_counted_ones(coordinates):
     network, x = vgg_like()
     setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), coordinates)
     weights = torch.randn(coordinates, 12, dtype=torch.float64) if coordinates != 12 else None
-    for crops_until, rows_until, cut in dict.fromkeys(every_plan(setting)):
-        chosen = plan.fixed(setting, crops_until=crops_until, rows_until=rows_until, cut=cut)
+    for way in every_way(setting):
+        chosen = plan.fixed(setting, way)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             execute.run(setting, chosen, weights=weights)
-        projection = (
-            2 * 36 * 12 * coordinates if weights is not None and cut == len(setting.program.links) else 0
-        )
+        projection = 2 * 36 * 12 * coordinates if weights is not None and way.cut == len(setting.links) else 0
         counted = counter.get_total_flops() - projection
-        assert abs(chosen.flops - counted) <= 0.02 * counted, (
-            crops_until,
-            rows_until,
-            cut,
-            chosen.flops,
-            counted,
-        )
+        assert abs(chosen.flops - counted) <= 0.02 * counted, (way, chosen.flops, counted)
 
 
 def test_auto_takes_less_work_than_either_direction_alone():
@@ -235,7 +215,48 @@ def test_auto_takes_less_work_than_either_direction_alone():
     setting = prepared(network[:10], x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(8), budget=2**28)
     chosen, total = plan.make(setting), len(setting.program.links)
     assert chosen.flops < 0.5 * plan.make(setting, "pull").flops
-    assert chosen.flops < 0.5 * plan.fixed(setting, crops_until=0, rows_until=0, cut=total).flops
+    assert chosen.flops < 0.5 * plan.fixed(setting, Way(cut=total)).flops
+
+
+class Spots(nn.Module):
+    """64 coordinates, each of one place of a small feature map: a coordinate sees little of the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second = nn.Conv2d(1, 8, 5, stride=2, padding=2), nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x):
+        y = torch.relu(self.second(torch.relu(self.first(x))))
+        return y[..., 2::12, 2::12].flatten(1)
+
+
+def test_tiles_are_a_method_of_the_plan():
+    """What pulling 64 coordinates tile by tile takes is known beforehand, and taken where it is least."""
+    network, x = Spots().double(), torch.rand(1, 1, 96, 96, dtype=torch.float64)
+    setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
+    assert setting.coordinates == 64 and setting.chain == 2
+    flops = {}
+    for way in (Way(tiles=2), Way(), *(w for w in ways(setting) if w.crops)):
+        chosen = plan.fixed(setting, way)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            execute.run(setting, chosen)
+        flops[way] = counter.get_total_flops()
+        assert abs(chosen.flops - flops[way]) <= 0.05 * flops[way], way
+    assert plan.make(setting).way == plan.make(setting, "pull").way == Way(tiles=2)
+    assert flops[Way(tiles=2)] < 0.5 * min(count for way, count in flops.items() if not way.tiles)
+    assert "tiles" in str(plan.make(setting))
+
+
+def test_full_cotangents_are_pulled_whole():
+    """A coordinate that sees everything gains nothing by tiles, and where the tail alone is too much nobody asks."""
+    network, x = vgg_like()
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    setting = prepared(pooled.double(), x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
+    assert setting.chain == 1 and plan.make(setting, "pull").way == Way()
+    deep = prepared(network[:10], x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
+    plan.make(deep)
+    assert deep.chain and "tiles" not in vars(deep)
 
 
 def test_a_plan_says_what_runs_where():
@@ -245,7 +266,7 @@ def test_a_plan_says_what_runs_where():
     assert "36 regions × 12 coordinates" in text and "GFLOP" in text and "links" in text
     with pytest.raises(InputError, match="stages must follow"):
         setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
-        plan.fixed(setting, crops_until=5, rows_until=3, cut=2)
+        plan.fixed(setting, Way(crops=5, rows=3, cut=2))
 
 
 def test_small_budgets_change_nothing_but_memory():

@@ -50,13 +50,7 @@ def test_tiles_are_exact(name, gamma):
     program = frozen(NETS[name], x, gamma)
     assert tiles.chain(program) == len(program.links)
     found = tiles.pull(program.links, spots(program))
-    assert found is not None
     torch.testing.assert_close(found, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
-
-
-def test_full_cotangents_are_left_to_the_plain_way():
-    program = frozen(NETS["stride"], torch.rand(1, 1, 64, 64, dtype=torch.float64), 0.5)
-    assert tiles.pull(program.links, torch.ones(2, *program.result.shape, dtype=torch.float64)) is None
 
 
 def test_a_shut_gate_hides_what_arrives_there():
@@ -81,7 +75,7 @@ def test_a_value_used_twice_ends_the_chain():
     assert tiles.chain(frozen(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0)) == 1
 
 
-def test_decomposing_by_tiles_is_decomposing(monkeypatch):
+def test_decomposing_by_tiles_is_decomposing():
     class Corners(nn.Module):
         """One coordinate for each corner of a feature map."""
 
@@ -94,6 +88,7 @@ def test_decomposing_by_tiles_is_decomposing(monkeypatch):
             return torch.cat([y[..., :4, :4].sum((2, 3)), y[..., -4:, -4:].sum((2, 3))], dim=1)
 
     net, x = Corners().double(), torch.rand(1, 1, 96, 128, dtype=torch.float64)
-    by_tiles = bilrp.decompose(net, x, mode="pull").parts
-    monkeypatch.setattr(tiles, "WORTH", 0.0)
-    torch.testing.assert_close(by_tiles, bilrp.decompose(net, x, mode="pull").parts, rtol=1e-10, atol=1e-12)
+    by_tiles = bilrp.decompose(net, x, mode="pull")
+    assert by_tiles.plan is not None and by_tiles.plan.way.tiles == 1
+    whole = bilrp.decompose(net, x, mode="push")
+    torch.testing.assert_close(by_tiles.parts, whole.parts, rtol=1e-10, atol=1e-12)

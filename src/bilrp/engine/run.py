@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from bilrp.engine import cones, crops, tiles
+from bilrp.engine import crops, tiles
 from bilrp.engine import rows as active
 from bilrp.engine.layouts import Rows, scatter
-from bilrp.engine.plan import Plan, Setting, layouts, window_batches
-from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
+from bilrp.engine.plan import Plan
+from bilrp.engine.program import Key, chunks, pull, pull_to, push, push_from
 from bilrp.engine.progress import Progress
 from bilrp.engine.rows import Buffers
+from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Window
 
 
@@ -23,7 +23,7 @@ def run(
 ) -> dict[Key, Tensor]:
     """Parts of the program's output (projected by `weights`, if given) and of every tap."""
     bar = bar or Progress()
-    program, cut = setting.program, plan.stage("pull").first
+    program, cut = setting.program, plan.way.cut
     if cut == 0 and program.links:
         return {program.output: _pull_all(setting, plan, weights, bar)}
     outputs = {key: _blank(setting, key) for key in setting.taps}
@@ -32,7 +32,8 @@ def run(
     outputs.setdefault(arrived, _blank(setting, arrived))
     bar.start("pushing regions", setting.partition.count)
     buffers = Buffers(program.x)
-    for index in _chunks(setting, plan):
+    # Where crops or rows come first, regions that lie together share work.
+    for index in setting.chunks(plan.chunk, together=plan.way.rows > 0):
         _push_chunk(setting, plan, index, outputs, buffers)
         bar.advance(len(index))
     found = outputs.pop(arrived) if arrived not in setting.taps else outputs[arrived]
@@ -51,19 +52,12 @@ def _blank(setting: Setting, key: Key) -> Tensor:
     return x.new_zeros(setting.partition.count, shape.numel(), dtype=dtype)
 
 
-def _chunks(setting: Setting, plan: Plan) -> Sequence[Tensor]:
-    if plan.stage("push").first:  # crops or rows come first: regions that lie together share work
-        return cones.compact_chunks(setting.partition, plan.chunk)
-    return torch.arange(setting.partition.count).split(plan.chunk)
-
-
 def _push_chunk(
     setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
 ) -> None:
     """All push stages for one chunk of regions; values that are wanted are written into `outputs`."""
     program = setting.program
-    crops_until, rows_until, cut = plan.stage("crops").last, plan.stage("rows").last, plan.stage("pull").first
-    rows_until = max(crops_until, rows_until)
+    crops_until, rows_until, cut, _ = plan.way
     if not crops_until:
         masks = setting.partition.masks(index, program.x.dtype)
         head = replace(
@@ -104,15 +98,15 @@ class _Windows:
 
 def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> _Windows | Rows:
     """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
-    program, until = setting.program, plan.stage("crops").last
+    program, until = setting.program, plan.way.crops
     links, end = program.links[:until], program.links[until - 1].target
     rows, kept = None, _Windows()
-    if plan.stage("rows").last > until:
-        layout = layouts(setting, index, until, plan.stage("rows").last)[end]
+    if plan.way.rows > until:
+        layout = setting.layouts(index, until, plan.way.rows)[end]
         rows = Rows(program.x.new_zeros(layout.rows, len(index)), layout)
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
-    for batch in window_batches(setting, end, index, plan.batch):
+    for batch in setting.window_batches(end, index, plan.batch):
         for key, window in crops.push_windows(
             program, setting.partition, setting.cones, batch, links, {end, *outputs}
         ):
@@ -121,7 +115,7 @@ def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
                 _scatter_window(window, batch, outputs[key], shape)
             if key == end and rows is not None:
                 active.gather(window, rows.layout, column[batch], rows.matrix)
-            elif key == end and plan.stage("push").last > until:
+            elif key == end and plan.way.cut > until:
                 kept.batches.append((column[batch], window))
     return kept if rows is None else rows
 
@@ -145,7 +139,7 @@ def _rows_stage(
 ) -> Rows:
     """Push active rows; drop each value after its last use."""
     links = setting.program.links[first:last]
-    laid = layouts(setting, index, first, last)
+    laid = setting.layouts(index, first, last)
     alive = {setting.program.links[first - 1].target: start}
     final = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
@@ -166,22 +160,17 @@ def _rows_stage(
 
 def _pull_all(setting: Setting, plan: Plan, weights: Tensor | None, bar: Progress) -> Tensor:
     """Classical LRP: every coordinate pulled to the input, pooled over regions."""
-    program, chain = setting.program, tiles.chain(setting.program)
-    head, tail = program.links[:chain], replace(program, links=program.links[chain:])
+    program, tiled = setting.program, plan.way.tiles
+    head, tail = program.links[:tiled], replace(program, links=program.links[tiled:])
 
     def relevance(seeds: Tensor) -> Tensor:
-        """R = x ⊙ c; down the first convolutions only where the cotangents are, if they are somewhere."""
+        """R = x ⊙ c; down the first links only where the cotangents are."""
         if not head:
             return pull(program, seeds)
         met = pull_to(tail, seeds).get(head[-1].target)
         if met is None:
             return seeds.new_zeros(len(seeds), *program.x.shape)
-        pulled = tiles.pull(head, met)
-        return (
-            program.x * pulled
-            if pulled is not None
-            else pull(replace(program, links=head, output=head[-1].target), met)
-        )
+        return program.x * tiles.pull(head, met)
 
     def contract(seeds: Tensor) -> Tensor:
         return setting.partition.pool(relevance(seeds)).T
@@ -191,7 +180,7 @@ def _pull_all(setting: Setting, plan: Plan, weights: Tensor | None, bar: Progres
 
 def _meet(setting: Setting, plan: Plan, arrived: Tensor, weights: Tensor | None, bar: Progress) -> Tensor:
     """Coordinates pulled down to where the regions have arrived: P[I, m] = Σ_k s_I[k] c_m[k]."""
-    program, cut = setting.program, plan.stage("pull").first
+    program, cut = setting.program, plan.way.cut
     key = program.links[cut - 1].target
     tail = replace(program, links=program.links[cut:])
 
@@ -209,28 +198,10 @@ def _by_coordinates(setting: Setting, plan: Plan, weights: Tensor | None, bar: P
     result = setting.program.result
     total = result.numel() if weights is None else weights.shape[0]
     parts = result.new_zeros(setting.partition.count, total)
-    live = live_coordinates(setting.program) if weights is None else torch.arange(total, device=result.device)
+    live = setting.live if weights is None else torch.arange(total, device=result.device)
     bar.start("pulling coordinates", len(live))
     for chunk in chunks(len(live), plan.pulled, bar.advance):
         index = live[chunk]
-        seeds = _one_hot(index, result) if weights is None else weights[index]
-        parts[:, index] = contract(seeds.reshape(-1, *result.shape)).to(
-            parts
-        )  # the model may change the type
+        seeds = setting.seeds(index) if weights is None else weights[index].reshape(-1, *result.shape)
+        parts[:, index] = contract(seeds).to(parts)  # the model may change the type
     return parts
-
-
-def _one_hot(index: Tensor, result: Tensor) -> Tensor:
-    return result.new_zeros(len(index), result.numel()).scatter_(1, index[:, None], 1.0)
-
-
-def live_coordinates(program: Program) -> Tensor:
-    """Coordinates of the embedding that the last gates and poolings leave open; the others have no parts at all."""
-    result = program.result
-    first = len(program.links)
-    while first and program.links[first - 1].reach is not None:
-        first -= 1
-    if first == len(program.links) or result.device.type != "cpu":
-        return torch.arange(result.numel(), device=result.device)
-    open_ = active.possible(program.links[first:], {})[program.output]
-    return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]

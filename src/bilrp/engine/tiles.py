@@ -20,7 +20,6 @@ from bilrp.engine.windows import Window
 
 TILE = 8  # positions on a side
 BATCH = 256  # tiles pulled at once
-WORTH = 0.5  # windows must cover less than this share of the whole, or the whole is pulled at once
 
 
 def chain(program: Program) -> int:
@@ -38,14 +37,9 @@ def chain(program: Program) -> int:
     return length
 
 
-def pull(links: Sequence[Link], cotangents: Tensor) -> Tensor | None:
-    """Pull (K, 1, C, H, W) down a chain to (K, *input); None where too much is occupied for this to pay.
-
-    >>> pull(program.links[:chain(program)], cotangents)  # doctest: +SKIP
-    """
+def pull(links: Sequence[Link], cotangents: Tensor) -> Tensor:
+    """Pull (K, 1, C, H, W) down a chain to (K, *input)."""
     index = occupied(links[-1], cotangents)
-    if not _pays(links, len(index), len(cotangents)):
-        return None
     total = cotangents.new_zeros(len(cotangents), *links[0].shapes.sources[0])
     height, width = (-size % TILE for size in cotangents.shape[-2:])
     blocks = F.pad(cotangents[:, 0], (0, width, 0, height)).unflatten(-1, (-1, TILE)).unflatten(2, (-1, TILE))
@@ -66,15 +60,15 @@ def occupied(link: Link, cotangents: Tensor) -> Tensor:
     return F.max_pool2d(some, TILE, TILE, ceil_mode=True)[:, 0].nonzero()
 
 
-def _pays(links: Sequence[Link], tiles: int, coordinates: int) -> bool:
-    """Do the windows of the chain hold clearly fewer positions than the whole values?"""
-    size, windows, whole = (TILE, TILE), 0, 0
+def work(links: Sequence[Link]) -> tuple[int, int]:
+    """Multiply-adds to pull one tile down a chain, and the numbers in the windows on its way."""
+    size, macs, numbers = (TILE, TILE), 0, 0
     for link in reversed(links):
         assert link.reach is not None
-        size, shape = link.reach.field(size), link.shapes.sources[0]
-        windows += size[0] * size[1] * shape[-3]
-        whole += shape.numel()
-    return tiles * windows < WORTH * coordinates * whole
+        macs += link.map.window_macs(size, link.shapes, back=True)
+        size = link.reach.field(size)
+        numbers += size[0] * size[1] * link.shapes.sources[0][-3]
+    return macs, numbers
 
 
 def _add(windows: Window, coordinate: Tensor, total: Tensor) -> None:

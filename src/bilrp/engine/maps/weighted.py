@@ -116,7 +116,8 @@ class Weighted(Map):
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         assert isinstance(self.operator, Convolution)
-        flipped = back and self.operator.is_correlation(self.terms[0].weight)
+        bare = replace(self.operator, padding=(0, 0))  # as `pull_windows` has it
+        flipped = back and bare.is_correlation(self.terms[0].weight)
         height, width = self._reach(self.operator).field(size) if flipped else size
         return self.weights * height * width
 

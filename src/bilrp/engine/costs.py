@@ -1,0 +1,158 @@
+"""Costs: what every way through a program would take, link by link, so that every combination of stages is a sum.
+
+They are multiply-adds, with what moving numbers about costs beside them: good for choosing. What the chosen way takes
+is then counted exactly (`plan.fixed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from bilrp.engine import tiles
+from bilrp.engine.program import Link
+from bilrp.engine.setting import Setting
+from bilrp.engine.windows import Cone
+
+# Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
+PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
+BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
+NUMBER_OVERHEAD = 16  # … one number of a value is read and written
+ROOM = 4  # budgets that the regions may fill where they wait for the coordinates
+CROP_SLOWDOWN = 1.6  # small convolutions against large ones
+TILE_SLOWDOWN = 2.0  # windows of cotangents, cut out and added up, against whole values
+
+
+class Way(NamedTuple):
+    """Where the stages of a plan change.
+
+    Links [0, crops) are pushed on windows, [crops, rows) on active rows, [rows, cut) whole, and the coordinates are
+    pulled down to the cut. With a cut of 0 nothing is pushed, and links [0, tiles) are pulled tile by tile.
+    """
+
+    crops: int = 0
+    rows: int = 0
+    cut: int = 0
+    tiles: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """The cost of each link by each method, and of every way through them."""
+
+    setting: Setting
+
+    def of(self, way: Way) -> float:
+        """All stages, and the meeting where regions and coordinates meet."""
+        setting, total = self.setting, len(self.setting.links)
+        cost = sum(self.crops[: way.crops]) + sum(self.rows[way.crops : way.rows])
+        cost += sum(self.push[way.rows : way.cut]) + sum(self.pull[max(way.cut, way.tiles) :])
+        if way.tiles:
+            return cost + self.tiled
+        if not 0 < way.cut < total:
+            return cost
+        arrived = setting.regions * setting.size(way.cut)
+        # What the regions have become is kept whole until the coordinates meet it: a page of pixels would not fit.
+        if arrived > ROOM * setting.budget // setting.program.x.element_size():
+            return float("inf")
+        return cost + arrived * (setting.pulls + NUMBER_OVERHEAD)
+
+    @cached_property
+    def crops(self) -> list[float]:
+        setting = self.setting
+        return [_crop_cost(link, setting.cones[link.target]) for link in setting.links[: setting.spatial]]
+
+    @cached_property
+    def rows(self) -> list[float]:
+        """Infinite where rows cannot go."""
+        setting = self.setting
+        costs = [float("inf")] * setting.spatial
+        for first, last in row_segments(setting):
+            laid = setting.layouts(torch.arange(setting.regions), first, last)
+            for i, link in enumerate(setting.links[first:last], first):
+                sources, cone = [laid[s] for s in link.sources], setting.cones[link.target]
+                macs, products = link.map.row_work(sources, laid[link.target], cone, link.shapes)
+                costs[i] = float(macs + PRODUCT_OVERHEAD * products)
+        return costs
+
+    @cached_property
+    def push(self) -> list[float]:
+        return [
+            float(self.setting.regions * (link.map.macs(link.shapes) + _moved(link)))
+            for link in self.setting.links
+        ]
+
+    @cached_property
+    def pull(self) -> list[float]:
+        return [
+            float(self.setting.pulls * (link.map.macs(link.shapes, back=True) + _moved(link)))
+            for link in self.setting.links
+        ]
+
+    @cached_property
+    def tiled(self) -> float:
+        """Pulling the whole chain tile by tile. Asking has a price: a few coordinates are pulled down to it."""
+        setting = self.setting
+        macs, numbers = tiles.work(setting.links[: setting.chain])
+        return TILE_SLOWDOWN * setting.pulls * setting.tiles * (macs + NUMBER_OVERHEAD * numbers)
+
+
+def cheapest(setting: Setting, mode: str) -> Way:
+    """The way that costs least: in mode 'auto' of all, 'push' of those without a pull, 'pull' of those without a push."""
+    costs = Costs(setting)
+    best = min(ways(setting, mode), key=costs.of)
+    if mode == "push" or setting.taps or not setting.chain:
+        return best
+    tiled = Way(tiles=setting.chain)
+    # Where pulling down to the chain alone is too much, its tiles need not be counted.
+    rest = sum(costs.pull[setting.chain :])
+    return tiled if rest < costs.of(best) and costs.of(tiled) < costs.of(best) else best
+
+
+def ways(setting: Setting, mode: str = "auto") -> Iterator[Way]:
+    """All ways to place the stages at bottlenecks, but for tiles."""
+    total, narrow = len(setting.links), setting.bottlenecks
+    if mode == "pull":
+        yield Way()
+        return
+    yield Way(cut=total)
+    meet = mode == "auto" and not setting.taps
+    if meet:
+        yield Way()
+    segments = row_segments(setting)
+    for crops in [i for i in narrow if i <= setting.spatial]:
+        ends = [j for j in narrow if any(first <= crops < j <= last for first, last in segments)]
+        for rows in [crops, *ends]:
+            for cut in [*(c for c in narrow if rows <= c < total and meet), total]:
+                yield Way(crops, rows, cut)
+
+
+def row_segments(setting: Setting) -> list[tuple[int, int]]:
+    """The longest stretches, from bottleneck to bottleneck, that can be pushed row by row."""
+    segments: list[tuple[int, int]] = []
+    for first, last in pairwise(i for i in setting.bottlenecks if i <= setting.spatial):
+        if any(link.map.on_mask for link in setting.links[first:last]):
+            continue
+        if segments and segments[-1][1] == first:
+            segments[-1] = (segments[-1][0], last)
+        else:
+            segments.append((first, last))
+    return segments
+
+
+def _moved(link: Link) -> int:
+    return NUMBER_OVERHEAD * link.shapes.numel
+
+
+def _crop_cost(link: Link, cone: Cone) -> float:
+    sizes, counts = torch.unique(cone.high - cone.low, dim=0, return_counts=True)
+    macs = sum(
+        count * link.map.window_macs((height, width), link.shapes)
+        for (height, width), count in zip(sizes.tolist(), counts.tolist(), strict=True)
+    )
+    return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64) if macs else 0.0

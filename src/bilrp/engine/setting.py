@@ -1,0 +1,137 @@
+"""Setting: what planning looks at, and what can be said about it before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bilrp.engine import cones, crops, rows, tiles
+from bilrp.engine.layouts import Layout
+from bilrp.engine.maps.base import is_image
+from bilrp.engine.program import BUDGET, Key, Link, Program, pull_to
+from bilrp.engine.windows import Cone
+from bilrp.regions import Regions
+
+# Coordinates that are pulled to see how much of the image one occupies: some, or more where that takes no products.
+PROBES, FREE_PROBES = 8, 64
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What planning looks at: the program, its regions, the coordinates wanted, values to keep on the way."""
+
+    program: Program
+    partition: Regions
+    coordinates: int
+    taps: frozenset[Key] = frozenset()
+    budget: int = BUDGET
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return self.program.links
+
+    @property
+    def regions(self) -> int:
+        return self.partition.count
+
+    def size(self, i: int) -> int:
+        """Numbers in the value after links[:i]."""
+        return self.links[i - 1].shape.numel() if i else self.program.x.numel()
+
+    # ------------------------------------------------------------ regions
+
+    @cached_property
+    def spatial(self) -> int:
+        """How many links from the start on are spatial (crops and rows index on the CPU; other devices push whole)."""
+        usable = is_image(self.program.x.shape) and self.program.x.device.type == "cpu"
+        return cones.spatial_prefix(self.links) if usable else 0
+
+    @cached_property
+    def cones(self) -> dict[Key, Cone]:
+        """Every region's cone in every spatial value."""
+        return cones.cones(self.program, self.partition, self.spatial) if self.spatial else {}
+
+    @cached_property
+    def possible(self) -> dict[Key, Tensor]:
+        """What can be non-zero in every spatial value."""
+        return rows.possible(self.links[: self.spatial], {})
+
+    @cached_property
+    def bottlenecks(self) -> list[int]:
+        """Numbers i such that after links[:i] only one value is still needed: where methods can change or meet."""
+        needed_after = {self.program.output}
+        found = []
+        for i in range(len(self.links), 0, -1):
+            if needed_after == {self.links[i - 1].target}:
+                found.append(i)
+            needed_after.discard(self.links[i - 1].target)
+            needed_after.update(self.links[i - 1].sources)
+        return sorted(found)
+
+    def layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
+        """Which features get a row, for each value of links [first, last) and this chunk of regions."""
+        need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
+        keys = [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
+        return {
+            key: Layout(self.possible[key] & need[key] & rows.covered(self.cones[key].at(chunk)))
+            for key in keys
+        }
+
+    def window_batches(self, key: Key, index: Tensor, batch: int) -> list[Tensor]:
+        """Batches of windows of about one size."""
+        return [part for group in crops.size_classes(self.cones, key, index) for part in group.split(batch)]
+
+    def chunks(self, size: int, *, together: bool) -> Sequence[Tensor]:
+        """The regions in chunks; `together` if those that lie together share work."""
+        if together:
+            return cones.compact_chunks(self.partition, size)
+        return torch.arange(self.regions).split(size)
+
+    # ------------------------------------------------------------ coordinates
+
+    @property
+    def projected(self) -> bool:
+        """Are the coordinates mixtures of the embedding's own?"""
+        return self.coordinates != self.program.result.numel()
+
+    @cached_property
+    def live(self) -> Tensor:
+        """Coordinates of the embedding that the last gates and poolings leave open; the others have no parts at all."""
+        result, first = self.program.result, len(self.links)
+        while first and self.links[first - 1].reach is not None:
+            first -= 1
+        if first == len(self.links) or result.device.type != "cpu":
+            return torch.arange(result.numel(), device=result.device)
+        open_ = rows.possible(self.links[first:], {})[self.program.output]
+        return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]
+
+    @property
+    def pulls(self) -> int:
+        """How many coordinates have to be pulled, if any."""
+        return self.coordinates if self.projected else len(self.live)
+
+    @cached_property
+    def chain(self) -> int:
+        """How many links from the start on can be pulled tile by tile."""
+        return 0 if self.projected else tiles.chain(self.program)
+
+    @cached_property
+    def tiles(self) -> float:
+        """Tiles that a coordinate occupies where the chain ends: the mean of a few that are pulled there."""
+        if not len(self.live):
+            return 0.0
+        tail = replace(self.program, links=self.links[self.chain :])
+        free = not any(link.map.macs(link.shapes, back=True) for link in tail.links)
+        live = self.live[:: -(-len(self.live) // (FREE_PROBES if free else PROBES))]
+        met = pull_to(tail, self.seeds(live)).get(self.links[self.chain - 1].target)
+        return 0.0 if met is None else len(tiles.occupied(self.links[self.chain - 1], met)) / len(live)
+
+    def seeds(self, index: Tensor) -> Tensor:
+        """What pulling these coordinates starts from: (K, *embedding)."""
+        result = self.program.result
+        one_hot = result.new_zeros(len(index), result.numel()).scatter_(1, index[:, None], 1.0)
+        return one_hot.reshape(-1, *result.shape)
