@@ -43,6 +43,18 @@ function block(text, y, width, size, fill) {
   return [made, y + lines.length * step + 6];
 }
 
+/** Lines that keep their width at any zoom do so in a browser only: say it in the side's own units instead. */
+function settleLines(panel) {
+  const zoom = Number(panel.getAttribute("width")) / Number(panel.getAttribute("viewBox").split(" ")[2]);
+  for (const el of panel.querySelectorAll("[vector-effect]")) {
+    el.removeAttribute("vector-effect");
+    for (const name of ["stroke-width", "stroke-dasharray"]) {
+      const numbers = el.getAttribute(name)?.split(" ");
+      if (numbers) el.setAttribute(name, numbers.map((t) => (t / zoom).toFixed(3)).join(" "));
+    }
+  }
+}
+
 /** The stage as it is, without what only a browser needs. */
 function copyOfStage(app) {
   const copy = app.dom.svg.cloneNode(true);
@@ -51,6 +63,7 @@ function copyOfStage(app) {
       if (/^(tabindex|role|aria-.*|data-.*)$/.test(name)) el.removeAttribute(name);
   for (const el of copy.querySelectorAll(".region")) if (el.getAttribute("fill-opacity") === "0") el.remove();
   for (const el of copy.querySelectorAll("[display=none], .hits")) el.remove();
+  for (const panel of copy.querySelectorAll(".panel")) settleLines(panel);
   copy.removeAttribute("class");
   return copy;
 }

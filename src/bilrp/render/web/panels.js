@@ -38,6 +38,7 @@ export function createPanel(model, side) {
   const { places, view: seen } = model.data[side];
   const { paths, list } = createRegions(model, side);
   const hatch = createHatch(side);
+  const grey = node("svg:filter", { id: `grey-${side}` }, node("svg:feColorMatrix", { type: "saturate", values: 0 }));
   const parts = {
     ground: node("svg:path", { "pointer-events": "none" }), // under words, and where the input was padded
     image: seen?.src && node("svg:image", { href: seen.src, preserveAspectRatio: "none" }),
@@ -51,7 +52,7 @@ export function createPanel(model, side) {
     band: node("svg:rect", { class: "band", ...THIN, display: "none" }),
   };
   const about = { class: `panel ${places ? "placed" : "words"}`, "data-side": side, preserveAspectRatio: "none" };
-  const root = node("svg:svg", about, node("svg:defs", {}, hatch.el), ...Object.values(parts));
+  const root = node("svg:svg", about, node("svg:defs", {}, hatch.el, grey), ...Object.values(parts));
   return { root, paths, hatch, last: [], ...parts };
 }
 
@@ -142,6 +143,8 @@ export function paintPanel(app, side, scene, ink) {
   const nodes = app.dom.panels[side];
   const { shape } = app.layout[side];
   const { words } = shape;
+  // in grey, so that no colour of the photograph is taken for relevance
+  if (nodes.image) set(nodes.image, { filter: scene.light[side] ? `url(#grey-${side})` : null });
   set(nodes.veil, { fill: ink.paper, "fill-opacity": words ? 0 : veilOf(scene, side) });
   set(nodes.ground, { fill: words ? ink.paper : ink.faint });
   set(nodes.unseen, { fill: ink.paper, "fill-opacity": 0.72 });

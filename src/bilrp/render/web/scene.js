@@ -5,7 +5,8 @@ import { scaleOf } from "./scale.js";
 import { capital, counted, decimals, nameOf, nounOf, percent, signed } from "./words.js";
 
 const FAINTEST = 1 / 256; // less than a grey level: nothing a screen can show
-const MOST_PAIRS = 2000; // drawn at once: more would neither be read nor follow a slider
+const MOST_PAIRS = 150; // drawn at once: more could not be told apart
+const MOST_LINKS = 2000; // as in the paper, where most are faint: more would not follow a slider
 const MOST_PARTNERS = 48;
 const DRAWN = 12; // times weaker than the strongest, and a finding is listed but not drawn
 
@@ -96,10 +97,11 @@ function restPairs(app, scale) {
   if (app.kept?.key !== key) {
     const shown = onlySigns(app.model.relevance, app.state.shown);
     const sizes = Float64Array.from(shown, Math.abs).sort();
-    const least = sizes.length > MOST_PAIRS ? sizes[sizes.length - MOST_PAIRS] : 0;
+    const most = app.state.paper ? MOST_LINKS : MOST_PAIRS;
+    const least = sizes.length > most ? sizes[sizes.length - most] : 0;
     const arcs = [];
     shown.forEach((value, pair) => value && Math.abs(value) >= least && arcs.push(pairArc(app.model, scale, pair)));
-    app.kept = { key, arcs: visible(arcs).slice(-MOST_PAIRS) };
+    app.kept = { key, arcs: visible(arcs).slice(-most) };
   }
   return app.kept.arcs;
 }

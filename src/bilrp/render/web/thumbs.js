@@ -4,12 +4,13 @@ import { node } from "./dom.js";
 import { boxAround, union } from "./geometry.js";
 import { shortName } from "./words.js";
 
-const MOST = 5; // regions across: of something larger, the middle of it is shown, so that one can see what it is
+/** Regions across: of something larger its strongest part is shown, so that one can see what it is, or read it. */
+const across = (shape) => (shape.boxes.length > 400 ? 2.4 : 5);
 
 /** The part of a side to show around some regions, of that proportion: [x, y, width, height]. */
 function windowOn(shape, set, [wide, high], room, best) {
   const [t, l, b, r] = shape.boxes[best];
-  const most = MOST * Math.max(r - l, b - t);
+  const most = across(shape) * Math.max(r - l, b - t);
   const all = boxAround(shape, set);
   const large = all[2] - all[0] > most || all[3] - all[1] > most;
   const around = (from, to, low, high_) => Math.min(Math.max((from + to - most) / 2, low), Math.max(high_ - most, low));
