@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Any
 
+from bilrp.cli.say import note, say
 from bilrp.errors import BilrpError
 
 
@@ -14,6 +16,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # file names may hold bytes no terminal can show: print them escaped rather than fail
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    warnings.showwarning = note
     try:
         # Here, so that Ctrl-C while modules load is as quiet as later.
         from bilrp.cli.commands import app
@@ -39,7 +42,7 @@ def main() -> None:
 
 
 def _fail(reason: str, code: int) -> None:
-    print(f"bilrp: {' '.join(reason.split())}", file=sys.stderr)
+    say(f"bilrp: {' '.join(reason.split())}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bilrp.cli.options import Weights
+from bilrp.cli.say import say
 
 
 def bench(
@@ -38,4 +39,4 @@ def bench(
     if growth:
         console.print(benchmark.growth_table(report))
     for path in benchmark.write(report, out):
-        console.print(f"wrote {path}")
+        say(f"wrote {path}")

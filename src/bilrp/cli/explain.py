@@ -23,6 +23,7 @@ from bilrp.cli.options import (
     Top,
     Weights,
 )
+from bilrp.cli.say import say
 
 
 def explain(
@@ -85,10 +86,10 @@ def _say(about: dict, outputs: list, *, as_json: bool) -> None:
     from bilrp.cli import terminal
 
     if not as_json:
-        print(terminal.summary(about, outputs))
+        say(terminal.summary(about, outputs))
         return
     import json
 
     from bilrp.studies.common.report import plain
 
-    print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]}), ensure_ascii=False))
+    print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]})))

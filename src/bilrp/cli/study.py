@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from bilrp.cli.say import say
 from bilrp.errors import InputError
 from bilrp.studies.common.report import Report
 from bilrp.studies.common.study import Settings, Study, flag
@@ -78,13 +79,13 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
 
 def show(report: Report, out: Path) -> None:
     """What a study ends with on the screen: its answer, what was skipped, where to read on."""
-    print(report.summary)
+    say(report.summary)
     skipped = report.results.get("skipped", ())
     for item in list(skipped)[:10]:
-        print(f"skipped {item['file']}: {item['reason']}", file=sys.stderr)
+        say(f"skipped {item['file']}: {item['reason']}", file=sys.stderr)
     if len(skipped) > 10:
         print(f"… and {len(skipped) - 10} more skipped, all listed in the report", file=sys.stderr)
-    print(out / "report.html")
+    say(out / "report.html")
 
 
 def _options(settings: type[Settings]) -> list[tuple[Field[Any], Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bilrp.encoders import images
-from bilrp.errors import InputError
+from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
@@ -139,7 +139,7 @@ def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
     rows, columns = found["regions"]
     rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
     lines = [
-        f"{found['a']}  and  {found['b']}",
+        f"{printable(found['a'])}  and  {printable(found['b'])}",
         f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",
         "",
         f"  score         {amount(found['score']):>12}",

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from bilrp.disk import files
-from bilrp.errors import InputError
+from bilrp.errors import InputError, guarded
 from bilrp.render import account
 from bilrp.render import links as algorithm
 
@@ -114,9 +114,10 @@ def write(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any)
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
-    drawn = plot(explanation, **options)
     with files.whole(path) as temporary:
-        put(drawn, temporary, dpi=dpi)
+        drawn = plot(explanation, **options)
+        with guarded(f"cannot draw {path}"):  # fonts and text layout raise what they like
+            put(drawn, temporary, dpi=dpi)
     return path
 
 

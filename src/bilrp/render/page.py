@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bilrp.disk import files
-from bilrp.errors import InputError
+from bilrp.errors import InputError, printable
 from bilrp.render import bundle, findings, links
 from bilrp.render.figure import palette
 
@@ -51,6 +51,7 @@ def html(
     >>> Path("why.html").write_text(html(explanation))  # doctest: +SKIP
     """
     palette(colours)  # refuse an unknown one
+    names = None if names is None else (printable(names[0]), printable(names[1]))
     data = payload(explanation, title=title, style=style, names=names) | {
         "palette": colours,
         "compact": compact,
@@ -69,7 +70,8 @@ def html(
         # "<" never reaches the parser, so no name can close the element it is in.
         "data": text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
     }
-    return _fill(bundle.source("page.html"), fields)
+    # Half a surrogate pair, as in the name of a file that is not UTF-8, would be fatal after the work: it is escaped.
+    return _fill(bundle.source("page.html"), fields).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def write(explanation: Explanation, path: str | os.PathLike[str], **options: Any) -> Path:

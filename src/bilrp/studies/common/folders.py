@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bilrp.encoders import images
-from bilrp.errors import InputError
+from bilrp.errors import InputError, printable
 
 VIDEOS = (".avi", ".mp4", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ogv", ".wmv")
 
@@ -235,7 +235,7 @@ def _read(
     try:
         image = images.opened(path)
     except InputError as error:
-        skipped.append(Skipped(name, str(error).removeprefix(f"{path}: ")))
+        skipped.append(Skipped(name, str(error).removeprefix(printable(f"{path}: "))))
         return None
     sizes[image.size] += 1
     return np.asarray(images.fitted(cropped(image, crop), size=size), dtype=np.uint8)

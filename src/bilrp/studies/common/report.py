@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bilrp.disk import files
+from bilrp.errors import printable
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph (plain text: it is escaped in HTML)."""
+    """A paragraph (plain text: it is escaped in HTML and Markdown)."""
 
     text: str
 
@@ -78,11 +80,11 @@ class Report:
         contents: dict[str, bytes] = {name: _bytes(value) for name, value in self.attachments.items()}
         for picture in self._pictures():
             contents[picture.name] = _render(picture)
-        contents["report.md"] = markdown(self).encode()
-        contents["report.html"] = page(self).encode()
-        contents["results.json"] = (
+        contents["report.md"] = _bytes(markdown(self))
+        contents["report.html"] = _bytes(page(self))
+        contents["results.json"] = _bytes(
             json.dumps(plain(self.results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        ).encode()
+        )
         for name, data in contents.items():
             files.write_bytes(out / name, data)
         return out / "report.html"
@@ -103,9 +105,9 @@ def left_out(skipped: Sequence[Any]) -> list[Section]:
 
 def markdown(report: Report) -> str:
     """The report as Markdown."""
-    lines = [f"# {report.title}", "", report.summary, ""]
+    lines = [f"# {_plain_markdown(report.title)}", "", _plain_markdown(report.summary), ""]
     for section in report.sections:
-        lines += [f"## {section.title}", ""]
+        lines += [f"## {_plain_markdown(section.title)}", ""]
         for block in section.blocks:
             lines += [_markdown_block(block), ""]
     return "\n".join(lines)
@@ -189,21 +191,29 @@ def _render(picture: Picture) -> bytes:
 
 
 def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+    """UTF-8; half a surrogate pair, as in the name of a file that is not UTF-8, as JSON and people can read it."""
+    return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else bytes(value)
 
 
 def _markdown_block(block: Text | Table | Picture) -> str:
     if isinstance(block, Text):
-        return block.text
+        return _plain_markdown(block.text)
+    caption = _plain_markdown(block.caption)
     if isinstance(block, Picture):
-        image = f"![{block.caption or block.name}]({_url(block.name)})"
+        image = f"![{caption or _plain_markdown(block.name)}]({_url(block.name)})"
         image = f"[{image}]({_url(block.link)})" if block.link else image
-        return f"{image}\n\n*{block.caption}*" if block.caption else image
-    escape: Callable[[str], str] = lambda cell: cell.replace("|", "\\|")  # noqa: E731
+        return f"{image}\n\n*{caption}*" if caption else image
+    escape: Callable[[str], str] = lambda cell: _plain_markdown(printable(cell)).replace("|", "\\|")  # noqa: E731
     rows = [" | ".join(escape(number(cell)) for cell in row) for row in block.rows]
     head = [" | ".join(map(escape, block.header)), " | ".join("---" for _ in block.header)]
     table = "\n".join(f"| {row} |" for row in head + rows)
-    return f"{table}\n\n*{block.caption}*" if block.caption else table
+    return f"{table}\n\n*{caption}*" if caption else table
+
+
+def _plain_markdown(text: str) -> str:
+    """Text as Markdown shows it as it is: a name in it opens no tag, no link, no code and no formula."""
+    shown = "\n".join(map(printable, text.split("\n")))
+    return re.sub(r"([\\`\[\]$])", r"\\\1", shown.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def _html_block(block: Text | Table | Picture) -> str:
@@ -225,13 +235,13 @@ def _html_block(block: Text | Table | Picture) -> str:
 
 
 def _text(value: str) -> str:
-    return html.escape(str(value), quote=True)
+    return html.escape("\n".join(map(printable, str(value).split("\n"))), quote=True)
 
 
 def _url(name: str) -> str:
     from urllib.parse import quote
 
-    return quote(name)
+    return quote(name, errors="surrogateescape")
 
 
 _STYLE = """
