@@ -113,8 +113,7 @@ def test_sets_refuse_what_does_not_add_up() -> None:
     squared = similarity.Similarity("squared", lambda x, y: (x @ y) ** 2, lambda x, y: lambda p, q: p @ q.T)
     with pytest.raises(bilrp.errors.InputError, match="'squared' is not linear"):
         bilrp.explain_sets(a, a, similarity=squared)
-    silent = nn.Sequential(nn.Linear(6, 5, bias=False)).double()
-    zero = bilrp.decompose(silent, torch.zeros(1, 6).double())
+    zero = made_of(torch.zeros(3, 5).double())
     with pytest.raises(bilrp.errors.InputError, match="non-zero"):
         bilrp.explain_sets([zero], [zero], similarity="cosine")
 

@@ -8,25 +8,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, read_item, regions_of
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
 from bilrp.engine.program import Key, Program
 from bilrp.engine.progress import tracking
 from bilrp.engine.run import run
 from bilrp.errors import InputError, MismatchError, RuleError
-from bilrp.regions import Regions
-from bilrp.rules.books import as_book, book_name
-from bilrp.rules.choose import default_book
+from bilrp.item import Image, Item, Text, View
+from bilrp.regions import Regions, RegionSpec
+from bilrp.rules.books import book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
 from bilrp.trace.rewrite import simplify
@@ -41,24 +42,47 @@ SEED = 0  # of the random projection: the same for every input, or parts could n
 class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
 
-    `origin` says what made it (encoder, weights, layer, rules, projection): only equal origins pair.
+    `origin` says what made it (encoder, weights, layer, rules, projection): only equal origins pair. `view` is the input
+    as people see it (a photograph, a text), `name` what they call it (a file's name).
     """
 
     parts: Float[Tensor, "regions h"]
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
-    picture: np.ndarray | None = None
+    view: View | None = field(default=None, repr=False)
     plan: Plan | None = field(default=None, repr=False)
     storage_error: float = 0.0  # ‖parts kept − parts computed‖ / ‖parts computed‖
+    name: str = ""
 
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
         """What biases, other constants and features outside every region contribute to each coordinate."""
         return self.embedding - self.parts.sum(0)
 
-    def coarsen(self, spec: Any) -> Decomposition:
-        """The same parts summed over larger regions, each a union of the present ones."""
+    @property
+    def picture(self) -> np.ndarray | None:
+        """What the model saw as a picture of the input's own size, (height, width, 3) bytes."""
+        if not isinstance(self.view, Image):
+            return None
+        high, wide = self.regions.labels.shape[-2:]
+        return self.view.seen((high, wide))
+
+    @property
+    def places(self) -> np.ndarray | None:
+        """(left, top, right, bottom) around each region, in pixels of the view; None where regions are no areas of one."""
+        bounds = self.regions.bounds
+        if bounds is None or not isinstance(self.view, Image):
+            return None
+        left, top, right, bottom = self.view.box
+        high, wide = self.regions.labels.shape[-2:]
+        scale = np.array([(right - left) / wide, (bottom - top) / high] * 2)
+        return bounds.cpu().double().numpy()[:, [1, 0, 3, 2]] * scale + np.array([left, top] * 2)
+
+    def coarsen(self, spec: RegionSpec | None) -> Decomposition:
+        """The same parts summed over larger regions, each a union of the present ones (None: over these very ones)."""
+        if spec is None:
+            return self
         labels = self.regions.labels
         coarse = regions_module.resolve(spec, torch.empty(1, *labels.shape, device=labels.device))
         owner = torch.full((self.regions.count,), -2, device=labels.device)
@@ -69,7 +93,9 @@ class Decomposition:
                 "coarsen needs regions that are unions of the present ones; these cut through some"
             )
         sums = self.parts.new_zeros(coarse.count + 1, self.parts.shape[1])
-        return replace(self, parts=sums.index_add_(0, owner + 1, self.parts)[1:], regions=coarse)
+        parts = sums.index_add_(0, owner + 1, self.parts)[1:]
+        view = self.view.joined(owner.tolist(), coarse.count) if isinstance(self.view, Text) else self.view
+        return replace(self, parts=parts, regions=coarse, view=view)
 
     def save(self, path: str | Path, *, dtype: torch.dtype | None = None) -> Path:
         """Write to .safetensors or .npz (never pickle), whole or not at all.
@@ -95,40 +121,70 @@ class Decomposition:
         return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
 
 
+@overload
 def decompose(
-    encoder: Any,
-    x: Any,
+    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
+) -> Decomposition: ...  # fmt: skip
+
+
+@overload
+def decompose(
+    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    project: int | None = None, mode: str = "auto", progress: bool = False, layers: Sequence[int],
+) -> dict[int, Decomposition]: ...  # fmt: skip
+
+
+def decompose(
+    encoder: Model,
+    x: Readable,
     *,
-    regions: Any = None,
-    rules: Any = None,
+    regions: RegionSpec | None = None,
+    rules: Rules | None = None,
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
     layers: Sequence[int] | None = None,
-) -> Any:
+) -> Decomposition | dict[int, Decomposition]:
     """Take φ(x) apart: parts[I, m] is what region I contributes to coordinate m of the embedding.
 
-    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     >>> found = decompose(net, torch.ones(1, 4), regions=regions_module.features())
     >>> found.parts.shape
     torch.Size([4, 3])
     """
+    encoder = as_encoder(encoder)
+    found = decompose_item(
+        encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode, progress=progress,
+        layers=layers,
+    )  # fmt: skip
+    return found[None] if layers is None else {n: found[n] for n in layers}
+
+
+def decompose_item(
+    encoder: Encoder,
+    item: Item,
+    *,
+    regions: RegionSpec | None = None,
+    rules: Rules | None = None,
+    project: int | None = None,
+    mode: str = "auto",
+    progress: bool = False,
+    layers: Sequence[int] | None = None,
+) -> dict[int | None, Decomposition]:
+    """What `decompose` does once the input was read and checked: the decomposition of each layer, of the output as None."""
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
-    encoder = as_encoder(encoder)
-    inputs = read_input(encoder, x)
     with torch.no_grad():
-        tape = encoder.record(inputs)
-        if not bool(torch.isfinite(tape.result).all()):
-            raise InputError(
-                "the embedding has NaN or infinite values for this input: check the model and the input"
-            )
-        wanted = encoder.rules if rules is None else rules
-        book = default_book(tape) if wanted is None else as_book(wanted)
-        partition = regions_module.resolve(encoder.regions if regions is None else regions, inputs)
+        tape = encoder.record(item.x)
         taps = _taps(encoder, tape, layers)
+        results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
+        for embedding in results.values() if layers else [tape.result]:
+            check_embedding(embedding)
+        book = book_of(encoder, tape, rules)
+        partition = regions_of(encoder, item, regions)
         program = freeze(
             simplify(tape, keep=frozenset(taps.values())), book, max(taps.values(), default=None)
         )
@@ -136,18 +192,28 @@ def decompose(
             program, partition, project=project, mode=mode, progress=progress, taps=frozenset(taps.values())
         )
         _check_finite(parts[program.output.value], book)  # what went wrong on the way shows at the end
-        made = partial(
-            _finished,
-            origin=origin_of(encoder, tape, book, project),
-            regions=partition,
-            picture=picture_of(encoder, inputs),
-            plan=plan,
-            project=project,
-        )
+        origin = origin_of(encoder, tape, book, project)
+        made = partial(_finished, item=item, origin=origin, regions=partition, plan=plan, project=project)
         if layers is None:
-            return made(parts[program.output.value], tape.result)
-        results = {step.output: step.result for step in tape.steps}
+            return {None: made(parts[program.output.value], tape.result)}
         return {n: made(parts[value], results[value], layer=n) for n, value in taps.items()}
+
+
+def check_embedding(embedding: Tensor) -> None:
+    """Refuse what has no similarity to explain: nothing, NaN, or zero in every coordinate."""
+    if embedding.numel() == 0:
+        raise InputError(
+            f"the embedding has no coordinates (shape {tuple(embedding.shape)}): the input is too small for this encoder"
+        )
+    if not bool(torch.isfinite(embedding).all()):
+        raise InputError(
+            "the embedding has NaN or infinite values for this input: check the model and the input"
+        )
+    if not bool(embedding.any()):
+        raise InputError(
+            "the embedding is zero in every coordinate: the encoder sees nothing in this input, so there is nothing to "
+            "explain"
+        )
 
 
 def compute(
@@ -184,8 +250,8 @@ def _finished(
     result: Tensor,
     *,
     origin: dict[str, Any],
+    item: Item,
     regions: Regions,
-    picture: np.ndarray | None,
     plan: Plan,
     project: int | None,
     layer: int | None = None,
@@ -196,7 +262,7 @@ def _finished(
     if layer is not None:
         parts = parts if weights is None else parts @ weights.T
         origin = {**origin, "layer": layer}
-    return Decomposition(parts, embedding, regions, origin, picture, plan)
+    return Decomposition(parts, embedding, regions, origin, item.view, plan, name=item.name)
 
 
 def _check_finite(parts: Tensor, book: Any) -> None:
@@ -205,17 +271,6 @@ def _check_finite(parts: Tensor, book: Any) -> None:
             f"the parts under {book_name(book)} have NaN or infinite values, though the embedding has none: "
             "use a wider type (float64), or other rules"
         )
-
-
-def picture_of(encoder: Encoder, x: Tensor) -> np.ndarray | None:
-    """The input as a picture (H, W, 3), as the encoder shows it; images without that are stretched to 0 … 255."""
-    if encoder.picture is not None:
-        return np.asarray(encoder.picture(x))
-    if x.dim() != 4 or x.shape[1] not in (1, 3):
-        return None
-    image = x[0].float().expand(3, -1, -1).permute(1, 2, 0)
-    low, high = image.min(), image.max()
-    return ((image - low) / (high - low).clamp(min=1e-12) * 255).round().byte().cpu().numpy()
 
 
 def check_pair(a: Decomposition, b: Decomposition) -> None:
@@ -247,11 +302,13 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
         boxes=tensors["boxes"].long() if "boxes" in tensors else None,
         names=tuple(about["names"]) if about["names"] is not None else None,
     )
-    picture = tensors["picture"].numpy() if "picture" in tensors else None
     origin = json.loads(words["origin"])
     embedding, error = tensors["embedding"], float.fromhex(words.get("storage_error", "0x0p+0"))
     parts = tensors["parts"].to(embedding.dtype)
-    found = Decomposition(parts, embedding, partition, origin, picture, storage_error=error)
+    view = views.from_stored(tensors, words)
+    found = Decomposition(
+        parts, embedding, partition, origin, view, storage_error=error, name=words.get("name", "")
+    )
     schema.check_decomposition(found)
     return found
 
@@ -261,11 +318,10 @@ def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
     if d.regions.boxes is not None:
         tensors["boxes"] = d.regions.boxes.int()
-    if d.picture is not None:
-        tensors["picture"] = torch.from_numpy(np.ascontiguousarray(d.picture))
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
-    words = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin))}
-    return tensors, words | {"storage_error": d.storage_error.hex()}
+    words = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin)), "name": d.name}
+    pixels, seen = views.as_stored(d.view)
+    return tensors | pixels, words | seen | {"storage_error": d.storage_error.hex()}
 
 
 def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp import regions as region_specs
 from bilrp.errors import InputError
-from bilrp.rules.books import as_book
+from bilrp.item import Image, Item, View, name_of
+from bilrp.regions import Regions, RegionSpec
+from bilrp.rules.books import Rule, RuleBook, as_book
 from bilrp.rules.choose import default_book
 from bilrp.rules.listing import rows
 from bilrp.trace.listing import Row
@@ -22,13 +28,26 @@ from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
+if TYPE_CHECKING:
+    Readable: TypeAlias = Any
+    """Anything an encoder reads: a tensor with a batch axis of 1, an Item, a path, a picture, a text; its `read` decides."""
+
+    Model: TypeAlias = "Encoder | Callable[[Tensor], Tensor]"
+    """An Encoder, an nn.Module, or any callable tensor -> embedding."""
+
+    Rules: TypeAlias = RuleBook | Rule
+    """A rule book (a function step -> rule), or one rule for every step with weights."""
+else:  # what is given is checked by those who take it, in words that say what to do
+    Readable = Model = Rules = Any
+
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """What `explain` needs to know about a model; anything but `module` may be left out.
 
-    `layers(tape, n)`, where given, finds the value of layer n on a tape, for `decompose(..., layers=[...])`;
-    `operations` are rows for torch calls that `bilrp.trace.ops` doesn't know.
+    `read(thing)` gives the input as a tensor, or as an `Item` with what people see. `layers(tape, n)`, where given, finds
+    the value of layer n on a tape, for `decompose(..., layers=[...])`. Encoders of one `space` can be compared with each
+    other (the two towers of an image-text model). `operations` are rows for torch calls that `bilrp.trace.ops` doesn't know.
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -36,44 +55,88 @@ class Encoder:
     """
 
     module: Callable[[Tensor], Tensor]
-    read: Callable[[Any], Tensor] | None = None
-    rules: Any = None
-    regions: Any = None
+    read: Callable[[Readable], Item | Tensor] | None = None
+    rules: Rules | None = None
+    regions: RegionSpec | None = None
     name: str = ""
-    picture: Callable[[Tensor], Any] | None = None
+    picture: Callable[[Tensor], np.ndarray] | None = None
     layers: Callable[[Tape, int], int] | None = None
     operations: tuple[Op, ...] = ()
+    space: str | None = None
 
     def record(self, x: Tensor) -> Tape:
         """What the module does for x: `operations` come on top of the table of operations."""
         return record(self.module, x, operations=OPERATIONS.extended(*self.operations))
 
 
-def as_encoder(given: Any) -> Encoder:
+def as_encoder(given: Model) -> Encoder:
     """Wrap a module or callable; an Encoder stays as it is."""
     if isinstance(given, Encoder):
         return given
     if not callable(given):
         raise InputError(f"an encoder is a callable tensor -> tensor, got {type(given).__name__}")
     name = getattr(given, "__qualname__", None) or type(given).__qualname__
-    module: Any = given
-    return Encoder(module=module, name=name)
+    return Encoder(module=given, name=name)
 
 
-def read_input(encoder: Encoder, item: Any) -> Tensor:
-    """The item as a checked input tensor: floating point, finite, a batch of one, on the model's device."""
-    x = item
-    if not isinstance(item, Tensor):
+def read_item(encoder: Encoder, thing: Readable) -> Item:
+    """The one door for inputs: read, checked (floating point, finite, a batch of one, on the model's device), with a view.
+
+    >>> read_item(Encoder(torch.nn.Flatten()), torch.zeros(1, 3, 8, 8)).view.size
+    (8, 8)
+    """
+    item = thing
+    if not isinstance(item, Tensor | Item):
         if encoder.read is None:
             raise InputError(
                 f"this encoder cannot read {type(item).__name__}: pass a tensor with a leading batch axis of 1, "
                 "or an Encoder with read="
             )
-        x = encoder.read(item)
-    return check_input(x, encoder.module)
+        item = encoder.read(thing)
+    item = Item(item) if isinstance(item, Tensor) else item
+    x = check_input(item.x, encoder.module)
+    view = view_of(encoder, x) if item.view is None else item.view
+    return replace(item, x=x, view=view, name=item.name or _name_of(thing))
 
 
-def check_input(x: Tensor, module: Any = None) -> Tensor:
+def read_input(encoder: Encoder, thing: Readable) -> Tensor:
+    """The thing as a checked input tensor, for those who need nothing else of it."""
+    return read_item(encoder, thing).x
+
+
+def regions_of(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> Regions:
+    """The regions of an item: those asked for, else its own, else the encoder's, else the default of its shape."""
+    chosen = next((given for given in (spec, item.regions, encoder.regions) if given is not None), None)
+    return region_specs.resolve(chosen, item.x)
+
+
+def book_of(encoder: Encoder, tape: Tape, rules: Rules | None = None) -> RuleBook:
+    """The rule book for a run of an encoder: the rules asked for, else its own, else the default for what is on the tape."""
+    wanted = encoder.rules if rules is None else rules
+    return default_book(tape) if wanted is None else as_book(wanted)
+
+
+def view_of(encoder: Encoder, x: Tensor) -> View | None:
+    """The input itself as a picture, as the encoder shows it; images without that are stretched to 0 … 255."""
+    if encoder.picture is not None:
+        return Image.of(np.asarray(encoder.picture(x)))
+    if x.dim() != 4 or x.shape[1] not in (1, 3):
+        return None
+    image = x[0].float().expand(3, -1, -1).permute(1, 2, 0)
+    low, high = image.min(), image.max()
+    return Image.of(((image - low) / (high - low).clamp(min=1e-12) * 255).round().byte().cpu().numpy())
+
+
+def _name_of(thing: Readable) -> str:
+    """A file's own name; texts and tensors have none."""
+    try:
+        is_file = isinstance(thing, Path) or (isinstance(thing, str) and os.path.isfile(thing))
+    except ValueError:  # a text with a zero byte is no path
+        return ""
+    return name_of(thing) if is_file else ""
+
+
+def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Refuse inputs that would give a wrong number instead of an error."""
     if not x.dtype.is_floating_point:
         raise InputError(
@@ -98,7 +161,7 @@ def check_input(x: Tensor, module: Any = None) -> Tensor:
     return x.detach()
 
 
-def _holds_numbers(x: Tensor, module: Any) -> None:
+def _holds_numbers(x: Tensor, module: Callable[[Tensor], Tensor] | None) -> None:
     held = itertools.chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules_of(module))
     if x.is_meta or any(t.is_meta for t in held):
         raise InputError(
@@ -106,7 +169,7 @@ def _holds_numbers(x: Tensor, module: Any) -> None:
         )
 
 
-def _same_device_and_dtype(x: Tensor, module: Any) -> None:
+def _same_device_and_dtype(x: Tensor, module: Callable[[Tensor], Tensor] | None) -> None:
     for parameter in itertools.chain.from_iterable(m.parameters() for m in modules_of(module)):
         if parameter.device != x.device:
             raise InputError(
@@ -120,7 +183,7 @@ def _same_device_and_dtype(x: Tensor, module: Any) -> None:
         return
 
 
-def ops(encoder: Any, x: Any, *, rules: Any = None) -> list[Row]:
+def ops(encoder: Model, x: Readable, *, rules: Rules | None = None) -> list[Row]:
     """Every step of the encoder's run at x, in order, as `decompose` would treat it: the rule, or what has none.
 
     Batch norm is folded and ReLUs are fused by then. A step that is only reached through frozen factors (the queries
@@ -132,7 +195,6 @@ def ops(encoder: Any, x: Any, *, rules: Any = None) -> list[Row]:
     """
     encoder = as_encoder(encoder)
     inputs = read_input(encoder, x)
-    chosen = encoder.rules if rules is None else rules
     with torch.no_grad():
         tape = simplify(encoder.record(inputs))
-        return rows(tape, default_book(tape) if chosen is None else as_book(chosen))
+        return rows(tape, book_of(encoder, tape, rules))

@@ -14,14 +14,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose, from_stored
+from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose_item, from_stored
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, read_item
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
 from bilrp.findings.cluster import Finding
 from bilrp.findings.summary import sentence
-from bilrp.regions import for_both
+from bilrp.item import Item
+from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
 
 ROUNDING = 1e-5  # of a score: nothing a reader should wonder about
@@ -147,7 +148,7 @@ class Explanation:
         """Relevance of each region of a, and of each region of b."""
         return self.relevance.sum(1), self.relevance.sum(0)
 
-    def coarsen(self, regions: Any) -> Explanation:
+    def coarsen(self, regions: RegionSpecs) -> Explanation:
         """The same explanation on larger regions, (a spec, or one for each side): sums, so it conserves."""
         spec_a, spec_b = for_both(regions)
         a, b = self.a.coarsen(spec_a), self.b.coarsen(spec_b)
@@ -214,13 +215,13 @@ class Explanation:
 
 
 def explain(
-    encoder: Any,
-    a: Any,
-    b: Any,
+    encoder: Model,
+    a: Readable,
+    b: Readable,
     *,
     similarity: str | Similarity = "dot",
-    regions: Any = None,
-    rules: Any = None,
+    regions: RegionSpecs | None = None,
+    rules: Rules | None = None,
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
@@ -236,14 +237,35 @@ def explain(
     True
     """
     wanted = similarities.resolve(similarity)
-    spec_a, spec_b = for_both(regions)
-    options = {"rules": rules, "project": project, "mode": mode, "progress": progress}
     encoder = as_encoder(encoder)
-    a, b = read_input(encoder, a), read_input(encoder, b)
-    _check_sizes(encoder, a, b)
-    left = decompose(encoder, a, regions=spec_a, **options)
-    right = decompose(encoder, b, regions=spec_b, **options)
-    return pair(left, right, similarity=wanted)
+    first, second = (read_item(encoder, thing) for thing in (a, b))  # both, before the first is explained
+    return explain_items(
+        encoder, first, second, similarity=wanted, regions=regions, rules=rules, project=project, mode=mode,
+        progress=progress,
+    )  # fmt: skip
+
+
+def explain_items(
+    encoder: Encoder,
+    a: Item,
+    b: Item,
+    *,
+    similarity: str | Similarity = "dot",
+    regions: RegionSpecs | None = None,
+    rules: Rules | None = None,
+    project: int | None = None,
+    mode: str = "auto",
+    progress: bool = False,
+) -> Explanation:
+    """What `explain` does once both inputs were read and checked (by `read_item`)."""
+    _check_sizes(encoder, a.x, b.x)
+    left, right = (
+        decompose_item(
+            encoder, item, regions=spec, rules=rules, project=project, mode=mode, progress=progress
+        )[None]
+        for item, spec in zip((a, b), for_both(regions), strict=True)
+    )
+    return pair(left, right, similarity=similarity)
 
 
 def _check_sizes(encoder: Encoder, a: Tensor, b: Tensor) -> None:

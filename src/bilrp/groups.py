@@ -19,6 +19,7 @@ from bilrp import similarity as similarities
 from bilrp.decomposition import Decomposition, check_pair
 from bilrp.errors import InputError, MismatchError
 from bilrp.explanation import Explanation, pair
+from bilrp.item import Box, Image
 from bilrp.similarity import Similarity
 
 # ---------------------------------------------------------------- two sets of inputs
@@ -81,7 +82,8 @@ class Total:
 
 def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram: bool) -> Total:
     first: Decomposition | None = None
-    parts = embedding = grams = picture = first_embedding = None
+    parts = embedding = grams = first_embedding = None
+    views: Mean | None = None
     count, squares = 0, 0.0
     for d in decompositions:
         first = first or d
@@ -97,12 +99,13 @@ def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram:
             square = p @ p.T
             grams = square if grams is None else grams.add_(square)
         squares += float(phi @ phi)
-        picture = _add_picture(picture, d.picture, count)
+        views = _with(views, d, count)
         count += 1
     if first is None or parts is None or embedding is None or first_embedding is None:
         raise InputError(f"{name} is an empty set: give at least one decomposition")
-    shown = None if picture is None else (picture / count).round().astype(np.uint8)
-    summed = replace(first, parts=parts, embedding=embedding, picture=shown)
+    view = first.view if count == 1 else None if views is None else views.image(count)
+    called = first.name if count == 1 else f"{count} inputs"
+    summed = replace(first, parts=parts, embedding=embedding, view=view, name=called)
     return Total(summed, count, first_embedding, grams, squares)
 
 
@@ -116,11 +119,25 @@ def _check_member(first: Decomposition, d: Decomposition, number: int) -> None:
         )
 
 
-def _add_picture(sum_so_far: np.ndarray | None, picture: np.ndarray | None, count: int) -> np.ndarray | None:
-    """A set is shown as the mean of its pictures, if all have one of the same size."""
-    if picture is None or (count > 0 and (sum_so_far is None or sum_so_far.shape != picture.shape)):
+class Mean(NamedTuple):
+    """The sum of some pictures of one size, and where in them the model's input lies."""
+
+    pixels: np.ndarray
+    box: Box
+
+    def image(self, count: int) -> Image:
+        return Image((self.pixels / count).round().astype(np.uint8), self.box)
+
+
+def _with(views: Mean | None, d: Decomposition, count: int) -> Mean | None:
+    """A set is shown as the mean of its pictures, if all have one of the same size, read in the same way."""
+    view = d.view
+    if not isinstance(view, Image) or (count > 0 and views is None):
         return None
-    return picture.astype(np.float64) if sum_so_far is None else sum_so_far + picture
+    if views is None:
+        return Mean(view.pixels.astype(np.float64), view.box)
+    alike = views.pixels.shape == view.pixels.shape and views.box == view.box
+    return Mean(views.pixels + view.pixels, view.box) if alike else None
 
 
 def _across(form: Similarity) -> Similarity:

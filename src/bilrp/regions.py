@@ -5,10 +5,10 @@ A *spec* is a function x → Regions, so that inputs of different sizes can shar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -48,6 +48,23 @@ class Regions:
                 f"every region needs at least one feature, but {empty}: number labels 0 … n-1 without gaps"
             )
 
+    @property
+    def plane(self) -> Int[Tensor, "height width"] | None:
+        """The label of each place of an image; None where regions are no areas, but differ between channels."""
+        if self.labels.dim() != 3 or not bool((self.labels == self.labels[:1]).all()):
+            return None
+        return self.labels[0]
+
+    @property
+    def bounds(self) -> Int[Tensor, "{self.count} 4"] | None:
+        """(top, left, bottom, right) around each area of an image: its box, where it is one; None where there is no plane.
+
+        >>> labels(torch.tensor([[0, 1], [1, 1]]))(torch.zeros(1, 1, 2, 2)).bounds.tolist()
+        [[0, 0, 1, 1], [0, 0, 2, 2]]
+        """
+        plane = self.plane if self.boxes is None else None
+        return self.boxes if plane is None else _around(plane, self.count)
+
     def masks(self, which: Tensor, dtype: torch.dtype) -> Tensor:
         """0/1 masks of the regions with these numbers, (K, 1, *input): what push starts from."""
         wanted = which.to(self.labels.device)
@@ -62,10 +79,23 @@ class Regions:
 
 Spec = Callable[[Tensor], Regions]
 
+if TYPE_CHECKING:
+    RegionSpec: TypeAlias = Regions | Spec | int | Tensor | np.ndarray
+    """Ready-made regions, a function x -> Regions, the side of a patch in pixels, or an integer mask."""
 
-def for_both(specs: Any) -> tuple[Any, Any]:
+    RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None]
+    """One for both inputs, or one for each."""
+else:  # what is given is checked by `resolve`, in words that say what to do
+    RegionSpec = RegionSpecs = Any
+
+
+def for_both(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:
     """The specs of two inputs: a tuple of two is one for each, anything else serves both."""
-    return specs if isinstance(specs, tuple) and len(specs) == 2 else (specs, specs)
+    if not isinstance(specs, tuple):
+        return specs, specs
+    if len(specs) != 2:
+        raise InputError(f"regions are one for both inputs, or a tuple of one for each, got {len(specs)}")
+    return specs
 
 
 def grid(size: int | tuple[int, int]) -> Spec:
@@ -116,8 +146,10 @@ def features() -> Spec:
     return spec
 
 
-def labels(mask: Tensor | Any, *, names: tuple[str, ...] | None = None) -> Spec:
+def labels(mask: Tensor | np.ndarray | Sequence[Any], *, names: tuple[str, ...] | None = None) -> Spec:
     """Any partition: an integer tensor shaped like the input without its batch axis (or without its channels).
+
+    For an image that is (height, width), for a sequence (length,): one label for each place or token.
 
     −1 means in no region; the part of such features is unattributed.
 
@@ -129,14 +161,16 @@ def labels(mask: Tensor | Any, *, names: tuple[str, ...] | None = None) -> Spec:
         raise InputError(f"labels need an integer tensor, got {given.dtype}")
 
     def spec(x: Tensor) -> Regions:
-        # An image mask without channels holds for all channels; no other axis is ever guessed.
-        fitting = [x.shape[1:], x.shape[2:]] if x.dim() > 3 else [x.shape[1:]]
+        # One label for each place of an image, or for each token, holds for all its channels; nothing else is guessed.
+        places = x.shape[2:] if x.dim() > 3 else x.shape[1:2]
+        fitting = dict.fromkeys([x.shape[1:], places])
         if given.shape not in fitting:
             raise InputError(
                 f"labels of shape {tuple(given.shape)} do not fit an input of shape {tuple(x.shape)}: "
                 f"give a tensor of shape {' or '.join(str(tuple(shape)) for shape in fitting)}"
             )
-        full = given.to(x.device).long().expand(x.shape[1:])
+        placed = given[:, None] if x.dim() == 3 and given.dim() == 1 else given
+        full = placed.to(x.device).long().expand(x.shape[1:])
         if int(full.min()) < -1:
             raise InputError(f"labels run from -1 (no region) upwards, got {int(full.min())}")
         if int(full.max()) >= full.numel():
@@ -167,11 +201,16 @@ def tokens(names: tuple[str, ...] | list[str] | None = None) -> Spec:
 
 
 def default(x: Tensor) -> Regions:
-    """8×8 patches for images, single features for everything else."""
-    return grid(8)(x) if x.dim() == 4 else features()(x)
+    """8×8 patches for images (1, C, H, W), tokens for sequences (1, n, d), single features for everything else.
+
+    >>> default(torch.zeros(1, 7, 32)).count
+    7
+    """
+    by_axes = {4: grid(8), 3: tokens()}
+    return by_axes.get(x.dim(), features())(x)
 
 
-def resolve(spec: Any, x: Tensor) -> Regions:
+def resolve(spec: RegionSpec | None, x: Tensor) -> Regions:
     """A spec, ready-made Regions, the side of a patch, or an integer mask, as the regions of x."""
     if spec is None:
         return default(x)
@@ -195,17 +234,27 @@ def resolve(spec: Any, x: Tensor) -> Regions:
 
 
 def _boxes(full: Tensor) -> Tensor | None:
-    """Bounding boxes, if every region is a rectangle over all channels of an image."""
+    """The boxes of regions, if every one is a rectangle over all channels of an image."""
     if full.dim() != 3 or not bool((full == full[:1]).all()):
         return None
-    flat = full[0]
-    boxes = []
-    for label in range(int(flat.max()) + 1):
-        where = (flat == label).nonzero()
-        if len(where) == 0:
-            return None
-        (top, left), (bottom, right) = where.amin(0).tolist(), (where.amax(0) + 1).tolist()
-        if (bottom - top) * (right - left) != len(where):
-            return None
-        boxes.append((top, left, bottom, right))
-    return torch.tensor(boxes)
+    plane, count = full[0], int(full.max()) + 1
+    sizes = torch.bincount(plane.flatten() + 1, minlength=count + 1)[1:]
+    if count == 0 or bool((sizes == 0).any()):
+        return None
+    boxes = _around(plane, count)
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return boxes.cpu() if torch.equal(areas, sizes) else None
+
+
+def _around(plane: Tensor, count: int) -> Tensor:
+    """(top, left, bottom, right) around the places with each label."""
+    rows, columns = (plane >= 0).nonzero(as_tuple=True)
+    owner = plane[rows, columns]
+    empty = torch.zeros(count, dtype=torch.long, device=plane.device)
+
+    def edge(values: Tensor, how: str) -> Tensor:
+        return empty.scatter_reduce(0, owner, values, how, include_self=False)
+
+    return torch.stack(
+        [edge(rows, "amin"), edge(columns, "amin"), edge(rows + 1, "amax"), edge(columns + 1, "amax")], dim=1
+    )

@@ -44,7 +44,7 @@ def test_weights_change_the_fingerprint():
 @pytest.mark.parametrize("scale", [1.0, 0.0])
 def test_packing_loses_nothing(scale):
     made = small()
-    made = bilrp.Decomposition(made.parts * scale, made.embedding, made.regions, made.origin, made.picture)
+    made = bilrp.Decomposition(made.parts * scale, made.embedding, made.regions, made.origin, made.view)
     tensors, words = packed(made)
     assert "values" in tensors  # a 4×4 region reaches a small part of the map
     back = unpacked(tensors, words)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import bilrp
+from bilrp import item as views
 from bilrp.encoders import bigram as net
 from bilrp.errors import InputError
 from pages_made import made_page
@@ -101,12 +102,15 @@ def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
     encoder = net.bigram()
     assert encoder.read is not None
     page = made_page(rows=6, columns=4).image
-    x = encoder.read(page)
+    item = encoder.read(page)
+    assert isinstance(item, views.Item) and isinstance(item.view, views.Image)
+    assert item.view.size == page.size and np.array_equal(item.view.pixels[..., 0], np.asarray(page))
+    x = item.x
     assert x.shape[:2] == (1, 1) and float(x.min()) >= 0 and float(x.max()) <= 1
     found = bilrp.explain(encoder, page, page, similarity="cosine")
     assert found.score == pytest.approx(1.0, abs=1e-4)
     assert abs(found.unattributed) < 1e-4
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="no such file"):
         encoder.read(tmp_path / "none.jpg")
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image as Pillow
 
 from bilrp import regions
 from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
+from bilrp.item import Image
 from bilrp.render import figure, links
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,7 +38,7 @@ def words(count: int, names: tuple[str, ...] | None = None) -> Decomposition:
 
 def decomposed(partition: regions.Regions, picture: np.ndarray | None = None) -> Decomposition:
     nothing = torch.zeros(partition.count, 1, dtype=torch.float64)
-    return Decomposition(nothing, nothing[0], partition, {}, picture)
+    return Decomposition(nothing, nothing[0], partition, {}, None if picture is None else Image.of(picture))
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
     figure.arcs(axes, (pair.a.picture, pair.b.picture), boxes, made, figure.palette(colours))
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", dpi=100)
-    return np.asarray(Image.open(buffer).convert("RGB"), float)
+    return np.asarray(Pillow.open(buffer).convert("RGB"), float)
 
 
 @pytest.mark.parametrize("colours", ["paper", "safe"])
@@ -66,8 +67,8 @@ def test_golden_arcs(pair, colours):
     path = GOLDEN / f"arcs-{colours}.png"
     if os.environ.get("BILRP_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
-        Image.fromarray(found.astype(np.uint8)).save(path, optimize=True)
-    golden = np.asarray(Image.open(path).convert("RGB"), float)
+        Pillow.fromarray(found.astype(np.uint8)).save(path, optimize=True)
+    golden = np.asarray(Pillow.open(path).convert("RGB"), float)
     assert found.shape == golden.shape
     assert np.sqrt(((found - golden) ** 2).mean()) < 3
 
@@ -75,7 +76,7 @@ def test_golden_arcs(pair, colours):
 def test_golden_arcs_would_notice_a_lost_link(pair):
     R = pair.relevance.clone()
     R[12, 3] = 0
-    golden = np.asarray(Image.open(GOLDEN / "arcs-paper.png").convert("RGB"), float)
+    golden = np.asarray(Pillow.open(GOLDEN / "arcs-paper.png").convert("RGB"), float)
     assert np.sqrt(((drawn_arcs(replace(pair, relevance=R), "paper") - golden) ** 2).mean()) > 3
     swapped = replace(pair, relevance=-pair.relevance)
     assert np.sqrt(((drawn_arcs(swapped, "paper") - golden) ** 2).mean()) > 3

@@ -1,20 +1,24 @@
 """The page as a string: its payload is exact, its size bounded, and nothing a user names can run in it."""
 
 import base64
+import io
 import json
 import re
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image as Pillow
 
 from bilrp import regions
 from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
+from bilrp.item import Image, Text
 from bilrp.regions import Regions
 from bilrp.render import links, page
 
@@ -40,7 +44,13 @@ def made(
     draw = torch.Generator().manual_seed(seed)
     parts = [torch.randn(r.count, width, generator=draw) for r in (regions_a, regions_b)]
     sides = [
-        Decomposition(p, p.sum(0), r, origin or {"encoder": "random", "layer": 3}, picture)
+        Decomposition(
+            p,
+            p.sum(0),
+            r,
+            origin or {"encoder": "random", "layer": 3},
+            None if picture is None else Image.of(picture),
+        )
         for p, picture, r in zip(parts, pictures, (regions_a, regions_b), strict=True)
     ]
     relevance = parts[0] @ parts[1].T
@@ -144,11 +154,28 @@ def test_words_have_no_place_and_keep_their_names():
     assert data["a"]["places"] is None and data["a"]["view"] is None
 
 
-def test_a_large_picture_is_sent_small():
-    explanation = made(grid(), grid(), pictures=(noise(1500, 1200), noise()))
-    picture = page.payload(explanation)["a"]["view"]["src"]
-    assert picture.startswith("data:image/jpeg")
-    assert len(picture) < 1.3e6
+def test_a_large_photograph_is_sent_bounded_with_everything_in_its_place():
+    photograph = Image.of(noise(2000, 3200), box=(600, 0, 2600, 2000))
+    explanation = made(grid(), grid())
+    explanation = replace(explanation, a=replace(explanation.a, view=photograph, name="sky.jpg"))
+    side = page.payload(explanation)["a"]
+    view = side["view"]
+    assert side["name"] == "sky.jpg" and view["kind"] == "image"
+    assert (view["width"], view["height"], view["full"]) == (1600, 1000, [3200, 2000])
+    assert view["box"] == [300, 0, 1300, 1000] and view["frame"] == [0, 0, 1600, 1000]
+    assert view["regions"][0] == [300, 0, 362.5, 62.5] and len(view["regions"]) == 256
+    head, _, data = view["src"].partition(",")
+    assert head == "data:image/jpeg;base64"
+    assert Pillow.open(io.BytesIO(base64.b64decode(data))).size == (1600, 1000)
+    assert page.payload(explanation)["names"] == ["sky.jpg", ""]
+
+
+def test_texts_travel_whole():
+    explanation = made(words("two", "goats"), words("a"))
+    text = Text("two, goats", ((0, 3), (5, 10)))
+    explanation = replace(explanation, a=replace(explanation.a, view=text))
+    view = embedded(page.html(explanation))[0]["a"]["view"]
+    assert view == {"kind": "text", "text": "two, goats", "spans": [[0, 3], [5, 10]]}
 
 
 def test_nothing_a_user_names_can_close_its_element():

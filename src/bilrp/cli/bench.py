@@ -26,12 +26,12 @@ def bench(
     from rich.console import Console
 
     from bilrp.cli import terminal
+    from bilrp.encoder import read_input
     from bilrp.judge import bench as benchmark
     from bilrp.studies.common.stereo import stereo_pair
 
     chosen = terminal.encoder("vgg16:31", weights=weights)
-    assert chosen.read is not None
-    x = chosen.read(image) if image else chosen.read(stereo_pair()[0])
+    x = read_input(chosen, image or stereo_pair()[0])
     console = Console()
     with console.status("timing") as status:
         report = benchmark.run(chosen, x, rounds=rounds, growth=growth, say=status.update)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -48,7 +47,8 @@ def explain(
 
     from bilrp import regions as region_specs
     from bilrp.cli import terminal
-    from bilrp.explanation import explain as explained
+    from bilrp.encoder import read_item, regions_of
+    from bilrp.explanation import explain_items
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
 
@@ -56,22 +56,21 @@ def explain(
     for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
-    assert chosen.read is not None
-    left, right = chosen.read(a), chosen.read(b)  # both, before the first is explained
-    wanted = chosen.regions if regions is None else region_specs.grid(regions)
+    items = [read_item(chosen, thing) for thing in (a, b)]  # both, before the first is explained
+    wanted = None if regions is None else region_specs.grid(regions)
     if any(path.suffix.lower() == ".html" for path in outputs):
-        page.check_size(*(region_specs.resolve(wanted, x).count for x in (left, right)))
+        page.check_size(*(regions_of(chosen, item, wanted).count for item in items))
     start = time.perf_counter()
-    found = explained(
+    found = explain_items(
         chosen,
-        left,
-        right,
+        items[0],
+        items[1],
         similarity=similarity,
         regions=wanted,
         project=project,
         progress=sys.stderr.isatty(),
     )
-    names = os.path.basename(a), os.path.basename(b)
+    names = found.a.name, found.b.name
     about = terminal.record(
         found, names=(a, b), encoder=chosen.name, seconds=time.perf_counter() - start, top=top
     )

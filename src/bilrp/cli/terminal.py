@@ -47,7 +47,7 @@ def encoder(name: str, *, weights: str | None = None, size: str | None = None, f
             raise InputError(f"--size does not apply: {name} reads its items itself")
         return made
     return replace(
-        made, read=partial(images.read, size=pixels, fit=fit), picture=made.picture or images.picture
+        made, read=partial(images.item, size=pixels, fit=fit), picture=made.picture or images.picture
     )
 
 

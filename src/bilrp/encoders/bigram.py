@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bilrp.encoder import Readable
 from bilrp.errors import InputError, guarded
+from bilrp.item import Image, Item
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bilrp.encoder import Encoder
     from bilrp.regions import Regions
 
@@ -133,17 +134,30 @@ def patches(ink: Tensor) -> Regions:
     return grid(side)(ink)
 
 
-def read(item: Any) -> Tensor:
-    """A scan (path, Pillow image or array) as inkedness [1, 1, height, width], digits at the known height."""
-    from bilrp.encoders.ink import normalise
+def read(thing: Readable) -> Item:
+    """A scan (path, Pillow image or array) as inkedness [1, 1, height, width], digits at the known height.
 
-    return torch.from_numpy(normalise(item)[0].copy())[None, None]
+    Its view is the scan itself: the input is all of it, on another scale.
+    """
+    from bilrp.encoders import images
+    from bilrp.encoders.ink import load_gray, normalise
+
+    scan = thing if isinstance(thing, np.ndarray) else images.opened(thing)
+    gray = load_gray(scan)
+    ink, _ = normalise(gray)
+    pixels = shades(gray) if isinstance(scan, np.ndarray) else np.asarray(scan)
+    x = torch.from_numpy(ink.copy())[None, None]
+    return Item(x, view=Image.of(pixels), name=images.called(thing))
 
 
 def picture(ink: Tensor) -> np.ndarray:
     """Inkedness as a picture: black print on white paper, (height, width, 3) bytes."""
-    gray = (255 * (1 - ink[0, 0].float().clamp(0, 1))).round().byte().cpu().numpy()
-    return gray[..., None].repeat(3, axis=2)
+    return shades(1 - ink[0, 0].float().cpu().numpy())
+
+
+def shades(gray: np.ndarray) -> np.ndarray:
+    """Grey from 0 (black) to 1 (white) as a picture, (height, width, 3) bytes."""
+    return (255 * gray.clip(0, 1)).round().astype(np.uint8)[..., None].repeat(3, axis=2)
 
 
 def save_weights(net: DigitNet, path: str | Path, about: Mapping[str, Any]) -> Path:

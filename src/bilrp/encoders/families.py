@@ -37,11 +37,11 @@ def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress
         return bigram(rest or None)
     if not family or not rest:
         raise InputError(f"unknown encoder {name!r}: give {HELP}")
-    made = _call(_find(family, rest, name), name)
-    if not isinstance(made, Encoder) and not callable(made):
+    made: Any = _call(_find(family, rest, name), name)
+    if not callable(getattr(made, "module", made)):
         raise InputError(f"{name} returned {type(made).__name__}, not an encoder: give {HELP}")
     encoder = as_encoder(made)
-    return encoder if isinstance(made, Encoder) and made.name else replace(encoder, name=name)
+    return encoder if encoder is made and encoder.name else replace(encoder, name=name)
 
 
 def _vgg(layer: str, size: int | None, pretrained: bool, progress: bool) -> Encoder:

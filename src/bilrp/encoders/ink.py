@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bilrp.encoders import images
 from bilrp.errors import InputError
 
 DIGIT_HEIGHT = 11.6
@@ -28,21 +29,10 @@ def load_gray(item: Item) -> np.ndarray:
     if isinstance(item, np.ndarray):
         gray = _gray_array(item)
     else:
-        gray = np.asarray(_open(item).convert("L"), dtype=np.float32) / 255.0
+        gray = np.asarray(images.opened(item).convert("L"), dtype=np.float32) / 255.0
     if min(gray.shape) < BLOCK:
         raise InputError(f"image of {gray.shape[1]}×{gray.shape[0]} px is too small to hold a table")
     return gray
-
-
-def _open(item: str | Path | Image.Image) -> Image.Image:
-    if isinstance(item, Image.Image):
-        return item
-    try:
-        with Image.open(item) as picture:
-            picture.load()
-            return picture.copy()
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"cannot read {item} as an image: {error}") from error
 
 
 def _gray_array(array: np.ndarray) -> np.ndarray:

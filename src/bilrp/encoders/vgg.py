@@ -64,7 +64,7 @@ def vgg16(
     low, high = images.bounds()
     return Encoder(
         module=module(layer, weights=weights, progress=progress),
-        read=partial(images.read, size=size, fit=fit),
+        read=partial(images.item, size=size, fit=fit),
         rules=rulebooks.paper_vgg(low=low, high=high),
         regions=regions.grid(8),
         name=f"vgg16:{layer}",

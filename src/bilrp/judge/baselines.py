@@ -1,6 +1,6 @@
 """Baselines for explaining a similarity y = ⟨φ(x), φ(x')⟩ (section 4 of the paper), as the same result type.
 
-Each returns an `Explanation` whose score is the model's dot product, so that `unattributed` says how far the
+Each returns an `Explanation` whose score is the model's own, so that `unattributed` says how far the
 baseline is from adding up to it. Hessian×Product and integrated Hessians take the embeddings apart, and their
 relevance is the product of the two sides' parts. Saliency and curvature only score pairs of features: their sides
 attribute nothing of the embedding (parts of zero).
@@ -14,31 +14,31 @@ True
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp import regions as regions_module
-from bilrp.decomposition import Decomposition, compute, origin_of, picture_of
-from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.decomposition import Decomposition, check_embedding, compute, origin_of
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_item, regions_of
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
-from bilrp.regions import Regions, for_both
+from bilrp.item import Item
+from bilrp.regions import Regions, RegionSpec, RegionSpecs, for_both
 from bilrp.rules import books as rulebooks
 from bilrp.rules.freeze import freeze
+from bilrp.similarity import Similarity
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
 BLOCK = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
 
 
-def saliency(encoder: Any, a: Any, b: Any, *, regions: Any = None) -> Explanation:
+def saliency(encoder: Model, a: Readable, b: Readable, *, regions: RegionSpecs | None = None) -> Explanation:
     """Saliency: R_ii' = (x_i x'_i')², summed over regions. It doesn't look at the model at all.
 
     It factorises, R_II' = (Σ_{i∈I} x_i²)(Σ_{i'∈I'} x'_i'²), and costs one run of the encoder for each input.
@@ -53,7 +53,9 @@ def saliency(encoder: Any, a: Any, b: Any, *, regions: Any = None) -> Explanatio
     return _scored(sides, torch.outer(*squares), "saliency")
 
 
-def curvature(encoder: Any, a: Any, b: Any, *, regions: Any = None, progress: bool = False) -> Explanation:
+def curvature(
+    encoder: Model, a: Readable, b: Readable, *, regions: RegionSpecs | None = None, progress: bool = False
+) -> Explanation:
     """Curvature: R_ii' = (∂²y/∂x_i∂x'_i')² = (Σ_m J_mi J'_mi')², summed over regions.
 
     Two Jacobians are pulled and kept, h·(d + d') numbers. The square stands inside the sum over features, so their
@@ -76,7 +78,14 @@ def curvature(encoder: Any, a: Any, b: Any, *, regions: Any = None, progress: bo
 
 
 def hessian_product(
-    encoder: Any, a: Any, b: Any, *, regions: Any = None, mode: str = "auto", progress: bool = False
+    encoder: Model,
+    a: Readable,
+    b: Readable,
+    *,
+    similarity: str | Similarity = "dot",
+    regions: RegionSpecs | None = None,
+    mode: str = "auto",
+    progress: bool = False,
 ) -> Explanation:
     """Hessian×Product: R_ii' = x_i x'_i' ∂²y/∂x_i∂x'_i' = Σ_m (x_i J_mi)(x'_i' J'_mi'), summed over regions.
 
@@ -89,15 +98,18 @@ def hessian_product(
     True
     """
     rules = rulebooks.hessian_product()
-    return explain(encoder, a, b, regions=regions, rules=rules, mode=mode, progress=progress)
+    return explain(
+        encoder, a, b, similarity=similarity, regions=regions, rules=rules, mode=mode, progress=progress
+    )
 
 
 def integrated_hessians(
-    encoder: Any,
-    a: Any,
-    b: Any,
+    encoder: Model,
+    a: Readable,
+    b: Readable,
     *,
-    regions: Any = None,
+    similarity: str | Similarity = "dot",
+    regions: RegionSpecs | None = None,
     steps: int = 32,
     baseline: float | Tensor = 0.0,
     progress: bool = False,
@@ -127,7 +139,7 @@ def integrated_hessians(
             side.decomposition(_integrated(side, steps, baseline, bar), f"integrated_hessians({steps})")
             for side in sides
         ]
-    return pair(found[0], found[1])
+    return pair(found[0], found[1], similarity=similarity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +147,7 @@ class Side:
     """One of the two inputs: its tape and regions."""
 
     encoder: Encoder
+    item: Item
     tape: Tape
     regions: Regions
 
@@ -145,25 +158,24 @@ class Side:
     def decomposition(self, parts: Tensor, name: str) -> Decomposition:
         """These parts beside the model's own embedding."""
         origin = origin_of(self.encoder, self.tape, rulebooks.Book(name, lambda step: None), None)
-        picture = picture_of(self.encoder, self.x)
-        return Decomposition(parts, self.tape.result.flatten(), self.regions, origin, picture)
+        embedding = self.tape.result.flatten()
+        return Decomposition(parts, embedding, self.regions, origin, self.item.view, name=self.item.name)
 
 
-def _sides(encoder: Any, a: Any, b: Any, regions: Any) -> tuple[Side, Side]:
+def _sides(encoder: Model, a: Readable, b: Readable, regions: RegionSpecs | None) -> tuple[Side, Side]:
     encoder = as_encoder(encoder)
-    first, second = (_side(encoder, item, spec) for item, spec in zip((a, b), for_both(regions), strict=True))
+    first, second = (
+        _side(encoder, thing, spec) for thing, spec in zip((a, b), for_both(regions), strict=True)
+    )
     return first, second
 
 
-def _side(encoder: Encoder, item: Any, spec: Any) -> Side:
-    x = read_input(encoder, item)
+def _side(encoder: Encoder, thing: Readable, spec: RegionSpec | None) -> Side:
+    item = read_item(encoder, thing)
     with torch.no_grad():
-        tape = encoder.record(x)
-    if not bool(torch.isfinite(tape.result).all()):
-        raise InputError(
-            "the embedding has NaN or infinite values for this input: check the model and the input"
-        )
-    return Side(encoder, tape, regions_module.resolve(encoder.regions if spec is None else spec, x))
+        tape = encoder.record(item.x)
+    check_embedding(tape.result)
+    return Side(encoder, item, tape, regions_of(encoder, item, spec))
 
 
 def _scored(sides: tuple[Side, Side], relevance: Tensor, name: str) -> Explanation:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bilrp.decomposition import decompose
 from bilrp.disk import store
-from bilrp.encoder import Encoder
+from bilrp.encoder import Encoder, book_of
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import pull
@@ -182,7 +182,8 @@ def _through_pixels(layer: nn.Conv2d, a: Tensor, relevance: Tensor) -> Tensor:
 
 def _pulled(encoder: Encoder, x: Tensor, seeds: Tensor) -> Tensor:
     with torch.no_grad():
-        program = freeze(simplify(encoder.record(x)), encoder.rules)
+        tape = encoder.record(x)
+        program = freeze(simplify(tape), book_of(encoder, tape))
         return torch.cat([grid(8)(x).pool(pull(program, chunk)) for chunk in seeds.split(10)])
 
 
@@ -204,7 +205,8 @@ def _growth(encoder: Encoder, say) -> Iterable[Growth]:
         x = low + _smooth(x) * (high - low)
         for region in (4, 8, 16):
             with torch.no_grad():
-                program = freeze(simplify(encoder.record(x)), encoder.rules)
+                tape = encoder.record(x)
+                program = freeze(simplify(tape), book_of(encoder, tape))
                 setting = Setting(program, grid(region)(x), program.result.numel())
                 made = Growth(
                     size, region, setting.partition.count, plan.make(setting).flops / 1e9, None, None

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ import numpy as np
 
 from bilrp.disk import files
 from bilrp.errors import InputError, printable
+from bilrp.item import LONGEST, Image, Text
 from bilrp.render import bundle, findings, links
 from bilrp.render.figure import palette
 
 if TYPE_CHECKING:
+    from bilrp.decomposition import Decomposition
     from bilrp.explanation import Explanation
 
 _EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32: nothing is approximated
@@ -59,7 +61,9 @@ def html(
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     js = bundle.script() + _START
     fields = {
-        "document": _html.escape(": ".join([data["title"], *([" and ".join(names)] if names else [])])),
+        "document": _html.escape(
+            ": ".join([data["title"], *([" and ".join(data["names"])] if data["names"] else [])])
+        ),
         # Only this script and this style may run, and nothing may be fetched: not even by accident.
         "policy": (
             "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -126,10 +130,16 @@ def payload(
         "b": side_b,
         "drawing": drawing(relevance, None if named else style),
         "style": style if named else "",
-        "names": None if names is None else [_short(name) for name in names],
+        "names": _names(explanation, names),
         "styles": {name: _lhp(style) for name, style in links.STYLES.items()},
         "facts": _facts(explanation),
     }
+
+
+def _names(explanation: Explanation, names: tuple[str, str] | None) -> list[str] | None:
+    """Return what the two inputs are called: the names given, else their own; None where they have none."""
+    called = names or (explanation.a.name, explanation.b.name)
+    return [_short(name) for name in called] if any(called) else None
 
 
 def check_size(rows: int, columns: int) -> None:
@@ -232,35 +242,47 @@ def _quantise(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
     return np.rint(values / scale).astype("<i2"), [float(s) for s in scale]
 
 
-def _side(decomposition: Any) -> dict[str, Any]:
+def _side(decomposition: Decomposition) -> dict[str, Any]:
     """Return one input for the page: its picture or its words, and where each region lies."""
-    regions, picture = decomposition.regions, decomposition.picture
+    regions = decomposition.regions
     names = None if regions.names is None else [str(name) for name in regions.names]
     labels = _flat_labels(_numpy(regions.labels))
-    side: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None, "view": None}
+    side: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
+    side |= {"name": decomposition.name, "view": _view(decomposition)}
     plane = regions.boxes is not None or regions.labels.dim() == 3
-    located = picture is not None or (names is None and plane)
+    located = isinstance(decomposition.view, Image) or (names is None and plane)
     if located and labels is not None:
         side["places"] = _places(labels, side["count"])
-        side["view"] = None if picture is None else _view(np.asarray(picture), side["places"])
     return side
 
 
-def _view(picture: np.ndarray, places: dict[str, Any]) -> dict[str, Any]:
-    height, width = picture.shape[:2]
-    across, down = width / places["width"], height / places["height"]
-    boxes = [[x * across, y * down, u * across, v * down] for y, x, v, u in places["boxes"]]
-    whole = [0, 0, width, height]
+def _view(decomposition: Decomposition) -> dict[str, Any] | None:
+    """Return the input as people see it: the photograph and what lies where in it, or the text and its words.
+
+    Places are [left, top, right, bottom] in pixels of the photograph as shown: `box` is the model's input (smaller than
+    the photograph where reading cropped, beyond it where it padded), `frame` is what holds both, and `regions` are the
+    regions. `full` is the photograph's own [width, height], for places in words.
+    """
+    view, places = decomposition.view, decomposition.places
+    if isinstance(view, Text):
+        return {"kind": "text", "text": view.text, "spans": view.spans}
+    if view is None or places is None:
+        return None
+    wide, high = view.size
     return {
         "kind": "image",
-        "src": _data_uri(picture),
-        "width": width,
-        "height": height,
-        "full": [width, height],
-        "box": whole,
-        "frame": whole,
-        "regions": boxes,
+        "src": _data_uri(view.pixels),
+        "width": wide,
+        "height": high,
+        "full": list(view.full or view.size),
+        "box": _rounded(view.box),
+        "frame": _rounded(view.frame),
+        "regions": [_rounded(place) for place in places],
     }
+
+
+def _rounded(box: Iterable[float]) -> list[float]:
+    return [round(float(edge), 2) for edge in box]
 
 
 def _flat_labels(labels: np.ndarray) -> np.ndarray | None:
@@ -316,14 +338,14 @@ def _runs(labels: np.ndarray) -> list[int]:
 
 def _data_uri(picture: np.ndarray) -> str:
     """Return the picture as a data URI: PNG, or JPEG where PNG would fill the page."""
-    from PIL import Image
+    from PIL import Image as Pillow
 
-    image, buffer = Image.fromarray(picture).convert("RGB"), io.BytesIO()
+    image, buffer = Pillow.fromarray(picture).convert("RGB"), io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     kind = "png"
     if buffer.tell() > _LOSSLESS_BYTES:
         buffer, kind = io.BytesIO(), "jpeg"
-        image.thumbnail((1024, 1024))
+        image.thumbnail((LONGEST, LONGEST))
         image.save(buffer, "JPEG", quality=88)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import bilrp
 from bilrp.decomposition import Decomposition
 from bilrp.disk.cache import Cache, content_of, key_of, weights_of
-from bilrp.encoder import Encoder
+from bilrp.encoder import Encoder, read_input
 from bilrp.encoders import images, vgg
 from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
@@ -46,8 +46,7 @@ class Ladder:
 
     def tensor(self, pixels: np.ndarray) -> Tensor:
         """uint8 pixels (H, W, 3) as the encoder's input."""
-        assert self.encoder.read is not None
-        return self.encoder.read(pixels)
+        return read_input(self.encoder, pixels)
 
 
 def ladder(
@@ -231,7 +230,7 @@ def _key(ladder: Ladder, pixels: np.ndarray, layer: int, regions: int, project: 
         "what": "decomposition",
         "weights": ladder.weights,
         "layer": layer,
-        "rules": rulebooks.book_name(ladder.encoder.rules),
+        "rules": rulebooks.book_name(rulebooks.as_book(ladder.encoder.rules)),
         "regions": regions,
         "projection": project,
     }

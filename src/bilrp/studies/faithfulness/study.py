@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bilrp.disk import files
 from bilrp.disk.cache import content_of, key_of, weights_of
-from bilrp.encoder import Encoder
+from bilrp.encoder import Encoder, read_input
 from bilrp.encoders import vgg
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
@@ -51,8 +51,7 @@ def _rows(
     bench: Bench, items: Sequence[folders.Picture], kept: Path, bar: Progress
 ) -> Iterator[dict[str, Any]]:
     """One row for each pair along the chain of similar pictures; rows already on disk are read."""
-    assert bench.encoder.read is not None
-    inputs = [bench.encoder.read(item.pixels) for item in items]
+    inputs = [read_input(bench.encoder, item.pixels) for item in items]
     order = chain(bench.encoder, inputs)[: bench.settings.pairs + 1]
     # Neither how many pairs there are nor how they are resampled changes what one pair gives.
     chosen = bench.settings.decisive() | {"pairs": 0, "resamples": 0}

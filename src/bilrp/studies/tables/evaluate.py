@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from bilrp.decomposition import decompose
-from bilrp.encoder import Encoder
+from bilrp.encoder import Encoder, read_input
 from bilrp.encoders.bigram import BigramNet, DigitNet, encoder_of
 from bilrp.encoders.ink import resize
 from bilrp.engine.progress import Progress
@@ -89,8 +89,7 @@ def choose_threshold(net: DigitNet, pages: Sequence[Page]) -> float:
 @torch.no_grad()
 def embed(encoder: Encoder, picture: Image.Image) -> np.ndarray:
     """The embedding of a picture, as an encoder's user gets it."""
-    assert encoder.read is not None
-    return encoder.module(encoder.read(picture)).flatten().numpy()
+    return encoder.module(read_input(encoder, picture)).flatten().numpy()
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -183,8 +182,7 @@ def small_input(name: str, encoder: Encoder, block: Block, window: tuple[int, in
     height, width = block.page.gray.shape
     gray = resize(block.page.gray, (height // ZOOM, width // ZOOM)).clip(0, 1)
     part = (255 * matching.crop(gray, window, outside="edge")).round().astype(np.uint8)
-    assert encoder.read is not None
-    return encoder.read(Image.fromarray(part).convert("RGB"))
+    return read_input(encoder, Image.fromarray(part).convert("RGB"))
 
 
 @dataclass(frozen=True)
@@ -244,10 +242,9 @@ def check_encoder(net: DigitNet, page: Page, block: Block) -> Checks:
     pushed, pulled = decompose(exact, ink, mode="push"), decompose(exact, ink, mode="pull")
     scale = float(pulled.embedding.abs().max()) or 1.0
     encoder = encoder_of(net)
-    assert encoder.read is not None
     small = Image.fromarray((255 * page.gray).astype(np.uint8)).resize((1359, 855), Image.Resampling.LANCZOS)
     start = time.perf_counter()
-    whole = decompose(encoder, encoder.read(small))
+    whole = decompose(encoder, small)
     seconds = time.perf_counter() - start
     rest = float(whole.unattributed.abs().max() / whole.embedding.abs().max().clamp(min=1e-12))
     gap = float((pushed.parts - pulled.parts).abs().max()) / scale
@@ -282,8 +279,7 @@ def strangers(encoder: Encoder, page: Page) -> list[Stranger]:
             message = f"table of {len(layout.rows)} rows and {len(layout.columns)} columns"
         except InputError as error:
             message = str(error)
-        assert encoder.read is not None
-        ink = encoder.read(picture)
+        ink = read_input(encoder, picture)
         with torch.no_grad():
             sums = encoder.module(ink)[0].numpy()
         density = float(sums.sum()) / ink.numel() * 1e6

@@ -1,0 +1,210 @@
+"""Items: what people see stands where the model saw it, travels with the numbers, and is read once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Pillow
+from torch import nn
+
+import bilrp
+from bilrp import Decomposition, Encoder, Explanation, regions
+from bilrp.encoder import read_item, regions_of
+from bilrp.encoders import images
+from bilrp.errors import InputError
+from bilrp.item import Image, Item, Text
+
+NET = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+
+
+def gradient(wide: int, high: int) -> Pillow.Image:
+    """Red tells the column, green the row, so that any pixel says where it came from."""
+    y, x = np.mgrid[:high, :wide]
+    return Pillow.fromarray(
+        np.stack([x * 255 // (wide - 1), y * 255 // (high - 1), 0 * x], axis=2).astype(np.uint8)
+    )
+
+
+def reader(size: int | tuple[int, int] | None, fit: str) -> Encoder:
+    return Encoder(NET, read=lambda thing: images.item(thing, size=size, fit=fit), picture=images.picture)
+
+
+SIZES = [(90, 60), (60, 90), (64, 64), (200, 50)]
+
+
+@pytest.mark.parametrize("fit", images.FITS)
+@pytest.mark.parametrize("wide_high", SIZES)
+@pytest.mark.parametrize("size", [32, (32, 48), None], ids=str)
+def test_every_region_lies_where_the_model_saw_it(wide_high, fit, size) -> None:
+    """The colours under a region's place in the photograph are the colours of the input there."""
+    item = images.item(gradient(*wide_high), size=size, fit=fit)
+    assert isinstance(item.view, Image) and item.view.size == wide_high
+    seen = images.picture(item.x).astype(float)
+    high, wide = seen.shape[:2]
+    padding = [round(255 * m) for m in images.MEAN]
+    for row in range(2, high - 2, 5):
+        for column in range(2, wide - 2, 5):
+            left, top, right, bottom = item.view.place((row, column, row + 1, column + 1), (high, wide))
+            x, y = (left + right) / 2, (top + bottom) / 2
+            if 2 < x < wide_high[0] - 2 and 2 < y < wide_high[1] - 2:
+                expected = 255 * (x - 0.5) / (wide_high[0] - 1), 255 * (y - 0.5) / (wide_high[1] - 1)
+                assert np.abs(seen[row, column, :2] - expected).max() < 8
+            elif x < -2 or y < -2 or x > wide_high[0] + 2 or y > wide_high[1] + 2:
+                assert np.abs(seen[row, column] - padding).max() <= 1, (
+                    "beyond the photograph there is padding"
+                )
+
+
+def test_crop_pad_and_stretch_keep_what_they_say() -> None:
+    boxes = {fit: images.where((200, 100), size=64, fit=fit) for fit in images.FITS}
+    assert boxes == {"crop": (50, 0, 150, 100), "pad": (0, -50, 200, 150), "stretch": (0, 0, 200, 100)}
+    frames = {fit: Image.of(np.asarray(gradient(200, 100)), box).frame for fit, box in boxes.items()}
+    assert frames["crop"] == frames["stretch"] == (0, 0, 200, 100) and frames["pad"] == (0, -50, 200, 150)
+
+
+@pytest.mark.parametrize("fit", images.FITS)
+def test_what_the_model_saw_can_be_shown_from_the_view(fit) -> None:
+    item = images.item(gradient(150, 90), size=64, fit=fit)
+    assert isinstance(item.view, Image)
+    shown, seen = item.view.seen((64, 64)).astype(float), images.picture(item.x).astype(float)
+    inside = (
+        np.abs(seen - [round(255 * m) for m in images.MEAN]).max(2) > 2
+    )  # padding is plain grey in a view
+    assert np.abs(shown - seen)[inside].mean() < 3
+
+
+def test_large_photographs_are_shown_bounded_and_still_in_place() -> None:
+    item = images.item(gradient(4000, 1000), size=32, fit="crop")
+    view = item.view
+    assert isinstance(view, Image) and view.size == (1600, 400) and view.full == (4000, 1000)
+    assert view.box == pytest.approx((600, 0, 1000, 400))
+    assert view.photograph(view.box) == pytest.approx((1500, 0, 2500, 1000))
+
+
+def test_decompositions_carry_view_and_name_through_files(tmp_path: Path) -> None:
+    gradient(90, 60).save(tmp_path / "sky.png")
+    gradient(60, 90).save(tmp_path / "sea.png")
+    found = bilrp.explain(reader(32, "crop"), tmp_path / "sky.png", str(tmp_path / "sea.png"))
+    assert (found.a.name, found.b.name) == ("sky.png", "sea.png")
+    for suffix in (".npz", ".safetensors"):
+        back = Explanation.load(found.save(tmp_path / f"why{suffix}"))
+        for before, after in ((found.a, back.a), (found.b, back.b)):
+            assert isinstance(before.view, Image) and isinstance(after.view, Image)
+            assert np.array_equal(before.view.pixels, after.view.pixels)
+            assert (before.view.box, before.view.full, before.name) == (
+                after.view.box,
+                after.view.full,
+                after.name,
+            )
+            assert np.array_equal(before.places, after.places)  # type: ignore[arg-type]
+
+
+def test_places_are_in_pixels_of_the_photograph() -> None:
+    found = bilrp.decompose(reader(32, "crop"), gradient(90, 60), regions=8)
+    assert found.places is not None
+    assert found.places[0] == pytest.approx((15, 0, 30, 15)) and found.places[-1] == pytest.approx(
+        (60, 45, 75, 60)
+    )
+    odd = torch.zeros(32, 32, dtype=torch.long)
+    odd[:4, :4] = odd[4, 0] = 1
+    cut = bilrp.decompose(reader(32, "stretch"), gradient(64, 64), regions=odd)
+    assert cut.regions.boxes is None and cut.places is not None
+    assert cut.places[1] == pytest.approx((0, 0, 8, 10))
+
+
+def test_older_files_still_load(tmp_path: Path) -> None:
+    """Before there were views, a file held the input's picture."""
+    from bilrp.decomposition import as_stored
+    from bilrp.disk import store
+
+    found = bilrp.decompose(NET, torch.rand(1, 3, 8, 8))
+    tensors, words = as_stored(found)
+    old = {name: t for name, t in tensors.items() if name != "view"}
+    old["picture"] = torch.from_numpy(np.array(found.picture))
+    kept = {name: text for name, text in words.items() if name not in ("view", "name")}
+    store.write(tmp_path / "old.npz", old, {"kind": "decomposition", **kept})
+    back = Decomposition.load(tmp_path / "old.npz")
+    assert np.array_equal(back.picture, found.picture) and back.name == ""  # type: ignore[arg-type]
+    assert isinstance(back.view, Image) and back.view.box == (0, 0, 8, 8)
+
+
+def test_texts_keep_their_words_in_files_and_in_larger_regions(tmp_path: Path) -> None:
+    view = Text("Two black goats", ((0, 3), (4, 9), (10, 15), None))
+    read = Encoder(nn.Flatten(), read=lambda text: Item(torch.ones(1, 4, 3), view, name=text))
+    found = bilrp.decompose(read, "Two black goats")
+    assert found.regions.count == 4 and found.name == "Two black goats"
+    back = Decomposition.load(found.save(tmp_path / "text.safetensors"))
+    assert (isinstance(back.view, Text) and back.view == view) or back.view.words == view.words  # type: ignore[union-attr]
+    joined = found.coarsen(regions.labels(torch.tensor([0, 1, 1, 2]))).view
+    assert isinstance(joined, Text) and joined.words == ("Two", "black goats", "")
+
+
+def test_a_bare_tensor_is_its_own_view() -> None:
+    x = torch.rand(1, 3, 8, 8)
+    found = bilrp.decompose(NET, x)
+    assert isinstance(found.view, Image) and found.view.size == (8, 8) and found.name == ""
+    assert bilrp.decompose(nn.Linear(4, 2), torch.rand(1, 4)).view is None
+    plain = Encoder(NET, read=lambda path: x)
+    assert read_item(plain, Path("photos/sky.png")).name == "sky.png"
+
+
+def test_regions_of_an_item_go_before_the_encoders_and_after_those_asked_for() -> None:
+    encoder = Encoder(nn.Flatten(), regions=regions.features())
+    own = Item(torch.ones(1, 6), regions=regions.labels(torch.tensor([0, 0, 1, 1, 2, 2])))
+    assert regions_of(encoder, Item(own.x)).count == 6
+    assert bilrp.decompose(encoder, own).regions.count == 3
+    assert bilrp.decompose(encoder, own, regions=torch.tensor([0, 0, 0, 1, 1, 1])).regions.count == 2
+
+
+def test_reading_and_checking_happen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bilrp import encoder as module
+
+    happened: list[str] = []
+    check = module.check_input
+
+    def counted(x, network=None):
+        happened.append("check")
+        return check(x, network)
+
+    def read(thing: str) -> Item:
+        happened.append("read")
+        return Item(torch.rand(1, 3, 8, 8), name=thing)
+
+    monkeypatch.setattr(module, "check_input", counted)
+    bilrp.explain(Encoder(NET, read=read), "a", "b")
+    assert happened == ["read", "check", "read", "check"]
+
+
+def test_items_are_checked_as_tensors_are() -> None:
+    with pytest.raises(InputError, match="batch axis"):
+        bilrp.decompose(NET, Item(torch.rand(2, 3, 8, 8)))
+    with pytest.raises(InputError, match="NaN"):
+        bilrp.decompose(Encoder(NET, read=lambda _: Item(torch.full((1, 3, 8, 8), torch.nan))), "x")
+    with pytest.raises(InputError, match="bytes"):
+        Image(np.zeros((4, 4, 3)), (0, 0, 4, 4))
+    with pytest.raises(InputError, match="empty"):
+        Image(np.zeros((4, 4, 3), np.uint8), (2, 0, 2, 4))
+
+
+def test_sequences_are_tokens_by_default_and_may_be_labelled_by_token() -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Flatten())
+    x = torch.rand(1, 4, 5)
+    assert bilrp.decompose(model, x).regions.count == 4
+    pairs = bilrp.decompose(model, x, regions=regions.labels(torch.tensor([0, 0, 1, -1])))
+    each = bilrp.decompose(model, x, regions=regions.tokens())
+    assert torch.allclose(pairs.parts, torch.stack([each.parts[:2].sum(0), each.parts[2]]), atol=1e-6)
+    with pytest.raises(InputError, match=r"\(4, 5\) or \(4,\)"):
+        bilrp.decompose(model, x, regions=regions.labels(torch.tensor([0, 1])))
+
+
+def test_an_embedding_of_nothing_or_of_zeros_is_an_error() -> None:
+    with pytest.raises(InputError, match="no coordinates"):
+        bilrp.decompose(lambda x: x[:, :0], torch.rand(1, 4))
+    dead = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU())
+    with pytest.raises(InputError, match="zero in every coordinate"):
+        bilrp.explain(dead, torch.zeros(1, 4), torch.zeros(1, 4))
+    with pytest.raises(InputError, match="zero in every coordinate"):
+        bilrp.baselines.saliency(dead, torch.zeros(1, 4), torch.zeros(1, 4))
