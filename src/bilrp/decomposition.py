@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from bilrp import item as views
 from bilrp import regions as regions_module
@@ -30,6 +30,7 @@ from bilrp.regions import Regions, RegionSpec
 from bilrp.rules.books import book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
+from bilrp.trace.fingerprint import of_code
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
@@ -347,6 +348,8 @@ def origin_of(encoder: Encoder, tape: Tape, book: Any, project: int | None) -> d
     return {
         "encoder": encoder.name,
         "weights": tape.fingerprint(),
+        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
+        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
         "rules": book_name(book),
         "projection": None if project is None else f"{project} (seed {SEED})",
         "dtype": str(tape.result.dtype).removeprefix("torch."),

@@ -10,12 +10,13 @@ from bilrp.rules.defaults import frozen, natural
 from bilrp.rules.products import product
 from bilrp.rules.rule import Rule
 from bilrp.rules.selection import select
-from bilrp.rules.weighted import alphabeta, epsilon, flat, gamma, wsquare, zbox, zero, zplus
+from bilrp.rules.weighted import alphabeta, by_terms, epsilon, flat, gamma, wsquare, zbox, zero, zplus
 from bilrp.trace.weights import weights_of
 
 __all__ = [
     "Rule",
     "alphabeta",
+    "by_terms",
     "clamp",
     "epsilon",
     "flat",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
-from bilrp.rules.rule import Rule
+from bilrp.rules.rule import Rule, exact
 from bilrp.trace.tape import Slot, Step
 
 
@@ -58,7 +58,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
 
         return Jacobian(function, at, tuple(range(len(at))))
 
-    return Rule(f"shared_attention({query:g}, {key:g}, {value:g})", made)
+    return Rule(f"shared_attention({exact(query)}, {exact(key)}, {exact(value)})", made)
 
 
 def _by_slot(step: Step, shares: dict[str, float]) -> list[float]:

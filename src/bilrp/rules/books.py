@@ -14,7 +14,8 @@ from typing import Any
 from bilrp import rules
 from bilrp.errors import RuleError
 from bilrp.rules.attnlrp import halves, shared_attention
-from bilrp.rules.rule import Rule
+from bilrp.rules.rule import Rule, exact
+from bilrp.trace.fingerprint import of_code
 from bilrp.trace.tape import Step
 from bilrp.trace.weights import convolves, weights_of
 
@@ -45,7 +46,9 @@ def uniform(gamma: float = 0.25) -> Book:
     'uniform(0.09)'
     """
     weighted = rules.zero() if gamma == 0 else rules.gamma(gamma)
-    return Book(f"uniform({gamma:g})", lambda step: weighted if is_weighted(step) else rules.natural(step))
+    return Book(
+        f"uniform({exact(gamma)})", lambda step: weighted if is_weighted(step) else rules.natural(step)
+    )
 
 
 def hessian_product() -> Book:
@@ -107,13 +110,13 @@ def resnet(gamma: float = 0.25) -> Book:
             return convolution
         return rules.zero() if is_weighted(step) else rules.natural(step)
 
-    return Book(f"resnet({gamma:g})", choose)
+    return Book(f"resnet({exact(gamma)})", choose)
 
 
 def transformer(gamma: float = 0.0) -> Book:
     """Transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
     book = uniform(gamma)
-    return Book(f"transformer({gamma:g})", book.choose)
+    return Book(f"transformer({exact(gamma)})", book.choose)
 
 
 def attnlrp(gamma: float = 0.0) -> Book:
@@ -142,12 +145,12 @@ def attnlrp(gamma: float = 0.0) -> Book:
         """One factor is a norm's scale or the gate inside a written-out activation: that one is frozen."""
         return step.inputs[0] == step.inputs[1] or any(s.factor == "scale" for s in step.sources)
 
-    return Book(f"attnlrp({gamma:g})", choose)
+    return Book(f"attnlrp({exact(gamma)})", choose)
 
 
 def mixed(gamma: float = 0.25) -> Book:
     """Convolutions and attention in one network: γ on convolutions, LRP-0 on linear steps, frozen attention."""
-    return Book(f"mixed({gamma:g})", resnet(gamma).choose)
+    return Book(f"mixed({exact(gamma)})", resnet(gamma).choose)
 
 
 def first_match(*entries: tuple[Condition, Rule], otherwise: RuleBook) -> Book:
@@ -169,8 +172,9 @@ def is_weighted(step: Step) -> bool:
 
 
 def book_name(book: Callable[[Step], object]) -> str:
-    """What a decomposition's origin calls its rules."""
-    return getattr(book, "name", None) or getattr(book, "__qualname__", type(book).__qualname__)
+    """What a decomposition's origin calls its rules; a plain function by its name and a hash of what it does."""
+    name = getattr(book, "name", None)
+    return name or f"{getattr(book, '__qualname__', type(book).__qualname__)} {of_code(book)}"
 
 
 def as_book(given: Any) -> RuleBook:

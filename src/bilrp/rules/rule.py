@@ -11,12 +11,26 @@ from bilrp.trace.tape import Step
 
 @dataclass(frozen=True)
 class Rule:
-    """A named pure function step → linear map."""
+    """A named pure function step → linear map. The name travels in a decomposition's origin: only equal names pair.
+
+    The gate of a ReLU that was fused into the step is applied here, whatever map the function returns.
+    """
 
     name: str
     freeze: Callable[[Step], Map]
 
     def __call__(self, step: Step) -> Map:
         made = self.freeze(step)
-        # Rules for weighted steps take the ReLU behind them into account themselves; no other rule has to.
-        return made if step.gate is None or isinstance(made, Weighted) else Gated(made, step.gate)
+        if step.gate is None:
+            return made
+        return made.gated(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
+
+
+def exact(value: float) -> str:
+    """The shortest way to write a number that still gives it back: two that differ never have one name.
+
+    >>> exact(0.25), exact(0.1234567)
+    ('0.25', '0.1234567')
+    """
+    short = f"{value:g}"
+    return short if float(short) == float(value) else repr(float(value))

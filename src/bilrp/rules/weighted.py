@@ -20,15 +20,23 @@ from torch import Tensor
 
 from bilrp.engine.maps import Map, Term, Weighted
 from bilrp.errors import RuleError
-from bilrp.rules.rule import Rule
+from bilrp.rules.rule import Rule, exact
+from bilrp.trace.fingerprint import of_tensors
 from bilrp.trace.tape import Step
 from bilrp.trace.weights import Weights, weights_of
 
 
-def _weighted(
+def by_terms(
     name: str, terms: Callable[[Weights, Tensor | None], list[Term]], *, on_mask: bool = False
 ) -> Rule:
-    """A rule for weighted steps from the function that makes its terms."""
+    """A rule for weighted steps from the terms of its map, J = Σ_t diag(after_t) W_t diag(before_t).
+
+    `terms(w, gate)` gets the step taken apart and the gate of the ReLU right behind it, if there is one: it need not be
+    applied, but spares the outputs it shuts. With `on_mask` the map acts on a region's mask instead of its values.
+
+    >>> by_terms("doubled", lambda w, gate: [Term(2 * w.weight)]).name
+    'doubled'
+    """
 
     def freeze(step: Step) -> Map:
         w = weights_of(step)
@@ -37,8 +45,7 @@ def _weighted(
                 f"{name} is a rule for linear and convolution steps, but {step.describe()} is neither: "
                 "give it another rule with bilrp.rulebooks.first_match"
             )
-        made = Weighted(w.operator, tuple(terms(w, step.gate)), at=w.a, on_mask=on_mask)
-        return made.gated(step.gate)
+        return Weighted(w.operator, tuple(terms(w, step.gate)), at=w.a, on_mask=on_mask)
 
     return Rule(name, freeze)
 
@@ -49,7 +56,7 @@ def zero() -> Rule:
     >>> zero().name
     'zero'
     """
-    return _weighted("zero", lambda w, gate: [Term(w.weight)])
+    return by_terms("zero", lambda w, gate: [Term(w.weight)])
 
 
 def epsilon(eps: float = 1e-6) -> Rule:
@@ -60,7 +67,7 @@ def epsilon(eps: float = 1e-6) -> Rule:
         sign = torch.where(w.z < 0, -1.0, 1.0).to(w.z.dtype)
         return [Term(w.weight, after=_ratio(w.z, w.z + eps * sign))]
 
-    return _weighted(f"epsilon({eps:g})", terms)
+    return by_terms(f"epsilon({exact(eps)})", terms)
 
 
 def gamma(value: float = 0.25) -> Rule:
@@ -81,7 +88,7 @@ def gamma(value: float = 0.25) -> Rule:
         # A ReLU right behind this step removes every output z < 0: no need to compute its half.
         return positive if gate is not None else [*positive, *_half(w, value, above=False)]
 
-    return _weighted(f"gamma({value:g})", terms)
+    return by_terms(f"gamma({exact(value)})", terms)
 
 
 def _half(w: Weights, value: float, *, above: bool) -> list[Term]:
@@ -118,7 +125,7 @@ def alphabeta(alpha: float = 2.0, beta: float = 1.0) -> Rule:
         found = _contributions(w, plus, minus, alpha, low=None)
         return [*found, *_contributions(w, minus, plus, -beta, low=0)] if beta else found
 
-    return _weighted(f"alphabeta({alpha:g}, {beta:g})", terms)
+    return by_terms(f"alphabeta({exact(alpha)}, {exact(beta)})", terms)
 
 
 def _contributions(
@@ -149,7 +156,7 @@ def zbox(low: float | Tensor | tuple[float, ...], high: float | Tensor | tuple[f
         after = _ratio(w.z, total)
         return [Term(w.weight, w.a, after), Term(plus, -lower, after), Term(minus, -upper, after)]
 
-    return _weighted(f"zbox({_show(low)}, {_show(high)})", terms, on_mask=True)
+    return by_terms(f"zbox({_show(low)}, {_show(high)})", terms, on_mask=True)
 
 
 def flat() -> Rule:
@@ -159,7 +166,7 @@ def flat() -> Rule:
         ones = torch.ones_like(w.weight)
         return [Term(ones, after=_ratio(w.z, w.apply(ones, torch.ones_like(w.a))))]
 
-    return _weighted("flat", terms, on_mask=True)
+    return by_terms("flat", terms, on_mask=True)
 
 
 def wsquare() -> Rule:
@@ -169,7 +176,7 @@ def wsquare() -> Rule:
         square = w.weight**2
         return [Term(square, after=_ratio(w.z, w.apply(square, torch.ones_like(w.a))))]
 
-    return _weighted("wsquare", terms, on_mask=True)
+    return by_terms("wsquare", terms, on_mask=True)
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -205,11 +212,13 @@ def _within(a: Tensor, low: Tensor, high: Tensor) -> None:
 
 
 def _show(bound: Any) -> str:
-    if isinstance(bound, Tensor):
-        bound = tuple(bound.flatten().tolist()) if bound.numel() <= 8 else f"tensor{tuple(bound.shape)}"
-    if isinstance(bound, tuple | list):
-        return "(" + ", ".join(f"{v:g}" for v in bound) + ")"
-    return bound if isinstance(bound, str) else f"{bound:g}"
+    """Bounds as they stand in a rule's name: numbers, or the hash of many."""
+    if isinstance(bound, Real):
+        return exact(float(bound))
+    values = torch.as_tensor(bound, dtype=None if isinstance(bound, Tensor) else torch.float64)
+    if values.numel() > 8:
+        return f"tensor{tuple(values.shape)} {of_tensors([values])}"
+    return "(" + ", ".join(exact(v) for v in values.flatten().tolist()) + ")"
 
 
 def _at_least_zero(name: str, value: float) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from bilrp.trace.fingerprint import of_tensors
 from bilrp.trace.operation import Argument, Op
 
 
@@ -102,12 +101,7 @@ class Tape:
 
     def fingerprint(self) -> str:
         """A sha256 over the weights the run used, so that decompositions of different weights never pair."""
-        digest = hashlib.sha256()
-        for weight in self.weights:
-            digest.update(f"{tuple(weight.shape)}{weight.dtype}".encode())
-            data = weight.detach().contiguous().cpu().reshape(-1)
-            digest.update(data.view(torch.uint8).numpy().data)
-        return digest.hexdigest()[:16]
+        return of_tensors(self.weights)
 
 
 def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:

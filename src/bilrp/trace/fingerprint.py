@@ -1,0 +1,104 @@
+"""Short hashes of what a run depends on, so that decompositions made by different things never pair."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Iterable, Iterator
+from inspect import getclosurevars
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+LENGTH = 16  # hexadecimal digits
+PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(...),
+    torch.dtype,
+    torch.device,
+    range,
+    slice,
+)
+
+
+def of_tensors(tensors: Iterable[Tensor]) -> str:
+    """A hash over the numbers of some tensors, with their shapes and types."""
+    digest = hashlib.sha256()
+    for t in tensors:
+        digest.update(f"{tuple(t.shape)}{t.dtype}".encode())
+        digest.update(t.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:LENGTH]
+
+
+def of_code(function: Any, *, tensors: bool = True) -> str:
+    """A hash over what a plain function does: its code, its constants, and what it refers to.
+
+    Modules count by their class: their weights are seen when they run. Without `tensors`, so do tensors.
+
+    >>> of_code(lambda x: x * 2) == of_code(lambda x: x * 2), of_code(lambda x: x * 2) == of_code(lambda x: x * 3)
+    (True, False)
+    """
+    digest = hashlib.sha256()
+    for piece in _pieces(function, getattr(function, "__module__", None), tensors, {}):
+        digest.update(piece.encode() + b"\0")
+    return digest.hexdigest()[:LENGTH]
+
+
+def _pieces(value: Any, home: str | None, tensors: bool, seen: dict[int, Any]) -> Iterator[str]:
+    """Words that tell one value from another; functions of other modules count by their name."""
+    yield type(value).__qualname__
+    if isinstance(value, PLAIN):
+        yield repr(value)
+    elif isinstance(value, np.ndarray | np.generic):
+        yield of_tensors([torch.from_numpy(np.atleast_1d(value).copy())])
+    elif isinstance(value, Tensor):
+        if tensors:
+            yield of_tensors([value])
+    elif isinstance(value, nn.Module | types.ModuleType | type) or _has_name(value):
+        yield getattr(value, "name", None) or getattr(value, "__qualname__", None) or repr(type(value))
+    elif id(value) not in seen:
+        seen[id(value)] = value  # kept, so that no other value takes its place in memory
+        for part in _parts(value, home):
+            yield from _pieces(part, home, tensors, seen)
+
+
+def _has_name(value: Any) -> bool:
+    """A rule or a rule book: its name says what it is."""
+    return callable(value) and isinstance(getattr(value, "name", None), str)
+
+
+def _parts(value: Any, home: str | None) -> list[Any]:
+    """What a compound value is made of."""
+    if isinstance(value, dict):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, types.CodeType):
+        return [value.co_code, value.co_names, *value.co_consts]
+    if isinstance(value, types.FunctionType):
+        if value.__module__ != home and "<" not in value.__qualname__:
+            return [value.__module__, value.__qualname__]
+        outside = getclosurevars(value)
+        return [
+            *(value.__code__, value.__defaults__, value.__kwdefaults__),
+            *(dict(outside.nonlocals), dict(outside.globals)),
+        ]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.BuiltinFunctionType):
+        return [value.__name__]
+    called = type(value).__call__ if callable(value) else None
+    return [type(value), called, *(getattr(value, "__dict__", {}).items())]
