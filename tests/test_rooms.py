@@ -72,7 +72,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def room(module: str) -> str:
-    return (module.split(".") + ["bilrp"])[1]
+    return [*module.split("."), "bilrp"][1]
 
 
 @pytest.mark.parametrize("name", sorted(MAY))

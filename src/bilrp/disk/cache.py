@@ -101,8 +101,3 @@ def weights_of(module: nn.Module) -> str:
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name}{content_of(tensor)}".encode())
     return digest.hexdigest()[:16]
-
-
-def _worth_packing(size: int, values: Tensor) -> bool:
-    """A small file must not unpack to what fills the memory: a gigabyte, or a hundred times what it holds."""
-    return size * values.element_size() <= max(store.MOST_BYTES, 100 * values.nbytes)

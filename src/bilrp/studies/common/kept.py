@@ -58,3 +58,8 @@ def unpacked(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition
         parts[torch.arange(count).repeat_interleave(lengths.long()), columns.long()] = values
         tensors["parts"] = parts
     return from_stored(tensors, words)
+
+
+def _worth_packing(size: int, values: Tensor) -> bool:
+    """A small file must not unpack to what fills the memory: a gigabyte, or a hundred times what it holds."""
+    return size * values.element_size() <= max(store.MOST_BYTES, 100 * values.nbytes)
