@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bilrp.decomposition import Decomposition, as_stored, from_stored
+from bilrp.disk import store
 from bilrp.disk.cache import Cache
 from bilrp.errors import BilrpError, guarded
 
