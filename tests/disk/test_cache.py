@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import bilrp
-from bilrp.disk.cache import Cache, content_of, key_of, packed, unpacked, weights_of
+from bilrp.disk.cache import Cache, content_of, key_of, weights_of
 from bilrp.errors import InputError
+from bilrp.studies.common.kept import keep, kept, packed, unpacked
 
 
 def small(bias: bool = True) -> bilrp.Decomposition:
@@ -60,9 +61,9 @@ def test_dense_parts_are_kept_as_they_are():
 
 def test_kept_and_read_again(tmp_path):
     cache, made = Cache(tmp_path / "new" / "folder"), small()
-    assert cache.decomposition("ab12") is None
-    cache.keep("ab12", made)
-    found = cache.decomposition("ab12")
+    assert kept(cache, "ab12") is None
+    keep(cache, "ab12", made)
+    found = kept(cache, "ab12")
     assert found is not None and torch.equal(found.parts, made.parts)
     assert bilrp.pair(found, made).score == bilrp.pair(made, made).score
 
@@ -103,7 +104,7 @@ def test_every_damage_to_an_entry_counts_as_absent(tmp_path):
     """Flipped bits, cuts, other content: the right numbers or none, never others and never an exception."""
     cache, made = Cache(tmp_path), small()
     generator = np.random.default_rng(0)
-    cache.keep("ab12", made)
+    keep(cache, "ab12", made)
     path = cache.path("decomposition", "ab12")
     whole = path.read_bytes()
     absent = 0
@@ -114,7 +115,7 @@ def test_every_damage_to_an_entry_counts_as_absent(tmp_path):
         if trial % 5 == 0:
             del damaged[generator.integers(0, len(damaged)) :]
         path.write_bytes(damaged)
-        found = cache.decomposition("ab12")
+        found = kept(cache, "ab12")
         absent += found is None
         assert found is None or torch.equal(found.parts, made.parts)
     assert absent > 190
@@ -145,6 +146,6 @@ def test_an_entry_that_cannot_be_rebuilt_counts_as_absent(tmp_path, change):
     cache = Cache(tmp_path)
     tensors, words = packed(small())
     cache.put("decomposition", "ab12", tensors | change, words)
-    assert cache.has("decomposition", "ab12") and cache.decomposition("ab12") is None
+    assert cache.has("decomposition", "ab12") and kept(cache, "ab12") is None
     cache.put("decomposition", "ab12", tensors, {**words, "shape": "[1000000, 1000000]"})
-    assert cache.decomposition("ab12") is None
+    assert kept(cache, "ab12") is None

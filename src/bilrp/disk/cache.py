@@ -1,4 +1,4 @@
-"""Features and decompositions kept on disk: computed once for one content and one origin, then read again.
+"""Results kept on disk: computed once for one content and one origin, then read again.
 
 The name of a file is a hash of what went in (the pixels) and of what worked on it (encoder, weights, rules, regions),
 so nothing stale can be read, and a study that was interrupted goes on where it stopped.
@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from bilrp.decomposition import Decomposition, as_stored, from_stored
 from bilrp.disk import store
-from bilrp.errors import BilrpError, InputError, guarded
-
-SPARSE = 0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros
+from bilrp.errors import BilrpError, InputError
 
 
 @dataclass(frozen=True)
@@ -71,18 +67,9 @@ class Cache:
         path = self.path(kind, key)
         store.write(path, dict(tensors), {**(words or {}), "kind": kind, "key": key})
 
-    def decomposition(self, key: str) -> Decomposition | None:
-        """A kept decomposition, as it was; one that cannot be rebuilt counts as absent."""
-        found = self.get("decomposition", key)
-        try:
-            with guarded("damaged"):
-                return None if found is None else unpacked(*found)
-        except BilrpError:
-            return self._absent(self.path("decomposition", key))
-
-    def keep(self, key: str, decomposition: Decomposition) -> None:
-        """Keep a decomposition without its zeros."""
-        self.put("decomposition", key, *packed(decomposition))
+    def drop(self, kind: str, key: str) -> None:
+        """Take an entry away that turned out to be damaged: it counts as absent."""
+        self._absent(self.path(kind, key))
 
     def _absent(self, path: Path) -> None:
         """Take a damaged entry away, where that can be done."""
@@ -114,39 +101,3 @@ def weights_of(module: nn.Module) -> str:
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name}{content_of(tensor)}".encode())
     return digest.hexdigest()[:16]
-
-
-def packed(decomposition: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A decomposition as tensors and words, its parts without zeros where that is smaller; nothing is rounded.
-
-    In early layers a region reaches only its surroundings, and after a ReLU most coordinates are zero.
-    """
-    tensors, words = as_stored(decomposition)
-    parts = tensors["parts"]
-    filled = parts != 0
-    if int(filled.sum()) < SPARSE * parts.numel() and _worth_packing(parts.numel(), parts[filled]):
-        del tensors["parts"]
-        rows, columns = filled.nonzero(as_tuple=True)
-        tensors |= {"values": parts[filled], "columns": columns.int(), "lengths": filled.sum(1).int()}
-        del rows
-    return tensors, {**words, "shape": json.dumps(list(parts.shape))}
-
-
-def unpacked(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
-    """The way back from `packed`."""
-    tensors = dict(tensors)
-    if "parts" not in tensors:
-        count, size = json.loads(words["shape"])
-        values, columns, lengths = (tensors.pop(name) for name in ("values", "columns", "lengths"))
-        fits = lengths.shape == (count,) and tensors["embedding"].shape == (size,)
-        if not fits or not _worth_packing(count * size, values):
-            raise InputError(f"parts of {count} × {size} that are not there")
-        parts = values.new_zeros(count, size)
-        parts[torch.arange(count).repeat_interleave(lengths.long()), columns.long()] = values
-        tensors["parts"] = parts
-    return from_stored(tensors, words)
-
-
-def _worth_packing(size: int, values: Tensor) -> bool:
-    """A small file must not unpack to what fills the memory: a gigabyte, or a hundred times what it holds."""
-    return size * values.element_size() <= max(store.MOST_BYTES, 100 * values.nbytes)

@@ -20,6 +20,7 @@ from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.rules import books as rulebooks
+from bilrp.studies.common.kept import keep, kept
 
 BATCH = 16
 BLOCK_BYTES = 512e6  # of float32 features held at once for each side of a Gram matrix
@@ -171,14 +172,14 @@ def decompositions(
     keys = {layer: _key(ladder, pixels, layer, regions, project) for layer in wanted}
     found: dict[int, Decomposition] = {}
     for layer in wanted:
-        kept = ladder.cache.decomposition(keys[layer])
-        if kept is not None:
-            found[layer] = kept
+        earlier = kept(ladder.cache, keys[layer])
+        if earlier is not None:
+            found[layer] = earlier
     missing = [layer for layer in wanted if layer not in found]
     if missing:
         made = sweep(ladder, ladder.tensor(pixels), missing, regions=regions, project=project)
         for layer, decomposition in made.items():
-            ladder.cache.keep(keys[layer], decomposition)
+            keep(ladder.cache, keys[layer], decomposition)
             found[layer] = decomposition
     return {layer: found[layer] for layer in wanted}
 
