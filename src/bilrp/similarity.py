@@ -26,6 +26,7 @@ class Similarity:
     `within`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `distance`: it grows where inputs differ.
     `on_units`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
     `on_shapes`: the form for embeddings of these shapes, for similarities of embeddings that are no single vector.
+    `any_size`: the two embeddings may differ in size.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Similarity:
     distance: bool = False
     on_units: Similarity | None = None
     on_shapes: Callable[[Shape, Shape], Similarity] | None = None
+    any_size: bool = False
 
     def fitted(self, a: Shape, b: Shape) -> Similarity:
         """The similarity as it is for embeddings of these shapes."""
@@ -144,7 +146,9 @@ def maxsim(width: int | None = None) -> Similarity:
         raise InputError("maxsim needs to know how long a token's vector is: say maxsim(width)")
 
     if width is None:
-        return Similarity("maxsim", told, lambda a, b: lambda p, q: told(p, q), on_shapes=of_shapes)
+        return Similarity(
+            "maxsim", told, lambda a, b: lambda p, q: told(p, q), on_shapes=of_shapes, any_size=True
+        )
     size = width
 
     def vectors(flat: Tensor) -> Tensor:
@@ -158,9 +162,7 @@ def maxsim(width: int | None = None) -> Similarity:
         shares = best / best.sum(1, keepdim=True)
         return lambda p, q: p @ (shares @ vectors(q)).flatten(1).T
 
-    return Similarity(
-        "maxsim", lambda a, b: (vectors(a) @ vectors(b).T).amax(1).sum(), weigh, on_shapes=of_shapes
-    )
+    return Similarity("maxsim", lambda a, b: (vectors(a) @ vectors(b).T).amax(1).sum(), weigh, any_size=True)
 
 
 def projection(

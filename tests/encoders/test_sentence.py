@@ -186,7 +186,8 @@ def test_two_in_three_lines_add_up(bert: Path) -> None:
 def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path, dense, normalise: bool) -> None:
     library = pytest.importorskip("sentence_transformers")
     folder = sentence_transformers(
-        BERT.save(tmp_path, dtype=torch.float32), pooling={"pooling_mode_mean_tokens": True}, normalise=normalise,
+        BERT.save(tmp_path, dtype=torch.float32), normalise=normalise,
+        pooling={"pooling_mode_mean_tokens": True, "word_embedding_dimension": 16},
         limit=12, lower=True, prompts={"query": "the query: ", "document": ""}, default_prompt="query", dense=dense,
     )  # fmt: skip
     model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ class Reader:
     def __call__(self, thing: Any) -> Item:
         numbers, tokens = self.tokens(_text(thing))
         x = self.embedded(numbers)
-        regions, view = tokens.cut(self.regions, x.shape[2])
-        return Item(x, view=view, regions=regions)
+        cut = partial(tokens.cut, width=x.shape[2])
+        regions, view = cut(self.regions)
+        return Item(x, view=view, regions=regions, cut=cut)
 
     def embedded(self, numbers: list[int]) -> Tensor:
         """(1, tokens, width): the embeddings of these token numbers."""

@@ -52,28 +52,36 @@ class Tokens:
         """
         return Tokens(text, tuple(span and _trimmed(text, span) for span in spans), tuple(marks))
 
-    def cut(self, by: Cut, width: int) -> tuple[Regions, Text]:
+    def cut(self, by: Cut | Regions, width: int) -> tuple[Regions, Text | None]:
         """Regions of an input of shape (1, tokens, width), and where they lie in the text.
 
         >>> Tokens.of("unhappy cat", [(0, 2), (2, 7), (8, 11)], ["", "", ""]).cut("words", 4)[0].names
         ('unhappy', 'cat')
         """
+        if isinstance(by, Regions):
+            owners = by.labels[:, 0]
+            whole = bool((by.labels == owners[:, None]).all())  # else tokens are cut through, and lie nowhere
+            return by, self._view(owners.tolist(), by.count)[0] if whole else None
         owners = self.owners(by)
-        count = max(owners) + 1
+        view, names = self._view(owners, max(owners) + 1)
+        labels = torch.tensor(owners)[:, None].expand(-1, width)
+        kind = by if isinstance(by, str) else "spans"
+        return Regions(labels, len(names), kind=kind, names=names), view
+
+    def _view(self, owners: list[int], count: int) -> tuple[Text, tuple[str, ...]]:
+        """Where regions lie in the text, from their first character to their last, and what they are called."""
         spans: list[Span | None] = [None] * count
         names = [""] * count
         for owner, span, mark in zip(owners, self.spans, self.marks, strict=True):
             if owner < 0:
                 continue
             if span is None:
-                names[owner] = mark
+                names[owner] = names[owner] or mark
             else:
                 first, last = spans[owner] or span
                 spans[owner] = (min(first, span[0]), max(last, span[1]))
                 names[owner] = visible(self.text[slice(*(spans[owner] or span))])
-        labels = torch.tensor(owners)[:, None].expand(-1, width)
-        kind = by if isinstance(by, str) else "spans"
-        return Regions(labels, count, kind=kind, names=tuple(names)), Text(self.text, tuple(spans))
+        return Text(self.text, tuple(spans)), tuple(names)
 
     def owners(self, by: Cut) -> list[int]:
         """The region of each token: by 'words', 'tokens' or 'sentences', or by (start, stop) spans of characters."""

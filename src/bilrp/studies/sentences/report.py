@@ -45,7 +45,9 @@ def write(
     }
     against = {measure: _against(values[measure], asked[measure][1], settings.seed) for measure in asked}
     sections = [
-        Section("Every method under every measure", [_figure(means, compared), *_tables(means, compared, values)]),
+        Section(
+            "Every method under every measure", [_figure(means, compared), *_tables(means, compared, values)]
+        ),
         Section("Ours against each other method, pair by pair", [_differences(against)]),
         Section("What adds up to the score, and what it costs", [_account(left, work)]),
         Section("Positions: constants, or a part of their word?", [Text(_positions(means, left))]),
@@ -88,7 +90,9 @@ def _summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping
         for name, row in rows.items()
         if row["high"] < 0 and name in work | {"integrated Jacobians": 0, "occlusion": 0, "hidden states": 0}
     ]
-    losses = f" It loses clearly to {'; '.join(lost)}." if lost else " No method is clearly better on any measure."
+    losses = (
+        f" It loses clearly to {'; '.join(lost)}." if lost else " No method is clearly better on any measure."
+    )
     return f"{OURS}: {said}, at {work.get(OURS, 0):.2f} passes a token.{losses}"
 
 
@@ -107,11 +111,15 @@ def _tables(means: Mapping[str, Any], compared: Sequence[Method], values: Values
             for name in (*known, *others)
             if any(name in means[measure] for measure in here)
         ]
-        pairs = ", ".join(f"{len(next(iter(values[measure].values())))} pairs for {measure}" for measure in here)
+        pairs = ", ".join(
+            f"{len(next(iter(values[measure].values())))} pairs for {measure}" for measure in here
+        )
         arrows = [f"{measure} {'↑' if MEASURES[measure][1] else '↓'}" for measure in here]
         what = "; ".join(f"{measure}: {MEASURES[measure][0]}" for measure in here)
         if here:
-            tables.append(Table(["method", *arrows], rows, f"Mean and 95 % bootstrap interval; {pairs}. {what}."))
+            tables.append(
+                Table(["method", *arrows], rows, f"Mean and 95 % bootstrap interval; {pairs}. {what}.")
+            )
     return tables
 
 
@@ -121,7 +129,13 @@ def _shown(found: tuple[float, float, float] | None) -> str | None:
 
 def _differences(against: Mapping[str, Any]) -> Table:
     rows = [
-        [measure, name, row["better"], f"{row['low']:.3f} to {row['high']:.3f}", f"{row['wins']} of {row['of']}"]
+        [
+            measure,
+            name,
+            row["better"],
+            f"{row['low']:.3f} to {row['high']:.3f}",
+            f"{row['wins']} of {row['of']}",
+        ]
         for measure, others in against.items()
         for name, row in others.items()
     ]
@@ -158,7 +172,9 @@ def _positions(means: Mapping[str, Any], left: Mapping[str, Mapping[str, float]]
 
 
 def _examples(rows: Sequence[Sequence[Any]]) -> Table:
-    return Table(["first sentence", "second sentence", "cosine", "strongest pairs of words, share of the score"], rows)
+    return Table(
+        ["first sentence", "second sentence", "cosine", "strongest pairs of words, share of the score"], rows
+    )
 
 
 def _method(settings: SentencesSettings, fit: float | None) -> list[str]:
