@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, read_item, regions_of
+from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, placed, read_item
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
 from bilrp.engine.program import Key, Program
@@ -55,6 +55,7 @@ class Decomposition:
     plan: Plan | None = field(default=None, repr=False)
     storage_error: float = 0.0  # ‖parts kept − parts computed‖ / ‖parts computed‖
     name: str = ""
+    shape: tuple[int, ...] | None = None  # of the embedding before it was flattened, where it was no vector
 
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
@@ -185,7 +186,7 @@ def decompose_item(
         for embedding in results.values() if layers else [tape.result]:
             check_embedding(embedding)
         book = book_of(encoder, tape, rules)
-        partition = regions_of(encoder, item, regions)
+        partition, item = placed(encoder, item, regions)
         program = freeze(
             simplify(tape, keep=frozenset(taps.values())), book, max(taps.values(), default=None)
         )
@@ -263,7 +264,8 @@ def _finished(
     if layer is not None:
         parts = parts if weights is None else parts @ weights.T
         origin = {**origin, "layer": layer}
-    return Decomposition(parts, embedding, regions, origin, item.view, plan, name=item.name)
+    shape = tuple(result.shape) if weights is None else tuple(embedding.shape)
+    return Decomposition(parts, embedding, regions, origin, item.view, plan, name=item.name, shape=shape)
 
 
 def _check_finite(parts: Tensor, book: Any) -> None:
@@ -274,7 +276,7 @@ def _check_finite(parts: Tensor, book: Any) -> None:
         )
 
 
-def check_pair(a: Decomposition, b: Decomposition) -> None:
+def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
     """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
     differing = [
         f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
@@ -285,7 +287,7 @@ def check_pair(a: Decomposition, b: Decomposition) -> None:
         raise MismatchError(
             f"these two decompositions do not belong together: they differ in {', '.join(differing)}"
         )
-    if a.embedding.shape != b.embedding.shape:
+    if not any_size and a.embedding.shape != b.embedding.shape:
         raise MismatchError(
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
             "of one size, or an encoder that pools"
@@ -307,8 +309,16 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
     embedding, error = tensors["embedding"], float.fromhex(words.get("storage_error", "0x0p+0"))
     parts = tensors["parts"].to(embedding.dtype)
     view = views.from_stored(tensors, words)
+    shape = tuple(int(n) for n in json.loads(words["shape"])) if "shape" in words else None
     found = Decomposition(
-        parts, embedding, partition, origin, view, storage_error=error, name=words.get("name", "")
+        parts,
+        embedding,
+        partition,
+        origin,
+        view,
+        storage_error=error,
+        name=words.get("name", ""),
+        shape=shape,
     )
     schema.check_decomposition(found)
     return found
@@ -321,6 +331,7 @@ def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors["boxes"] = d.regions.boxes.int()
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
     words = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin)), "name": d.name}
+    words |= {} if d.shape is None else {"shape": json.dumps(d.shape)}
     pixels, seen = views.as_stored(d.view)
     return tensors | pixels, words | seen | {"storage_error": d.storage_error.hex()}
 

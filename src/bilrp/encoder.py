@@ -110,6 +110,14 @@ def regions_of(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> 
     return region_specs.resolve(chosen, item.x)
 
 
+def placed(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> tuple[Regions, Item]:
+    """The regions asked for, and the item with the view that goes with them: of a text, also 'words' or spans by name."""
+    if item.cut is None or spec is None:
+        return regions_of(encoder, item, spec), item
+    regions, view = item.cut(spec if isinstance(spec, str | list) else regions_of(encoder, item, spec))
+    return regions, replace(item, view=view)
+
+
 def book_of(encoder: Encoder, tape: Tape, rules: Rules | None = None) -> RuleBook:
     """The rule book for a run of an encoder: the rules asked for, else its own, else the default for what is on the tape."""
     wanted = encoder.rules if rules is None else rules

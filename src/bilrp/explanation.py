@@ -258,14 +258,16 @@ def explain_items(
     progress: bool = False,
 ) -> Explanation:
     """What `explain` does once both inputs were read and checked (by `read_item`)."""
-    _check_sizes(encoder, a.x, b.x)
+    wanted = similarities.resolve(similarity)
+    if not wanted.any_size:
+        _check_sizes(encoder, a.x, b.x)
     left, right = (
         decompose_item(
             encoder, item, regions=spec, rules=rules, project=project, mode=mode, progress=progress
         )[None]
         for item, spec in zip((a, b), for_both(regions), strict=True)
     )
-    return pair(left, right, similarity=similarity)
+    return pair(left, right, similarity=wanted)
 
 
 def _check_sizes(encoder: Encoder, a: Tensor, b: Tensor) -> None:
@@ -283,8 +285,9 @@ def _check_sizes(encoder: Encoder, a: Tensor, b: Tensor) -> None:
 
 def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "dot") -> Explanation:
     """Explain the similarity of two stored decompositions: one small matrix product."""
-    check_pair(a, b)
-    wanted = similarities.resolve(similarity)
+    given = similarities.resolve(similarity)
+    check_pair(a, b, any_size=given.any_size)
+    wanted = given.fitted(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
     score = wanted.score(a.embedding, b.embedding)
     if not math.isfinite(score):
         raise InputError(

@@ -6,9 +6,9 @@ import io
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from bilrp.regions import RegionSpec
+    from bilrp.regions import Regions, RegionSpec
 
 Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels of a picture."""
@@ -185,6 +185,9 @@ View = Image | Text
 class Item:
     """What `Encoder.read` gives: the input `x` (a batch of one), its view, and regions and a name where it has its own.
 
+    `cut`, where given, finds regions that only the item knows of (words, sentences, spans of characters), and the view
+    that goes with them or with ready-made ones.
+
     >>> Item(torch.zeros(1, 4)).view is None
     True
     """
@@ -193,6 +196,7 @@ class Item:
     view: View | None = None
     regions: RegionSpec | None = None
     name: str = ""
+    cut: Callable[[Any], tuple[Regions, View | None]] | None = None
 
 
 def name_of(path: str | os.PathLike[str]) -> str:

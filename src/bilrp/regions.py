@@ -80,7 +80,7 @@ class Regions:
 Spec = Callable[[Tensor], Regions]
 
 if TYPE_CHECKING:
-    RegionSpec: TypeAlias = Regions | Spec | int | Tensor | np.ndarray
+    RegionSpec: TypeAlias = Regions | Spec | int | Tensor | np.ndarray | str | list[tuple[int, int]]
     """Ready-made regions, a function x -> Regions, the side of a patch in pixels, or an integer mask."""
 
     RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None]

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from bilrp.errors import InputError, MismatchError
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
@@ -23,6 +25,8 @@ class Similarity:
 
     `within`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `distance`: it grows where inputs differ.
     `on_units`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
+    `on_shapes`: the form for embeddings of these shapes, for similarities of embeddings that are no single vector.
+    `any_size`: the two embeddings may differ in size.
     """
 
     name: str
@@ -31,6 +35,12 @@ class Similarity:
     within: bool = False
     distance: bool = False
     on_units: Similarity | None = None
+    on_shapes: Callable[[Shape, Shape], Similarity] | None = None
+    any_size: bool = False
+
+    def fitted(self, a: Shape, b: Shape) -> Similarity:
+        """The similarity as it is for embeddings of these shapes."""
+        return self if self.on_shapes is None else self.on_shapes(a, b)
 
     def score(self, a: Float[Tensor, " h"], b: Float[Tensor, " k"]) -> float:
         """y for two embeddings."""
@@ -113,6 +123,48 @@ def squared_distance() -> Similarity:
     )
 
 
+def maxsim(width: int | None = None) -> Similarity:
+    """Late interaction (ColBERT, ColPali): y = Σ_i max_j ⟨φ_i, φ'_j⟩, R[I, I'] = Σ_i ⟨P_I,i, P'_I',j(i)⟩.
+
+    φ_i are the vectors of a's tokens and j(i) the best of b's for each, frozen (ties share equally). Embeddings have
+    shape (1, tokens, width); for flat ones, say the width.
+
+    >>> a, b = torch.tensor([1.0, 0.0, 0.0, 2.0]), torch.tensor([3.0, 0.0, 1.0, 1.0])
+    >>> maxsim(2).score(a, b)
+    5.0
+    """
+
+    def of_shapes(a: Shape, b: Shape) -> Similarity:
+        if len(a) < 3 or len(b) < 3 or a[-1] != b[-1]:
+            raise InputError(
+                f"maxsim compares the vectors of tokens, (1, tokens, width), and these embeddings have shapes {a} and "
+                f"{b}: use an encoder that does not pool, without a projection"
+            )
+        return maxsim(a[-1])
+
+    def told(a: Tensor, b: Tensor) -> Tensor:
+        raise InputError("maxsim needs to know how long a token's vector is: say maxsim(width)")
+
+    if width is None:
+        return Similarity(
+            "maxsim", told, lambda a, b: lambda p, q: told(p, q), on_shapes=of_shapes, any_size=True
+        )
+    size = width
+
+    def vectors(flat: Tensor) -> Tensor:
+        if flat.shape[-1] % size:
+            raise InputError(f"{flat.shape[-1]} numbers are no whole vectors of width {size}")
+        return flat.unflatten(-1, (-1, size))
+
+    def weigh(a: Tensor, b: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        products = vectors(a) @ vectors(b).T
+        best = (products == products.amax(1, keepdim=True)).to(a.dtype)
+        shares = best / best.sum(1, keepdim=True)
+        return lambda p, q: p @ (shares @ vectors(q)).flatten(1).T
+
+    return Similarity("maxsim", lambda a, b: (vectors(a) @ vectors(b).T).amax(1).sum(), weigh, any_size=True)
+
+
 def projection(
     dimensions: int, size: int, *, seed: int = 0, like: Tensor
 ) -> Float[Tensor, "{dimensions} {size}"]:
@@ -128,7 +180,7 @@ def projection(
     return (drawn / dimensions**0.5).to(like)
 
 
-NAMED = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance}
+NAMED = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance, "maxsim": maxsim}
 
 
 def resolve(given: str | Similarity) -> Similarity:

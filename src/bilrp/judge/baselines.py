@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bilrp.decomposition import Decomposition, check_embedding, compute, origin_of
-from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_item, regions_of
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, placed, read_item
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
@@ -175,7 +175,8 @@ def _side(encoder: Encoder, thing: Readable, spec: RegionSpec | None) -> Side:
     with torch.no_grad():
         tape = encoder.record(item.x)
     check_embedding(tape.result)
-    return Side(encoder, item, tape, regions_of(encoder, item, spec))
+    regions, item = placed(encoder, item, spec)
+    return Side(encoder, item, tape, regions)
 
 
 def _scored(sides: tuple[Side, Side], relevance: Tensor, name: str) -> Explanation:

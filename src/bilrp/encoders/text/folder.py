@@ -1,0 +1,325 @@
+"""A folder in sentence-transformers' or transformers' layout, read without running anything of it.
+
+Only names, numbers and tensors come out of a folder: architectures are those of the installed transformers, remote code
+is refused, weights are safetensors or restricted pickles of plain tensors, and nothing is looked up on a network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.encoders.text import heads
+from bilrp.errors import InputError
+
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+EXTRA = "text encoders need transformers: pip install 'bilrp[text]'"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a folder's files say: where the transformer lies, what stands on it, and how a text is prepared.
+
+    `pooling` is None where no file says it.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    pooling: tuple[str, ...] | None = None
+    include_prompt: bool = True
+    after: tuple[nn.Module, ...] = ()
+    limit: int | None = None
+    lower: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+
+def layout(path: str | Path) -> Layout:
+    """Read modules.json and its kin; a plain transformers folder has none, and says nothing about pooling."""
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise InputError(
+            f"{path}: there is no such folder; give 'minilm', or a folder with a saved text model"
+        )
+    if not (root / "modules.json").is_file():
+        return Layout(root, _config(root))
+    listed = _json(root / "modules.json")
+    if not isinstance(listed, list) or not listed:
+        raise InputError(f"{root / 'modules.json'} does not list modules: save the model again")
+    modules = [(_kind(entry, root), root / _inside(entry.get("path", ""), root)) for entry in listed]
+    if modules[0][0] != "Transformer":
+        raise InputError(
+            f"{root}: its first module is {modules[0][0]}, not a Transformer, and cannot be followed"
+        )
+    first = modules[0][1]
+    preparing = _json(first / "sentence_bert_config.json", {})
+    speaking = _json(root / "config_sentence_transformers.json", {})
+    pooling, include_prompt, after = _heads(modules[1:], root)
+    prompts = speaking.get("prompts") or {}
+    return Layout(
+        first,
+        _config(first),
+        pooling=pooling,
+        include_prompt=include_prompt,
+        after=after,
+        limit=preparing.get("max_seq_length"),
+        lower=bool(preparing.get("do_lower_case")),
+        prompts={str(name): str(text) for name, text in prompts.items() if text},
+        default_prompt=speaking.get("default_prompt_name"),
+    )
+
+
+def load(found: Layout, dtype: torch.dtype) -> tuple[nn.Module, Any]:
+    """The transformer, frozen and in evaluation mode, and its tokenizer."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(f"{EXTRA} ({error})") from None
+    _refuse_what_runs_code(found, transformers)
+    with _quiet(transformers), _one_line(found.folder):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(found.folder, **LOCAL)
+        model = _model(found, transformers, dtype)
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{found.folder}: its tokenizer gives no offsets, so tokens cannot be found in the text: "
+            "save it as a fast tokenizer (tokenizer.json)"
+        )
+    if found.lower:
+        _lower(tokenizer)
+    return model.eval().requires_grad_(False), tokenizer
+
+
+def is_decoder(config: Mapping[str, Any]) -> bool:
+    """Does each token see only those before it? Then the last one is the only one that saw them all."""
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = config.get("model_type")
+    speaks = (
+        kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
+    return bool(config.get("is_decoder") or speaks) and config.get("is_causal", True)
+
+
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def _model(found: Layout, transformers: Any, dtype: torch.dtype) -> nn.Module:
+    from transformers.models.auto import modeling_auto as auto
+
+    alone = found.config["model_type"] in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES  # T5 without its decoder
+    maker = transformers.AutoModelForTextEncoding if alone else transformers.AutoModel
+    options = {**LOCAL, "dtype": dtype, "weights_only": True, "output_loading_info": True}
+    try:
+        model, report = maker.from_pretrained(found.folder, attn_implementation="sdpa", **options)
+    except ValueError as error:
+        if "attention implementation" not in str(error):
+            raise
+        model, report = maker.from_pretrained(found.folder, attn_implementation="eager", **options)
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise InputError(
+            f"{found.folder}: weights are missing for {missing[0]} ({len(missing)} in all): "
+            "they are not those of the architecture in config.json"
+        )
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # a head for another task, random where the folder has no weights for it
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
+    return model.get_encoder() if model.config.is_encoder_decoder else model
+
+
+def _refuse_what_runs_code(found: Layout, transformers: Any) -> None:
+    config, folder = found.config, found.folder
+    wanted = config.get("auto_map") or {}
+    own = wanted.get("AutoModel") or next(iter(wanted.values()), None) if isinstance(wanted, dict) else wanted
+    if own:
+        raise InputError(
+            f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
+            "convert it to one of transformers' own architectures"
+        )
+    kind = config.get("model_type")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            f"{folder}: transformers {transformers.__version__} does not know the architecture {kind!r} of its config.json"
+        )
+    if not any((folder / name).is_file() for name in WEIGHTS):
+        raise InputError(f"{folder} has no weights: {WEIGHTS[0]} (or {WEIGHTS[2]}) is missing")
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(
+            f"{folder} holds an adapter, not a model: merge it into its base model and save that"
+        )
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} has no config.json: give a folder made by save_pretrained or sentence-transformers"
+        )
+    config = _json(folder / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise InputError(f"{folder / 'config.json'} names no model_type: it is no model's configuration")
+    return config
+
+
+def _heads(
+    modules: list[tuple[str, Path]], root: Path
+) -> tuple[tuple[str, ...] | None, bool, tuple[nn.Module, ...]]:
+    """Pooling, whether it counts the prompt, and what comes after it; without pooling, tokens stay tokens."""
+    pooling: tuple[str, ...] | None = None
+    include_prompt, after = True, []
+    for kind, folder in modules:
+        config = _json(folder / "config.json", {})
+        if kind == "Pooling":
+            if after:
+                raise InputError(
+                    f"{root}: a module before the pooling cannot be followed ({kind} comes late)"
+                )
+            pooling, include_prompt = _modes(config, folder), bool(config.get("include_prompt", True))
+        elif kind == "Normalize":
+            after.append(heads.Normalise())
+        elif kind == "Dense":
+            after.append(_dense(config, folder))
+        elif kind == "LayerNorm":
+            after.append(_filled(heads.Norm(int(config.get("dimension", 0))), folder))
+        elif kind != "Dropout":
+            raise InputError(
+                f"{root}: a module of type {kind} cannot be followed; known are {', '.join(KNOWN)}"
+            )
+    return pooling or ("tokens",), include_prompt, tuple(after)
+
+
+KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
+
+
+def _modes(config: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    mode = config.get("pooling_mode")
+    if mode:
+        return (mode,) if isinstance(mode, str) else tuple(mode)
+    named = {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "lasttoken": "last"}
+    flags = [
+        name.removeprefix("pooling_mode_")
+        for name, on in config.items()
+        if name.startswith("pooling_mode_") and on
+    ]
+    order = [
+        "cls_token",
+        "max_tokens",
+        "mean_tokens",
+        "mean_sqrt_len_tokens",
+        "weightedmean_tokens",
+        "lasttoken",
+    ]
+    found = tuple(named.get(flag, flag.removesuffix("_tokens") if "weighted" in flag else flag)
+                  for flag in sorted(flags, key=lambda f: order.index(f) if f in order else 99))  # fmt: skip
+    if not found:
+        raise InputError(f"{folder / 'config.json'} names no pooling")
+    return found
+
+
+def _dense(config: Mapping[str, Any], folder: Path) -> nn.Module:
+    try:
+        made = heads.Dense(
+            int(config["in_features"]),
+            int(config["out_features"]),
+            bias=bool(config.get("bias", True)),
+            activation=str(config.get("activation_function", "torch.nn.Tanh")),
+            residual=bool(config.get("use_residual")),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{folder / 'config.json'} does not describe a dense layer") from None
+    return _filled(made, folder)
+
+
+def _filled(module: nn.Module, folder: Path) -> nn.Module:
+    """The module with its weights from the folder, every one of them."""
+    with _one_line(folder):
+        module.load_state_dict(_tensors(folder))
+    return module
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    if (folder / "model.safetensors").is_file():
+        from safetensors.torch import load_file
+
+        return load_file(folder / "model.safetensors")
+    if (folder / "pytorch_model.bin").is_file():
+        return torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+    raise InputError(f"{folder} has no weights: model.safetensors (or pytorch_model.bin) is missing")
+
+
+def _kind(entry: Any, root: Path) -> str:
+    """The class a module was saved from, by name: none is ever imported."""
+    named = entry.get("type") if isinstance(entry, dict) else None
+    if not isinstance(named, str):
+        raise InputError(f"{root / 'modules.json'} lists a module without a type")
+    package, kind = named.partition(".")[0], named.rpartition(".")[2]
+    if package not in {"sentence_transformers", "pylate"} or kind not in KNOWN:
+        raise InputError(
+            f"{root}: a module of type {named} cannot be followed, and code from a model's folder is never run; "
+            f"known are {', '.join(KNOWN)}"
+        )
+    return kind
+
+
+def _inside(path: Any, root: Path) -> Path:
+    """A module's folder, inside the model's own."""
+    relative = Path(str(path))
+    if relative.is_absolute() or ".." in relative.parts:
+        raise InputError(f"{root / 'modules.json'} points out of its folder: {path}")
+    return relative
+
+
+def _json(path: Path, default: Any = None) -> Any:
+    if default is not None and not path.is_file():
+        return default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def _lower(tokenizer: Any) -> None:
+    """Lower case first, as sentence-transformers does; offsets still refer to the text as it was."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if backend.normalizer else [])])
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars and warnings while a folder is read; what matters is said in our own words."""
+    logging = transformers.utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _one_line(folder: Path) -> Iterator[None]:
+    """Whatever a reader of foreign files raises becomes one line that names the folder."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers, safetensors, pickle and tokenizers raise every kind there is
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise InputError(f"{folder} cannot be loaded: {lines[0][:300]}") from None

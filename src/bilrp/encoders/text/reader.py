@@ -1,0 +1,125 @@
+"""Reading a text: tokens, their embeddings, and where each lies in the text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.encoders.text.words import Cut, Span, Tokens
+from bilrp.errors import InputError
+from bilrp.item import Item
+
+log = logging.getLogger("bilrp")
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Text → Item: the token embeddings x_t = E[token t] (+ what the model adds to them, where given), cut into regions.
+
+    A prompt is put before every text and is one mark. Texts of more than `limit` tokens are cut there, and it is said.
+    """
+
+    embed: nn.Module
+    tokenizer: Any
+    prompt: str
+    limit: int | None
+    regions: Cut
+    added: Tensor | None = None
+
+    def __call__(self, thing: Any) -> Item:
+        numbers, tokens = self.tokens(_text(thing))
+        x = self.embedded(numbers)
+        cut = partial(tokens.cut, width=x.shape[2])
+        regions, view = cut(self.regions)
+        return Item(x, view=view, regions=regions, cut=cut)
+
+    def embedded(self, numbers: list[int]) -> Tensor:
+        """(1, tokens, width): the embeddings of these token numbers."""
+        weight = next(self.embed.parameters())
+        with torch.no_grad():
+            x = self.embed(torch.tensor([numbers], device=weight.device))
+        return x if self.added is None else x + self.added[:, : x.shape[1]]
+
+    def tokens(self, text: str) -> tuple[list[int], Tokens]:
+        """The number of each token, and where it lies in the text."""
+        if not text.strip():
+            raise InputError("the text is empty: there are no words to explain")
+        given = self._encoded(self.prompt + text)
+        numbers: list[int] = given["input_ids"]
+        if self.limit is not None and len(numbers) > self.limit:
+            log.warning(
+                "a text of %d tokens is read up to token %d, as this encoder does; the rest is left out",
+                len(numbers),
+                self.limit,
+            )
+            given = self._encoded(self.prompt + text, truncation=True, max_length=self.limit)
+            numbers = given["input_ids"]
+        spans: list[Span | None] = []
+        marks: list[str] = []
+        for number, offsets, special in zip(
+            numbers, given["offset_mapping"], given["special_tokens_mask"], strict=True
+        ):
+            start, stop = (place - len(self.prompt) for place in offsets)
+            mark = self.tokenizer.convert_ids_to_tokens(number) if special and start == stop else ""
+            if not mark and stop <= 0 < len(self.prompt):
+                mark = self.prompt.strip()
+            spans.append(None if mark else (max(start, 0), stop))
+            marks.append(mark)
+        if all(span is None for span in spans):
+            raise InputError("the tokenizer finds no words in this text: there is nothing to explain")
+        return numbers, Tokens.of(text, spans, marks)
+
+    def prompt_tokens(self) -> int:
+        """How many positions at the beginning belong to the prompt, the opening mark included."""
+        numbers: list[int] = self._encoded(self.prompt)["input_ids"]
+        closing = numbers[-1] in self.tokenizer.all_special_ids if numbers else False
+        return len(numbers) - closing
+
+    def _encoded(self, text: str, **options: Any) -> Any:
+        try:
+            return self.tokenizer(
+                text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False, **options
+            )
+        except (TypeError, UnicodeError) as error:  # half of a surrogate pair
+            raise InputError(f"the text holds what is no Unicode character ({str(error)[:80]})") from None
+
+
+def _text(thing: Any) -> str:
+    if isinstance(thing, Path):
+        try:
+            return thing.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{thing} cannot be read as text: {error}") from None
+    if not isinstance(thing, str):
+        raise InputError(f"a text encoder reads text, got {type(thing).__name__}: pass a string")
+    return thing
+
+
+def added_by(transformer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
+    """What a transformer adds to its input before anything else happens to it (positions, token types); None: nothing.
+
+    It is read off the tape: constants added to the input one after another.
+    """
+    from bilrp.trace.recorder import record
+    from bilrp.trace.rewrite import drop_identities
+    from bilrp.trace.tape import Slot
+
+    with torch.no_grad():
+        tape = drop_identities(record(transformer, x))
+    users, value, total = tape.consumers(), tape.input, None
+    while len(users.get(value, ())) == 1:
+        (step,) = users[value]
+        constants = [given for given in step.args if isinstance(given, Tensor)]
+        plain = step.op == "add" and len(step.args) == 2 and not step.kwargs and len(constants) == 1
+        if not plain or not any(isinstance(given, Slot) for given in step.args):
+            break
+        total = constants[0] if total is None else total + constants[0]
+        value = step.output
+    return None if total is None else total.expand_as(x).clone()

@@ -1,0 +1,159 @@
+"""Sentences: pairs of the STS benchmark, words to plant, nouns to match."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bilrp.errors import InputError
+
+SHORT = (4, 8)  # words: exact Shapley values take 2ⁿ runs
+LONG = (18, 32)
+LIKE = 2.0  # pairs that people found unrelated have nothing to explain
+
+SYNONYMS = (
+    ("car", "automobile"), ("doctor", "physician"), ("sofa", "couch"), ("bicycle", "bike"), ("movie", "film"),
+    ("photo", "picture"), ("lawyer", "attorney"), ("gift", "present"), ("stone", "rock"), ("rabbit", "bunny"),
+    ("store", "shop"), ("money", "cash"), ("ocean", "sea"), ("infant", "baby"), ("teacher", "instructor"),
+    ("garbage", "trash"), ("taxi", "cab"), ("student", "pupil"), ("carpet", "rug"), ("hen", "chicken"),
+    ("salary", "wage"), ("prison", "jail"), ("story", "tale"), ("flat", "apartment"), ("truck", "lorry"),
+    ("trousers", "pants"), ("sweater", "pullover"), ("coach", "trainer"), ("trip", "journey"), ("medicine", "drug"),
+    ("puppy", "dog"), ("kitten", "cat"), ("boat", "ship"), ("policeman", "cop"), ("forest", "woods"),
+    ("pistol", "gun"), ("author", "writer"), ("kid", "child"), ("storm", "tempest"), ("error", "mistake"),
+)  # fmt: skip
+CARRIERS = (
+    ("Nobody had expected to find the {} there again.", "Yesterday she wrote a long letter about the {}."),
+    ("The {} was the last thing on his mind that evening.", "We are not going to pay for the {} twice."),
+    ("Someone should have asked about the {} before.", "It took them an hour to draw the {}."),
+    ("My uncle never talks about the {} at breakfast.", "The {} appears only on the second page."),
+    ("Without the {} nothing would have changed.", "They laughed when he described the {}."),
+)
+NOUNS = frozenset(
+    """man woman dog person girl boy guitar horse cat people water grass field car snow train table bus street baby
+    camera beach building ball child plane bomb room hospital oil company house children road bike bird sheep bowl pool
+    wall food head shirt piano flute cow school mouth office floor meat motorcycle boat bank money prison stick chair
+    computer fish game market tree soccer video photo family phone rope helicopter missile knife bed hat cancer player
+    sofa river storm airport judge monkey animal hill couch park toy picture ocean paper eggs gun church fence country
+    truck coast rain tomato keyboard window sand kitchen shrimp doctor hair bicycle president police army minister court
+    election government death war onion potato pan pot lady soldier officer women men dogs hands girls""".split()
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sentences, and how alike people found them, 0 to 5."""
+
+    a: str
+    b: str
+    score: float = 0.0
+
+
+def read_pairs(folder: str | Path, name: str) -> list[Pair]:
+    """The pairs of one file of the STS benchmark: sentence, sentence, score."""
+    path = Path(folder) / f"stsb-en-{name}.csv"
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            return [Pair(a, b, float(score)) for a, b, score in csv.reader(lines)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path} cannot be read as lines of sentence,sentence,score ({error}): give the folder of the STS benchmark"
+        ) from None
+
+
+def words(text: str) -> list[str]:
+    """Words as people count them, for choosing sentences.
+
+    >>> words("A cat's bowl, 2 dogs.")
+    ['a', "cat's", 'bowl', '2', 'dogs']
+    """
+    return re.findall(r"[\w']+", text.lower())
+
+
+def chosen(
+    pairs: list[Pair], count: int, size: tuple[int, int], *, seed: int, fits: Callable[[str], bool]
+) -> list[Pair]:
+    """Pairs of sentences of that many words that people found alike, no sentence twice."""
+    order = random.Random(seed).sample(pairs, len(pairs))
+    found: list[Pair] = []
+    seen: set[str] = set()
+    for pair in order:
+        sized = all(size[0] <= len(words(text)) <= size[1] for text in (pair.a, pair.b))
+        if (
+            len(found) < count
+            and sized
+            and pair.score >= LIKE
+            and not {pair.a, pair.b} & seen
+            and pair.a != pair.b
+        ):
+            if fits(pair.a) and fits(pair.b):
+                found.append(pair)
+                seen |= {pair.a, pair.b}
+    if len(found) < 2:
+        raise InputError(f"fewer than two pairs of sentences of {size[0]} to {size[1]} words: give more data")
+    return found
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Two unrelated sentences that share one word, or a synonym of it."""
+
+    a: str
+    b: str
+    first: str
+    second: str
+
+
+def planted(count: int, *, synonyms: bool) -> list[Planted]:
+    """Sentences with planted words; the carriers take turns.
+
+    >>> planted(1, synonyms=True)[0].second
+    'automobile'
+    """
+    found = []
+    for number, (word, other) in enumerate(SYNONYMS[:count]):
+        left = CARRIERS[number % len(CARRIERS)][0]
+        right = CARRIERS[(number // len(CARRIERS) + 2 * number) % len(CARRIERS)][1]
+        second = other if synonyms else word
+        found.append(Planted(left.format(word), right.format(second), word, second))
+    return found
+
+
+def noun_sentences(pairs: list[Pair]) -> list[str]:
+    """Sentences of 4 to 12 words that name something to match, each once."""
+    texts = {text for pair in pairs for text in (pair.a, pair.b)}
+    found = sorted(text for text in texts if SHORT[0] <= len(words(text)) <= 12 and nouns(text))
+    if len(found) < 2:
+        raise InputError("fewer than two sentences with nouns to match: give more data")
+    return found
+
+
+def partners(texts: list[str], count: int, draw: random.Random) -> list[tuple[str, str]]:
+    """Pairs of different sentences, two in three with a noun in common (where there are any)."""
+    by_noun: dict[str, list[str]] = {}
+    for text in texts:
+        for noun in nouns(text):
+            by_noun.setdefault(noun, []).append(text)
+    found = []
+    for _ in range(count):
+        a = draw.choice(texts)
+        pool = texts if draw.random() < 1 / 3 else by_noun[draw.choice(sorted(nouns(a)))]
+        others = [text for text in pool if text != a] or [text for text in texts if text != a]
+        found.append((a, draw.choice(others)))
+    return found
+
+
+def nouns(text: str) -> set[str]:
+    return NOUNS & set(words(text))
+
+
+def matches(a: list[str], b: list[str]) -> float:
+    """How many pairs of words are one noun.
+
+    >>> matches(["a", "dog", "ran"], ["the", "dog", "and", "a", "dog"])
+    2.0
+    """
+    return float(sum(x == y and x in NOUNS for x in a for y in b))

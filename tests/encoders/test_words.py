@@ -1,0 +1,125 @@
+"""Words, sentences and spans from tokens: offsets as real tokenizers give them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bilrp.encoders.text.words import Tokens, sentences
+from bilrp.errors import InputError
+
+
+def cut(text: str, pieces: list[str | None], by="words") -> list[str]:
+    """Names of the regions of a text that falls into these pieces, in order; None is a mark."""
+    spans, place = [], 0
+    for piece in pieces:
+        if piece is None:
+            spans.append(None)
+            continue
+        start = text.index(piece, place)
+        spans.append((start, start + len(piece)))
+        place = start + len(piece)
+    marks = ["" if piece is not None else "[CLS]" for piece in pieces]
+    return list(Tokens.of(text, spans, marks).cut(by, 2)[0].names)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "words"),
+    [
+        ("The kittens sat.", ["The", "kitten", "s", "sat", "."], ["The", "kittens", "sat", "."]),
+        ("Don't", ["Don", "'", "t"], ["Don't"]),
+        ("the dogs' bone", ["the", "dogs", "'", "bone"], ["the", "dogs", "'", "bone"]),
+        ("1,000.5 m", ["1", ",", "000", ".", "5", "m"], ["1,000.5", "m"]),
+        ("well-known", ["well", "-", "known"], ["well", "-", "known"]),
+        ("a, b", ["a", ",", "b"], ["a", ",", "b"]),
+        ("?!...", ["?", "!", "...", ], ["?", "!", "..."]),
+        ("猫が好き", ["猫", "が", "好", "き"], ["猫", "が", "好", "き"]),
+        ("कमल है", ["कम", "ल", "ह", "ै"], ["कमल", "है"]),
+        ("שלום עולם", ["שלו", "ם", "עולם"], ["שלום", "עולם"]),
+        ("ok 👍🏽!", ["ok", "👍", "🏽", "!"], ["ok", "👍🏽", "!"]),
+        ("👩‍👧", ["👩", "‍", "👧"], ["👩‍👧"]),
+        ("snake_case", ["snake", "_", "case"], ["snake_case"]),
+    ],
+)  # fmt: skip
+def test_words(text: str, pieces: list[str], words: list[str]) -> None:
+    assert cut(text, pieces) == words
+
+
+def test_bytes_of_one_character_and_spaces_before_words() -> None:
+    # a byte-level tokenizer: three tokens for one emoji, white space as a part of the next token
+    tokens = Tokens.of("hi 🦜 there", [(0, 2), (2, 4), (3, 4), (3, 4), (4, 10)], [""] * 5)
+    regions, view = tokens.cut("words", 1)
+    assert regions.names == ("hi", "🦜", "there")
+    assert view.spans == ((0, 2), (3, 4), (5, 10))
+
+
+def test_an_empty_piece_begins_the_next_word() -> None:
+    assert Tokens.of("猫", [(0, 0), (0, 1)], ["", ""]).cut("words", 1)[0].names == ("猫",)
+    assert Tokens.of("a 猫", [(0, 1), (1, 2), (2, 3)], [""] * 3).cut("words", 1)[0].names == ("a", "␣", "猫")
+
+
+def test_marks_are_regions_of_their_own() -> None:
+    tokens = Tokens.of("A cat.", [None, (0, 1), (2, 5), (5, 6), None], ["[CLS]", "", "", "", "[SEP]"])
+    for by in ("words", "tokens", "sentences"):
+        regions, view = tokens.cut(by, 3)
+        assert regions.names is not None
+        assert regions.names[0] == "[CLS]" and regions.names[-1] == "[SEP]"
+        assert view.spans[0] is None and view.spans[-1] is None
+        assert tuple(regions.labels.shape) == (5, 3)
+
+
+def test_a_prompt_is_one_mark() -> None:
+    tokens = Tokens.of(
+        "A cat", [None, None, None, (0, 1), (2, 5), None], ["<s>", "query:", "query:", "", "", "</s>"]
+    )
+    for by in ("words", "tokens", "sentences", [(0, 5)]):
+        names = tokens.cut(by, 1)[0].names
+        assert names is not None and names[:2] == ("<s>", "query:") and names[-1] == "</s>"
+
+
+def test_spans_and_what_is_outside_them() -> None:
+    tokens = Tokens.of("one two three", [None, (0, 3), (4, 7), (8, 11), (11, 13)], ["[CLS]", "", "", "", ""])
+    regions, view = tokens.cut([(8, 13), (0, 3)], 1)
+    assert regions.names == ("[CLS]", "one", "three")
+    assert regions.labels[:, 0].tolist() == [0, 1, -1, 2, 2]
+    assert view.spans == (None, (0, 3), (8, 13))
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("letters", "unknown regions 'letters'"),
+        ([(0, 3), (2, 5)], "overlap"),
+        ([(3, 99)], "the length of the text"),
+        ([1, 2], "spans of characters"),
+    ],
+)
+def test_slips_are_named(by, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Tokens.of("one two three", [(0, 3), (4, 7), (8, 13)], [""] * 3).cut(by, 1)
+
+
+def test_sentences() -> None:
+    text = 'He said "Stop!" Then he left... Is that 3.5 km?  猫です。犬です。\nLast'
+    found = [text[a:b] for a, b in sentences(text)]
+    assert found == ['He said "Stop!"', "Then he left...", "Is that 3.5 km?", "猫です。", "犬です。", "Last"]
+
+
+@given(st.text(max_size=40), st.lists(st.integers(1, 5), max_size=40))
+def test_every_token_has_exactly_one_region(text: str, sizes: list[int]) -> None:
+    spans, place = [], 0
+    for size in sizes:
+        if place >= len(text):
+            break
+        spans.append((place, min(len(text), place + size)))
+        place += size
+    if not spans:
+        return
+    tokens = Tokens.of(text, spans, [""] * len(spans))
+    words, pieces = tokens.owners("words"), tokens.owners("tokens")
+    assert pieces == list(range(len(spans)))
+    assert words[0] == 0 and all(b - a in (0, 1) for a, b in itertools.pairwise(words))
+    assert all(owner >= 0 for owner in tokens.owners("sentences") if text.strip() == text and text)
