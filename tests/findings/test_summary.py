@@ -62,6 +62,15 @@ def test_what_counts_against_and_what_is_unattributed():
     assert "nothing is unattributed" in e.summary()
 
 
+def test_of_a_distance_what_each_side_owes_to_itself_sets_them_apart():
+    e = found(similarity="squared_distance")
+    assert e.within is not None
+    apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.within))
+    said = e.summary()
+    assert f"{words.percent(apart / e.score)} sets them apart" in said and "counts against" not in said
+    assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", said), "it lowers the distance"
+
+
 def test_most_of_the_score_unattributed_is_said_loudly():
     e = found()
     assert "most of the score is unattributed" in replace(e, score=3 * e.score).summary()

@@ -61,6 +61,8 @@ class Explained(Protocol):
     def similarity(self) -> str: ...
     @property
     def distance(self) -> bool: ...
+    @property
+    def within(self) -> tuple[Tensor, Tensor] | None: ...
 
 
 def sentence(
@@ -155,11 +157,15 @@ def _rest(found: Explained) -> list[str]:
     """What counts against the similarity, and what no region accounts for."""
     if not found.score:
         return []
-    signed = found.relevance.detach().cpu().double() * (-1 if found.distance else 1)
-    against = float(signed.clamp(max=0).sum()) / abs(found.score)
-    said = [f"{percent(-against)} counts against it"] if -against >= WORTH else []
+    pairs = found.relevance.detach().cpu().double()
+    if found.distance:
+        own = sum(float(within.detach().cpu().double().sum()) for within in found.within or ())
+        against, verb = (float(pairs.clamp(min=0).sum()) + own) / abs(found.score), "sets them apart"
+    else:
+        against, verb = -float(pairs.clamp(max=0).sum()) / abs(found.score), "counts against it"
+    said = [f"{percent(against)} {verb}"] if against >= WORTH else []
     rest = found.unattributed / found.score
-    said.append(f"{percent(rest)} is unattributed" if abs(rest) >= WORTH else "nothing is unattributed")
+    said.append(f"{about(rest)} is unattributed" if abs(rest) >= WORTH else "nothing is unattributed")
     return said
 
 
