@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import IO
+from typing import Protocol, runtime_checkable
 
 from bilrp.errors import printable
 
 
-def say(text: object, *, file: IO[str] | None = None) -> None:
+@runtime_checkable
+class Stream(Protocol):
+    """Where lines go: a terminal, a file, or what stands for one."""
+
+    def write(self, text: str, /) -> object: ...
+
+
+def say(text: object, *, file: Stream | None = None) -> None:
     """Print lines; what would move the cursor or is no character is escaped."""
     print("\n".join(map(printable, str(text).split("\n"))), file=file)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from bilrp.decomposition import Decomposition, as_stored, from_stored
 from bilrp.disk import store
 from bilrp.disk.cache import Cache
-from bilrp.errors import BilrpError, guarded
+from bilrp.errors import BilrpError, InputError, guarded
 
 SPARSE = 0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros
 

@@ -33,13 +33,7 @@ CARRIERS = (
     ("Without the {} nothing would have changed.", "They laughed when he described the {}."),
 )
 NOUNS = frozenset(
-    """man woman dog person girl boy guitar horse cat people water grass field car snow train table bus street baby
-    camera beach building ball child plane bomb room hospital oil company house children road bike bird sheep bowl pool
-    wall food head shirt piano flute cow school mouth office floor meat motorcycle boat bank money prison stick chair
-    computer fish game market tree soccer video photo family phone rope helicopter missile knife bed hat cancer player
-    sofa river storm airport judge monkey animal hill couch park toy picture ocean paper eggs gun church fence country
-    truck coast rain tomato keyboard window sand kitchen shrimp doctor hair bicycle president police army minister court
-    election government death war onion potato pan pot lady soldier officer women men dogs hands girls""".split()
+    ["man", "woman", "dog", "person", "girl", "boy", "guitar", "horse", "cat", "people", "water", "grass", "field", "car", "snow", "train", "table", "bus", "street", "baby", "camera", "beach", "building", "ball", "child", "plane", "bomb", "room", "hospital", "oil", "company", "house", "children", "road", "bike", "bird", "sheep", "bowl", "pool", "wall", "food", "head", "shirt", "piano", "flute", "cow", "school", "mouth", "office", "floor", "meat", "motorcycle", "boat", "bank", "money", "prison", "stick", "chair", "computer", "fish", "game", "market", "tree", "soccer", "video", "photo", "family", "phone", "rope", "helicopter", "missile", "knife", "bed", "hat", "cancer", "player", "sofa", "river", "storm", "airport", "judge", "monkey", "animal", "hill", "couch", "park", "toy", "picture", "ocean", "paper", "eggs", "gun", "church", "fence", "country", "truck", "coast", "rain", "tomato", "keyboard", "window", "sand", "kitchen", "shrimp", "doctor", "hair", "bicycle", "president", "police", "army", "minister", "court", "election", "government", "death", "war", "onion", "potato", "pan", "pot", "lady", "soldier", "officer", "women", "men", "dogs", "hands", "girls"]
 )
 
 
