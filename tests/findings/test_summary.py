@@ -163,12 +163,12 @@ def test_a_reference_says_how_much_is_much():
 
 @pytest.mark.data
 def test_what_is_known_of_chance_is_what_the_photographs_give(data):
+    from bilrp.encoder import read_input
     from bilrp.encoders.vgg import vgg16
 
     encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors")
     files = sorted((data / "pascal_voc" / "images").glob("*.jpg"))[::4]
-    assert encoder.read is not None
-    inputs = [encoder.read(path) for path in files]
+    inputs = [read_input(encoder, path) for path in files]
     rows = torch.stack([encoder.module(x).flatten() for x in inputs])
     cosines = nn.functional.normalize(rows) @ nn.functional.normalize(rows).T
     pairs = cosines[tuple(torch.triu_indices(len(rows), len(rows), 1))]

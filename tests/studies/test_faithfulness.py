@@ -13,6 +13,7 @@ from PIL import Image
 
 import bilrp
 from bilrp import baselines, evaluate, rulebooks
+from bilrp.encoder import read_input
 from bilrp.encoders import vgg, weights
 from bilrp.errors import InputError
 from bilrp.regions import grid
@@ -58,7 +59,7 @@ def bench(tensors):
 
 @pytest.fixture(scope="module")
 def pictures(bench, photos):
-    return [suite.prepared(bench, f"{k}", bench.encoder.read(photos / f"{k}.png")) for k in range(2)]
+    return [suite.prepared(bench, f"{k}", read_input(bench.encoder, photos / f"{k}.png")) for k in range(2)]
 
 
 def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
