@@ -19,6 +19,7 @@ import bilrp
 from bilrp import cli
 from bilrp.cli import options, terminal
 from bilrp.errors import InputError
+from pages_made import made_page
 
 TINY = """
 import torch
@@ -51,6 +52,9 @@ def slow():
             time.sleep(60)
             return super().forward(x)
     return Slow()
+
+def unmade():
+    raise ValueError("no such network\\nat all")
 
 def number():
     return 3
@@ -181,12 +185,21 @@ def test_bad_usage_exits_with_2(place, bilrp_command, option):
     assert code == 2 and out == "" and "Traceback" not in err
 
 
-def test_a_model_that_breaks_is_one_line(place, bilrp_command, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "broken",
+            "the encoder tinymodel:broken raised RuntimeError on an input of shape (1, 3, 128, 128): the model",
+        ),
+        ("unmade", "tinymodel:unmade() raised ValueError: no such network"),
+    ],
+)
+def test_an_encoder_that_raises_is_named_in_one_line(place, bilrp_command, monkeypatch, name, expected):
     monkeypatch.delenv("BILRP_DEBUG", raising=False)
-    arguments = ("explain", "a.png", "b.png", "-e", "tinymodel:broken", "-o", "why.png")
-    code, out, err = bilrp_command(*arguments)
-    assert code in (1, 2) and out == "" and err.count("\n") == 1
-    assert "the model broke" in err and not (place / "why.png").exists()
+    code, out, err = bilrp_command("explain", "a.png", "b.png", "-e", f"tinymodel:{name}", "-o", "why.png")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert expected in err and not (place / "why.png").exists()
 
 
 def bad_files(place: Path) -> dict[str, str]:
@@ -242,21 +255,107 @@ def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
     from bilrp.render import figure
 
     monkeypatch.setattr(figure, "put", fails)
-    code, out, err = bilrp_command(*tiny("-o", "why.png"))
-    assert code == 2 and out == "" and "No space left" in err and err.count("\n") == 1
+    code, out, err = bilrp_command(*tiny("-o", "why.png", "-o", "why.npz"))
+    assert code == 2 and "No space left" in err and "why.png" in err and err.count("\n") == 1
+    assert "strongest matches" in out and "wrote why.npz" in out and "wrote why.png" not in out
     assert (place / "why.png").read_text() == "old"
     assert not [p for p in place.iterdir() if p.name.startswith(".")]
 
 
-def command(place: Path, *arguments: str, **options) -> subprocess.Popen:
+def command(place: Path, *arguments: str, limits=lambda: None, **environment: str) -> subprocess.Popen:
     source = str(Path(bilrp.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": source, "PYTHONIOENCODING": "ascii"}
+
+    def prepare() -> None:
+        # a test run in the background may ignore interrupts, and its children would too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        limits()
+
     return subprocess.Popen(
         [sys.executable, "-m", "bilrp", *arguments],
-        cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # a test run in the background may ignore interrupts, and its children would too
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": source, "PYTHONIOENCODING": "ascii", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=prepare,
+    )
+
+
+def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(place):
+    import resource
+
+    process = command(
+        place, *tiny("-o", "why.html", "-o", "why.npz"),
+        limits=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
     )  # fmt: skip
+    out, err = (said.decode() for said in process.communicate(timeout=120))
+    assert (
+        process.returncode == 2 and err.startswith("bilrp: ") and err.count("\n") == 1 and "why.html" in err
+    )
+    assert "strongest matches" in out and "wrote why.npz" in out and "wrote why.html" not in out
+    assert out.index("strongest matches") < out.index("wrote why.npz")
+    assert bilrp.Explanation.load(place / "why.npz").relevance.shape == (16, 16)
+    assert not (place / "why.html").exists() and not [p for p in place.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"no weights at all", "not a torch file of plain tensors; give VGG-16's checkpoint"),
+        (b"", "not a torch file of plain tensors"),
+    ],
+)
+def test_weights_that_are_no_checkpoint(place, bilrp_command, content, expected):
+    (place / "w.pth").write_bytes(content)
+    code, out, err = bilrp_command("explain", "a.png", "b.png", "--weights", "w.pth")
+    assert code == 2 and out == "" and expected in err and err.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_read_is_said(place, bilrp_command, monkeypatch):
+    monkeypatch.setenv("BILRP_CACHE", str(place / ("x" * 300)))  # a name that no file system looks up
+    code, out, err = bilrp_command("explain", "a.png", "b.png")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert "cannot be read" in err and "set BILRP_CACHE to a folder of your own" in err
+
+
+def test_without_a_network_it_says_so(place, bilrp_command, monkeypatch):
+    monkeypatch.setenv("BILRP_CACHE", str(place / "cache"))
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    code, out, err = bilrp_command("explain", "a.png", "b.png")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert "is there a network?" in err and "--weights" in err
+
+
+def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
+    pytest.importorskip("scipy")
+    skimage = pytest.importorskip("skimage.data")
+    Image.fromarray(skimage.astronaut()[:200, :200]).save(place / "face.png")
+    made_page(rows=6, columns=4).image.save(place / "table.png")
+    code, _, err = bilrp_command("explain", "face.png", "table.png", "-e", "bigram", "--similarity", "dot")
+    assert code == 0 and err.count("\n") == 1
+    assert "hardly any digits found in face.png" in err and "table.png" not in err
+
+
+def test_a_title_reaches_picture_and_page(place, bilrp_command):
+    code, _, _ = bilrp_command(*tiny("--title", "Two <noises>", "-o", "why.svg", "-o", "why.html"))
+    assert code == 0
+    assert "Two &lt;noises&gt;" in (place / "why.svg").read_text()
+    assert "<title>Two &lt;noises&gt;" in (place / "why.html").read_text()
+
+
+def test_open_shows_the_first_page_or_picture(place, bilrp_command):
+    code, out, err = bilrp_command(*tiny("--open", "-o", "why.npz"))
+    assert code == 2 and out == "" and "add -o why.html" in err
+    browser = place / "browser.sh"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {place}/opened\n')
+    browser.chmod(0o755)
+    process = command(place, *tiny("--open", "-o", "why.npz", "-o", "why.html"), BROWSER=f"{browser} %s")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert (place / "opened").read_text().strip() == (place / "why.html").as_uri()
 
 
 @pytest.mark.slow

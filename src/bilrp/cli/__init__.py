@@ -23,6 +23,8 @@ def main() -> None:
 
         app()
     except BilrpError as error:
+        if os.environ.get("BILRP_DEBUG"):
+            raise
         _fail(str(error), 2)
     except KeyboardInterrupt:
         _fail("interrupted", 130)

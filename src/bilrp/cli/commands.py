@@ -9,10 +9,12 @@ import typer
 from bilrp.cli.bench import bench
 from bilrp.cli.explain import explain
 from bilrp.cli.ops import ops
+from bilrp.cli.show import show
 from bilrp.cli.study import study
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(explain)
+app.command()(show)
 app.command()(ops)
 app.add_typer(study, name="study")
 app.command()(bench)

@@ -12,6 +12,7 @@ from bilrp.cli.options import (
     Encoder,
     Fit,
     Measure,
+    Open,
     Output,
     Palette,
     Project,
@@ -19,6 +20,7 @@ from bilrp.cli.options import (
     ShowPlan,
     Size,
     Style,
+    Title,
     Top,
     Weights,
 )
@@ -38,6 +40,8 @@ def explain(
     output: Output = None,
     style: Style = "auto",
     palette: Palette = "paper",
+    title: Title = None,
+    show: Open = False,
     top: Top = 5,
     plan: ShowPlan = False,
     json: AsJson = False,
@@ -47,12 +51,14 @@ def explain(
 
     from bilrp import regions as region_specs
     from bilrp.cli import terminal
+    from bilrp.cli.outputs import check_open, deliver
     from bilrp.encoder import read_item, regions_of
     from bilrp.explanation import explain_items
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
 
     outputs = terminal.checked_outputs(output or [], inputs=(a, b))
+    check_open(outputs, show)
     for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
@@ -61,34 +67,25 @@ def explain(
     if any(path.suffix.lower() == ".html" for path in outputs):
         page.check_size(*(regions_of(chosen, item, wanted).count for item in items))
     start = time.perf_counter()
-    found = explain_items(
-        chosen,
-        items[0],
-        items[1],
-        similarity=similarity,
-        regions=wanted,
-        project=project,
-        progress=sys.stderr.isatty(),
-    )
+    try:
+        found = explain_items(
+            chosen,
+            items[0],
+            items[1],
+            similarity=similarity,
+            regions=wanted,
+            project=project,
+            progress=sys.stderr.isatty(),
+        )
+    except Exception as error:
+        raise terminal.blamed(chosen, items[0].x, error) from error
     names = found.a.name, found.b.name
     about = terminal.record(
         found, names=(a, b), encoder=chosen.name, seconds=time.perf_counter() - start, top=top
     )
-    for path in outputs:
-        terminal.write(found, path, names=names, style=style, palette=palette)
-    _say(about, outputs, as_json=json)
+    terminal.tell(about, outputs, as_json=json)
     if plan:
         print(found.a.plan, file=sys.stderr if json else sys.stdout)
-
-
-def _say(about: dict, outputs: list, *, as_json: bool) -> None:
-    from bilrp.cli import terminal
-
-    if not as_json:
-        say(terminal.summary(about, outputs))
-        return
-    import json
-
-    from bilrp.studies.common.report import plain
-
-    print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]})))
+    for doubt in terminal.doubts(chosen, found, names):
+        say(f"bilrp: {doubt}", file=sys.stderr)
+    deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=show, quiet=json)

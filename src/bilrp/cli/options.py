@@ -96,3 +96,5 @@ Palette = Annotated[
 Top = Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")]
 ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+Title = Annotated[str | None, typer.Option(metavar="TEXT", help="Title of pictures and pages.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the first page or picture that was written.")]

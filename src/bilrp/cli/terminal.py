@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bilrp.cli.say import say
 from bilrp.encoders import images
 from bilrp.errors import InputError, printable
 
@@ -88,22 +89,37 @@ def checked_outputs(paths: Sequence[str], *, inputs: Sequence[str] = ()) -> list
     return checked
 
 
-def write(explanation: Explanation, path: Path, *, names: tuple[str, str], style: str, palette: str) -> None:
+def write(
+    explanation: Explanation,
+    path: Path,
+    *,
+    names: tuple[str, str] | None,
+    style: str,
+    palette: str,
+    title: str | None = None,
+) -> None:
     """The explanation as a picture, a page or numbers, by the suffix."""
     if path.suffix.lower() in (".png", ".svg", ".pdf"):
         from bilrp.render import figure
 
-        figure.write(explanation, path, style=style, colours=palette, names=names)
+        figure.write(explanation, path, style=style, colours=palette, names=names, title=title)
     elif path.suffix.lower() == ".html":
         from bilrp.render import page
 
-        page.write(explanation, path, style=None if style == "auto" else style, colours=palette, names=names)
+        page.write(
+            explanation,
+            path,
+            style=None if style == "auto" else style,
+            colours=palette,
+            names=names,
+            title=title,
+        )
     else:
         explanation.save(path)
 
 
 def record(
-    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float, top: int
+    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float | None, top: int
 ) -> dict[str, Any]:
     """Everything the summary says, as plain values for --json."""
     e, account = explanation, explanation.account
@@ -125,12 +141,63 @@ def record(
             {"a": _region(e.a, m.a), "b": _region(e.b, m.b), "relevance": m.relevance} for m in e.top(top)
         ],
         "plan": _plan(e),
-        "seconds": round(seconds, 3),
+        "seconds": None if seconds is None else round(seconds, 3),
     }
 
 
-def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
-    """The same for people: what adds up, the strongest matches, what it cost, and where the files are."""
+def tell(about: dict[str, Any], outputs: Sequence[Path], *, as_json: bool) -> None:
+    """Print the summary, before any file is written: what was worked out is then never lost."""
+    if not as_json:
+        say(summary(about))
+        return
+    import json
+
+    from bilrp.studies.common.report import plain
+
+    print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]})), flush=True)
+
+
+def blamed(encoder: Encoder, x: Any, error: Exception) -> Exception:
+    """An error met while explaining: the encoder's own, by name, if it raises on its input by itself too; else as it was."""
+    import torch
+
+    from bilrp.errors import BilrpError, reason
+
+    if isinstance(error, BilrpError):
+        return error
+    try:
+        with torch.no_grad():
+            encoder.module(x)
+    except Exception as own:
+        where = f"on an input of shape {tuple(x.shape)}" if hasattr(x, "shape") else "on its input"
+        return InputError(
+            f"the encoder {encoder.name} raised {type(own).__name__} {where}: {reason(own)} (BILRP_DEBUG=1 shows where)"
+        )
+    return error
+
+
+def names_of(explanation: Explanation) -> tuple[str, str] | None:
+    """What the two inputs were called, where that was kept."""
+    names = explanation.a.name, explanation.b.name
+    return names if all(names) else None
+
+
+def doubts(encoder: Encoder, explanation: Explanation, names: tuple[str, str]) -> list[str]:
+    """What a reader should know before believing the numbers, one line each."""
+    from bilrp.encoders import bigram
+
+    if not isinstance(encoder.module, bigram.BigramNet):
+        return []
+    sides = zip(names, (explanation.a, explanation.b), strict=True)
+    return [
+        f"hardly any digits found in {name}: {encoder.name} reads printed tables of digits, upright and in focus"
+        for name, side in sides
+        if bigram.hardly_any(side.embedding, side.regions.labels.numel())
+    ]
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The same for people: what adds up, the strongest matches, and what it cost."""
     from bilrp.render.account import amount, percent
 
     def share(value: float | None) -> str:
@@ -153,8 +220,9 @@ def summary(found: dict[str, Any], outputs: Sequence[Path]) -> str:
         a, b = _where(match["a"]), _where(match["b"])
         lines.append(f"  {place:>4} {a:>28} {b:>22} {amount(match['relevance']):>13}")
     plan = (found["plan"] or "").partition("\n")[0]  # its first line is the sum; --json has it all
-    cost = f"{found['seconds']:.1f} s" + (f", {plan}" if plan else "")
-    lines += ["", f"  {cost}", *(f"  wrote {path}" for path in outputs)]
+    spent = [] if found["seconds"] is None else [f"{found['seconds']:.1f} s"]
+    cost = ", ".join([*spent, *([plan] if plan else [])])
+    lines += ["", f"  {cost}"] if cost else [""]
     return "\n".join(lines)
 
 

@@ -32,6 +32,10 @@ STRIDE = 2
 MOST = 2000
 """Regions of one page: two pages then have few enough pairs for a page to explore."""
 
+SPARSE = 150e-6
+"""Bigrams for each pixel below which there are hardly any: printed tables have 3,000 in a million, photographs and text
+pages below 60."""
+
 SHIFTS = (8, 10, 12)
 """Horizontal shifts τ in input pixels: pages are scaled to a digit pitch of 8, and 12 across a decimal point."""
 
@@ -118,6 +122,15 @@ def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
         name=name,
         picture=picture,
     )
+
+
+def hardly_any(sums: Tensor, pixels: int) -> bool:
+    """Are there hardly any bigrams in a picture of so many pixels? Printed tables have thousands in a million.
+
+    >>> hardly_any(torch.full((100,), 30.0), 1_000_000), hardly_any(torch.full((100,), 0.5), 1_000_000)
+    (False, True)
+    """
+    return float(sums.sum()) < SPARSE * pixels
 
 
 def patches(ink: Tensor) -> Regions:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from bilrp.encoder import Encoder, as_encoder
-from bilrp.errors import BilrpError, InputError
+from bilrp.errors import BilrpError, InputError, reason
 
 HELP = (
     "vgg16:LAYER, bigram, bigram:WEIGHTS, or package.module:function that returns an encoder or an nn.Module"
@@ -79,6 +79,8 @@ def _call(found: Any, name: str) -> Any:
         raise
     except TypeError as error:
         raise InputError(f"{name}() failed: {error}; it is called without arguments") from error
+    except Exception as error:
+        raise InputError(f"{name}() raised {type(error).__name__}: {reason(error)}") from error
 
 
 @contextmanager

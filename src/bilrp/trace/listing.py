@@ -66,11 +66,9 @@ def show(rows: list[Row], *, title: str = "") -> None:
         table.add_row(str(number), row.name, row.op, shapes, _times(row.output), row.rule, style=style)
     console.print(table)
     missing = [row for row in rows if row.problem]
-    console.print(
-        f"\n{len(rows)} steps, [bold red]{len(missing)} without a rule[/]"
-        if missing
-        else f"\n{len(rows)} steps, all with a rule"
-    )
+    steps = "1 step" if len(rows) == 1 else f"{len(rows)} steps"
+    rest = f"[bold red]{len(missing)} without a rule[/]" if missing else "all with a rule"
+    console.print(f"\n{steps}, {'with a rule' if steps == '1 step' and not missing else rest}")
     for row in missing:
         console.print(f"  {row.problem}", style="red", markup=False, highlight=False, soft_wrap=True)
 

@@ -1,0 +1,42 @@
+"""`bilrp show`: an explanation that was saved as numbers, told and drawn again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bilrp.cli.options import AsJson, Open, Output, Palette, Style, Title, Top
+
+
+def show(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What `bilrp explain -o why.npz` wrote.")],
+    output: Output = None,
+    style: Style = "auto",
+    palette: Palette = "paper",
+    title: Title = None,
+    browse: Open = False,
+    top: Top = 5,
+    json: AsJson = False,
+) -> None:
+    """Tell and draw a saved explanation again: bilrp show why.npz -o why.html"""
+    from bilrp.cli import terminal
+    from bilrp.cli.outputs import check_open, deliver
+    from bilrp.explanation import Explanation
+    from bilrp.render import figure, links
+
+    outputs = terminal.checked_outputs(output or [], inputs=(file,))
+    check_open(outputs, browse)
+    links.style(style)  # refuse a slip before the work
+    figure.palette(palette)
+    found = Explanation.load(file)
+    names = terminal.names_of(found)
+    about = terminal.record(
+        found,
+        names=names or ("a", "b"),
+        encoder=str(found.a.origin.get("encoder", "")),
+        seconds=None,
+        top=top,
+    )
+    terminal.tell(about, outputs, as_json=json)
+    deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=browse, quiet=json)
