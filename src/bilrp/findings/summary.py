@@ -41,6 +41,8 @@ class Side(Protocol):
     def regions(self) -> Regions: ...
     @property
     def origin(self) -> Mapping[str, Any]: ...
+    @property
+    def view(self) -> View | None: ...
 
 
 @runtime_checkable
@@ -186,9 +188,8 @@ def _of_side(side: Side, which: str, share: np.ndarray) -> list[str]:
         said.append(
             f"{percent(share[edge].sum())} of the relevance lies on the border of {which}, {percent(area)} of its area"
         )
-    view = _view(side)
-    if isinstance(view, Image):
-        said += _of_view(view, labels, which, share)
+    if isinstance(side.view, Image):
+        said += _of_view(side.view, labels, which, share)
     return said
 
 
@@ -220,8 +221,4 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _where(side: Side, numbers: Sequence[int], *, size: bool = True) -> str:
-    return place(side.regions, _view(side), numbers, size=size)
-
-
-def _view(side: Side) -> View | None:
-    return getattr(side, "view", None)
+    return place(side.regions, side.view, numbers, size=size)

@@ -73,7 +73,8 @@ def place(regions: Regions, view: View | None, numbers: Sequence[int], *, size: 
     if isinstance(view, Image):
         high, wide = labels.shape
         left, top, right, bottom = view.place((box[1], box[0], box[3], box[2]), (high, wide))
-        box, whole = _clipped((left, top, right, bottom), view.size), view.size
+        box = _clipped(view.photograph((left, top, right, bottom)), view.full or view.size)
+        whole = view.full or view.size
     where = compass(box, whole)
     return f"{where}, {round(box[2] - box[0])} × {round(box[3] - box[1])} px" if size else where
 
