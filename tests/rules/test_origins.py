@@ -113,6 +113,17 @@ def test_encoder_functions_that_differ_do_not_pair() -> None:
     bilrp.pair(bilrp.decompose(scaled(2.0), X), bilrp.decompose(scaled(2.0), X))
 
 
+def test_classes_written_beside_the_function_count() -> None:
+    def encoder(k: float):
+        class Scaled(nn.Module):
+            forward = (lambda self, x: x * 2) if k == 2 else (lambda self, x: x * 3)
+
+        return lambda x: Scaled()(x)
+
+    refused(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(3), X), "code")
+    bilrp.pair(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(2), X))
+
+
 def test_a_name_given_by_hand_does_not_hide_other_code() -> None:
     one, other = (bilrp.Encoder(scaled(k), name="mine") for k in (2.0, 3.0))
     refused(bilrp.decompose(one, X), bilrp.decompose(other, X), "code")

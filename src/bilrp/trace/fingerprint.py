@@ -42,7 +42,7 @@ def of_tensors(tensors: Iterable[Tensor]) -> str:
 def of_code(function: Any, *, tensors: bool = True) -> str:
     """A hash over what a plain function does: its code, its constants, and what it refers to.
 
-    Modules count by their class: their weights are seen when they run. Without `tensors`, so do tensors.
+    Modules count by their class: their weights are seen when they run. Without `tensors`, tensors don't count either.
 
     >>> of_code(lambda x: x * 2) == of_code(lambda x: x * 2), of_code(lambda x: x * 2) == of_code(lambda x: x * 3)
     (True, False)
@@ -63,8 +63,10 @@ def _pieces(value: Any, home: str | None, tensors: bool, seen: dict[int, Any]) -
     elif isinstance(value, Tensor):
         if tensors:
             yield of_tensors([value])
-    elif isinstance(value, nn.Module | types.ModuleType | type) or _has_name(value):
-        yield getattr(value, "name", None) or getattr(value, "__qualname__", None) or repr(type(value))
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__
+    elif _has_name(value):
+        yield value.name
     elif id(value) not in seen:
         seen[id(value)] = value  # kept, so that no other value takes its place in memory
         for part in _parts(value, home):
@@ -73,11 +75,17 @@ def _pieces(value: Any, home: str | None, tensors: bool, seen: dict[int, Any]) -
 
 def _has_name(value: Any) -> bool:
     """A rule or a rule book: its name says what it is."""
-    return callable(value) and isinstance(getattr(value, "name", None), str)
+    bare = isinstance(value, type | nn.Module)
+    return not bare and callable(value) and isinstance(getattr(value, "name", None), str)
 
 
 def _parts(value: Any, home: str | None) -> list[Any]:
     """What a compound value is made of."""
+    if isinstance(value, type):
+        own = sorted(vars(value).items()) if value.__module__ == home else []
+        return [value.__module__, value.__qualname__, *(member for _, member in own if _is_code(member))]
+    if isinstance(value, nn.Module):
+        return [type(value)]
     if isinstance(value, dict):
         return [part for pair in value.items() for part in pair]
     if isinstance(value, list | tuple):
@@ -94,11 +102,15 @@ def _parts(value: Any, home: str | None) -> list[Any]:
             *(value.__code__, value.__defaults__, value.__kwdefaults__),
             *(dict(outside.nonlocals), dict(outside.globals)),
         ]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
+    if isinstance(value, types.MethodType | staticmethod | classmethod):
+        return [value.__func__, getattr(value, "__self__", None)]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, types.BuiltinFunctionType):
         return [value.__name__]
     called = type(value).__call__ if callable(value) else None
     return [type(value), called, *(getattr(value, "__dict__", {}).items())]
+
+
+def _is_code(member: Any) -> bool:
+    return isinstance(member, types.FunctionType | staticmethod | classmethod)
