@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,31 @@ class Match(NamedTuple):
     a: int
     b: int
     relevance: float
+
+
+Writer = Callable[..., Path]
+
+# Who writes which file: the one table of formats. Writers are named, not imported, so that a result knows no picture.
+FORMATS: Mapping[str, Writer | str] = {
+    ".png": "bilrp.render.figure:write",
+    ".svg": "bilrp.render.figure:write",
+    ".pdf": "bilrp.render.figure:write",
+    ".html": "bilrp.render.page:write",
+    ".npz": "bilrp.explanation:write_numbers",
+    ".safetensors": "bilrp.explanation:write_numbers",
+}
+
+
+def found_at(writer: Writer | str) -> Callable[..., Any]:
+    """A function as it is, or by its place `package.module:function`.
+
+    >>> found_at("math:sqrt")(4)
+    2.0
+    """
+    if not isinstance(writer, str):
+        return writer
+    module, _, name = writer.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @dataclass(frozen=True)
@@ -160,25 +186,21 @@ class Explanation:
 
     def plot(self, **options: Any) -> Any:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
-        from bilrp.render import figure
+        return found_at("bilrp.render.figure:plot")(self, **options)
 
-        return figure.plot(self, **options)
+    def save(
+        self, path: str | Path, *, formats: Mapping[str, Writer | str] = FORMATS, **options: Any
+    ) -> Path:
+        """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html).
 
-    def save(self, path: str | Path) -> Path:
-        """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html)."""
+        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path).
+        """
         suffix = Path(path).suffix.lower()
-        if suffix == ".html":
-            from bilrp.render import page
-
-            return page.write(self, path)
-        if suffix in {".png", ".svg", ".pdf"}:
-            from bilrp.render import figure
-
-            return figure.write(self, path)
-        if suffix not in store.SUFFIXES:
-            known = ", ".join((*store.SUFFIXES, ".png", ".svg", ".pdf", ".html"))
-            raise InputError(f"cannot save an explanation as '{suffix or path}': use one of {known}")
-        return store.write(path, *_stored(self))
+        if suffix not in formats:
+            raise InputError(
+                f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
+            )
+        return found_at(formats[suffix])(self, path, **options)
 
     @staticmethod
     def load(path: str | Path) -> Explanation:
@@ -203,9 +225,7 @@ class Explanation:
             return found
 
     def _repr_html_(self) -> str:
-        from bilrp.render import page
-
-        return page.embed(self)
+        return found_at("bilrp.render.page:embed")(self)
 
     def __repr__(self) -> str:
         return (
@@ -307,7 +327,12 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     return members
 
 
-def _stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
+def write_numbers(explanation: Explanation, path: str | Path) -> Path:
+    """Everything an explanation holds, as .npz or .safetensors: what `Explanation.load` reads."""
+    return store.write(path, *stored(explanation))
+
+
+def stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {"relevance": e.relevance}
     words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
     words["distance"] = "yes" if e.distance else "no"

@@ -16,7 +16,7 @@ import bilrp
 from bilrp import Decomposition, Explanation, regions
 from bilrp.disk import store
 from bilrp.errors import InputError, MismatchError
-from bilrp.explanation import _stored
+from bilrp.explanation import stored
 from models import CASES
 
 vgg = next(case for case in CASES if case.name == "vgg")
@@ -198,7 +198,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, found: Expl
 
 def forged(found: Explanation, path: Path, **changes: object) -> Path:
     """A file with its own, right checksum, and wrong numbers."""
-    tensors, words = _stored(found)
+    tensors, words = stored(found)
     for name, value in changes.items():
         place = name.replace("__", ".")
         if isinstance(value, torch.Tensor):
@@ -284,7 +284,7 @@ def test_a_file_without_checksum_loads_if_it_agrees_with_itself_and_says_so(
         # before checksums there were neither views nor names
         tensors, words = (
             {name: kept for name, kept in stored.items() if not name.endswith((".view", ".name"))}
-            for stored in _stored(found)
+            for stored in stored(found)
         )
         words["score"] = score.hex()
         path = tmp_path / f"old{suffix}"

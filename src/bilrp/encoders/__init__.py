@@ -1,4 +1,7 @@
-"""Encoders ready to use."""
+"""Encoders ready to use, by name and from files: VGG-16, sentences, tables of digits; images, weights and where to fetch them.
+
+May import what a user holds, disk, rules and trace.
+"""
 
 from bilrp.encoders.sentence import sentence
 from bilrp.encoders.vgg import vgg16

@@ -204,17 +204,12 @@ def chosen(
     found: list[Pair] = []
     seen: set[str] = set()
     for pair in order:
-        sized = all(size[0] <= len(words(text)) <= size[1] for text in (pair.a, pair.b))
-        if (
-            len(found) < count
-            and sized
-            and pair.score >= LIKE
-            and not {pair.a, pair.b} & seen
-            and pair.a != pair.b
-        ):
-            if fits(pair.a) and fits(pair.b):
-                found.append(pair)
-                seen |= {pair.a, pair.b}
+        texts = pair.a, pair.b
+        sized = all(size[0] <= len(words(text)) <= size[1] for text in texts)
+        fresh = pair.a != pair.b and not seen.intersection(texts)
+        if len(found) < count and sized and fresh and pair.score >= LIKE and all(map(fits, texts)):
+            found.append(pair)
+            seen.update(texts)
     if len(found) < 2:
         raise InputError(f"fewer than two pairs of sentences of {size[0]} to {size[1]} words: give more data")
     return found
@@ -270,7 +265,7 @@ def partners(texts: list[str], count: int, draw: random.Random) -> list[tuple[st
 
 
 def nouns(text: str) -> set[str]:
-    return NOUNS & set(words(text))
+    return {word for word in words(text) if word in NOUNS}
 
 
 def matches(a: list[str], b: list[str]) -> float:
