@@ -10,7 +10,7 @@ import typer
 
 def encoders(incomplete: str) -> list[str]:
     """Names of encoders that begin so."""
-    known = (*(f"vgg16:{n}" for n in (5, 10, 17, 24, 31)), "bigram")
+    known = (*(f"vgg16:{n}" for n in (5, 10, 17, 24, 31)), "bigram", "minilm", "sentence:")
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -34,7 +34,8 @@ Encoder = Annotated[
         metavar="NAME",
         autocompletion=encoders,
         help=(
-            "vgg16:LAYER (1 … 31) for photographs; bigram (or bigram:WEIGHTS) for scanned tables of digits; or your "
+            "vgg16:LAYER (1 … 31) for photographs; bigram (or bigram:WEIGHTS) for scanned tables of digits; minilm "
+            "or sentence:FOLDER for texts; or your "
             "own, package.module:function that returns a bilrp.Encoder or an nn.Module (a plain module gets RGB "
             "pixels with ImageNet's mean and standard deviation)."
         ),

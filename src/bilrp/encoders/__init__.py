@@ -1,4 +1,4 @@
-"""Encoders ready to use, by name and from files: VGG-16, sentences, tables of digits; images, weights and where to fetch them.
+"""Encoders ready to use, by name and from files: VGG-16, sentences, tables of digits; images, weights, where to fetch them.
 
 May import what a user holds, disk, rules and trace.
 """

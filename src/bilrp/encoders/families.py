@@ -16,7 +16,8 @@ from bilrp.encoder import Encoder, as_encoder
 from bilrp.errors import BilrpError, InputError, reason
 
 HELP = (
-    "vgg16:LAYER, bigram, bigram:WEIGHTS, or package.module:function that returns an encoder or an nn.Module"
+    "vgg16:LAYER, bigram, bigram:WEIGHTS, minilm, sentence:FOLDER, or package.module:function that returns an "
+    "encoder or an nn.Module"
 )
 
 
@@ -35,6 +36,10 @@ def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress
         from bilrp.encoders.bigram import bigram
 
         return bigram(rest or None)
+    if family == "minilm" or (family == "sentence" and rest):
+        from bilrp.encoders.sentence import sentence
+
+        return sentence(rest or "minilm")
     if not family or not rest:
         raise InputError(f"unknown encoder {name!r}: give {HELP}")
     made: Any = _call(_find(family, rest, name), name)

@@ -1,0 +1,26 @@
+"""A format of one's own: a row given to `save`, nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import bilrp
+from bilrp.errors import InputError
+from bilrp.explanation import FORMATS
+
+
+def write_csv(found: bilrp.Explanation, path: Path) -> Path:
+    Path(path).write_text("\n".join(",".join(f"{v:g}" for v in row) for row in found.relevance.tolist()))
+    return Path(path)
+
+
+def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
+    found = bilrp.explain(torch.nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(1, 3))
+    with pytest.raises(InputError, match=r"\.png, .*\.safetensors"):
+        found.save(tmp_path / "why.csv")
+    path = found.save(tmp_path / "why.csv", formats={**FORMATS, ".csv": write_csv})
+    assert len(path.read_text().splitlines()) == 3
+    assert found.save(tmp_path / "why.npz", formats={**FORMATS, ".csv": write_csv}).exists()
