@@ -332,7 +332,7 @@ def test_without_a_network_it_says_so(place, bilrp_command, monkeypatch):
 def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
     pytest.importorskip("scipy")
     skimage = pytest.importorskip("skimage.data")
-    Image.fromarray(skimage.astronaut()[:200, :200]).save(place / "face.png")
+    Image.fromarray(skimage.coffee()[:200, :200]).save(place / "face.png")
     made_page(rows=6, columns=4).image.save(place / "table.png")
     code, _, err = bilrp_command("explain", "face.png", "table.png", "-e", "bigram", "--similarity", "dot")
     assert code == 0 and err.count("\n") == 1
