@@ -32,15 +32,17 @@ CARRIERS = (
     ("My uncle never talks about the {} at breakfast.", "The {} appears only on the second page."),
     ("Without the {} nothing would have changed.", "They laughed when he described the {}."),
 )
-NOUNS = frozenset(
-    """man woman dog person girl boy guitar horse cat people water grass field car snow train table bus street baby
-    camera beach building ball child plane bomb room hospital oil company house children road bike bird sheep bowl pool
-    wall food head shirt piano flute cow school mouth office floor meat motorcycle boat bank money prison stick chair
-    computer fish game market tree soccer video photo family phone rope helicopter missile knife bed hat cancer player
-    sofa river storm airport judge monkey animal hill couch park toy picture ocean paper eggs gun church fence country
-    truck coast rain tomato keyboard window sand kitchen shrimp doctor hair bicycle president police army minister court
-    election government death war onion potato pan pot lady soldier officer women men dogs hands girls""".split()
-)
+LISTED = """
+man woman dog person girl boy guitar horse cat people water grass field car snow train table bus street baby
+camera beach building ball child plane bomb room hospital oil company house children road bike bird sheep bowl
+pool wall food head shirt piano flute cow school mouth office floor meat motorcycle boat bank money prison stick
+chair computer fish game market tree soccer video photo family phone rope helicopter missile knife bed hat
+cancer player sofa river storm airport judge monkey animal hill couch park toy picture ocean paper eggs gun
+church fence country truck coast rain tomato keyboard window sand kitchen shrimp doctor hair bicycle president
+police army minister court election government death war onion potato pan pot lady soldier officer women men
+dogs hands girls
+"""
+NOUNS = frozenset(LISTED.split())
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,12 @@ def chosen(
     found: list[Pair] = []
     seen: set[str] = set()
     for pair in order:
-        sized = all(size[0] <= len(words(text)) <= size[1] for text in (pair.a, pair.b))
-        if (
-            len(found) < count
-            and sized
-            and pair.score >= LIKE
-            and not {pair.a, pair.b} & seen
-            and pair.a != pair.b
-        ):
-            if fits(pair.a) and fits(pair.b):
-                found.append(pair)
-                seen |= {pair.a, pair.b}
+        texts = pair.a, pair.b
+        sized = all(size[0] <= len(words(text)) <= size[1] for text in texts)
+        fresh = pair.a != pair.b and not seen.intersection(texts)
+        if len(found) < count and sized and fresh and pair.score >= LIKE and all(map(fits, texts)):
+            found.append(pair)
+            seen.update(texts)
     if len(found) < 2:
         raise InputError(f"fewer than two pairs of sentences of {size[0]} to {size[1]} words: give more data")
     return found
@@ -147,7 +144,7 @@ def partners(texts: list[str], count: int, draw: random.Random) -> list[tuple[st
 
 
 def nouns(text: str) -> set[str]:
-    return NOUNS & set(words(text))
+    return {word for word in words(text) if word in NOUNS}
 
 
 def matches(a: list[str], b: list[str]) -> float:

@@ -24,6 +24,7 @@ MEASURES = {
     "selections, long": ("the same as selections, sentences of 18 to 32 words", True),
     "deletion, long": ("the same as deletion, sentences of 18 to 32 words", False),
 }
+REFERENCES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 
@@ -88,7 +89,7 @@ def _summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping
         f"{name} on {measure} by {-row['better']:.3f}"
         for measure, rows in against.items()
         for name, row in rows.items()
-        if row["high"] < 0 and name in work | {"integrated Jacobians": 0, "occlusion": 0, "hidden states": 0}
+        if row["high"] < 0 and name not in REFERENCES
     ]
     losses = (
         f" It loses clearly to {'; '.join(lost)}." if lost else " No method is clearly better on any measure."

@@ -24,6 +24,7 @@ from bilrp.studies.sentences.settings import SentencesSettings
 from bilrp.studies.sentences.subject import Subject
 
 SELECTIONS = 200
+EXAMPLES, STRONGEST = 8, 3
 COUNTED = 4  # sentences on which work is counted
 
 Values = dict[str, dict[str, list[float]]]
@@ -53,9 +54,16 @@ def run(settings: SentencesSettings) -> Report:
         if matcher is not None:
             _judge_nouns(values, compared, matcher, settings, bar)
         left = _left_over(compared, sides)
+        examples = [_example(compared[0], a, b) for a, b in sides[:EXAMPLES]]
         work = {method.name: _passes(method, sides) for method in compared if method.whole is not None}
     return report.write(
-        settings, compared, values, left=left, work=work, fit=None if matcher is None else matcher.fit
+        settings,
+        compared,
+        values,
+        left=left,
+        work=work,
+        fit=None if matcher is None else matcher.fit,
+        examples=examples,
     )
 
 
@@ -180,6 +188,17 @@ def _passes(method: Method, sides: list[tuple[Subject, Subject]]) -> float:
             method.whole(subject)
         ratios.append(all_of_it.get_total_flops() / forward.get_total_flops() / x.shape[1])
     return sum(ratios) / len(ratios)
+
+
+def _example(method: Method, a: Subject, b: Subject) -> list[str | float]:
+    """Two sentences, their score, and the strongest pairs of words with their share of it."""
+    relevance, score = _relevance(method, a, b), float(a.whole @ b.whole)
+    strongest, places = relevance.flatten().topk(min(STRONGEST, relevance.numel()))
+    shown = [
+        f"{a.names[int(place) // len(b.names)]} ↔ {b.names[int(place) % len(b.names)]} {100 * float(value) / score:.0f} %"
+        for value, place in zip(strongest, places, strict=True)
+    ]
+    return [a.text, b.text, score, ", ".join(shown)]
 
 
 def _relevance(method: Method, a: Subject, b: Subject) -> Relevance:

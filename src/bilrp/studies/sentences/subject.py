@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bilrp.encoder import Encoder
 from bilrp.item import Item, Text
+from bilrp.regions import Regions
 
 AT_ONCE = 128  # selections embedded together
 
@@ -48,6 +49,7 @@ class Subject:
     def owner(self) -> Tensor:
         """The number of the word that each token belongs to; −1 for marks."""
         place = {region: word for word, region in enumerate(self.words)}
+        assert isinstance(self.item.regions, Regions)
         return torch.tensor([place.get(int(label), -1) for label in self.item.regions.labels[:, 0]])
 
     @cached_property
