@@ -17,10 +17,8 @@ SIDES = ("motorcycle_left.png", "motorcycle_right.png")
 
 
 @pytest.fixture(scope="module")
-def tensors():
-    from conftest import data  # the folder, or a skip with its reason
-
-    return weights.from_file(data.__wrapped__() / "vgg16" / "vgg16_features.safetensors")
+def tensors(data: Path):
+    return weights.from_file(data / "vgg16" / "vgg16_features.safetensors")
 
 
 def stereo(size: int) -> list[torch.Tensor]:

@@ -108,6 +108,7 @@ def test_every_plan_gives_the_same_parts(name: str) -> None:
 
 def test_an_embedding_may_be_a_single_number() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).double()
+    torch.nn.init.uniform_(net[0].weight)  # so that the ReLU lets something through
     x = torch.rand(1, 4, dtype=torch.float64)
     pushed, pulled = (bilrp.decompose(lambda v: net(v).sum(), x, mode=mode) for mode in ("push", "pull"))
     assert pushed.parts.shape == (pushed.regions.count, 1)

@@ -23,7 +23,7 @@ from bilrp.studies.photos.settings import PhotosSettings
 
 def explanation(relevance: torch.Tensor, size: int) -> Explanation:
     """An explanation on 8×8 regions of two square pictures that says what we want it to say."""
-    x = torch.zeros(1, 3, size, size)
+    x = torch.ones(1, 3, size, size)
     return replace(baselines.saliency(torch.nn.Flatten(), x, x, regions=grid(8)), relevance=relevance)
 
 
