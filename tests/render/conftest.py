@@ -14,6 +14,18 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
+class Patient:
+    """A browser whose tabs wait long: a busy machine is no failure."""
+
+    def __init__(self, chromium):
+        self.chromium = chromium
+
+    def new_page(self, **options):
+        tab = self.chromium.new_page(**options)
+        tab.set_default_timeout(300_000)
+        return tab
+
+
 @pytest.fixture(scope="session")
 def browser():
     if CHROMIUM is None:
@@ -21,7 +33,7 @@ def browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
     with sync_api.sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
+        yield Patient(chromium)
         chromium.close()
 
 
