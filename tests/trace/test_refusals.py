@@ -89,9 +89,11 @@ def test_bad_regions(spec, words: str) -> None:
 
 
 def test_labels_are_never_spread_over_the_wrong_axis() -> None:
-    """A mask of one axis fits a square sequence by its columns as well as by its rows: guess neither."""
+    """A mask of one axis names the positions of a sequence, never its features, also where there are as many."""
+    by_position = regions.labels(torch.arange(4))(torch.ones(1, 4, 4))
+    assert torch.equal(by_position.labels, torch.arange(4)[:, None].expand(4, 4))
     refused(
-        InputError, "shape", lambda x: x.sum(1), torch.ones(1, 4, 4), regions=regions.labels(torch.arange(4))
+        InputError, "shape", lambda x: x.sum(1), torch.ones(1, 4, 5), regions=regions.labels(torch.arange(5))
     )
     found = regions.labels(torch.zeros(6, 6, dtype=torch.long))(image)
     assert found.labels.shape == (3, 6, 6), "a mask without channels holds for all channels of an image"
@@ -120,7 +122,7 @@ def test_parts_that_overflow() -> None:
     """The embedding is finite, its parts are not: 2·40000 does not fit half precision."""
     model = nn.Linear(2, 1, bias=False).half()
     model.weight.data = torch.tensor([[2.0, -2.0]]).half()
-    refused(RuleError, "float64", model, torch.full((1, 2), 40_000.0).half(), rules=rules.zero())
+    refused(RuleError, "float64", model, torch.tensor([[40_000.0, 39_000.0]]).half(), rules=rules.zero())
 
 
 def test_scores_that_overflow() -> None:

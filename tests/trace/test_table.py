@@ -150,7 +150,7 @@ CALLS = {
     "div": lambda x: x / W[:, 0],
     "sum": lambda x: image(x).sum((1, 2)),
     "mean": lambda x: image(x).mean(1),
-    "nansum": lambda x: x.nansum(1),
+    "nansum": lambda x: image(x).nansum(1),
     "cumsum": lambda x: x.cumsum(1),
     "diff": lambda x: x.diff(dim=1),
     "trace": lambda x: matrix(x).trace(),

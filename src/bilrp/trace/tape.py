@@ -78,6 +78,7 @@ class Step:
 class Tape:
     """What the encoder did for one input: steps in order, the input's value number and the output's.
 
+    >>> import torch
     >>> from bilrp.trace.recorder import record
     >>> tape = record(torch.nn.Linear(3, 2), torch.ones(1, 3))
     >>> [step.op for step in tape.steps]
