@@ -3,7 +3,7 @@
 May import what a user holds, disk, rules and trace.
 """
 
-from bilrp.encoders.sentence import sentence
+from bilrp.encoders.sentences import sentence
 from bilrp.encoders.vgg import vgg16
 
 __all__ = ["sentence", "vgg16"]

@@ -37,7 +37,7 @@ def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress
 
         return bigram(rest or None)
     if family == "minilm" or (family == "sentence" and rest):
-        from bilrp.encoders.sentence import sentence
+        from bilrp.encoders.sentences import sentence
 
         return sentence(rest or "minilm")
     if not family or not rest:

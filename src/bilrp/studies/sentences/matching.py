@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.encoder import Encoder
-from bilrp.encoders.sentence import Sentence
+from bilrp.encoders.sentences import Sentence
 from bilrp.encoders.text.heads import Pooling
 from bilrp.engine.progress import Progress
 from bilrp.studies.sentences import data

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilrp import rulebooks
 from bilrp.decomposition import Decomposition, decompose
-from bilrp.encoders.sentence import Sentence
+from bilrp.encoders.sentences import Sentence
 from bilrp.judge.baselines import integrated_hessians
 from bilrp.rules.books import Book
 from bilrp.studies.sentences.subject import Subject

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bilrp.encoder import Encoder
-from bilrp.encoders.sentence import sentence
+from bilrp.encoders.sentences import sentence
 from bilrp.engine.progress import Progress, tracking
 from bilrp.studies.common.report import Report
 from bilrp.studies.sentences import data, measures, report
