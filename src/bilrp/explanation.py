@@ -327,8 +327,8 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     return members
 
 
-def write_numbers(explanation: Explanation, path: str | Path) -> Path:
-    """Everything an explanation holds, as .npz or .safetensors: what `Explanation.load` reads."""
+def write_numbers(explanation: Explanation, path: str | Path, **_: Any) -> Path:
+    """Everything an explanation holds, as .npz or .safetensors: what `Explanation.load` reads; nothing is drawn."""
     return store.write(path, *stored(explanation))
 
 

@@ -151,6 +151,11 @@ BAD_OPTIONS = {
     "palette": (tiny("--palette", "nope"), "no palette 'nope'"),
     "similarity": (tiny("--similarity", "nope"), "nope"),
     "fit": (tiny("--fit", "nope"), "fit must be one of"),
+    "fit for scans": (
+        ("explain", "a.png", "b.png", "-e", "bigram", "--fit", "nonsense"),
+        "fit must be one of",
+    ),
+    "fit unheard": (("explain", "a.png", "b.png", "-e", "bigram", "--fit", "pad"), "--fit is for vgg16"),
     "size": (("explain", "a.png", "b.png", "-e", "tinymodel:tiny", "--size", "12cm"), "--size 12cm"),
     "size zero": (("explain", "a.png", "b.png", "-e", "tinymodel:tiny", "--size", "0"), "--size 0"),
     "weights for another encoder": (tiny("--weights", "w.pth"), "--weights is for vgg16"),
@@ -386,7 +391,7 @@ def test_names_no_terminal_can_show(place):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [(None, 128), ("64", 64), ("192x128", (128, 192)), ("original", None)]
+    ("text", "expected"), [(None, None), ("64", 64), ("192x128", (128, 192)), ("original", "original")]
 )
 def test_sizes(text, expected):
     assert terminal.measure(text) == expected

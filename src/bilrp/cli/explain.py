@@ -35,7 +35,7 @@ def explain(
     similarity: Measure = "dot",
     project: Project = None,
     size: Size = None,
-    fit: Fit = "crop",
+    fit: Fit = None,
     weights: Weights = None,
     output: Output = None,
     style: Style = "auto",

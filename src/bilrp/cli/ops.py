@@ -22,7 +22,7 @@ def ops(
     from bilrp.trace.listing import default_shape, random_input, show
 
     # Rules don't depend on the weights: random ones spare a download.
-    found = load(encoder, size=size, pretrained=False)
+    found = load(encoder, pretrained=False)
     x = random_input(found.module, shape or default_shape(found.module, size))
     try:
         rows = rows_of(found, x)

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from bilrp.encoders.families import HELP
+
 
 def encoders(incomplete: str) -> list[str]:
     """Names of encoders that begin so."""
-    known = (*(f"vgg16:{n}" for n in (5, 10, 17, 24, 31)), "bigram", "minilm", "sentence:")
-    return [name for name in known if name.startswith(incomplete)]
+    from bilrp.encoders.families import completions
+
+    return completions(incomplete)
 
 
 def styles(incomplete: str) -> list[str]:
@@ -33,12 +36,7 @@ Encoder = Annotated[
         "-e",
         metavar="NAME",
         autocompletion=encoders,
-        help=(
-            "vgg16:LAYER (1 … 31) for photographs; bigram (or bigram:WEIGHTS) for scanned tables of digits; minilm "
-            "or sentence:FOLDER for texts; or your "
-            "own, package.module:function that returns a bilrp.Encoder or an nn.Module (a plain module gets RGB "
-            "pixels with ImageNet's mean and standard deviation)."
-        ),
+        help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
 Weights = Annotated[
@@ -73,7 +71,7 @@ Size = Annotated[
     typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),
 ]
 Fit = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="HOW",
         autocompletion=one_of("crop", "pad", "stretch"),

@@ -6,62 +6,35 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bilrp.cli.say import say
-from bilrp.encoders import images
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
+    from bilrp.encoders.families import Size
     from bilrp.explanation import Explanation
 
-OUTPUTS = (".png", ".svg", ".pdf", ".html", ".npz", ".safetensors")
 
-
-def encoder(name: str, *, weights: str | None = None, size: str | None = None, fit: str = "crop") -> Encoder:
-    """An encoder by name: vgg16, vgg16:LAYER, or package.module:function that returns an encoder or a module.
-
-    A plain module gets files read as RGB with ImageNet's mean and standard deviation.
-
-    >>> encoder("vgg16:17").name  # doctest: +SKIP
-    'vgg16:17'
-    """
-    pixels = measure(size)
-    if name == "vgg16" or name.startswith("vgg16:"):
-        from bilrp.encoders.vgg import LAYERS, vgg16
-
-        layer = name.removeprefix("vgg16").removeprefix(":") or str(LAYERS)
-        if not layer.isascii() or not layer.isdigit():
-            raise InputError(f"--encoder {name}: the layer is a number from 1 to {LAYERS}, as in vgg16:31")
-        return vgg16(int(layer), weights=weights, size=pixels, fit=fit, progress=sys.stderr.isatty())
-    if weights is not None:
-        raise InputError(f"--weights is for vgg16; {name} brings its own")
+def encoder(
+    name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
+) -> Encoder:
+    """The encoder that the options name."""
     from bilrp.encoders.families import load
 
-    made = load(name)
-    if made.read is not None:
-        if size is not None:
-            raise InputError(f"--size does not apply: {name} reads its items itself")
-        return made
-    return replace(
-        made, read=partial(images.item, size=pixels, fit=fit), picture=made.picture or images.picture
-    )
+    return load(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
 
 
-def measure(text: str | None) -> tuple[int, int] | int | None:
+def measure(text: str | None) -> Size | None:
     """A size from the command line: 128 is a square, 192x128 is width × height, "original" leaves it alone.
 
     >>> measure("192x128")
     (128, 192)
     """
-    if text is None:
-        return 128
-    if text == "original":
-        return None
+    if text is None or text == "original":
+        return text
     found = re.fullmatch(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?", text)
     if not found or not all(int(part) for part in found.groups() if part):
         raise InputError(f"--size {text}: give pixels, as in 128, 192x128 (width x height) or original")
@@ -71,14 +44,16 @@ def measure(text: str | None) -> tuple[int, int] | int | None:
 
 def checked_outputs(paths: Sequence[str], *, inputs: Sequence[str] = ()) -> list[Path]:
     """Refuse what could not be written, or would overwrite an input, before any work is done."""
+    from bilrp.explanation import FORMATS
+
     checked = [Path(path) for path in paths]
     for path in checked:
         if len(os.fsencode(path.name)) > 255:
             raise InputError(f"--output {path.name[:40]}…: the name is too long")
         if any(path.exists() and os.path.exists(item) and path.samefile(item) for item in inputs):
             raise InputError(f"--output {path}: this is one of the two inputs, and would be overwritten")
-        if path.suffix.lower() not in OUTPUTS:
-            raise InputError(f"--output {path}: the suffix is one of {', '.join(OUTPUTS)}")
+        if path.suffix.lower() not in FORMATS:
+            raise InputError(f"--output {path}: the suffix is one of {', '.join(FORMATS)}")
         if path.is_dir():
             raise InputError(f"--output {path}: a folder has this name")
         folder = path.parent
@@ -98,24 +73,8 @@ def write(
     palette: str,
     title: str | None = None,
 ) -> None:
-    """The explanation as a picture, a page or numbers, by the suffix."""
-    if path.suffix.lower() in (".png", ".svg", ".pdf"):
-        from bilrp.render import figure
-
-        figure.write(explanation, path, style=style, colours=palette, names=names, title=title)
-    elif path.suffix.lower() == ".html":
-        from bilrp.render import page
-
-        page.write(
-            explanation,
-            path,
-            style=None if style == "auto" else style,
-            colours=palette,
-            names=names,
-            title=title,
-        )
-    else:
-        explanation.save(path)
+    """The explanation in the format of the suffix."""
+    explanation.save(path, style=style, colours=palette, names=names, title=title)
 
 
 def record(

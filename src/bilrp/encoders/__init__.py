@@ -3,7 +3,21 @@
 May import what a user holds, disk, rules and trace.
 """
 
-from bilrp.encoders.sentences import sentence
-from bilrp.encoders.vgg import vgg16
+from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bilrp.encoders.sentences import sentence
+    from bilrp.encoders.vgg import vgg16
+
+# Found on first use, so that the table of families can be read without torch.
+NAMES = {"sentence": "bilrp.encoders.sentences", "vgg16": "bilrp.encoders.vgg"}
 __all__ = ["sentence", "vgg16"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module 'bilrp.encoders' has no attribute {name!r}")
+    return getattr(importlib.import_module(NAMES[name]), name)

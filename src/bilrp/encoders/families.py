@@ -1,89 +1,222 @@
-"""An encoder by its name on the command line: `vgg16:31`, or `package.module:function` that returns one."""
+"""Encoders by name: one table of families, one parser. `vgg16:31`, `bigram`, or your own `package.module:function`.
+
+Nothing heavy is imported before an encoder is made, so that help and completion read the table for nothing.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
-
-from bilrp.encoder import Encoder, as_encoder
 from bilrp.errors import BilrpError, InputError, reason
 
-HELP = (
-    "vgg16:LAYER, bigram, bigram:WEIGHTS, minilm, sentence:FOLDER, or package.module:function that returns an "
-    "encoder or an nn.Module"
-)
+if TYPE_CHECKING:
+    from bilrp.encoder import Encoder
+
+SIZE = 128
+Size = int | tuple[int, int] | Literal["original"]
 
 
-def load(name: str, *, size: int | None = 128, pretrained: bool = True, progress: bool = False) -> Encoder:
-    """The encoder of that name; `size` is the side of the images that VGG-16 reads.
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asked of an encoder beside its name; None: nothing, the encoder decides.
 
-    `pretrained=False` gives VGG-16 random weights, for questions that don't depend on them.
+    `size` is a side, (height, width) or "original"; `pretrained=False` will do with random weights.
+    """
+
+    size: Size | None = None
+    fit: str | None = None
+    weights: str | None = None
+    pretrained: bool = True
+    progress: bool = False
+
+    @property
+    def pixels(self) -> int | tuple[int, int] | None:
+        """The size of inputs; None: as they are."""
+        return SIZE if self.size is None else None if self.size == "original" else self.size
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row of the table: `name:rest` is made by make(rest, asked); `takes` are the options that it listens to.
+
+    >>> own = Family("mine", lambda rest, asked: __import__("torch").nn.Flatten(), "mine for vectors")
+    >>> load("mine", families=(*FAMILIES, own)).name
+    'mine'
+    """
+
+    name: str
+    make: Callable[[str, Asked], Any]
+    help: str
+    complete: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+
+
+def _vgg(layer: str, asked: Asked) -> Encoder:
+    from bilrp.encoders import images, vgg
+
+    number = layer or str(vgg.LAYERS)
+    if not (number.isascii() and number.isdecimal()):
+        raise InputError(f"vgg16:{layer} is no layer: give a number from 1 to {vgg.LAYERS}, as in vgg16:31")
+    weights = asked.weights if asked.pretrained else vgg.VGG16(int(number)).state_dict()
+    return vgg.vgg16(
+        int(number), weights=weights, size=asked.pixels, fit=asked.fit or images.FIT, progress=asked.progress
+    )
+
+
+def _bigram(weights: str, asked: Asked) -> Encoder:
+    from bilrp.encoders.bigram import bigram
+
+    return bigram(weights or None)
+
+
+def _minilm(rest: str, asked: Asked) -> Encoder:
+    from bilrp.encoders.sentences import sentence
+
+    if rest:
+        raise InputError(f"minilm:{rest}: minilm stands alone; a folder of your own is sentence:{rest}")
+    return sentence("minilm", progress=asked.progress)
+
+
+def _sentence(folder: str, asked: Asked) -> Encoder:
+    from bilrp.encoders.sentences import sentence
+
+    if not folder:
+        raise InputError("sentence needs a folder, as in sentence:FOLDER; minilm is the one that is fetched")
+    return sentence(folder, progress=asked.progress)
+
+
+FAMILIES = (
+    Family(
+        "vgg16", _vgg, "vgg16:LAYER (1 … 31) for photographs",
+        complete=tuple(f"vgg16:{layer}" for layer in (5, 10, 17, 24, 31)), takes=("size", "fit", "weights"),
+    ),
+    Family("bigram", _bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", complete=("bigram",)),
+    Family("minilm", _minilm, "minilm for texts", complete=("minilm",)),
+    Family("sentence", _sentence, "sentence:FOLDER for texts by a model of your own", complete=("sentence:",)),
+)  # fmt: skip
+
+OWN = "package.module:function (or :function:ARGUMENT) that returns a bilrp.Encoder or an nn.Module"
+HELP = f"{'; '.join(family.help for family in FAMILIES)}; or your own, {OWN}"
+
+
+def completions(incomplete: str, families: tuple[Family, ...] = FAMILIES) -> list[str]:
+    """Names of encoders that begin so.
+
+    >>> completions("vgg16:1")
+    ['vgg16:10', 'vgg16:17']
+    """
+    return [name for family in families for name in family.complete if name.startswith(incomplete)]
+
+
+def load(
+    name: str,
+    *,
+    size: Size | None = None,
+    fit: str | None = None,
+    weights: str | None = None,
+    pretrained: bool = True,
+    progress: bool = False,
+    families: tuple[Family, ...] = FAMILIES,
+) -> Encoder:
+    """The encoder of that name; an option that it would not listen to is an error.
+
+    A module without a reader of its own gets images as RGB with ImageNet's mean and standard deviation.
 
     >>> load("torch.nn:Identity").name
     'torch.nn:Identity'
     """
-    family, _, rest = name.partition(":")
-    if family == "vgg16":
-        return _vgg(rest, size, pretrained, progress)
-    if family == "bigram":
-        from bilrp.encoders.bigram import bigram
+    from bilrp.encoders import images
 
-        return bigram(rest or None)
-    if family == "minilm" or (family == "sentence" and rest):
-        from bilrp.encoders.sentences import sentence
+    asked = Asked(size, fit, weights, pretrained, progress)
+    images.check_fit(fit or images.FIT)
+    first, _, rest = name.partition(":")
+    family = next((family for family in families if family.name == first), None)
+    if family is None:
+        family, rest = _own(name, families)
+    _listens(family, name, asked, families)
+    made = _made(family, rest, name, asked)
+    if made.read is not None:
+        if family.takes == READS:  # a reader that was asked for is not the module's own
+            _listens(replace(family, takes=()), name, asked, families)
+        return made
+    reads = partial(images.item, size=asked.pixels, fit=fit or images.FIT)
+    return replace(made, read=reads, picture=made.picture or images.picture)
 
-        return sentence(rest or "minilm")
-    if not family or not rest:
-        raise InputError(f"unknown encoder {name!r}: give {HELP}")
-    made: Any = _call(_find(family, rest, name), name)
+
+READS = ("size", "fit")  # what a module of one's own listens to, if it brings no reader
+
+
+def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
+    """A function, class, encoder or Family in a module of one's own, as a family; what follows a second colon goes to it."""
+    module, _, rest = name.partition(":")
+    place, colon, argument = rest.partition(":")
+    if not module or not place:
+        known = "; ".join(family.help for family in families)
+        raise InputError(f"unknown encoder {name!r}: give {known}; or your own, {OWN}")
+    found = _find(module, place, name)
+    if isinstance(found, Family):
+        return found, argument
+    given = (argument,) if colon else ()
+    return Family(
+        f"{module}:{place}", lambda rest, asked: _call(found, name, given), OWN, takes=READS
+    ), argument
+
+
+def _listens(family: Family, name: str, asked: Asked, families: tuple[Family, ...]) -> None:
+    for option in ("size", "fit", "weights"):
+        if getattr(asked, option) is not None and option not in family.takes:
+            takers = ", ".join(other.name for other in families if option in other.takes)
+            own = "brings its own" if option == "weights" else "reads its items itself"
+            raise InputError(f"--{option} is for {takers or 'encoders that take it'}; {name} {own}")
+
+
+def _made(family: Family, rest: str, name: str, asked: Asked) -> Encoder:
+    from bilrp.encoder import as_encoder
+
+    made = family.make(rest, asked)
     if not callable(getattr(made, "module", made)):
-        raise InputError(f"{name} returned {type(made).__name__}, not an encoder: give {HELP}")
+        raise InputError(f"{name} returned {type(made).__name__}, not an encoder: give {OWN}")
     encoder = as_encoder(made)
     return encoder if encoder is made and encoder.name else replace(encoder, name=name)
 
 
-def _vgg(layer: str, size: int | None, pretrained: bool, progress: bool) -> Encoder:
-    from bilrp.encoders import vgg
-
-    number = layer or str(vgg.LAYERS)
-    if not number.isdecimal():
-        raise InputError(f"vgg16:{layer} is no layer: give a number from 1 to {vgg.LAYERS}, e.g. vgg16:31")
-    random = None if pretrained else vgg.VGG16(int(number)).state_dict()
-    return vgg.vgg16(int(number), weights=random, size=size, progress=progress)
-
-
-def _find(module: str, function: str, name: str) -> Any:
+def _find(module: str, place: str, name: str) -> Any:
     with _current_folder_first():
         try:
             found: Any = importlib.import_module(module)
         except ImportError as error:
             raise InputError(f"cannot import {module!r} for the encoder {name}: {error}") from error
-    for part in function.split("."):
+    for part in place.split("."):
         if not hasattr(found, part):
-            raise InputError(f"{module!r} has no {function!r}: give {HELP}")
+            raise InputError(f"{module!r} has no {place!r}: give {OWN}")
         found = getattr(found, part)
     return found
 
 
-def _call(found: Any, name: str) -> Any:
+def _call(found: Any, name: str, given: tuple[str, ...]) -> Any:
     """Functions and classes are called for their encoder; a ready-made one is taken as it is."""
+    from torch import nn
+
+    from bilrp.encoder import Encoder
+
     if isinstance(found, Encoder | nn.Module):
         return found
     if not callable(found):
-        raise InputError(f"{name} is {type(found).__name__}, not a function: give {HELP}")
+        raise InputError(f"{name} is {type(found).__name__}, not a function: give {OWN}")
     try:
-        return found()
+        return found(*given)
     except BilrpError:
         raise
     except TypeError as error:
-        raise InputError(f"{name}() failed: {error}; it is called without arguments") from error
+        how = "called without arguments" if not given else f"called with {given[0]!r}"
+        raise InputError(f"{name} failed: {reason(error)}; it is {how}") from error
     except Exception as error:
         raise InputError(f"{name}() raised {type(error).__name__}: {reason(error)}") from error
 

@@ -26,6 +26,9 @@ __all__ = [
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 FITS = ("crop", "pad", "stretch")
+FIT = "crop"
+"""How pictures are brought to a size where nobody says how."""
+
 MOST_AS_THEY_ARE = (
     16_000_000  # pixels of an input that is not scaled: tensors hold 50 bytes for each on the way
 )
@@ -35,7 +38,7 @@ def read(
     thing: Readable,
     *,
     size: int | tuple[int, int] | None = 128,
-    fit: str = "crop",
+    fit: str = FIT,
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
     most_pixels: int = MOST_PIXELS,
@@ -52,7 +55,7 @@ def item(
     thing: Readable,
     *,
     size: int | tuple[int, int] | None = 128,
-    fit: str = "crop",
+    fit: str = FIT,
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
     most_pixels: int = MOST_PIXELS,
@@ -104,7 +107,7 @@ def fitted(
     image: Pillow.Image,
     *,
     size: int | tuple[int, int] | None,
-    fit: str = "crop",
+    fit: str = FIT,
     around: Sequence[float] = MEAN,
 ) -> Pillow.Image:
     """The picture at `size` (one number: a square; a pair: height, width; None: as it is).
@@ -128,7 +131,7 @@ def fitted(
     return canvas
 
 
-def where(picture: tuple[int, int], *, size: int | tuple[int, int] | None, fit: str = "crop") -> Box:
+def where(picture: tuple[int, int], *, size: int | tuple[int, int] | None, fit: str = FIT) -> Box:
     """Where the fitted input lies in a picture of this (width, height): (left, top, right, bottom) in its pixels.
 
     >>> where((200, 100), size=64, fit="crop"), where((200, 100), size=64, fit="pad")
@@ -146,10 +149,15 @@ def where(picture: tuple[int, int], *, size: int | tuple[int, int] | None, fit: 
     return left, top, left + width * across, top + height * down
 
 
-def _measured(size: int | tuple[int, int] | None, fit: str) -> tuple[int, int] | None:
-    """(height, width), checked; None: as the picture is."""
+def check_fit(fit: str) -> None:
+    """Refuse a way of fitting that there is not."""
     if fit not in FITS:
         raise InputError(f"fit must be one of {', '.join(FITS)}, got {fit!r}")
+
+
+def _measured(size: int | tuple[int, int] | None, fit: str) -> tuple[int, int] | None:
+    """(height, width), checked; None: as the picture is."""
+    check_fit(fit)
     if size is None:
         return None
     height, width = (size, size) if isinstance(size, int) else size

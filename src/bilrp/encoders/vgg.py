@@ -43,7 +43,7 @@ def vgg16(
     *,
     weights: str | Path | Mapping[str, Tensor] | None = None,
     size: int | tuple[int, int] | None = 128,
-    fit: str = "crop",
+    fit: str = images.FIT,
     progress: bool = False,
 ) -> Encoder:
     """The paper's image encoder: VGG-16 up to its 1-based `layer`, with its rules, regions and pixel bounds.

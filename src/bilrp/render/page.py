@@ -116,6 +116,7 @@ def payload(
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
         raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
     side_a, side_b = _side(explanation.a), _side(explanation.b)
+    style = None if style == "auto" else style
     named = style in links.STYLES if isinstance(style, str) else False
     return {
         "version": VERSION,

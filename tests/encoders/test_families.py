@@ -1,0 +1,118 @@
+"""Encoders by name: one table, one parser, options that are heard or refused, and families from a user's own file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import bilrp
+from bilrp.encoder import read_item
+from bilrp.encoders.families import FAMILIES, HELP, Family, completions, load
+from bilrp.errors import InputError
+from bilrp.item import Image as View
+
+OWN = """
+import torch
+from bilrp import Encoder
+from bilrp.encoders.families import Family
+
+def head(width="3"):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(int(width)))
+
+def vectors():
+    return Encoder(torch.nn.Flatten(), read=lambda text: torch.ones(1, len(text)), name="letters")
+
+def make(rest, asked):
+    return Encoder(torch.nn.Flatten(), name=f"mine:{rest} {asked.size} {asked.fit}")
+
+mine = Family("mine", make, "mine:ANYTHING for tests", complete=("mine:one",), takes=("size",))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "ownfamily", raising=False)
+    (tmp_path / "ownfamily.py").write_text(OWN)
+    Image.new("RGB", (40, 20), "red").save(tmp_path / "a.png")
+    return tmp_path
+
+
+def test_a_familys_row_is_all_that_help_and_completion_need() -> None:
+    assert all(family.help in HELP for family in FAMILIES)
+    assert completions("vgg16:3") == ["vgg16:31"] and {"bigram", "minilm"} <= set(completions(""))
+    code = (
+        "import sys; from bilrp.encoders.families import HELP, completions; completions('v')\n"
+        "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_family_of_ones_own_from_a_users_file(own: Path) -> None:
+    assert load("ownfamily:mine:one", size=64).name == "mine:one 64 None"
+    with pytest.raises(InputError, match="--fit is for vgg16; ownfamily:mine:one"):
+        load("ownfamily:mine:one", fit="pad")
+    row = Family("toy", lambda rest, asked: nn.Flatten(), "toy for tests", complete=("toy",))
+    assert load("toy", families=(*FAMILIES, row)).name == "toy"
+    assert completions("to", (*FAMILIES, row)) == ["toy"]
+
+
+def test_functions_of_ones_own_take_what_follows_the_second_colon(own: Path) -> None:
+    encoder = load("ownfamily:head:5", size=8)
+    item = read_item(encoder, own / "a.png")
+    assert encoder.module(item.x).shape == (1, 5) and item.x.shape == (1, 3, 8, 8)
+    assert isinstance(item.view, View) and item.view.size == (40, 20) and item.name == "a.png"
+    assert load("ownfamily:head", size="original").module(torch.ones(1, 3, 2, 2)).shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["bigram", "ownfamily:vectors"])
+@pytest.mark.parametrize(
+    "asked", [{"size": 64}, {"fit": "pad"}, {"weights": "w.pth"}], ids=lambda a: next(iter(a))
+)
+def test_an_option_that_an_encoder_would_not_hear_is_refused(own: Path, name: str, asked: dict) -> None:
+    option = next(iter(asked))
+    with pytest.raises(InputError, match=f"--{option} is for vgg16; {name}"):
+        load(name, **asked)
+
+
+@pytest.mark.parametrize("name", ["bigram", "vgg16:5", "torch.nn:Flatten", "ownfamily:vectors"])
+def test_nonsense_is_refused_whoever_would_hear_it(own: Path, name: str) -> None:
+    with pytest.raises(InputError, match="fit must be one of crop, pad, stretch, got 'nonsense'"):
+        load(name, fit="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("vgg16:x", "a number from 1 to 31"),
+        ("vgg16:٣", "a number from 1 to 31"),
+        ("resnet50", "unknown encoder 'resnet50'"),
+        ("", "unknown encoder"),
+        ("minilm:here", "sentence:here"),
+        ("sentence", "sentence:FOLDER"),
+        ("absent_package:f", "cannot import"),
+        ("ownfamily:absent", "has no 'absent'"),
+        ("ownfamily:head:x", "called with 'x'|ValueError"),
+        ("math:pi", "float, not a function"),
+    ],
+)
+def test_slips_are_one_line(own: Path, name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_vgg_without_a_download_hears_all_its_options() -> None:
+    encoder = load("vgg16:5", size=(32, 48), fit="stretch", pretrained=False)
+    assert encoder.name == "vgg16:5"
+    item = read_item(encoder, Image.new("RGB", (100, 30)))
+    assert item.x.shape == (1, 3, 32, 48)
+    assert isinstance(item.view, View) and item.view.box == (0, 0, 100, 30)
+    assert bilrp.encoders.vgg16 is not None
