@@ -28,8 +28,13 @@ from bilrp.cli.say import say
 
 
 def explain(
-    a: Annotated[str, typer.Argument(metavar="A", help="The first image file.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The second image file.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="The first image file; or text, @FILE with text, - for standard input."
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The second.")],
     encoder: Encoder = "vgg16:31",
     regions: RegionSide = None,
     similarity: Measure = "dot",
@@ -46,13 +51,13 @@ def explain(
     plan: ShowPlan = False,
     json: AsJson = False,
 ) -> None:
-    """Which parts of images A and B make the encoder call them similar?"""
+    """Which parts of A and B make the encoder call them similar? Two images, or two texts with a text encoder."""
     import time
 
     from bilrp import regions as region_specs
-    from bilrp.cli import terminal
+    from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
-    from bilrp.encoder import read_item, regions_of
+    from bilrp.encoder import placed, read_item
     from bilrp.explanation import explain_items
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
@@ -62,10 +67,13 @@ def explain(
     for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
-    items = [read_item(chosen, thing) for thing in (a, b)]  # both, before the first is explained
-    wanted = None if regions is None else region_specs.grid(regions)
+    reading = texts.reads_text(chosen)
+    things = [texts.text_of(thing) for thing in (a, b)] if reading else [a, b]
+    items = [read_item(chosen, thing) for thing in things]  # both, before the first is explained
+    kind = texts.region_kind(regions, texts=reading)
+    wanted = region_specs.grid(kind) if isinstance(kind, int) else kind
     if any(path.suffix.lower() == ".html" for path in outputs):
-        page.check_size(*(regions_of(chosen, item, wanted).count for item in items))
+        page.check_size(*(placed(chosen, item, wanted)[0].count for item in items))
     start = time.perf_counter()
     try:
         found = explain_items(
@@ -79,11 +87,12 @@ def explain(
         )
     except Exception as error:
         raise terminal.blamed(chosen, items[0].x, error) from error
-    names = found.a.name, found.b.name
+    shown = (texts.called(things[0]), texts.called(things[1])) if reading else (a, b)
+    names = shown if reading else (found.a.name, found.b.name)
     about = terminal.record(
-        found, names=(a, b), encoder=chosen.name, seconds=time.perf_counter() - start, top=top
+        found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top
     )
-    terminal.tell(about, outputs, as_json=json)
+    terminal.tell(about, outputs, as_json=json, above=texts.sentences(found))
     if plan:
         print(found.a.plan, file=sys.stderr if json else sys.stdout)
     for doubt in terminal.doubts(chosen, found, names):

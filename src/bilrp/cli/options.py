@@ -50,16 +50,30 @@ Output = Annotated[
     ),
 ]
 
+KINDS = ("words", "tokens", "sentences")
+
+
+def _region(given: str | None) -> str | None:
+    if given is not None and given not in KINDS and not (given.isascii() and given.isdigit() and int(given)):
+        raise typer.BadParameter(f"{given!r} is neither a side in pixels nor {', '.join(KINDS)}.")
+    return given
+
+
 RegionSide = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="PIXELS", help="Side of a square region; else the encoder's own, mostly 8."),
+    str | None,
+    typer.Option(
+        metavar="PIXELS",
+        callback=_region,
+        autocompletion=one_of(*KINDS),
+        help="Side of a square region, mostly 8; of a text: words, tokens or sentences.",
+    ),
 ]
 Measure = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        autocompletion=one_of("dot", "cosine", "squared_distance"),
-        help="dot, cosine or squared_distance.",
+        autocompletion=one_of("dot", "cosine", "squared_distance", "maxsim"),
+        help="dot, cosine, squared_distance, or maxsim for token embeddings.",
     ),
 ]
 Project = Annotated[

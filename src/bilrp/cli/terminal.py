@@ -104,9 +104,11 @@ def record(
     }
 
 
-def tell(about: dict[str, Any], outputs: Sequence[Path], *, as_json: bool) -> None:
+def tell(about: dict[str, Any], outputs: Sequence[Path], *, as_json: bool, above: str | None = None) -> None:
     """Print the summary, before any file is written: what was worked out is then never lost."""
     if not as_json:
+        if above is not None:
+            print(above, end="\n\n")  # its own colours; what it shows is escaped already
         say(summary(about))
         return
     import json

@@ -11,6 +11,7 @@ from bilrp.studies.common.study import Study
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
 from bilrp.studies.invariance.settings import InvarianceSettings
 from bilrp.studies.photos.settings import PhotosSettings
+from bilrp.studies.sentences.settings import SentencesSettings
 from bilrp.studies.tables.settings import TablesSettings
 from bilrp.studies.toy.settings import ToySettings
 from bilrp.studies.transfer.settings import TransferSettings
@@ -51,6 +52,12 @@ STUDIES = (
         "Can a model of scanned tables be engineered from a few hundred labels, and be trusted? (Section 6.)",
         TablesSettings,
         "bilrp.studies.tables.study:run",
+    ),
+    Study(
+        "sentences",
+        "Which rules tell the truth about a sentence encoder? Eight methods, judged by what the model does.",
+        SentencesSettings,
+        "bilrp.studies.sentences.study:run",
     ),
 )
 

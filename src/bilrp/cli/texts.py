@@ -1,0 +1,117 @@
+"""Texts on the command line: arguments, files and standard input as text, and sentences printed with coloured words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bilrp.errors import InputError, printable, reason
+from bilrp.item import Text
+
+if TYPE_CHECKING:
+    from rich.text import Text as Line
+    from torch import Tensor
+
+    from bilrp.decomposition import Decomposition
+    from bilrp.encoder import Encoder
+    from bilrp.explanation import Explanation
+
+MOST = 4_000_000  # bytes of a text: more than any encoder reads
+SHOWN = 60  # characters of a text that stands for its name
+
+
+def reads_text(encoder: Encoder) -> bool:
+    """Does the encoder read texts? Then arguments are the texts themselves."""
+    from bilrp.encoders.text.reader import Reader
+
+    return isinstance(encoder.read, Reader)
+
+
+def text_of(argument: str) -> str:
+    """A text from the command line: itself, @FILE for a file's text, - for standard input.
+
+    >>> text_of("A cat sat.")
+    'A cat sat.'
+    """
+    if argument == "-":
+        return _decoded(sys.stdin.buffer.read(MOST + 1), "standard input")
+    if not argument.startswith("@"):
+        return argument
+    try:
+        with Path(argument[1:]).open("rb") as file:
+            return _decoded(file.read(MOST + 1), argument[1:])
+    except OSError as error:
+        raise InputError(f"{argument[1:]} cannot be read as text: {reason(error)}") from None
+
+
+def called(text: str) -> str:
+    """A text as a name: its beginning, in one line.
+
+    >>> called("A cat   sat" + chr(10) + "down.")
+    'A cat sat down.'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
+
+
+def region_kind(given: str | None, *, texts: bool) -> int | str | None:
+    """What --regions says, if it fits what is read: pixels for pictures, a word for texts."""
+    if given is None:
+        return None
+    if given.isdigit() == texts:
+        fitting = "words, tokens or sentences" if texts else "a side in pixels, e.g. 8"
+        raise InputError(f"--regions {given}: of a {'text' if texts else 'picture'}, give {fitting}")
+    return given if texts else int(given)
+
+
+def sentences(explanation: Explanation) -> str | None:
+    """Both texts, each word in red for what it adds to the score and in blue for what it takes; None for other inputs.
+
+    Colours come where the output is a terminal; elsewhere the texts stand alone.
+    """
+    sides = (explanation.a, explanation.b)
+    if not all(isinstance(side.view, Text) for side in sides):
+        return None
+    from rich.console import Console
+
+    shares = explanation.marginals()
+    largest = max(float(share.abs().max()) for share in shares) or 1.0
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    with console.capture() as lines:
+        for side, share in zip(sides, shares, strict=True):
+            console.print("  ", _coloured(side, share / largest), sep="", soft_wrap=True)
+    return lines.get().rstrip("\n")
+
+
+def _coloured(side: Decomposition, strength: Tensor) -> Line:
+    """The text with a background for each word: white to red above nought, white to blue below."""
+    from rich.text import Text as Line
+
+    assert isinstance(side.view, Text)
+    line, place = Line(), 0
+    for span, value in sorted(
+        ((span, float(v)) for span, v in zip(side.view.spans, strength, strict=True) if span is not None),
+    ):
+        start, stop = max(span[0], place), span[1]
+        line.append(printable(" ".join(side.view.text[place:start].split("\n"))), style="dim")
+        line.append(printable(side.view.text[start:stop]), style=_shade(value))
+        place = max(place, stop)
+    return line.append(printable(side.view.text[place:]), style="dim")  # what the encoder did not read
+
+
+def _shade(value: float) -> str:
+    weak = round(255 * (1 - min(abs(value), 1.0)))
+    if weak > 240:
+        return ""
+    red, green, blue = (255, weak, weak) if value > 0 else (weak, weak, 255)
+    return f"black on rgb({red},{green},{blue})" if weak > 90 else f"bold white on rgb({red},{green},{blue})"
+
+
+def _decoded(data: bytes, name: str) -> str:
+    if len(data) > MOST:
+        raise InputError(f"{name} is longer than {MOST // 1_000_000} MB: give the part to be compared")
+    try:
+        return data.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is no text in UTF-8") from None

@@ -1,0 +1,130 @@
+"""Texts on the command line: arguments, files, standard input; coloured words; what does not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bilrp import cli
+from bilrp.cli import texts
+from bilrp.encoders import sentence
+from bilrp.explanation import explain
+from text_folders import ARCHITECTURES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        return (caught.value.code if isinstance(caught.value.code, int) else 0), out, err
+
+    return run
+
+
+def test_two_texts(command, folder: Path) -> None:
+    code, out, err = command("explain", "The cat sat.", "Two kittens rested.", "-e", f"sentence:{folder}")
+    assert code == 0 and err == ""
+    assert "  The cat sat.\n  Two kittens rested.\n" in out
+    assert "5 × 6 regions" not in out and "6 × 6 regions" in out
+    assert "cat" in out and "kittens" in out and "strongest matches" in out
+
+
+def test_files_and_standard_input(command, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The cat sat.\n", encoding="utf-8")
+    shared = ("-e", f"sentence:{folder}", "--json")
+    direct = json.loads(command("explain", "The cat sat.", "Two kittens rested.", *shared)[1])
+    read = json.loads(command("explain", "@a.txt", "-", *shared, stdin=b"Two kittens rested.")[1])
+    assert read["top"] == direct["top"] and read["score"] == direct["score"]
+    assert read["a"] == "The cat sat."
+
+
+def test_regions_of_a_text(command, folder: Path) -> None:
+    shared = ("It rains. Stay in!", "Two kittens.", "-e", f"sentence:{folder}", "--json")
+    counts = {
+        kind: json.loads(command("explain", *shared, "--regions", kind)[1])["regions"]
+        for kind in ("words", "tokens", "sentences")
+    }
+    assert counts["sentences"] == [4, 3] and counts["words"] == [8, 5]
+    assert counts["tokens"][0] >= counts["words"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("@none.txt", "a"), "none.txt cannot be read as text"),
+        (("", "a"), "the text is empty"),
+        (("a", "b", "--regions", "8"), "--regions 8: of a text, give words, tokens or sentences"),
+        (("a", "b", "--size", "64"), "--size does not apply"),
+        (("a", "b", "-s", "x"), None),
+    ],
+)
+def test_slips_are_one_line(command, folder: Path, arguments, expected) -> None:
+    code, out, err = command("explain", *arguments, "-e", f"sentence:{folder}")
+    assert code == 2 and out == "" and "Traceback" not in err
+    if expected:
+        assert err.count("\n") == 1 and expected in err
+
+
+def test_a_folder_that_is_none(command) -> None:
+    code, _, err = command("explain", "a", "b", "-e", "sentence:nowhere")
+    assert (
+        code == 2
+        and err
+        == "bilrp: nowhere: there is no such folder; give 'minilm', or a folder with a saved text model\n"
+    )
+
+
+def test_no_text_in_utf8(command, folder: Path) -> None:
+    code, _, err = command("explain", "-", "b", "-e", f"sentence:{folder}", stdin=b"\xff\xfe")
+    assert code == 2 and "no text in UTF-8" in err
+
+
+def test_steps_of_a_text_encoder(command, folder: Path) -> None:
+    code, out, _ = command("ops", f"sentence:{folder}")
+    assert code == 0 and "all with a rule" in out and "frozen" in out
+
+
+def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    found = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.")
+    lines = texts.sentences(found)
+    assert lines is not None and "\x1b[" in lines and "\x1b[2J" not in lines
+    shares = found.marginals()[0]
+    best = int(shares.abs().argmax())
+    assert found.a.regions.names is not None
+    strong = "48;2;255;0;0" if shares[best] > 0 else "48;2;0;0;255"
+    other = found.marginals()[1]
+    if float(shares.abs().max()) >= float(other.abs().max()) and not found.a.regions.names[best].startswith(
+        "["
+    ):
+        assert strong in lines
+
+
+def test_pictures_and_pages_of_texts(command, folder: Path, tmp_path: Path) -> None:
+    outputs = [value for name in ("why.png", "why.html", "why.npz") for value in ("-o", name)]
+    code, _, err = command(
+        "explain", "The cat sat.", "Two kittens rested.", "-e", f"sentence:{folder}", *outputs
+    )
+    assert code == 0, err
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("why.png", "why.html", "why.npz"))
+    assert "kittens" in (tmp_path / "why.html").read_text(encoding="utf-8")

@@ -1,0 +1,80 @@
+"""Late interaction: the best token of b for each of a, frozen, on pairs of regions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import bilrp
+from bilrp.encoders import sentence
+from bilrp.errors import InputError
+from bilrp.similarity import maxsim
+from text_folders import ARCHITECTURES
+
+
+def by_loops(
+    a: torch.Tensor, b: torch.Tensor, p: torch.Tensor, q: torch.Tensor
+) -> tuple[float, torch.Tensor]:
+    """Score and relevance with explicit loops; a, b (tokens, width), p, q (regions, tokens, width)."""
+    score, relevance = 0.0, torch.zeros(len(p), len(q), dtype=p.dtype)
+    for i in range(len(a)):
+        products = [float(a[i] @ b[j]) for j in range(len(b))]
+        best = products.index(max(products))
+        score += products[best]
+        for one in range(len(p)):
+            for other in range(len(q)):
+                relevance[one, other] += p[one, i] @ q[other, best]
+    return score, relevance
+
+
+def test_score_and_relevance_by_loops() -> None:
+    a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
+    p, q = torch.randn(2, 4, 3, dtype=torch.float64), torch.randn(5, 6, 3, dtype=torch.float64)
+    score, relevance = by_loops(a, b, p, q)
+    found = maxsim(3)
+    assert found.score(a.flatten(), b.flatten()) == pytest.approx(score)
+    torch.testing.assert_close(
+        found.relevance(p.flatten(1), q.flatten(1), a.flatten(), b.flatten()), relevance
+    )
+
+
+def test_ties_share_equally() -> None:
+    a, b = torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0, 2.0, 5.0])
+    q = torch.eye(4)
+    assert maxsim(2).relevance(a[None], q, a, b).tolist() == [[0.5, 0.0, 0.5, 0.0]]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> bilrp.Encoder:
+    folder: Path = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"))
+    return sentence(folder, pooling="tokens", normalise=True, dtype=torch.float64)
+
+
+def test_token_embeddings_of_different_lengths(encoder: bilrp.Encoder, tmp_path: Path) -> None:
+    texts = "Two kittens rested.", "The cat sat on a rug, unbelievably."
+    found = bilrp.explain(encoder, *texts, similarity="maxsim")
+    assert found.a.embedding.shape != found.b.embedding.shape
+    width = 16
+    a, b = (d.embedding.reshape(-1, width) for d in (found.a, found.b))
+    p, q = (d.parts.reshape(len(d.parts), -1, width) for d in (found.a, found.b))
+    score, relevance = by_loops(a, b, p, q)
+    assert found.score == pytest.approx(score)
+    torch.testing.assert_close(found.relevance, relevance)
+    assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed)
+    kept = [bilrp.Decomposition.load(d.save(tmp_path / f"{k}.npz")) for k, d in enumerate((found.a, found.b))]
+    again = bilrp.pair(*kept, similarity="maxsim")
+    torch.testing.assert_close(again.relevance, found.relevance)
+
+
+def test_what_does_not_fit_says_so(encoder: bilrp.Encoder) -> None:
+    pooled = torch.nn.Linear(4, 3)
+    with pytest.raises(InputError, match="does not pool"):
+        bilrp.explain(pooled, torch.rand(1, 4), torch.rand(1, 4), similarity="maxsim")
+    with pytest.raises(InputError, match="does not pool"):
+        bilrp.explain(encoder, "A cat.", "A dog.", similarity="maxsim", project=4)
+    with pytest.raises(InputError, match="no whole vectors"):
+        maxsim(3).score(torch.rand(4), torch.rand(6))
+    with pytest.raises(InputError, match=r"maxsim\(width\)"):
+        maxsim().score(torch.rand(4), torch.rand(4))
