@@ -9,9 +9,8 @@ import torch
 from bilrp.engine.maps import Jacobian, Linear, Map, Move, Sum
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
+from bilrp.rules.writes import ADDS, PUTS, overwrites, staying
 from bilrp.trace.tape import Step
-
-PUTS, ADDS = (None, False), (True, "add")  # what a write is told that overwrites, or adds to, what is there
 
 
 def linear() -> Rule:
@@ -27,6 +26,8 @@ def _any_linear(step: Step) -> Map:
         return Move(lambda x: x, step.values)
     if _plain_sum(step):
         return Sum(slots)
+    if overwrites(step):
+        return staying(step)
     return (Move if step.operation.mask == "moves" else Linear)(step.run, step.values, slots)
 
 

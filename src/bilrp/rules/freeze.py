@@ -9,6 +9,7 @@ from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.rule import Rule
+from bilrp.rules.trial import tried
 from bilrp.trace.tape import Step, Tape
 from bilrp.trace.weights import weights_of
 
@@ -40,7 +41,7 @@ def frozen_link(step: Step, book: RuleBook) -> Link:
         raise RuleError(missing_rule(step, book))
     if not isinstance(rule, Rule):
         raise RuleError(f"{book_name(book)} gave {type(rule).__name__} for {step.describe()}, not a rule")
-    frozen = rule(step)
+    frozen = tried(rule(step), step)
     return _link(step, frozen, Kind.MASK if frozen.on_mask else Kind.VALUE, Kind.VALUE, rule.name)
 
 

@@ -1,0 +1,71 @@
+"""A trial of torch's derivatives: operations nobody vouches for are put to it before their numbers are trusted.
+
+Torch's batched and forward derivatives are written operation by operation, and some are wrong (`cdist` in torch 2.13
+loses its gradient under vmap). Every row of the table of operations that isn't `checked` is compared with autograd in
+the tests; any other is tried here at every run, on two random vectors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Move
+from bilrp.errors import RuleError
+from bilrp.trace.tape import Step
+
+SLACK = {torch.float64: 1e-7, torch.float32: 1e-3}  # of rounding; wider for narrower types
+
+
+def tried(made: Map, step: Step) -> Map:
+    """The map itself, if ⟨c, J s⟩ = ⟨Jᵀ c, s⟩ for two random c and s, and Jᵀ c is the same in a batch and alone."""
+    inner = made.inner if isinstance(made, Gated) else made
+    doubtful = step.operation.checked or step.operation.adds is not None
+    if not doubtful or isinstance(inner, Move) or not isinstance(inner, Linear | Jacobian):
+        return made
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(like: Tensor) -> Tensor:
+        return torch.randn(2, *like.shape, generator=generator, dtype=torch.float64).to(like)
+
+    tangents, cotangents = [drawn(t) for t in inner.at], drawn(step.result)
+    try:
+        pulled = inner.pull(cotangents)
+        alone = torch.func.vjp(inner.function, *inner.at)[1](cotangents[1])
+    except RuntimeError as error:
+        raise RuleError(
+            f"torch has no derivative of {step.describe()} ({str(error).splitlines()[0]}): write it out"
+        ) from error
+    off = max(_apart(p[1], a) for p, a in zip(pulled, alone, strict=True))
+    pushed = _pushed(inner, tangents)
+    if pushed is not None:
+        there = cotangents.flatten(1) @ pushed.flatten(1).T
+        back = sum(p.flatten(1) @ t.flatten(1).T for p, t in zip(pulled, tangents, strict=True))
+        assert isinstance(back, Tensor)
+        scale = cotangents.flatten(1).norm(dim=1)[:, None] * pushed.flatten(1).norm(dim=1)
+        off = max(off, float(((there - back).abs() / scale.clamp(min=1e-30)).max()))
+    if not off <= SLACK.get(step.result.dtype, 0.1):
+        raise RuleError(
+            f"torch's derivatives of {step.describe()} contradict each other (by {_percent(off)}), so none can be "
+            "trusted: write the operation out, or explain the layer before it"
+        )
+    return made
+
+
+def _pushed(made: Linear | Jacobian, tangents: list[Tensor]) -> Tensor | None:
+    """J s; None where torch cannot go forward, which the run will say if it has to."""
+    try:
+        return made.push(*tangents)
+    except RuleError:
+        return None
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    largest = max(float(a.abs().max()), float(b.abs().max()))
+    return float((a - b).abs().max()) / largest if largest else 0.0
+
+
+def _percent(off: float) -> str:
+    return f"{off:.0%}" if math.isfinite(off) else "all bounds"

@@ -1,0 +1,87 @@
+"""Torch's derivatives of operations nobody vouches for are tried against each other before they are trusted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import bilrp
+from bilrp import regions, rulebooks
+from bilrp.errors import RuleError
+from bilrp.trace.ops import OPERATIONS
+
+X = torch.randn(1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+POINTS = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def distances(x: Tensor) -> Tensor:
+    return torch.cdist(x.reshape(4, 2), POINTS)
+
+
+@pytest.mark.parametrize("mode", ["push", "pull", "auto"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_derivative_that_torch_gets_wrong_is_refused(mode: str, dtype: torch.dtype) -> None:
+    """Under vmap cdist's gradient is off by as much as it is."""
+    with pytest.raises(RuleError, match=r"step 'cdist_1' \(cdist.*contradict each other") as caught:
+        bilrp.decompose(
+            lambda x: torch.cdist(x.reshape(4, 2), POINTS.to(dtype)),
+            X.to(dtype),
+            rules=rulebooks.hessian_product(),
+            mode=mode,
+        )
+    assert "\n" not in str(caught.value) and "write the operation out" in str(caught.value)
+
+
+def test_the_same_written_out_is_fine() -> None:
+    def written_out(x: Tensor) -> Tensor:
+        return (x.reshape(4, 1, 2) - POINTS).square().sum(-1).sqrt()
+
+    jacobian = torch.autograd.functional.jacobian(lambda t: distances(t).flatten(), X)
+    assert isinstance(jacobian, Tensor)
+    expected = (jacobian.flatten(1) * X.flatten()).T
+    for mode in ("push", "pull"):
+        found = bilrp.decompose(
+            written_out, X, regions=regions.features(), rules=rulebooks.hessian_product(), mode=mode
+        )
+        torch.testing.assert_close(found.parts, expected)
+
+
+def foreign(x: Tensor) -> Tensor:
+    """An operation that is not in the table, whose derivatives torch gets right."""
+    assert OPERATIONS.find("logcumsumexp").kind == "unknown"
+    return torch.logcumsumexp(x, 1)
+
+
+def test_unknown_operations_pass_where_torch_is_right() -> None:
+    jacobian = torch.autograd.functional.jacobian(lambda t: foreign(t).flatten(), X)
+    assert isinstance(jacobian, Tensor)
+    found = bilrp.decompose(
+        foreign, X, regions=regions.features(), rules=rulebooks.hessian_product(), mode="pull"
+    )
+    torch.testing.assert_close(found.parts, (jacobian.flatten(1) * X.flatten()).T)
+
+
+def test_what_has_no_derivative_is_refused_in_one_line() -> None:
+    def rounded(x: Tensor) -> Tensor:
+        return torch.histc(x, 4) + x[0, :4]
+
+    with pytest.raises(RuleError, match="torch has no derivative of step 'histc_1'"):
+        bilrp.decompose(rounded, X, rules=rulebooks.hessian_product())
+
+
+def test_the_trial_costs_a_handful_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two vectors there and back, and one alone, however many regions and coordinates there are; nothing for known steps."""
+    calls = []
+
+    def counted(x: Tensor) -> Tensor:
+        calls.append(1)
+        return torch.logcumsumexp(x, 1)
+
+    from bilrp.rules import trial
+
+    runs = []
+    monkeypatch.setattr(trial, "_apart", lambda a, b, f=trial._apart: runs.append(tuple(a.shape)) or f(a, b))
+    bilrp.decompose(lambda x: F.gelu(foreign(x)), X, rules=rulebooks.hessian_product(), mode="pull")
+    assert runs == [(1, 8)], "one comparison for the foreign step, none for the others"

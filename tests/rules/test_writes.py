@@ -1,0 +1,90 @@
+"""Several numbers put in one place: the one that stays owns it, the others get nothing, push = pull."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import bilrp
+from bilrp import regions, rulebooks, rules
+from bilrp.errors import RuleError
+
+GENERATOR = torch.Generator().manual_seed(1)
+W = torch.randn(8, 3, generator=GENERATOR, dtype=torch.float64)
+X = torch.randn(1, 8, generator=GENERATOR, dtype=torch.float64)
+TWICE = torch.tensor([[0, 0, 1, 1, 2, 2, 3, 3]])
+
+
+def zeros(x: Tensor) -> Tensor:
+    return torch.zeros(1, 8, dtype=x.dtype)
+
+
+def in_place(x: Tensor) -> Tensor:
+    return zeros(x).scatter_(1, TWICE, x)
+
+
+WRITES = {
+    "scatter": lambda x: zeros(x).scatter(1, TWICE, x),
+    "scatter_": in_place,
+    "scatter into a live tensor": lambda x: (2 * x).scatter(1, TWICE, x),
+    "scatter of a number": lambda x: x.scatter(1, TWICE[:, :2], 3.0),
+    "scatter of constants": lambda x: x.scatter(1, TWICE, W[None, :, 0]),
+    "scatter, fewer than there is": lambda x: zeros(x).scatter(1, TWICE[:, 2:5], x),
+    "index_put": lambda x: zeros(x)[0].index_put((TWICE[0],), x[0])[None],
+    "index_put into a live tensor": lambda x: (2 * x)[0].index_put((TWICE[0],), x[0])[None],
+    "index_copy": lambda x: zeros(x).index_copy(1, TWICE[0], x),
+    "put": lambda x: zeros(x).put(TWICE, x),
+    "constants that look like addresses": lambda x: torch.arange(8.0).to(x)[None].scatter(1, TWICE[:, :4], x[:, :4]),
+}  # fmt: skip
+
+
+def owned(function, x: Tensor) -> Tensor:
+    """parts [features, outputs] by turning each feature off in turn: a write is linear in what is written."""
+    whole, found = function(x), []
+    for feature in range(x.numel()):
+        without = x.clone().flatten()
+        without[feature] = 0
+        found.append((whole - function(without.reshape(x.shape))).flatten())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("book", [rulebooks.uniform(0.0), rulebooks.hessian_product()], ids=lambda b: b.name)
+def test_only_what_stays_owns_its_place(name: str, book) -> None:
+    def function(x: Tensor) -> Tensor:
+        return WRITES[name](x) @ W
+
+    expected = owned(function, X)
+    for mode in ("push", "pull", "auto"):
+        found = bilrp.decompose(function, X, regions=regions.features(), rules=book, mode=mode).parts
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_narrow_types_addresses_are_still_exact(dtype: torch.dtype) -> None:
+    x = torch.randn(1, 4096, generator=GENERATOR).to(dtype)
+    index = torch.arange(4096)[None] // 2
+    found = bilrp.decompose(lambda t: torch.zeros_like(t).scatter(1, index, t), x, regions=64).parts
+    assert torch.equal(found.sum(0)[:2048], x[0, 1::2])
+
+
+def test_writes_that_add_stay_sums() -> None:
+    adding = {
+        "index_put": lambda x: zeros(x)[0].index_put((TWICE[0],), x[0], accumulate=True)[None],
+        "put": lambda x: zeros(x).put(TWICE, x, True),
+        "scatter_add": lambda x: zeros(x).scatter_add(1, TWICE, x),
+    }
+    for function in adding.values():
+        for mode in ("push", "pull"):
+            found = bilrp.decompose(function, X, regions=regions.features(), mode=mode).parts
+            torch.testing.assert_close(found, owned(function, X))
+
+
+def test_the_true_derivative_of_a_double_write_is_refused() -> None:
+    """Torch's own says two things: the overwritten number changes nothing, and gets the same as the one that stayed."""
+    book = rulebooks.first_match(("scatter", rules.jacobian()), otherwise=rulebooks.uniform(0.0))
+    with pytest.raises(RuleError, match=r"contradict each other.*write the operation out"):
+        bilrp.decompose(WRITES["scatter"], X, rules=book)
+    once = torch.tensor([[3, 0, 1, 2, 7, 5, 6, 4]])
+    bilrp.decompose(lambda x: zeros(x).scatter(1, once, x), X, rules=book)
