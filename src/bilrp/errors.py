@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -63,6 +65,38 @@ def guarded(what: str, kind: type[BilrpError] = InputError) -> Iterator[None]:
         raise
     except Exception as error:
         raise kind(f"{what} ({reason(error)})") from error
+
+
+class _Quiet:
+    """Python's warning filters belong to the whole process: the first to ask sets them, the last to leave puts them back."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                self.before = warnings.catch_warnings()
+                self.before.__enter__()
+                warnings.filterwarnings(
+                    "ignore", message="There is a performance drop"
+                )  # torch, where it loops
+                warnings.filterwarnings("ignore", module=r"PIL\.")  # oddities in a picture's metadata
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.before.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
+
+
+def quiet() -> _Quiet:
+    """Without the two warnings that are no news here: torch's of a loop, Pillow's of metadata; from any thread."""
+    return _quiet
 
 
 def _escaped(code: int) -> str:

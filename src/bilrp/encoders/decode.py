@@ -6,14 +6,12 @@ are never counted; whatever a decoder raises is one line.
 
 from __future__ import annotations
 
-import threading
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilrp.errors import InputError, guarded
+from bilrp.errors import InputError, guarded, quiet
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,7 +46,6 @@ _MOST_BY_CODEC = {
 _REDUCED_JPEG = 400_000_000  # read at a half, a quarter, an eighth
 _JPEG_WORK = 2_000_000_000  # pixels × scans: a progressive file may pass over its pixels any number of times
 _BAND = 2_000_000  # pixels converted at a time
-_quiet = threading.Lock()  # Python's warning filters belong to the whole process
 
 
 def opened(item: Any, *, most_pixels: int = MOST_PIXELS) -> Image:
@@ -97,9 +94,7 @@ def _from_file(path: Path, *, most_pixels: int) -> Image:
         raise InputError(f"{path}: the file is empty")
     if path.stat().st_size > MOST_FILE_BYTES:
         raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB; make it smaller first")
-    with _quiet, warnings.catch_warnings():
-        # oddities in metadata are Pillow's to warn about; sizes are checked below, from the header
-        warnings.simplefilter("ignore")
+    with quiet():  # sizes are checked below, from the header
         Image.init()
         known = [kind for kind in _FORMATS if kind in Image.OPEN]  # not every build has AVIF, WebP, …
         try:

@@ -8,6 +8,7 @@ import torch
 
 from bilrp.engine.maps import Jacobian, Linear, Map, Move, Sum
 from bilrp.errors import RuleError
+from bilrp.rules.attention import unfused
 from bilrp.rules.rule import Rule
 from bilrp.rules.writes import ADDS, PUTS, overwrites, staying
 from bilrp.trace.tape import Step
@@ -60,7 +61,9 @@ def _check_linear(step: Step) -> None:
 
 def jacobian() -> Rule:
     """The true derivative at this input, whatever the step: gradient × input."""
-    return Rule("jacobian", lambda step: Jacobian(step.run, step.values, tuple(range(len(step.inputs)))))
+    return Rule(
+        "jacobian", lambda step: Jacobian(unfused(step).run, step.values, tuple(range(len(step.inputs))))
+    )
 
 
 def known_linear(step: Step) -> bool:

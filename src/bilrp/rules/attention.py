@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,6 +56,37 @@ def _multi_head_attention(step: Step) -> Map:
         return F.linear(mixed.reshape(*mixed.shape[:2], width), out).reshape(-1, *v.shape[1:-1], width)
 
     return Linear(function, (value,), (slot,))
+
+
+def unfused(step: Step) -> Step:
+    """The same attention in plain products: the fused kernels have no forward derivative.
+
+    Chosen here, for this step; torch's own choice of kernels belongs to the whole process.
+    """
+    if step.op == "scaled_dot_product_attention":
+        return replace(step, call=_plain_attention)
+    if step.op == "multi_head_attention_forward":
+        place = 15  # of need_weights, with which torch multiplies by the weights that it returns
+        args = (*step.args[:place], True, *step.args[place + 1 :]) if len(step.args) > place else step.args
+        kwargs = step.kwargs if len(step.args) > place else {**step.kwargs, "need_weights": True}
+        return replace(step, args=args, kwargs=kwargs)
+    return step
+
+
+def _plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(Q Kᵀ · scale + mask) V, as torch's own mathematical kernel has it."""
+    options = {"scale": scale, "enable_gqa": enable_gqa}
+    plain: Any = torch.ops.aten._scaled_dot_product_attention_math
+    return plain(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]
 
 
 def _call_with(step: Step, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
+from bilrp.rules.attention import unfused
 from bilrp.rules.rule import Rule, exact
 from bilrp.trace.tape import Slot, Step
 
@@ -50,11 +51,11 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
         if step.item == 1:
             raise RuleError(f"{step.describe()} returns its attention weights: use its first output")
         by_slot = _by_slot(step, shares)
-        at = step.values
+        at, plain = step.values, unfused(step)
 
         def function(*live: Tensor) -> Tensor:
             # f(v + share·(t − v)) has at t = v the derivative of f, times the share.
-            return step.run(*(v + share * (t - v) for t, v, share in zip(live, at, by_slot, strict=True)))
+            return plain.run(*(v + share * (t - v) for t, v, share in zip(live, at, by_slot, strict=True)))
 
         return Jacobian(function, at, tuple(range(len(at))))
 

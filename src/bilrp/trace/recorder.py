@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bilrp.errors import InputError, TapeError
 from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
@@ -46,14 +47,13 @@ def record(
     ):  # all of it, so that a branch not taken for this input does not change the origin
         for weight in (*encoder.parameters(), *encoder.buffers()):
             recorder._use_weight(weight)
-    drawn = _random_state(x)
     # Gradients are on (for a copy of x) only so that a tensor made by calls we could not see still shows
     # that it depends on the input. Nothing is ever back-propagated.
     try:
         with torch.inference_mode(False), torch.enable_grad():
             start = x.detach().clone().requires_grad_().clone()
             recorder.begin(start)
-            with recorder:
+            with recorder, _Fixed():
                 result = encoder(start)
         tape = recorder.finish(x.detach(), result)
     except RuntimeError as error:
@@ -63,30 +63,35 @@ def record(
                 "tape cannot follow: write out of place in the model"
             ) from error
         raise
-    finally:
-        moved = _put_back(drawn, x)
-    if moved:
-        raise InputError(
-            "the model draws random numbers as it runs, so its embedding is not fixed: call model.eval(), or switch "
-            "the randomness off"
-        )
     replay(tape)
     return tape
 
 
-def _random_state(x: Tensor) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(x.device)] if x.is_cuda else states
+class _Fixed(TorchDispatchMode):
+    """Refuses random numbers before they are drawn. Modes belong to one thread; the generator belongs to all of them,
+    so it is neither looked at nor put back."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
+            raise InputError(
+                "the model draws random numbers as it runs, so its embedding is not fixed: call model.eval(), or switch "
+                "the randomness off"
+            )
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # this is below the tape: it must not see the call a second time
+            return func(*args, **kwargs)
 
 
-def _put_back(states: list[Tensor], x: Tensor) -> bool:
-    """Restore the generators; True if the run had moved them."""
-    moved = any(not torch.equal(a, b) for a, b in zip(states, _random_state(x), strict=True))
-    if moved:
-        torch.set_rng_state(states[0])
-        if x.is_cuda:
-            torch.cuda.set_rng_state(states[1], x.device)
-    return moved
+def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Would this call draw from the shared generator? Not with one of its own, nor where dropout is off."""
+    arguments = func._schema.arguments
+    given = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    given |= dict(zip((each.name for each in arguments), args, strict=False)) | kwargs
+    trained = given.get("train", given.get("training", True))
+    rate = given.get("dropout_p", given.get("dropout", given.get("p") if "train" in given else None))
+    return given.get("generator") is None and trained is not False and rate != 0
 
 
 class Recorder(TorchFunctionMode):

@@ -7,7 +7,6 @@ answers make that fast.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, everything
 from bilrp.engine.windows import Cone, Reach, Window, cut_each
+from bilrp.errors import quiet
 
 AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
 
@@ -119,8 +119,7 @@ def batched(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` over a leading axis, also where torch can only loop (it says so once for every such operation)."""
 
     def call(*tensors: Tensor) -> Any:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
+        with quiet():
             try:
                 return torch.vmap(function)(*tensors)
             except RuntimeError as error:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bilrp.engine.maps.base import Map, Shapes, batched
 from bilrp.errors import RuleError
+
+# torch's levels of forward derivatives belong to the whole process: one thread pushes through derivatives at a time.
+_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,7 @@ class Jacobian(Map):
         def directional(*t: Tensor) -> Tensor:
             return torch.func.jvp(self.function, self.at, t)[1]
 
-        with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels have no forward derivative
+        with _one_at_a_time:
             try:
                 return batched(directional)(*tangents)
             except NotImplementedError as error:
@@ -83,9 +86,8 @@ class Jacobian(Map):
                 ) from error
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        with sdpa_kernel(SDPBackend.MATH):
-            back = torch.func.vjp(self.function, *self.at)[1]
-            return batched(back)(cotangent)
+        back = torch.func.vjp(self.function, *self.at)[1]
+        return batched(back)(cotangent)
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self._macs

@@ -1,0 +1,87 @@
+"""Eight threads against the serial answer: ReLU, GELU and attention, under three rule books, push and pull in turn."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bilrp
+from attack.table import Row
+from bilrp import rulebooks
+
+THREADS = 8
+MODES = ("auto", "push", "pull")
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(6, 18), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.into(x).chunk(3, -1)
+        return self.out(F.scaled_dot_product_attention(query, key, value)).mean(1)
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Flatten(), nn.Linear(40, 5)),
+    "gelu": lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.SiLU(), nn.Flatten()),
+    "attention": Attention,
+}
+BOOKS = {
+    "gamma": lambda: rulebooks.uniform(0.25),
+    "zero": lambda: rulebooks.uniform(0.0),
+    "hessian": rulebooks.hessian_product,
+}
+
+
+def switches() -> tuple[object, ...]:
+    """What belongs to the whole process, and must be as it was."""
+    backends = torch.backends.cuda
+    return (
+        backends.flash_sdp_enabled(), backends.mem_efficient_sdp_enabled(), backends.math_sdp_enabled(),
+        torch.is_grad_enabled(), torch.get_default_dtype(), list(warnings.filters), torch.get_rng_state().tolist(),
+    )  # fmt: skip
+
+
+def attack(each: int, seed: int) -> Row:
+    """`each` decompositions a thread, for every net and rule book."""
+    right, wrong = 0, []
+    for net, make in NETS.items():
+        for book, rules in BOOKS.items():
+            torch.manual_seed(seed)
+            model = make().double().eval()
+            inputs = torch.rand(7, 1, 5, 6, dtype=torch.float64) - 0.3
+
+            def work(number: int, model=model, inputs=inputs, rules=rules) -> Tensor | str:
+                x, mode = inputs[number % len(inputs)], MODES[number % len(MODES)]
+                try:
+                    return bilrp.decompose(model, x, rules=rules(), mode=mode).parts
+                except Exception as error:
+                    return f"{type(error).__name__} {error}"
+
+            serial = [work(number) for number in range(len(inputs) * len(MODES))]
+            before, step = switches(), sys.getswitchinterval()
+            sys.setswitchinterval(1e-4)
+            try:
+                with ThreadPoolExecutor(THREADS) as pool:
+                    found = list(pool.map(work, range(THREADS * each)))
+            finally:
+                sys.setswitchinterval(step)
+            for number, parts in enumerate(found):
+                truth = serial[number % len(serial)]
+                good = isinstance(parts, Tensor) and isinstance(truth, Tensor) and torch.equal(parts, truth)
+                right += good
+                if not good:
+                    wrong.append(
+                        f"{net} {book} {number}: {parts if isinstance(parts, str) else 'other numbers'}"
+                    )
+            if switches() != before:
+                wrong.append(f"{net} {book}: the process is not as it was")
+    return Row("threads", right + len(wrong), right, 0, wrong)
