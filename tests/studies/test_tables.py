@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from bilrp.encoders import ink
 from bilrp.errors import InputError
 from bilrp.studies.tables import blocks, matching, metrics, patches
 from bilrp.studies.tables.align import Transcription, align, bigram_counts, read_transcription
-from bilrp.studies.tables.layout import ZOOM, find_layout
+from bilrp.studies.tables.layout import HEIGHT, ZOOM, find_layout, regular
 from bilrp.studies.tables.pages import Page, find_pages, read_page
-from pages_made import made_page, write_page
+from pages_made import COLUMN, LEFT, ROW, TOP, made_page, write_page
 
 pytest.importorskip("scipy")
 pytest.importorskip("skimage")
@@ -81,6 +81,67 @@ def test_rows_columns_and_skew_are_found(angle):
     layout = find_layout(made.image)
     assert (len(layout.rows), len(layout.columns)) == (14, 8)
     assert layout.angle == pytest.approx(-angle, abs=0.2)
+
+
+def joined(made, gutters: tuple[int, ...]) -> Image.Image:
+    """The page with what is left of worn rules: short dashes beside the text lines, too short to be known as a rule."""
+    image = made.image.copy()
+    draw = ImageDraw.Draw(image)
+    for gutter in gutters:
+        x = LEFT + gutter * COLUMN - 12
+        for row in range(len(made.values)):
+            y = TOP + row * ROW
+            draw.rectangle((x - 3, y - 17, x + 4, y + 17), fill=205)
+            draw.rectangle((x, y - 9, x + 1, y + 9), fill=70)
+    return image
+
+
+def faint(made, column: int, *, keep: int) -> Image.Image:
+    """The page with one column worn off in all but every `keep`-th line."""
+    image = made.image.copy()
+    draw = ImageDraw.Draw(image)
+    for row in range(len(made.values)):
+        if row % keep:
+            x, y = LEFT + column * COLUMN, TOP + row * ROW
+            draw.rectangle((x - 6, y - 16, x + 74, y + 16), fill=205)
+    return image
+
+
+@pytest.mark.parametrize(
+    "worn",
+    [
+        pytest.param(lambda made: joined(made, (3,)), id="two joined"),
+        pytest.param(lambda made: joined(made, (2, 3, 10)), id="three joined, and two"),
+        pytest.param(lambda made: faint(made, 4, keep=4), id="a faint one"),
+        pytest.param(lambda made: faint(made, 11, keep=4), id="the last one faint"),
+    ],
+)
+def test_columns_of_worn_pages_are_found(worn):
+    """On other pages of the same almanac 23 or 24 of 25 columns were found, and the pages were skipped."""
+    made = made_page(rows=12, columns=12)
+    layout, whole = find_layout(worn(made)), find_layout(made.image)
+    assert len(layout.columns) == len(whole.columns) == 12
+    scale = whole.factor / layout.factor
+    assert np.abs(layout.columns * scale - whole.columns).max() < 0.6 * HEIGHT
+    digits = align(layout, Transcription(tuple(tuple(row) for row in made.values)))
+    order = np.lexsort((digits.place, digits.column, digits.row))
+    where = np.stack([digits.x, digits.y], axis=1)[order] * ZOOM / layout.factor
+    assert (digits.value[order] == drawn_digits(made)).all()
+    assert np.abs(where - made.centres.reshape(-1, 2)).max() < 5
+
+
+def test_columns_are_left_alone_where_nothing_is_amiss_or_known():
+    left = np.array([10.0, 109, 197, 285, 373, 461, 565])  # a label, five alike, and one set apart
+    columns = np.stack([left, left + np.array([31, 71, 71, 71, 71, 71, 74])], axis=1)
+    cover = np.zeros(700)
+    for x0, x1 in columns.astype(int):
+        cover[x0:x1] = 0.9
+    assert np.array_equal(regular(columns, cover), columns)
+    gone = np.delete(columns, 3, axis=0)
+    cover[285:356] = 0.0
+    assert np.array_equal(regular(gone, cover), gone), "nothing is put where nothing is printed"
+    unlike = np.array([[0.0, 20], [50, 130], [150, 420], [450, 470]])
+    assert np.array_equal(regular(unlike, np.ones(500)), unlike), "no common width, no repair"
 
 
 def test_every_digit_is_placed_where_it_was_drawn(made, page):

@@ -173,10 +173,78 @@ def _columns(shapes: Glyphs, rows: np.ndarray, width: int) -> np.ndarray:
     inside = np.concatenate([[False], cover >= 0.4 * len(rows), [False]])
     edges = np.flatnonzero(np.diff(inside.astype(int)))
     intervals = np.stack([edges[::2], edges[1::2]], axis=1).astype(float)
-    intervals = intervals[intervals[:, 1] - intervals[:, 0] >= 0.4 * HEIGHT]
+    intervals = regular(intervals[intervals[:, 1] - intervals[:, 0] >= 0.4 * HEIGHT], cover / len(rows))
     if len(intervals) < 3:
         raise InputError(f"no table found: only {len(intervals)} columns that run down the page")
     return intervals
+
+
+def regular(columns: np.ndarray, cover: np.ndarray) -> np.ndarray:
+    """Columns [n, 2] that ran together parted, and faint ones put back, where most columns have one width and one pitch.
+
+    What is left of a worn rule joins two columns into one, and of faint print too few lines show; but k columns together
+    are k − 1 pitches wider than one, and a missing one leaves room for itself. `cover` is the share of lines that have
+    print at each x: where there is none, nothing is put.
+
+    >>> left = np.array([0.0, 88, 176, 352, 440, 528])
+    >>> joined = np.stack([left, left + np.array([71, 71, 159, 71, 71, 71])], axis=1)
+    >>> regular(joined, np.full(600, 0.9))[:, 0].tolist()
+    [0.0, 88.0, 176.0, 264.0, 352.0, 440.0, 528.0]
+    """
+    usual = _usual(columns)
+    if usual is None:
+        return columns
+    width, pitch = usual
+    parted: list[tuple[float, float]] = []
+    for left, right in columns.tolist():
+        count = 1 + round((right - left - width) / pitch)
+        fits = abs(right - left - width - (count - 1) * pitch) < 0.25 * pitch
+        step = (right - left - width) / (count - 1) if count > 1 and fits else 0.0
+        parted += (
+            [(left + i * step, left + i * step + width) for i in range(count)] if step else [(left, right)]
+        )
+    found = parted[:1]
+    for left, right in parted[1:]:
+        count = round((left - found[-1][0]) / pitch) - 1
+        step = (left - found[-1][0]) / (count + 1)
+        start = found[-1][0]
+        faint = [_faint(cover, start + i * step, width, pitch) for i in range(1, count + 1)]
+        found += [*(each for each in faint if each is not None), (left, right)]
+    while (before := _faint(cover, found[0][0] - pitch, width, pitch)) is not None:
+        found.insert(0, before)
+    while (after := _faint(cover, found[-1][0] + pitch, width, pitch)) is not None:
+        found.append(after)
+    return np.array(found)
+
+
+def _usual(columns: np.ndarray) -> tuple[float, float] | None:
+    """Width and pitch that at least four columns, and half of all, have in common; else None."""
+    if len(columns) < 4:
+        return None
+    widths = columns[:, 1] - columns[:, 0]
+    width = float(np.median(widths))
+    alike = np.abs(widths - width) < 0.15 * width
+    steps = np.diff(columns[:, 0])[alike[:-1] & alike[1:]]
+    if len(steps) == 0:
+        return None
+    pitch = float(np.median(steps))
+    same = int((np.abs(steps - pitch) < 0.15 * pitch).sum())
+    return (width, pitch) if alike.sum() >= max(4, len(columns) / 2) and same >= 3 else None
+
+
+def _faint(cover: np.ndarray, left: float, width: float, pitch: float) -> tuple[float, float] | None:
+    """A column where one should be, moved by up to a fifth of a pitch to where most print is; None if hardly any is.
+
+    Print counts where a tenth of the lines have it, over most of the column's width.
+    """
+    reach = round(0.2 * pitch)
+    starts = [s for s in range(round(left) - reach, round(left) + reach + 1) if 0 <= s <= len(cover) - width]
+    if not starts:
+        return None
+    # Of equally good ones the nearest to where it should be.
+    best = max(starts, key=lambda s: (float(cover[s : s + round(width)].sum()), -abs(s - left)))
+    shown = float((cover[best : best + round(width)] >= 0.1).mean())
+    return (float(best), best + width) if shown > 0.6 else None
 
 
 def _in_columns(words: np.ndarray, columns: np.ndarray) -> bool:
