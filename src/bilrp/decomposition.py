@@ -18,6 +18,7 @@ from torch import Tensor
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.engine import memory
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
 from bilrp.engine.program import Key, Program
@@ -119,6 +120,7 @@ def decompose(
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
     encoder = as_encoder(encoder)
     inputs = read_input(encoder, x)
+    memory.check_run(encoder.module, inputs)
     with torch.no_grad():
         tape = encoder.record(inputs)
         if not bool(torch.isfinite(tape.result).all()):
@@ -162,6 +164,12 @@ def compute(
     """Parts [regions, coordinates] of the output and of tapped values, by the plan that costs least."""
     setting = Setting(program, partition, project or program.result.numel(), frozenset(map(Key, taps)))
     chosen = plan_module.make(setting, mode)
+    memory.check(
+        chosen.working_bytes,
+        program.x.device,
+        f"a decomposition into {setting.regions} regions × {setting.coordinates} coordinates",
+        "use larger regions, a smaller input (--size), or project=256",
+    )
     weights = projection_of(project, program.result) if project and not taps else None
     with tracking(progress) as bar:
         parts = run(setting, chosen, weights=weights, bar=bar)

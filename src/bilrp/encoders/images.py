@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bilrp.encoders.decode import MOST_PIXELS, SUFFIXES, listed, opened
+from bilrp.engine import memory
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def fitted(image: Image, *, size: int | tuple[int, int] | None, fit: str = "crop
         raise InputError(f"size must be at least 1 pixel, got {height}×{width}")
     if fit not in FITS:
         raise InputError(f"fit must be one of {', '.join(FITS)}, got {fit!r}")
+    _check_room(height, width)
     bicubic = Image.Resampling.BICUBIC
     if fit == "stretch":
         return image.resize((width, height), bicubic)
@@ -89,6 +91,14 @@ def fitted(image: Image, *, size: int | tuple[int, int] | None, fit: str = "crop
     canvas = Image.new("RGB", (width, height), tuple(round(255 * value) for value in MEAN))
     canvas.paste(image.resize(inner, bicubic), ((width - inner[0]) // 2, (height - inner[1]) // 2))
     return canvas
+
+
+def _check_room(height: int, width: int) -> None:
+    """Refuse sizes whose pixels alone cannot fit: as a picture, as numbers and as the model's input."""
+    pixels = 3 * height * width * (1 + 4 + 4)
+    memory.check(
+        pixels, torch.device("cpu"), f"a picture of {height}×{width}", "use a smaller size (--size 128)"
+    )
 
 
 def _middle(size: tuple[int, int], ratio: float) -> tuple[float, float, float, float]:
