@@ -19,6 +19,7 @@ from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, placed, read_item
+from bilrp.engine import memory
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
 from bilrp.engine.program import Key, Program
@@ -179,6 +180,7 @@ def decompose_item(
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
+    memory.check_run(encoder.module, item.x)
     with torch.no_grad():
         tape = encoder.record(item.x)
         taps = _taps(encoder, tape, layers)
@@ -230,6 +232,12 @@ def compute(
     """Parts [regions, coordinates] of the output and of tapped values, by the plan that costs least."""
     setting = Setting(program, partition, project or program.result.numel(), frozenset(map(Key, taps)))
     chosen = plan_module.make(setting, mode)
+    memory.check(
+        chosen.working_bytes,
+        program.x.device,
+        f"a decomposition into {setting.regions} regions × {setting.coordinates} coordinates",
+        "use larger regions, a smaller input (--size), or project=256",
+    )
     weights = projection_of(project, program.result) if project and not taps else None
     with tracking(progress) as bar:
         parts = run(setting, chosen, weights=weights, bar=bar)

@@ -74,9 +74,10 @@ def remove_stale(folder: str | Path) -> None:
     """Remove what killed runs left in a folder: unfinished files that nobody is writing."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if is_partial(entry.name) and entry.is_file(follow_symlinks=False) and _abandoned(entry.path):
-                with suppress(OSError):
-                    os.unlink(entry.path)
+            if is_partial(entry.name) and entry.is_file(follow_symlinks=False):
+                with _abandoned(entry.path) as gone, suppress(OSError):
+                    if gone:
+                        os.unlink(entry.path)
 
 
 @contextmanager
@@ -84,12 +85,14 @@ def passing_folder() -> Iterator[Path]:
     """A folder in the system's temporary one that goes when it is left; those of killed runs go with the next."""
     home = Path(tempfile.gettempdir())
     for old in home.glob(f"{PARTIAL}folder-*"):
-        if not old.is_symlink() and _abandoned(old / PARTIAL):
-            shutil.rmtree(old, ignore_errors=True)
+        with _abandoned(old / PARTIAL) as gone:
+            if gone and not old.is_symlink():
+                shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{PARTIAL}folder-", ignore_cleanup_errors=True) as name:
-        handle = os.open(Path(name) / PARTIAL, os.O_CREAT | os.O_RDWR, 0o600)
+        handle, lock = _fresh(Path(name), "")
         try:
-            _lock(handle)
+            with suppress(OSError):  # Windows renames no open file
+                lock.rename(Path(name) / PARTIAL)  # only now can others take it for a folder of a killed run
             yield Path(name)
         finally:
             os.close(handle)
@@ -103,34 +106,40 @@ def _fresh(folder: Path, suffix: str) -> tuple[int, Path]:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666)
         except FileExistsError:
             continue
-        _lock(handle)
-        if path.exists():  # else another run took it for abandoned before it was locked
+        if (
+            _lock(handle) is not False and path.exists()
+        ):  # else another took it for abandoned before it was locked
             return handle, path
         os.close(handle)
     raise OSError("no temporary name is free")
 
 
-def _lock(handle: int) -> bool:
-    """Take the file for this process, which gives it up when it ends, however it ends. False: it could not be taken."""
+def _lock(handle: int) -> bool | None:
+    """Take the file for this process, which gives it up when it ends, however it ends.
+
+    False: somebody else has it; None: nobody can have it (Windows, a file system without locks).
+    """
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # Windows, a file system without locks, or somebody else has it
+    except BlockingIOError:
         return False
+    except (ImportError, OSError):
+        return None
     return True
 
 
-def _abandoned(path: str | Path) -> bool:
-    """Nobody writes it: its lock is free, or it is a day old."""
+@contextmanager
+def _abandoned(path: str | Path) -> Iterator[bool]:
+    """Does nobody write it: is its lock free, or is it a day old? The lock is held meanwhile, so nobody begins to."""
     try:
-        if time.time() - os.stat(path).st_mtime > STALE_SECONDS:
-            return True
         handle = os.open(path, os.O_RDWR)
     except OSError:
-        return False
+        yield False
+        return
     try:
-        return _lock(handle)
+        yield _lock(handle) is True or time.time() - os.stat(handle).st_mtime > STALE_SECONDS
     finally:
         os.close(handle)
 

@@ -29,9 +29,7 @@ FITS = ("crop", "pad", "stretch")
 FIT = "crop"
 """How pictures are brought to a size where nobody says how."""
 
-MOST_AS_THEY_ARE = (
-    16_000_000  # pixels of an input that is not scaled: tensors hold 50 bytes for each on the way
-)
+MOST_OF_AN_INPUT = 16_000_000  # pixels: tensors hold 50 bytes for each on the way
 
 
 def read(
@@ -72,7 +70,7 @@ def item(
 
 
 def _photograph(thing: Readable, size: int | tuple[int, int] | None, most_pixels: int) -> Pillow.Image:
-    return opened(thing, most_pixels=min(most_pixels, MOST_AS_THEY_ARE) if size is None else most_pixels)
+    return opened(thing, most_pixels=min(most_pixels, MOST_OF_AN_INPUT) if size is None else most_pixels)
 
 
 def _tensor(
@@ -163,6 +161,8 @@ def _measured(size: int | tuple[int, int] | None, fit: str) -> tuple[int, int] |
     height, width = (size, size) if isinstance(size, int) else size
     if min(height, width) < 1:
         raise InputError(f"size must be at least 1 pixel, got {height}×{width}")
+    if height * width > MOST_OF_AN_INPUT:
+        raise InputError(f"an input of {height}×{width} is too large: use a smaller size, e.g. 128")
     return height, width
 
 

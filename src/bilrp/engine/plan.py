@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine import tiles
+from bilrp.engine import memory, tiles
 from bilrp.engine.costs import Way, cheapest
 from bilrp.engine.layouts import Layout
 from bilrp.engine.program import Key, Link
@@ -57,7 +57,8 @@ class Plan:
     chunk: int  # regions pushed at once
     batch: int  # windows pushed at once
     pulled: int  # coordinates pulled at once
-    peak_bytes: int
+    peak_bytes: int  # at the worst moment, with what the frozen program holds
+    working_bytes: int = 0  # of these, what the run adds
 
     @property
     def flops(self) -> int:
@@ -109,8 +110,9 @@ def fixed(setting: Setting, way: Way) -> Plan:
         Stage("pull", max(cut, tiled), total, setting.pulls * sum(back) + meeting if cut < total else 0),
         Stage("tiles", 0, tiled, _tile_macs(setting, tiled)),
     )
-    peak = _peak(setting, (chunk, batch, pulled), row_numbers, way)
-    return Plan(stages, setting.regions, setting.coordinates, chunk, batch, pulled, peak)
+    working = memory.working(setting, way, (chunk, batch, pulled), row_numbers)
+    peak = memory.held(setting.program) + working
+    return Plan(stages, setting.regions, setting.coordinates, chunk, batch, pulled, peak, working)
 
 
 # ---------------------------------------------------------------- counting
@@ -135,15 +137,11 @@ def _rows_work(setting: Setting, chunks: Sequence[Tensor], way: Way) -> tuple[in
     macs = most = 0
     for chunk in chunks if way.rows > way.crops else []:
         laid = setting.layouts(chunk, way.crops, way.rows)
+        most = max(most, memory.rows(setting.links[way.crops : way.rows], laid))
         for link in setting.links[way.crops : way.rows]:
-            most = max(most, _rows_alive(link, laid))
             sources, cone = [laid[s] for s in link.sources], setting.cones[link.target].at(chunk)
             macs += link.map.row_work(sources, laid[link.target], cone, link.shapes)[0]
     return macs, most
-
-
-def _rows_alive(link: Link, laid: dict[Key, Layout]) -> int:
-    return laid[link.target].rows + sum(laid[s].rows for s in link.sources)
 
 
 # ---------------------------------------------------------------- memory
@@ -159,31 +157,17 @@ def _sizes(setting: Setting, way: Way) -> tuple[int, int, int]:
         laid = setting.layouts(torch.arange(count), way.crops, way.rows)
         most = max(_rows_alive(link, laid) for link in links[way.crops : way.rows])
         chunk = max(1, min(chunk, CHUNK, setting.budget // max(1, item * most)))
-    window = _widest_window(setting, way.crops)
-    batch = max(1, min(chunk, setting.budget // (8 * item * window)))
+    widest = max((_area(setting, link) for link in links[: way.crops]), default=1)
+    batch = max(1, min(chunk, setting.budget // (24 * item * widest)))
     back = max((link.shapes.numel for link in links[way.cut :]), default=1)
-    pulled = max(1, min(setting.coordinates, setting.budget // (3 * item * back)))
+    pulled = max(1, min(setting.pulls, setting.budget // (3 * item * back))) if way.cut < len(links) else 1
     return chunk, batch, pulled
 
 
-def _widest_window(setting: Setting, until: int) -> int:
-    """Numbers in the largest window of the crops stage: its input, its output and a factor."""
-    return max((3 * _area(setting, link) for link in setting.links[:until]), default=1)
+def _rows_alive(link: Link, laid: dict[Key, Layout]) -> int:
+    return laid[link.target].rows + sum(laid[s].rows for s in link.sources)
 
 
 def _area(setting: Setting, link: Link) -> int:
     height, width = setting.cones[link.target].extent()
     return height * width * link.shape[1]
-
-
-def _peak(setting: Setting, sizes: tuple[int, int, int], rows: int, way: Way) -> int:
-    """Bytes of tangents and parts alive at the worst moment, roughly."""
-    links, (chunk, batch, pulled) = setting.links, sizes
-    dense = chunk * max((link.shapes.numel for link in links[way.rows : way.cut]), default=0)
-    windows = batch * _widest_window(setting, way.crops)
-    back = pulled * max((link.shapes.numel for link in links[way.cut :]), default=0)
-    met = setting.regions * setting.size(way.cut) if 0 < way.cut < len(links) else 0
-    taps = sum(link.shape.numel() for link in links if link.target in setting.taps)
-    parts = setting.regions * (setting.coordinates + taps)
-    item = setting.program.x.element_size()
-    return item * (parts + met + max(2 * dense, windows, chunk * rows, 2 * back))

@@ -67,12 +67,13 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A frozen tape: links in order, from the input's keys to the output's."""
+    """A frozen tape: links in order, from the input's keys to the output's. `weights` are the model's own."""
 
     x: Tensor
     links: tuple[Link, ...]
     output: Key
     result: Tensor
+    weights: tuple[Tensor, ...] = ()
 
 
 def push(

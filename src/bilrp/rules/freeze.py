@@ -32,7 +32,9 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
                 links.append(link)
                 needed.update(link.sources)
     assert result is not None
-    return Program(x=tape.x, links=tuple(reversed(links)), output=Key(output), result=result)
+    return Program(
+        x=tape.x, links=tuple(reversed(links)), output=Key(output), result=result, weights=tape.weights
+    )
 
 
 def frozen_link(step: Step, book: RuleBook) -> Link:

@@ -63,6 +63,10 @@ class Map(ABC):
         """Multiply-adds to push (or pull) one vector; only products count."""
         return 0
 
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        """Numbers that pushing (or pulling) one vector needs for a while, besides its sources and its target."""
+        return shapes.sources[0].numel() if back else shapes.target.numel()
+
     # ------------------------------------------------------------ on windows
 
     def reach(self, shapes: Shapes) -> Reach | None:

@@ -27,6 +27,9 @@ class Scale(Map):
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return (cotangent * self.factor,)
 
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return 0
+
     def reach(self, shapes: Shapes) -> Reach | None:
         return Reach() if shapes.images and shapes.sources[0] == shapes.target else None
 
@@ -69,6 +72,9 @@ class Sum(Map):
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return (cotangent,) * len(self.slots)
 
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return 0
+
     def reach(self, shapes: Shapes) -> Reach | None:
         return Reach() if shapes.images else None
 
@@ -109,6 +115,9 @@ class Gated(Map):
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.macs(shapes, back=back)
+
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return self.inner.scratch(shapes, back=back) + shapes.target.numel()
 
     def reach(self, shapes: Shapes) -> Reach | None:
         return self.inner.reach(shapes)

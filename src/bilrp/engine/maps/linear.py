@@ -63,6 +63,9 @@ class Move(Linear):
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0
 
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return 0
+
 
 @dataclass(frozen=True, eq=False)
 class Jacobian(Map):

@@ -42,6 +42,9 @@ class Pool(Map):
         inner = tuple(slice(pad[0], pad[0] + size) for size, pad in zip(shape, self.padding, strict=True))
         return (padded[(..., *inner)],)
 
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return shapes.sources[0].numel() if any(p for pad in self.padding for p in pad) else 0
+
     def _pad(self, x: Tensor) -> Tensor:
         flat = [p for pad in reversed(self.padding) for p in pad]
         return F.pad(x, flat) if any(flat) else x

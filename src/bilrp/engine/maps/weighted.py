@@ -88,6 +88,13 @@ class Weighted(Map):
         places = self.at.shape if operator.transposed or flipped else shapes.target
         return self.weights * places[-operator.rank :].numel()
 
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        source, target = shapes.sources[0].numel(), shapes.target.numel()
+        several = len(self.terms) > 1  # one term's result beside the sum of those before it
+        if back:
+            return any(t.after is not None for t in self.terms) * target + several * source
+        return any(t.before is not None for t in self.terms) * source + several * target
+
     # ------------------------------------------------------------ on windows
 
     def reach(self, shapes: Shapes) -> Reach | None:

@@ -1,0 +1,155 @@
+"""The peak that a plan names is the peak that is measured, and what cannot fit is refused before the work starts."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+import bilrp
+from bilrp import rulebooks
+from bilrp.engine import memory
+from bilrp.errors import InputError
+from models import Residual, settle, transformer
+
+
+class Measured(TorchDispatchMode):
+    """Bytes of the storages made under it: those alive now, and the most there ever were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.known: dict[int, weakref.ref] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            if isinstance(tensor, torch.Tensor):
+                self.count(tensor.untyped_storage(), given)
+        return out
+
+    def count(self, storage, given) -> None:
+        place, size = storage._cdata, storage.nbytes()
+        if place in self.known or place in given:
+            return
+
+        def gone(_) -> None:
+            self.now -= size
+            del self.known[place]
+
+        self.known[place] = weakref.ref(storage, gone)
+        self.now += size
+        self.most = max(self.most, self.now)
+
+
+def vgg() -> nn.Module:
+    layers, inside = [], 3
+    for width in (16, 32, 64):
+        layers += [nn.Conv2d(inside, width, 3, padding=1), nn.ReLU()]
+        layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        inside = width
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def wide() -> nn.Module:
+    """Its weights are what is large: γ keeps changed copies of them."""
+    return nn.Sequential(nn.Linear(600, 900), nn.GELU(), nn.Linear(900, 300))
+
+
+NETS = {
+    "vgg": (vgg, (3, 64, 64), 8),
+    "residual": (Residual, (3, 48, 48), 4),
+    "wide": (wide, (600,), bilrp.regions.labels(torch.arange(600) % 20)),
+    "transformer": (lambda: transformer(True, False), (40, 8), None),
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "push", "pull"])
+@pytest.mark.parametrize("gamma", [0.0, 0.25])
+@pytest.mark.parametrize("name", NETS)
+def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
+    build, shape, regions = NETS[name]
+    model = settle(build()).float()
+    x = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    with Measured() as measured:
+        found = bilrp.decompose(model, x, regions=regions, rules=rulebooks.uniform(gamma), mode=mode)
+    planned = found.plan.peak_bytes
+    assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
+
+
+def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():
+    x = torch.randn(1, 600, generator=torch.Generator().manual_seed(0))
+    regions = bilrp.regions.labels(torch.arange(600) % 20)
+    plain, changed = (
+        bilrp.decompose(wide(), x, regions=regions, rules=rulebooks.uniform(g), mode="push").plan.peak_bytes
+        for g in (0.0, 0.25)
+    )
+    weights = 4 * (600 * 900 + 900 * 300)
+    assert plain < weights < changed
+
+
+def test_what_cannot_fit_is_refused_before_it_starts(monkeypatch):
+    net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten()), torch.rand(1, 3, 64, 64)
+    expected = bilrp.decompose(net, x, regions=1, project=4)
+    assert expected.plan.working_bytes > 2**20
+    monkeypatch.setattr(memory, "free", lambda device: 2**20)
+    with pytest.raises(
+        InputError, match=r"4096 regions × 4 coordinates needs about .* GB.*use larger regions"
+    ):
+        bilrp.decompose(net, x, regions=1, project=4)
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_runs(monkeypatch):
+    called = []
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 64, 3)
+
+        def forward(self, x):
+            called.append(type(x))
+            return self.conv(x).mean((2, 3))
+
+    x = torch.zeros(1, 3, 1280, 1280)
+    assert memory.of_run(Net(), x) == pytest.approx(4 * 64 * 1278**2, rel=0.01)
+    called.clear()
+    monkeypatch.setattr(memory, "free", lambda device: 2**28)
+    with pytest.raises(InputError, match=r"one run on an input of shape \(1, 3, 1280, 1280\).*smaller input"):
+        bilrp.decompose(Net(), x, regions=640)
+    assert torch.Tensor not in called
+
+
+def test_what_shapes_cannot_answer_is_left_to_the_run():
+    assert memory.of_run(lambda x: x if float(x.sum()) > 0 else -x, torch.ones(1, 3)) is None
+
+
+def test_inputs_too_large_for_any_model_are_refused():
+    from PIL import Image
+
+    from bilrp.encoders import images
+
+    with pytest.raises(InputError, match="99999×99999 is too large: use a smaller size"):
+        images.fitted(Image.new("RGB", (8, 8)), size=99999)
+
+
+def test_free_memory_is_asked_of_the_system(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  4 kB\nSwapFree: 1 kB\n")
+    assert memory.available(tmp_path / "meminfo") == 5 * 1024
+    assert memory.available(tmp_path / "none") is None
+    for name, text in {
+        "memory.max": "max",
+        "memory.current": "50",
+        "memory.stat": "inactive_file 20",
+    }.items():
+        (tmp_path / name).write_text(text + "\n")
+    assert memory.group(tmp_path) is None
+    (tmp_path / "memory.max").write_text("100\n")
+    assert memory.group(tmp_path) == 70
+    found = memory.free(torch.device("cpu"))
+    assert found is None or found > 2**20
