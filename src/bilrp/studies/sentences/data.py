@@ -94,28 +94,17 @@ def chosen(
     return found
 
 
-@dataclass(frozen=True)
-class Planted:
-    """Two unrelated sentences that share one word, or a synonym of it."""
+def planted(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
+    """Two unrelated sentences that share one word of the list, or a word and its synonym; the carriers take turns.
 
-    a: str
-    b: str
-    first: str
-    second: str
-
-
-def planted(count: int, *, synonyms: bool) -> list[Planted]:
-    """Sentences with planted words; the carriers take turns.
-
-    >>> planted(1, synonyms=True)[0].second
-    'automobile'
+    >>> planted(1, synonyms=True)[0][1]
+    'Yesterday she wrote a long letter about the automobile.'
     """
     found = []
     for number, (word, other) in enumerate(SYNONYMS[:count]):
         left = CARRIERS[number % len(CARRIERS)][0]
         right = CARRIERS[(number // len(CARRIERS) + 2 * number) % len(CARRIERS)][1]
-        second = other if synonyms else word
-        found.append(Planted(left.format(word), right.format(second), word, second))
+        found.append((left.format(word), right.format(other if synonyms else word)))
     return found
 
 

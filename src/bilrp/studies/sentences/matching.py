@@ -6,6 +6,7 @@ y = ⟨φ(a), φ(b)⟩ should be the number of pairs of equal nouns, and an expl
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,16 +14,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from bilrp.disk.cache import Cache, key_of, weights_of
 from bilrp.encoder import Encoder
 from bilrp.encoders.sentences import Sentence
 from bilrp.encoders.text.heads import Pooling
 from bilrp.engine.progress import Progress
 from bilrp.studies.sentences import data
-from bilrp.studies.sentences.measures import Relevance
-from bilrp.studies.sentences.subject import Subject, read
+from bilrp.studies.sentences.subject import read
 
 BATCH = 16  # pairs, and with them all pairs of their 32 sentences
 SPEED, HEAD_SPEED = 3e-4, 1.5e-3
+KIND, VERSION = "matcher", 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +44,12 @@ def trained(
     steps: int,
     seed: int,
     bar: Progress,
+    cache: Cache,
 ) -> Matcher:
-    """Train the upper half and a linear head on Φ Φᵀ = counts of common nouns; batches hold sentences of one length."""
+    """Train the upper half and a linear head on Φ Φᵀ = counts of common nouns; batches hold sentences of one length.
+
+    What was learnt is kept in the cache.
+    """
     plain, summed = encoders
     assert isinstance(plain.module, Sentence) and isinstance(summed.module, Sentence)
     transformer = copy.deepcopy(plain.module.transformer)
@@ -51,6 +57,35 @@ def trained(
     inputs = {text: read(plain, text).x for text in texts}
     module = Sentence(transformer, [pooling, _head(Sentence(transformer, [pooling]), inputs)])
     upper, head = _upper_half(transformer), list(module.heads[1].parameters())
+    learning = {
+        name: each for name, each in module.named_parameters() if any(each is p for p in (*upper, *head))
+    }
+    key = key_of(
+        json.dumps(texts), {"weights": weights_of(module), "steps": steps, "seed": seed, "version": VERSION}
+    )
+    kept = cache.get(KIND, key)
+    if kept is None or kept[0].keys() != learning.keys():
+        _train(module, upper, head, inputs, steps=steps, seed=seed, bar=bar)
+        cache.put(KIND, key, {name: each.detach() for name, each in learning.items()})
+    else:
+        for name, each in learning.items():
+            each.data.copy_(kept[0][name])
+    name = f"{plain.name}, trained to match nouns"
+    found = replace(plain, module=module, name=name)
+    with_positions = Sentence(transformer, list(module.heads), summed.module.added)
+    return Matcher(found, replace(summed, module=with_positions, name=name), _fit(found, test))
+
+
+def _train(
+    module: nn.Module,
+    upper: list[nn.Parameter],
+    head: list[nn.Parameter],
+    inputs: dict[str, Tensor],
+    *,
+    steps: int,
+    seed: int,
+    bar: Progress,
+) -> None:
     for parameter in (*upper, *head):
         parameter.requires_grad_(True)
     optimiser = torch.optim.Adam([{"params": upper, "lr": SPEED}, {"params": head, "lr": HEAD_SPEED}])
@@ -66,10 +101,6 @@ def trained(
             slowing.step()
             bar.advance()
     module.requires_grad_(False)
-    name = f"{plain.name}, trained to match nouns"
-    found = replace(plain, module=module, name=name)
-    with_positions = Sentence(transformer, list(module.heads), summed.module.added)
-    return Matcher(found, replace(summed, module=with_positions, name=name), _fit(found, test))
 
 
 def _batches(inputs: dict[str, Tensor], steps: int, draw: random.Random) -> Iterator[list[str]]:
@@ -104,12 +135,6 @@ def _fit(encoder: Encoder, test: list[tuple[str, str]]) -> float:
     return 1 - float(
         (torch.stack(scores) - wanted).square().mean() / wanted.var(unbiased=False).clamp(min=1e-9)
     )
-
-
-def truth(a: Subject, b: Subject) -> Relevance:
-    """1 where two words are one noun."""
-    rows = [[data.matches([x.lower()], [y.lower()]) for y in b.names] for x in a.names]
-    return torch.tensor(rows, dtype=torch.float64)
 
 
 def _head(module: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:

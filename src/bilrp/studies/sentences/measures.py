@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from bilrp.studies.sentences.methods import Relevance
 from bilrp.studies.sentences.subject import Subject
-
-Relevance = Float[Tensor, "words_a words_b"]
 
 
 def agreement(relevance: Relevance, reference: Relevance) -> float:

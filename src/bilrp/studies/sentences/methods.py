@@ -1,9 +1,9 @@
-"""The methods compared: each takes an embedding apart into its words, so that a pair is a product of parts."""
+"""The methods compared: what each finds on the pairs of words of two sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -17,17 +17,25 @@ from bilrp.rules.books import Book
 from bilrp.studies.sentences.subject import Subject
 
 Parts = Float[Tensor, "words h"]
+Relevance = Float[Tensor, "words_a words_b"]
 OURS = "transformer(0)"
-SHAPLEY = "Shapley"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Relevance on pairs of words; for rules also the account: shares of the score by what they lie on."""
+
+    relevance: Relevance
+    account: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A name, what it is in words, and the parts of two sentences. `whole`, for rules, also has what is left over."""
+    """A name, what it is in words, and what it finds on two sentences. Rules also take one sentence apart, as a `whole`."""
 
     name: str
     about: str
-    parts: Callable[[Subject, Subject], tuple[Parts, Parts]]
+    found: Callable[[Subject, Subject], Found]
     whole: Callable[[Subject], Decomposition] | None = None
 
 
@@ -57,25 +65,36 @@ def by_rules(name: str, about: str, book: Book, *, positions: bool = False) -> M
         encoder = subject.with_positions if positions else subject.encoder
         return decompose(encoder, subject.text, rules=book)
 
-    def parts(subject: Subject) -> Parts:
-        return whole(subject).parts[subject.words].double()
+    def found(a: Subject, b: Subject) -> Found:
+        left, right = whole(a), whole(b)
+        every = (left.parts @ right.parts.T).double()
+        on_words = every[a.words][:, b.words]
+        score, inside, on_all = (
+            float(x) for x in (left.embedding @ right.embedding, on_words.sum(), every.sum())
+        )
+        account = {
+            "words": inside / score,
+            "marks": (on_all - inside) / score,
+            "unattributed": 1 - on_all / score,
+        }
+        return Found(on_words, account)
 
-    return Method(name, about, lambda a, b: (parts(a), parts(b)), whole)
+    return Method(name, about, found, whole)
 
 
 def each(name: str, about: str, parts: Callable[[Subject], Parts]) -> Method:
     """A method that looks at one sentence at a time."""
-    return Method(name, about, lambda a, b: (parts(a), parts(b)))
+    return Method(name, about, lambda a, b: Found(parts(a) @ parts(b).T))
 
 
 def integrated(steps: int) -> Method:
     """Integrated Jacobians from the zero vector, as xsbert's, but exact on every layer."""
 
-    def parts(a: Subject, b: Subject) -> tuple[Parts, Parts]:
-        found = integrated_hessians(a.encoder, a.text, b.text, steps=steps)
-        return found.a.parts[a.words].double(), found.b.parts[b.words].double()
+    def found(a: Subject, b: Subject) -> Found:
+        every = integrated_hessians(a.encoder, a.text, b.text, steps=steps).relevance.double()
+        return Found(every[a.words][:, b.words])
 
-    return Method("integrated Jacobians", f"gradients along the way from zero, {steps} points", parts)
+    return Method("integrated Jacobians", f"gradients along the way from zero, {steps} points", found)
 
 
 def occlusion(subject: Subject) -> Parts:

@@ -24,6 +24,7 @@ MEASURES = {
     "selections, long": ("the same as selections, sentences of 18 to 32 words", True),
     "deletion, long": ("the same as deletion, sentences of 18 to 32 words", False),
 }
+PARTS = ("words", "marks", "unattributed")  # of a score: on pairs of words, where marks take part, the rest
 REFERENCES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -33,7 +34,6 @@ def write(
     compared: Sequence[Method],
     values: Values,
     *,
-    left: Mapping[str, Mapping[str, float]],
     work: Mapping[str, float],
     fit: float | None,
     examples: Sequence[Sequence[Any]],
@@ -43,6 +43,10 @@ def write(
     means = {
         measure: {name: interval(list(found), seed=settings.seed) for name, found in values[measure].items()}
         for measure in asked
+    }
+    left = {
+        method: {part: sum(values[part][method]) / len(values[part][method]) for part in PARTS}
+        for method in values[PARTS[0]]
     }
     against = {measure: _against(values[measure], asked[measure][1], settings.seed) for measure in asked}
     sections = [
@@ -85,16 +89,18 @@ def _against(found: Mapping[str, Sequence[float]], more: bool, seed: int) -> dic
 
 def _summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping[str, float]) -> str:
     said = ", ".join(f"{name} {found[OURS][0]:.2f}" for name, found in means.items())
-    lost = [
-        f"{name} on {measure} by {-row['better']:.3f}"
-        for measure, rows in against.items()
-        for name, row in rows.items()
-        if row["high"] < 0 and name not in REFERENCES
-    ]
-    losses = (
-        f" It loses clearly to {'; '.join(lost)}." if lost else " No method is clearly better on any measure."
+    clearly, perhaps = (
+        "; ".join(
+            f"{name} on {measure} by {-row['better']:.3f}"
+            for measure, rows in against.items()
+            for name, row in rows.items()
+            if name not in REFERENCES and row["better"] < 0 and (row["high"] < 0) == clear
+        )
+        for clear in (True, False)
     )
-    return f"{OURS}: {said}, at {work.get(OURS, 0):.2f} passes a token.{losses}"
+    losses = f"It loses clearly to {clearly}." if clearly else "No method is clearly better on any measure."
+    close = f" Ahead of it within chance: {perhaps}." if perhaps else ""
+    return f"{OURS}: {said}, at {work.get(OURS, 0):.2f} passes a token. {losses}{close}"
 
 
 def _tables(means: Mapping[str, Any], compared: Sequence[Method], values: Values) -> list[Table]:
@@ -146,8 +152,7 @@ def _differences(against: Mapping[str, Any]) -> Table:
 
 def _account(left: Mapping[str, Mapping[str, float]], work: Mapping[str, float]) -> Table:
     rows = [
-        [name, *(f"{100 * found[part]:.1f} %" for part in ("words", "marks", "unattributed")), work[name]]
-        for name, found in left.items()
+        [name, *(f"{100 * found[part]:.1f} %" for part in PARTS), work[name]] for name, found in left.items()
     ]
     return Table(
         ["rules", "on pairs of words", "where marks take part", "unattributed", "passes a token"],
