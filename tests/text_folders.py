@@ -120,6 +120,9 @@ ARCHITECTURES = [
     Architecture("modernbert", "ModernBertConfig", byte_pairs, {**SIZES, "cls_token_id": 2, "sep_token_id": 3}),
     Architecture("gte", "GteConfig", word_pieces),
     Architecture("t5", "T5Config", sentence_pieces, T5_SIZES, encoder_only=True),
+    Architecture(
+        "t5-gated", "T5Config", sentence_pieces, {**T5_SIZES, "feed_forward_proj": "gated-gelu"}, encoder_only=True
+    ),
     Architecture("qwen2", "Qwen2Config", byte_pairs, {**SIZES, "num_key_value_heads": 1}, "last"),
     Architecture("qwen3", "Qwen3Config", byte_pairs, {**SIZES, "num_key_value_heads": 1, "head_dim": 8}, "last"),
 ]  # fmt: skip

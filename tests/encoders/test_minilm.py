@@ -92,6 +92,7 @@ def test_embeddings_are_those_of_sentence_transformers(minilm: bilrp.Encoder, fo
 @pytest.mark.parametrize("features", ["word", "sum"])
 def test_parts_equal_a_plain_implementation(folder: Path, features: str) -> None:
     import transformers
+
     from bert_reference import parts_and_embedding
 
     text = TEXTS[1]

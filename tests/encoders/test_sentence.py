@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,56 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path, dense, no
         rtol=0,
         atol=1e-5,
     )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Embedders as their makers publish them: an architecture, its pooling, and what is put before a text."""
+
+    architecture: str
+    pooling: str
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt: str | None = None
+
+
+FAMILIES = {
+    "e5": Family("bert", "mean_tokens", {"query": "query: ", "passage": "passage: "}, "query"),
+    "multilingual-e5": Family("xlm-r", "mean_tokens", {"query": "query: ", "passage": "passage: "}, "passage"),
+    "bge": Family("bert", "cls_token"),
+    "gte": Family("gte", "mean_tokens"),
+    "mpnet": Family("mpnet", "mean_tokens"),
+    "qwen3-embedding": Family("qwen3", "lasttoken", {"query": "Instruct: find it\nQuery:", "document": ""}, "query"),
+    "sentence-t5": Family("t5-gated", "mean_tokens"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_as_their_makers_publish_them(name: str, tmp_path: Path) -> None:
+    """Pooling, normalising and prompts are read from the files: the embedding of sentence-transformers, taken apart."""
+    library = pytest.importorskip("sentence_transformers")
+    family = FAMILIES[name]
+    (architecture,) = (each for each in ARCHITECTURES if each.name == family.architecture)
+    pooling = {f"pooling_mode_{family.pooling}": True, "word_embedding_dimension": 16}
+    if family.pooling != "mean_tokens":
+        pooling["pooling_mode_mean_tokens"] = False
+    folder = sentence_transformers(
+        architecture.save(tmp_path, dtype=torch.float32),
+        pooling=pooling,
+        normalise=True,
+        prompts=family.prompts,
+    )
+    model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    named = {} if family.prompt is None else {"prompt_name": family.prompt}
+    encoder = sentence(folder, prompt=family.prompt)
+    for text in TEXTS:
+        expected = model.encode(text, convert_to_tensor=True, **named)
+        torch.testing.assert_close(embedding(encoder, text), expected, rtol=0, atol=1e-5)
+    exact = load(folder, prompt=family.prompt)
+    pushed, pulled = (bilrp.decompose(exact, TEXTS[0], mode=mode) for mode in ("push", "pull"))
+    assert float((pushed.parts - pulled.parts).abs().max()) < 1e-9 * float(pushed.parts.abs().max())
+    assert pushed.regions.names is not None
+    prompt = family.prompts.get(family.prompt or "", "").strip()
+    assert not prompt or prompt in pushed.regions.names
 
 
 def test_a_prompt_is_one_mark_and_may_stay_out_of_the_pooling(tmp_path: Path) -> None:

@@ -190,6 +190,17 @@ def test_the_joint_path_gives_a_quarter() -> None:
     assert abs(found.unattributed) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["hessian_product", "integrated_hessians"])
+def test_under_another_similarity(name: str) -> None:
+    """Cosine divides by both lengths, and so does its relevance; the score is the cosine itself."""
+    model, baseline = smooth(), getattr(baselines, name)
+    a, b = (torch.rand(1, 3, 4, dtype=torch.float64) for _ in range(2))
+    dot, cosine = (baseline(model, a, b, similarity=similarity) for similarity in ("dot", "cosine"))
+    lengths = model(a).norm() * model(b).norm()
+    assert cosine.score == pytest.approx(float(torch.nn.functional.cosine_similarity(model(a), model(b))))
+    torch.testing.assert_close(cosine.relevance, dot.relevance / lengths)
+
+
 @pytest.mark.parametrize("name", ["saliency", "curvature", "hessian_product", "integrated_hessians"])
 def test_all_report_the_models_own_score(name: str, tmp_path) -> None:
     model, a, b = mlp(), torch.randn(1, 6).double(), torch.randn(1, 6).double()

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
@@ -130,10 +131,21 @@ def test_a_name_given_by_hand_does_not_hide_other_code() -> None:
 
 
 def test_tensors_of_an_item_do_not_count_as_code() -> None:
-    """A boolean mask belongs to the sentence, not to the encoder."""
+    """A mask belongs to the sentence, not to the encoder: a boolean one, and one of numbers that is added to scores."""
 
     def masked(mask: Tensor):
         return lambda x: linear(x.masked_fill(mask, 0.0))
 
     a, b = (masked(torch.arange(6) >= n) for n in (3, 5))
     bilrp.pair(bilrp.decompose(a, X), bilrp.decompose(b, X))
+
+    def attending(mask: Tensor):
+        return lambda x: linear(F.scaled_dot_product_attention(x, x, x, attn_mask=mask)).mean(1)
+
+    def of_length(n: int) -> bilrp.Decomposition:
+        mask = torch.zeros(4, 4, dtype=torch.float64)
+        mask[:, n:] = -1e9
+        return bilrp.decompose(attending(mask), X.expand(1, 4, 6))
+
+    found = bilrp.pair(of_length(2), of_length(3))
+    assert found.relevance.shape == (4, 4) and float(found.relevance[2:].abs().max()) < 1e-12

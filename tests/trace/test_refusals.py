@@ -99,6 +99,14 @@ def test_labels_are_never_spread_over_the_wrong_axis() -> None:
     assert found.labels.shape == (3, 6, 6), "a mask without channels holds for all channels of an image"
 
 
+def test_a_sequence_has_its_tokens_for_regions() -> None:
+    """Nine tokens of 384 numbers each are nine regions, not 3,456, where nobody chose any."""
+    x = torch.rand(1, 9, 384)
+    found = bilrp.decompose(lambda x: x.mean(1), x)
+    assert found.regions.count == 9
+    torch.testing.assert_close(found.parts, x[0] / 9)
+
+
 def test_bad_labels_and_sizes() -> None:
     for make in (
         lambda: regions.labels(torch.rand(3)),

@@ -395,6 +395,13 @@ def gelu_by_hand(x, keep=lambda t: t):
     return x * 0.5 * (1.0 + keep(torch.erf(x / math.sqrt(2.0))))
 
 
+def t5_gated_gelu(x, keep=lambda t: t):
+    """T5's feed-forward: the GELU written out with tanh is the gate of the other branch."""
+    h = linear(x)
+    gelu = 0.5 * h * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (h + 0.044715 * torch.pow(h, 3.0))))
+    return keep(gelu) * F.linear(x, linear.weight.flip(1))
+
+
 def generalised_mean(x):
     return F.avg_pool2d(x.clamp(min=1e-6).pow(3.0), (5, 5)).pow(1.0 / 3.0)
 
@@ -479,6 +486,7 @@ FROZEN = {
     "gated": (gated, detached(gated), (6,)),
     "squeeze_excite": (squeeze_excite, detached(squeeze_excite), (4, 5, 5)),
     "gelu_by_hand": (gelu_by_hand, detached(gelu_by_hand), (6,)),
+    "t5_gated_gelu": (t5_gated_gelu, detached(t5_gated_gelu), (6,)),
     "generalised_mean": (generalised_mean, generalised_mean_twin, (4, 5, 5)),
     "self_attention": (self_attention, self_attention_twin, (18,)),
     "cross_attention": (cross_attention, cross_attention_twin, (18,)),

@@ -27,6 +27,8 @@ from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
 
 FIRST = {"input", "self"}  # what torch calls a function's first operand
+COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
 
 
 def record(
@@ -260,8 +262,11 @@ class Recorder(TorchFunctionMode):
                 self.live[key] = (t, value, -1)
 
     def _use_weight(self, t: Tensor) -> None:
-        if id(t) not in self.made and id(t) not in self.live and t.dtype.is_floating_point:
-            self.weights.setdefault(id(t), t)
+        known = id(t) in self.made or id(t) in self.live or id(t) in self.weights
+        if known or not t.dtype.is_floating_point:
+            return
+        if isinstance(t, nn.Parameter) or not _is_mask(t) or t.data_ptr() in self.names:
+            self.weights[id(t)] = t
 
     def _notice_writes(self, t: Tensor, op: str) -> None:
         if _version(t) != self.live[id(t)][2]:
@@ -351,6 +356,14 @@ def storage_of(t: Tensor) -> int:
         return t.untyped_storage().data_ptr() or -id(t)
     except NotImplementedError:  # sparse tensors
         return -id(t)
+
+
+def _is_mask(t: Tensor) -> bool:
+    """A mask in numbers, which belongs to the item as a boolean one does: 0 and 1 to multiply, 0 and −∞ (or so) to add."""
+    if t.dtype not in COMPARABLE or t.layout != torch.strided or t.is_meta or not t.dim():
+        return False
+    zero = t == 0
+    return bool((zero | (t == 1)).all()) or bool((zero | (t <= HIDDEN)).all())
 
 
 def _version(t: Tensor) -> int:
