@@ -303,7 +303,7 @@ class Recorder(TorchFunctionMode):
             )
         refuse_training(op, args, kwargs)
 
-    def finish(self, x: Tensor, result: Any) -> Tape:
+    def finish(self, x: Tensor, result: object) -> Tape:
         if not isinstance(result, Tensor):
             raise InputError(
                 f"the encoder returned {type(result).__name__}, not a tensor: wrap it so that it returns the "
