@@ -37,7 +37,7 @@ def _multi_head_attention(step: Step) -> Map:
             f"{step.describe()} returns its attention weights, which are frozen: use its first output"
         )
     value, slot = step.argument(2, "value"), _slot_of(step, 2, "value")
-    heads, size = step.argument(4, "num_heads"), value.shape[-1]
+    heads = step.argument(4, "num_heads")
     width = step.argument(3, "embed_dim_to_check")
     joint = step.argument(5, "in_proj_weight")
     into = joint[-width:] if joint is not None else step.kwargs["v_proj_weight"]
