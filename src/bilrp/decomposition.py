@@ -28,7 +28,7 @@ from bilrp.engine.run import run
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import book_name
+from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
 from bilrp.trace.fingerprint import of_code
@@ -363,7 +363,7 @@ def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
 
 
-def origin_of(encoder: Encoder, tape: Tape, book: Any, project: int | None) -> dict[str, Any]:
+def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
     return {
         "encoder": encoder.name,
         "weights": tape.fingerprint(),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,9 @@ from bilrp.findings.summary import sentence
 from bilrp.item import Item
 from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROUNDING = 1e-5  # of a score: nothing a reader should wonder about
 
@@ -184,7 +187,7 @@ class Explanation:
             within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
         return replace(self, a=a, b=b, relevance=by_a.T @ self.relevance @ by_b, within=within)
 
-    def plot(self, **options: Any) -> Any:
+    def plot(self, **options: Any) -> Figure:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
         return found_at("bilrp.render.figure:plot")(self, **options)
 

@@ -466,3 +466,17 @@ def test_a_rule_book_is_enough_for_a_rule() -> None:
 def test_later_rows_count() -> None:
     table = Table((activation("elu"),)).extended(activation("elu", factor="gate"))
     assert table.find("elu").factor == "gate"
+
+
+@by_name([row for row in STEPS if row.lends])
+def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) -> None:
+    """constant.to(x) is a constant; x.to(x) is x, not x twice."""
+    constant = torch.arange(4.0)[None]
+    x = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for function, expected in (
+        (lambda x: getattr(constant, row.name)(x) + 0 * x, torch.zeros(4, 4, dtype=x.dtype)),
+        (lambda x: getattr(2 * x, row.name)(x), 2 * torch.diag(x[0])),
+    ):
+        for mode in ("push", "pull"):
+            found = bilrp.decompose(function, x, regions=bilrp.regions.features(), mode=mode)
+            torch.testing.assert_close(found.parts, expected)

@@ -90,8 +90,8 @@ class Op:
     arguments it is not linear in.
     `active` are arguments that make it random or dependent on the batch when all of them are on. `adds` is the argument
     that makes a write add to what is there. `again` is the Tensor method a step is run again by, `axis` the argument an
-    order goes along, `axes` the number of a window's axes. `checked` asks for torch's derivatives to be tried against
-    each other before they are trusted.
+    order goes along, `axes` the number of a window's axes. `lends`: its second tensor lends a shape or a type, no numbers.
+    `checked` asks for torch's derivatives to be tried against each other before they are trusted.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Op:
     again: str = ""
     axis: Argument | None = None
     axes: int = 0
+    lends: bool = False
     checked: bool = False
 
 
@@ -140,8 +141,8 @@ def structural(name: str, *also: str, **more: Any) -> Op:
     return Op(name, "structural", also, rule="linear", mask="moves", **more)
 
 
-def identity(name: str, *also: str) -> Op:
-    return Op(name, "identity", also, rule="linear", mask="moves")
+def identity(name: str, *also: str, **more: Any) -> Op:
+    return Op(name, "identity", also, rule="linear", mask="moves", **more)
 
 
 def dropout(name: str, training: bool = True) -> Op:
