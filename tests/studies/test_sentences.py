@@ -1,0 +1,196 @@
+"""The sentences study: its measures by their definitions, its report, and that it can be interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from bilrp.disk.cache import Cache
+from bilrp.encoders import sentence
+from bilrp.engine.progress import Progress
+from bilrp.errors import InputError
+from bilrp.studies.common.report import Report, Table
+from bilrp.studies.sentences import data, judging, matching, measures, methods, report, study
+from bilrp.studies.sentences.settings import SentencesSettings
+from bilrp.studies.sentences.subject import Subject
+from text_folders import ARCHITECTURES
+
+SHORT = [
+    ("The cat sat on the mat.", "A cat rested on a rug."),
+    ("Two dogs run through the snow.", "One dog jumps through snow."),
+    ("The man was in the street.", "A man sat in a car."),
+    ("The kittens run in the street.", "Two kittens sat in the snow."),
+]
+LONG = [
+    ("the cat sat on the mat and " * 3 + "a dog run", "the dog run on the rug and " * 3 + "one cat sat"),
+    ("two dogs run in the snow and " * 3 + "a cat", "the cat sat in the snow and " * 3 + "one dog run"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory) -> Path:
+    """Two files as those of the STS benchmark."""
+    made = tmp_path_factory.mktemp("stsb")
+    rows = "".join(f'"{a}","{b}",3.5\n' for a, b in SHORT + LONG)
+    for name in ("dev", "train"):
+        (made / f"stsb-en-{name}.csv").write_text(rows)
+    return made
+
+
+@pytest.fixture(scope="module")
+def settings(folder: Path, benchmark: Path, tmp_path_factory) -> SentencesSettings:
+    return SentencesSettings(
+        data=benchmark, out=tmp_path_factory.mktemp("out"), encoder=str(folder), pairs=2, long_pairs=2, planted=2,
+        nouns=4, steps=3, path=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def first(settings: SentencesSettings) -> Report:
+    """One run of the whole study: the dearest thing here."""
+    return study.run(settings)
+
+
+@pytest.fixture(scope="module")
+def subject(folder: Path) -> Subject:
+    encoder = sentence(folder, dtype=torch.float64)
+    return Subject(encoder, encoder, "The cat sat.")
+
+
+def test_a_selection_is_the_sentence_without_the_other_words(subject: Subject) -> None:
+    assert subject.names == ["The", "cat", "sat", "."]
+    kept = torch.tensor([[True, False, True, True], [False, True, False, False]])
+    found = subject.embed(kept)
+    for row, text in enumerate(("The sat.", "cat")):
+        # positions close up where words are deleted, as they do in the shorter text
+        torch.testing.assert_close(
+            found[row], subject.encoder.module(study.Subject(*[subject.encoder] * 2, text).item.x)[0]
+        )
+
+
+def test_shapley_values_by_all_orders(subject: Subject) -> None:
+    """Mean gain of a word over all orders in which words can be put in."""
+    count = len(subject.words)
+    expected = torch.zeros(count, subject.whole.numel(), dtype=torch.float64)
+    for order in itertools.permutations(range(count)):
+        kept = torch.zeros(count + 1, count, dtype=torch.bool)
+        for place, word in enumerate(order):
+            kept[place + 1 :, word] = True
+        steps = subject.embed(kept).double()
+        expected[list(order)] += (steps[1:] - steps[:-1]) / math.factorial(count)
+    torch.testing.assert_close(subject.shapley(), expected, rtol=0, atol=1e-10)
+
+
+def test_deletion_and_selections(subject: Subject) -> None:
+    """Relevance that tells the score of every selection correlates at one; the area is that of the model's own scores."""
+    trial = measures.Trial.of(subject, subject, 50, seed=1)
+    assert (
+        trial.kept_a.any(1).all()
+        and trial.kept_b.any(1).all()
+        and not torch.equal(trial.kept_a, trial.kept_b)
+    )
+    kept_a, kept_b = subject.embed(trial.kept_a), subject.embed(trial.kept_b)
+    torch.testing.assert_close(trial.scores, (kept_a * kept_b).sum(1))
+    relevance = torch.zeros(4, 4, dtype=torch.float64)
+    relevance[1], relevance[2] = 2.0, 1.0  # cat first, then sat, on the left; no preference on the right
+    area = measures.deletion(relevance, subject, subject, points=4)
+    order = relevance.sum(1).argsort(descending=True), relevance.sum(0).argsort(descending=True)
+    heights = []
+    for gone in range(4):
+        kept = torch.ones(2, 4, dtype=torch.bool)
+        for side in range(2):
+            kept[side, order[side][:gone]] = False
+        left, right = subject.embed(kept)
+        heights.append(float(left @ right))
+    expected = sum((a + b) / 2 for a, b in itertools.pairwise(heights)) / 3 / heights[0]
+    assert area == pytest.approx(expected)
+
+
+def test_what_rules_account_for_adds_up(subject: Subject) -> None:
+    for method in methods.methods(1):
+        found = method.found(subject, subject)
+        assert found.relevance.shape == (4, 4) and found.relevance.isfinite().all()
+        assert (method.whole is None) == (not found.account)
+        if found.account:
+            assert sum(found.account.values()) == pytest.approx(1)
+
+
+def test_the_whole_study_and_its_report(settings: SentencesSettings, first: Report) -> None:
+    first.write(settings.out)
+    results = json.loads((settings.out / "results.json").read_text())
+    assert set(results["means"]) == set(report.MEASURES)
+    compared = {method.name for method in methods.methods(1)}
+    for measure, means in results["means"].items():
+        assert compared <= means.keys(), measure
+        assert all(low <= mean <= high for mean, low, high in means.values())
+    assert {len(found) for found in results["values"]["Shapley"].values()} == {2}
+    assert results["passes_per_token"][methods.OURS] > 0 and results["noun_matching_fit"] is not None
+    page = (settings.out / "report.html").read_text()
+    assert "measures.png" in page and "Ours against each other method" in page
+    tables = [block for section in first.sections for block in section.blocks if isinstance(block, Table)]
+    assert len(tables) == 6 and any("cat" in str(row) for row in tables[-1].rows)
+
+
+def test_an_interrupted_study_goes_on(
+    settings: SentencesSettings, first: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("made twice")
+
+    with monkeypatch.context() as patch:
+        for name in ("short", "long", "word", "synonym", "nouns"):
+            patch.setattr(judging, name, never)
+        patch.setattr(torch.optim, "Adam", never)
+        again = study.run(settings)
+    assert again.results["values"] == first.results["values"]
+
+
+def test_training_teaches_to_match_nouns(folder: Path) -> None:
+    encoders = sentence(folder), sentence(folder, features="sum")
+    texts = data.noun_sentences([data.Pair(a, b) for a, b in SHORT])
+    test = list(itertools.permutations(texts, 2))
+    before, after = (
+        matching.trained(encoders, texts, test, steps=steps, seed=0, bar=Progress(), cache=Cache(None))
+        for steps in (0, 40)
+    )
+    assert after.fit > before.fit
+    untouched = sentence(folder).module.state_dict()  # type: ignore[union-attr]
+    now = encoders[0].module.state_dict()  # type: ignore[union-attr]
+    assert all(torch.equal(value, now[name]) for name, value in untouched.items())
+
+
+def test_losses_are_said() -> None:
+    """A method that is better on every pair loses us the measure, in the first sentence a reader sees."""
+    ours = [0.5, 0.6, 0.7]
+    values = {
+        "Shapley": {methods.OURS: ours, "other": [x + 0.2 for x in ours], "close": [0.5, 0.9, 0.5]},
+        "deletion": {methods.OURS: ours, "other": [x + 0.2 for x in ours], "Shapley": [0.1, 0.1, 0.1]},
+    }
+    against = {name: report.against(found, report.MEASURES[name][1], 0) for name, found in values.items()}
+    means = {
+        name: {method: measures.interval(each) for method, each in found.items()}
+        for name, found in values.items()
+    }
+    said = report.summary(means, against, {methods.OURS: 0.94})
+    assert "loses clearly to other on Shapley by 0.200." in said
+    assert "within chance: close on Shapley by 0.033." in said
+    assert against["deletion"]["other"]["wins"] == 3, "less is better there"
+
+
+def test_data_that_is_none_is_one_line(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(InputError, match="give the folder of the STS benchmark"):
+        study.run(SentencesSettings(data=tmp_path, encoder=str(folder)))
+    for name in ("dev", "train"):
+        (tmp_path / f"stsb-en-{name}.csv").write_text("one,two,3\n")
+    with pytest.raises(InputError, match="fewer than two pairs"):
+        study.run(SentencesSettings(data=tmp_path, encoder=str(folder)))
