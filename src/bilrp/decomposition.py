@@ -286,20 +286,26 @@ def _check_finite(parts: Tensor, book: Any) -> None:
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
     """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
-    differing = [
-        f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
-        for key in sorted({*a.origin, *b.origin})
-        if a.origin.get(key) != b.origin.get(key)
-    ]
-    if differing:
-        raise MismatchError(
-            f"these two decompositions do not belong together: they differ in {', '.join(differing)}"
-        )
+    found = differing(a.origin, b.origin)
+    if found:
+        raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")
     if not any_size and a.embedding.shape != b.embedding.shape:
         raise MismatchError(
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
             "of one size, or an encoder that pools"
         )
+
+
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What differs between two origins, in words; nothing where they are equal.
+
+    >>> differing({"encoder": "a", "rules": "x"}, {"encoder": "b", "rules": "x"})
+    'encoder (a and b)'
+    """
+    keys = sorted({*ours, *theirs})
+    return ", ".join(
+        f"{key} ({ours.get(key)} and {theirs.get(key)})" for key in keys if ours.get(key) != theirs.get(key)
+    )
 
 
 def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
@@ -361,6 +367,13 @@ def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
 def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     """The random projection of an embedding, if one is wanted."""
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
+
+
+def origin_at(encoder: Encoder, item: Item) -> dict[str, Any]:
+    """The origin that a decomposition of this item would have, from one run."""
+    with torch.no_grad():
+        tape = encoder.record(item.x)
+        return origin_of(encoder, tape, book_of(encoder, tape), None)
 
 
 def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
