@@ -92,6 +92,14 @@ def _sentence(folder: str, asked: Asked) -> Encoder:
     return sentence(folder, progress=asked.progress)
 
 
+def _vision(folder: str, asked: Asked) -> Encoder:
+    from bilrp.encoders.photographs import vision
+
+    if not folder:
+        raise InputError("vision needs a folder, as in vision:FOLDER; mobilenet is one that is fetched")
+    return vision(folder)
+
+
 FAMILIES = (
     Family(
         "vgg16", _vgg, "vgg16:LAYER (1 … 31) for photographs",
@@ -100,6 +108,7 @@ FAMILIES = (
     Family("bigram", _bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", complete=("bigram",)),
     Family("minilm", _minilm, "minilm for texts", complete=("minilm",)),
     Family("sentence", _sentence, "sentence:FOLDER for texts by a model of your own", complete=("sentence:",)),
+    Family("vision", _vision, "vision:FOLDER for photographs by a model of your own", complete=("vision:",)),
 )  # fmt: skip
 
 OWN = "package.module:function (or :function:ARGUMENT) that returns a bilrp.Encoder or an nn.Module"
