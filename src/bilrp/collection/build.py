@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -91,8 +91,9 @@ def indexed(
     progress: bool = False,
     column: str | None = None,
     prune: bool = False,
+    asked: Mapping[str, Any] | None = None,
 ) -> tuple[Collection, Report]:
-    """What `build` does, and a report of it."""
+    """What `build` does, and a report of it; `asked` is what else the encoder's name needs to make it again (size, fit)."""
     start, tally = time.perf_counter(), _Tally()
     chosen = families.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)
@@ -100,6 +101,7 @@ def indexed(
     if not listed:
         raise InputError(f"nothing to index in {_called(source)}: no files or texts that {chosen.name} reads")
     state = _State.of(path)
+    state.asked = dict(asked or {})
     with tracking(progress) as bar, ThreadPoolExecutor(2) as pool:
         bar.start("indexing", len(listed))
         forward = _Forward(chosen)
@@ -127,6 +129,7 @@ class _State:
     failed: set[str]
     stamps: dict[str, tuple[str, str]]  # source → (stamp, id)
     checked: bool = False
+    asked: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(path: str) -> _State:
@@ -209,7 +212,8 @@ def _commit(
         rows.append(_row(read, None if failed else embedding, failed))
         tally.added += failed is None
     if state.about is None:
-        state.about = _about(path, encoder, good, embeddings)
+        made = _about(encoder, good, embeddings)
+        state.about = None if made is None else made | {"asked": state.asked}
     elif good and not state.checked:
         check_origin(path, state.about["origin"], origin_at(encoder, next(r.item for r in good if r.item)))
     state.checked = True
@@ -232,9 +236,7 @@ def _trouble(embedding: Tensor) -> str | None:
     return None
 
 
-def _about(
-    path: str, encoder: Encoder, good: Sequence[_Read], embeddings: dict[str, Tensor]
-) -> dict[str, Any] | None:
+def _about(encoder: Encoder, good: Sequence[_Read], embeddings: dict[str, Tensor]) -> dict[str, Any] | None:
     """What the collection will say of itself, from the first item that could be embedded."""
     read = next((r for r in good if _trouble(embeddings[r.id]) is None), None)
     if read is None or read.item is None:

@@ -141,8 +141,9 @@ class Collection:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder that made the collection, by its stored name where none was given."""
-        given = self._given if self._given is not None else self.about["encoder"]
-        return families.load(given) if isinstance(given, str) else given
+        if self._given is None:
+            return families.load(self.about["encoder"], **self.about.get("asked", {}))
+        return families.load(self._given) if isinstance(self._given, str) else self._given
 
     @property
     def embeddings(self) -> Float[np.ndarray, "items h"]:
@@ -196,7 +197,7 @@ class Collection:
         at = self.position(query)
         if at is None:
             return self.decomposition(query).embedding.float()
-        return torch.from_numpy(self._take([at], ["embedding"])["embedding"][0])
+        return torch.from_numpy(self._embeddings([at])[0])
 
     def view(self, query: Readable) -> View | None:
         """What people see of an item without its file."""
@@ -208,12 +209,15 @@ class Collection:
 
     def _take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
         wanted = [self.ids[p] for p in positions]
-        if self._fits and list(names) == ["embedding"]:
-            return {"embedding": [self._resident[p] for p in positions]}
         said = ", ".join(f"'{key}'" for key in wanted)
         found = self.dataset.to_table(columns=["id", *names], filter=f"id IN ({said}) AND {GOOD}")
         rows = {row["id"]: row for row in found.to_pylist()}
         return {name: [rows[key][name] for key in wanted] for name in names}
+
+    def _embeddings(self, positions: Sequence[int]) -> np.ndarray:
+        if self._fits:
+            return self._resident[list(positions)]
+        return np.array(self._take(positions, ["embedding"])["embedding"], dtype=np.float32)
 
     def decomposition(self, query: Readable) -> Decomposition:
         """The parts of an item as they are kept (made on first use, and kept then), or of any other query, exact."""
@@ -363,7 +367,7 @@ class Collection:
         parts = self.decomposition(query).parts.float().numpy()
         if against is not None:
             positions = [p for p in map(self.position, against) if p is not None]
-            return torch.from_numpy(parts @ np.stack(self._take(positions, ["embedding"])["embedding"]).T)
+            return torch.from_numpy(parts @ self._embeddings(positions).T)
         return torch.from_numpy(np.concatenate([parts @ block.T for block in self._blocks()], axis=1))
 
     def explain(self, i: Readable, j: Readable, *, similarity: str | Similarity = "dot") -> Explanation:
