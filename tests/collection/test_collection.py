@@ -21,7 +21,7 @@ from torch import nn
 import bilrp
 from bilrp import Encoder, collection
 from bilrp.collection import packing, tables
-from bilrp.collection.build import indexed
+from bilrp.collection.indexing import indexed
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 
@@ -210,7 +210,7 @@ def test_nothing_to_index_is_said(tmp_path: Path) -> None:
 RUN = """
 import sys
 sys.path.insert(0, {tests!r})
-from bilrp.collection import build as made
+from bilrp.collection import indexing as made
 from test_collection import tiny
 made.COMMIT = 4
 found = made.build(sys.argv[1], tiny(), sys.argv[2], parts=len(sys.argv) > 3)
@@ -218,9 +218,9 @@ print(len(found))
 """
 
 
-def child(*arguments: str) -> subprocess.Popen[str]:
+def child(*arguments: str) -> subprocess.Popen[bytes]:
     code = RUN.format(tests=str(Path(__file__).parent))
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.slow

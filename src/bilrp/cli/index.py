@@ -40,7 +40,7 @@ def index(
     Adding again only does what is new or changed; interrupted, it goes on where it was.
     """
     from bilrp.cli import terminal
-    from bilrp.collection.build import indexed
+    from bilrp.collection.indexing import indexed
     from bilrp.errors import InputError, printable
 
     if not output.rstrip("/").endswith(".lance"):

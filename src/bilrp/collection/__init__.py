@@ -4,7 +4,7 @@ A decomposition belongs to one input, so most questions need no pair: ⟨P_I, φ
 similarity with the whole of x'. May import what a user holds, disk, encoders, engine and rules. Needs `bilrp[collection]`.
 """
 
-from bilrp.collection.build import build
 from bilrp.collection.holding import Collection, Neighbour, open
+from bilrp.collection.indexing import build
 
 __all__ = ["Collection", "Neighbour", "build", "open"]

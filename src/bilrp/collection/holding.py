@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bilrp.collection import packing, previews, tables
 from bilrp.collection.packing import Packed
-from bilrp.decomposition import Decomposition, decompose_item, differing, from_stored
+from bilrp.decomposition import Decomposition, decompose_item, differing, from_stored, origin_at
 from bilrp.decomposition import as_stored as stored_decomposition
 from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_item
 from bilrp.encoders import families
@@ -227,6 +227,7 @@ class Collection:
             found = decompose_item(self.encoder, item)[None]
             self._check(found.origin)
             return found
+        self._check_given()
         packed, frame = self._packed(at)
         return self._unpacked(at, packed, frame)
 
@@ -306,6 +307,11 @@ class Collection:
             tensors |= {"parts": packed.dense(), "embedding": self.embedding(position)}
             found = from_stored(tensors, words | {"storage_error": packed.error.hex()})
         return replace(found, view=self.view(position), name=self.names[position])
+
+    def _check_given(self) -> None:
+        """An encoder that was handed over may be another than the collection's: one run tells."""
+        if self._given is not None and not self._checked:
+            self._check(origin_at(self.encoder, read_item(self.encoder, self._original(0))))
 
     def _check(self, origin: Any) -> None:
         if not self._checked:
@@ -400,9 +406,7 @@ class Collection:
         positions = [p for p in map(self.position, queries) if p is not None]
         for key in {self.ids[p] for p in positions}:
             for name in (tables.ITEMS, tables.PARTS):
-                dataset = tables.opened(self.path, name)
-                if dataset is not None:
-                    dataset.delete(f"id = '{key}'")
+                tables.deleted(self.path, name, key)
         self.__init__(self.path, tables.opened(self.path, tables.ITEMS), self.about, self._given)
         for name in ("_rows", "_first", "ids", "names", "_resident", "_positions", "_by_source"):
             self.__dict__.pop(name, None)

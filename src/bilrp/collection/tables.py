@@ -94,6 +94,14 @@ def appended(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: An
         raise InputError(f"cannot write {path}: {reason(error)}") from None
 
 
+def deleted(path: str, name: str, key: str) -> None:
+    """Take the rows of an id out of a table, committed."""
+    dataset = opened(path, name)
+    if dataset is not None:
+        with guarded(f"cannot write {path}"):
+            dataset.delete(f"id = '{key}'")
+
+
 def about(dataset: Any) -> dict[str, Any]:
     """What the collection says of itself: version, encoder, origin."""
     metadata = dataset.schema.metadata or {}

@@ -126,7 +126,7 @@ class _State:
 
     about: dict[str, Any] | None
     ids: set[str]
-    failed: set[str]
+    failed: dict[str, str]  # id → source
     stamps: dict[str, tuple[str, str]]  # source → (stamp, id)
     checked: bool = False
     asked: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class _State:
     def of(path: str) -> _State:
         dataset = tables.opened(path, tables.ITEMS)
         if dataset is None:
-            return _State(None, set(), set(), {})
+            return _State(None, set(), {}, {})
         rows = tables.columns(dataset, ["id", "source", "stamp", "failed"])
         good = [not broken for broken in rows["failed"]]
         ids = {i for i, ok in zip(rows["id"], good, strict=True) if ok}
@@ -144,7 +144,8 @@ class _State:
             for i, source, stamp, ok in zip(rows["id"], rows["source"], rows["stamp"], good, strict=True)
             if ok and source
         }
-        return _State(tables.about(dataset), ids, set(rows["id"]) - ids, stamps)
+        failed = {i: source for i, source in zip(rows["id"], rows["source"], strict=True) if i not in ids}
+        return _State(tables.about(dataset), ids, failed, stamps)
 
 
 def _windows(
@@ -207,8 +208,9 @@ def _commit(
             tally.failed.append((read.thing.source or read.thing.name, failed))
             if read.id in state.failed:
                 continue
-        elif read.id in state.failed or read.thing.source in state.stamps:
-            stale += [read.id, state.stamps.get(read.thing.source, ("", ""))[1]]
+        else:
+            stale += [i for i, source in state.failed.items() if i == read.id or source == read.thing.source]
+            stale += [state.stamps[read.thing.source][1]] if read.thing.source in state.stamps else []
         rows.append(_row(read, None if failed else embedding, failed))
         tally.added += failed is None
     if state.about is None:
@@ -219,13 +221,12 @@ def _commit(
     state.checked = True
     if not rows or state.about is None:
         return
-    for gone in {i for i in stale if i} & (state.failed | state.ids):
-        dataset = tables.opened(path, tables.ITEMS)
-        assert dataset is not None
-        dataset.delete(f"id = '{gone}'")
+    for gone in dict.fromkeys(stale):
+        tables.deleted(path, tables.ITEMS, gone)
+        state.failed.pop(gone, None)
     tables.appended(path, tables.ITEMS, rows, tables.items_schema(state.about["width"], state.about))
     state.ids |= {row["id"] for row in rows if not row["failed"]}
-    state.failed |= {row["id"] for row in rows if row["failed"]}
+    state.failed |= {row["id"]: row["source"] for row in rows if row["failed"]}
 
 
 def _trouble(embedding: Tensor) -> str | None:
@@ -317,7 +318,8 @@ def _prune(path: str, source: Any, there: set[str]) -> int:
         if source not in there and any(Path(source).is_relative_to(f.resolve()) for f in folders)
     ]
     for each in gone:
-        dataset.delete(f"id = '{each}'")
+        tables.deleted(path, tables.ITEMS, each)
+        tables.deleted(path, tables.PARTS, each)
     return len(gone)
 
 
