@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bilrp import encoders, errors, regions, rules, similarity
+    from bilrp import collection, encoders, errors, regions, rules, similarity
     from bilrp.decomposition import Decomposition, decompose
     from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
@@ -48,6 +48,7 @@ __all__ = [
     "Encoder",
     "Explanation",
     "baselines",
+    "collection",
     "contrast",
     "decompose",
     "encoders",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json as numbers
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson
+from bilrp.cli.options import AsJson, Output, Palette
 from bilrp.cli.say import say
 from bilrp.errors import InputError
 
@@ -35,11 +36,17 @@ def search(
     explained: Annotated[
         bool, typer.Option("--explain", help="Say which parts match, for each that is shown.")
     ] = False,
+    output: Output = None,
+    palette: Palette = "paper",
     json: AsJson = False,
 ) -> None:
     """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
+    from bilrp.cli import several, terminal
     from bilrp.collection import open
+    from bilrp.render.album import Chapter
 
+    outputs = terminal.checked_outputs(output or [], inputs=(query,))
+    several.pages_only(outputs)
     found = open(collection)
     thing = _query(found, query)
     regions = None
@@ -50,25 +57,34 @@ def search(
     asked = {"without": regions} if without else {"part": regions}
     near = found.nearest(thing, count + (at is not None), similarity=similarity, **asked)
     near = [n for n in near if n.position != at][:count]
-    about: list[dict[str, Any]] = []
-    for each in near:
-        row: dict[str, Any] = {"id": each.id, "name": each.name, "score": each.score}
-        if explained:
-            row["summary"] = found.explain(thing, each.position, similarity=similarity).summary()
-        about.append(row)
+    chapters = []
+    if explained or outputs:
+        for each in near:
+            pair = found.explain(thing, each.position, similarity=similarity)
+            chapters.append(
+                Chapter(pair, f"{each.score:.3f}  {each.name}", several.named(pair, query, each.name))
+            )
+    sentences = [chapter.explanation.summary() for chapter in chapters]
     if json:
-        import json as numbers
-
-        print(
-            numbers.dumps({"collection": collection, "query": query, "regions": regions, "neighbours": about})
+        rows = [{"id": n.id, "name": n.name, "score": n.score} for n in near]
+        rows = (
+            [row | {"summary": said} for row, said in zip(rows, sentences, strict=True)]
+            if sentences
+            else rows
         )
-        return
-    by = "" if regions is None else f" {'without' if without else 'by'} {len(regions)} of its regions"
-    say(f"Nearest to {query}{by}, of {len(found)}:")
-    for number, row in enumerate(about, start=1):
-        say(f"{number:3}  {row['score']:8.3f}  {row['name']}")
-        if explained:
-            say(f"      {row['summary']}")
+        print(
+            numbers.dumps({"collection": collection, "query": query, "regions": regions, "neighbours": rows})
+        )
+    else:
+        by = "" if regions is None else f" {'without' if without else 'by'} {len(regions)} of its regions"
+        say(f"Nearest to {query}{by}, of {len(found)}:")
+        for number, each in enumerate(near):
+            say(f"{number + 1:3}  {each.score:8.3f}  {each.name}")
+            if explained:
+                say(f"      {sentences[number]}")
+    wish = several.Wanted(similarity, None, None, "auto", palette, None)
+    title = f"What is like {query}, in {collection}?"
+    several.write(chapters, outputs, title=title, columns=1, wanted=wish, quiet=json)
 
 
 def _query(found: Collection, query: str) -> Any:
