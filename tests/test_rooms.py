@@ -35,7 +35,10 @@ MAY = {
     "collection": {*HELD, "disk", "encoders", "engine", "rules"},
     "render": {*HELD, "disk", "findings"},
     "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},
-    "cli": {*HELD, "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies", "trace", "bilrp"},
+    "cli": {
+        *HELD, "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
+        "trace",
+    },
 }  # fmt: skip
 
 

@@ -210,9 +210,9 @@ class Collection:
     def _take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
         wanted = [self.ids[p] for p in positions]
         said = ", ".join(f"'{key}'" for key in wanted)
-        found = self.dataset.to_table(columns=["id", *names], filter=f"id IN ({said}) AND {GOOD}")
-        rows = {row["id"]: row for row in found.to_pylist()}
-        return {name: [rows[key][name] for key in wanted] for name in names}
+        found = tables.columns(self.dataset, ["id", *names], f"id IN ({said}) AND {GOOD}")
+        at = {key: number for number, key in enumerate(found["id"])}
+        return {name: [found[name][at[key]] for key in wanted] for name in names}
 
     def _embeddings(self, positions: Sequence[int]) -> np.ndarray:
         if self._fits:
@@ -258,7 +258,7 @@ class Collection:
         key = self.ids[position]
         dataset = tables.opened(self.path, tables.PARTS)
         if dataset is not None:
-            found = dataset.to_table(filter=f"id = '{key}'").to_pylist()
+            found = tables.rows(dataset, key)
             if found:
                 row = found[0]
                 with guarded(f"the parts of {self.names[position]} in {self.path} are damaged"):

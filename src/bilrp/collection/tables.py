@@ -18,6 +18,7 @@ VERSION = 1
 ABOUT = b"bilrp"
 BLOCK = 64 * 2**20  # bytes of embeddings read at once
 ITEMS, PARTS = "items.lance", "parts.lance"
+DAMAGED = "the collection is damaged: index it again under another name"
 
 
 def lance() -> Any:
@@ -117,13 +118,23 @@ def joined(path: str, name: str) -> str:
 
 
 def columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dict[str, list[Any]]:
-    found = dataset.to_table(columns=list(names), filter=where)
-    return {name: found.column(name).to_pylist() for name in names}
+    with guarded(DAMAGED):
+        found = dataset.to_table(columns=list(names), filter=where)
+        return {name: found.column(name).to_pylist() for name in names}
+
+
+def rows(dataset: Any, key: str) -> list[dict[str, Any]]:
+    """Whole rows of an id."""
+    with guarded(DAMAGED):
+        return dataset.to_table(filter=f"id = '{key}'").to_pylist()
 
 
 def blocks(dataset: Any, width: int, where: str) -> Iterator[np.ndarray]:
     """The embeddings in order, a block of rows at a time, so that memory stays bounded whatever the size."""
-    rows = max(1, BLOCK // (4 * width))
-    for batch in dataset.to_batches(columns=["embedding"], filter=where, batch_size=rows, scan_in_order=True):
-        flat = batch.column(0).flatten().to_numpy(zero_copy_only=False)
-        yield flat.reshape(-1, width)
+    at_once = max(1, BLOCK // (4 * width))
+    with guarded(DAMAGED):
+        found = dataset.to_batches(
+            columns=["embedding"], filter=where, batch_size=at_once, scan_in_order=True
+        )
+        for batch in found:
+            yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
