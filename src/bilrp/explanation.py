@@ -52,6 +52,8 @@ class Match(NamedTuple):
 Writer = Callable[..., Path]
 
 # Who writes which file: the one table of formats. Writers are named, not imported, so that a result knows no picture.
+# A writer is write(explanation, path, **options); the command line gives style, colours, names and title: take what you
+# need, and **_ the rest. It lives in render/ if it shows, here if it stores.
 FORMATS: Mapping[str, Writer | str] = {
     ".png": "bilrp.render.figure:write",
     ".svg": "bilrp.render.figure:write",
@@ -205,14 +207,16 @@ class Explanation:
     ) -> Path:
         """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html).
 
-        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path).
+        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path,
+        **options). It stands in the place of the package's table, which the command line knows alone.
         """
         suffix = Path(path).suffix.lower()
         if suffix not in formats:
             raise InputError(
                 f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
             )
-        return found_at(formats[suffix])(self, path, **options)
+        found_at(formats[suffix])(self, path, **options)
+        return Path(path)
 
     @staticmethod
     def load(path: str | Path) -> Explanation:
