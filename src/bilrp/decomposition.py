@@ -14,12 +14,24 @@ from typing import Any, overload
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, placed, read_item
+from bilrp.encoder import (
+    SEED,
+    Encoder,
+    Model,
+    Readable,
+    Rules,
+    as_encoder,
+    book_of,
+    differing,
+    origin_of,
+    placed,
+    read_item,
+)
 from bilrp.engine import memory
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Program
@@ -29,16 +41,13 @@ from bilrp.engine.run import compute
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
-from bilrp.trace.fingerprint import of_code
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,18 +379,6 @@ def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) ->
         )
 
 
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """What differs between two origins, in words; nothing where they are equal.
-
-    >>> differing({"encoder": "a", "rules": "x"}, {"encoder": "b", "rules": "x"})
-    'encoder (a and b)'
-    """
-    keys = sorted({*ours, *theirs})
-    return ", ".join(
-        f"{key} ({ours.get(key)} and {theirs.get(key)})" for key in keys if ours.get(key) != theirs.get(key)
-    )
-
-
 def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
     """Rebuild a decomposition from stored tensors and words."""
     about = json.loads(words["regions"])
@@ -441,22 +438,3 @@ def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
 def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     """The random projection of an embedding, if one is wanted."""
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
-
-
-def origin_at(encoder: Encoder, item: Item) -> dict[str, Any]:
-    """The origin that a decomposition of this item would have, from one run."""
-    with torch.no_grad():
-        tape = encoder.record(item.x)
-        return origin_of(encoder, tape, book_of(encoder, tape), None)
-
-
-def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
-    return {
-        "encoder": encoder.name,
-        "weights": tape.fingerprint(),
-        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
-        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
-        "rules": book_name(book),
-        "projection": None if project is None else f"{project} (seed {SEED})",
-        "dtype": str(tape.result.dtype).removeprefix("torch."),
-    }

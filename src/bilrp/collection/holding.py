@@ -20,9 +20,9 @@ from torch import Tensor
 
 from bilrp.collection import packing, previews, tables
 from bilrp.collection.packing import Packed
-from bilrp.decomposition import Decomposition, decompose_item, differing, from_stored, origin_at
+from bilrp.decomposition import Decomposition, decompose_item, from_stored
 from bilrp.decomposition import as_stored as stored_decomposition
-from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_item
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import InputError, MismatchError, guarded

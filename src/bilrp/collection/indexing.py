@@ -18,8 +18,8 @@ from torch import Tensor
 from bilrp.collection import previews, tables
 from bilrp.collection.holding import Collection, check_origin, open
 from bilrp.collection.sources import Thing, things
-from bilrp.decomposition import check_embedding, origin_at
-from bilrp.encoder import Encoder, Model, as_encoder, read_item
+from bilrp.decomposition import check_embedding
+from bilrp.encoder import Encoder, Model, as_encoder, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, printable, reason
@@ -74,7 +74,7 @@ def build(
     """Index a folder, files, texts or any iterable of what the encoder reads; adding again does what is new or changed.
 
     >>> import tempfile
-    >>> images = torch.rand(5, 1, 3, 8, 8)
+    >>> images = [image for image in torch.rand(5, 1, 3, 8, 8)]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     len(build(images, torch.nn.Flatten(), f"{folder}/noise.lance"))
     5
