@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bilrp.disk import files
 from bilrp.errors import InputError, guarded
-from bilrp.render import account
+from bilrp.render import account, findings
 from bilrp.render import links as algorithm
 
 if TYPE_CHECKING:
@@ -59,14 +59,24 @@ def plot(
     heat: bool = True,
     title: str | None = None,
     names: tuple[str, str] | None = None,
+    links: bool | None = None,
 ) -> Figure:
-    """The explanation as a matplotlib figure; a matrix of region names where there are no pictures.
+    """The explanation as a matplotlib figure: its findings; with `links`, or by a style of the paper, every single pair.
+
+    What has neither pictures nor words is a matrix.
 
     >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
+    chosen = palette(colours)
+    single = style != "auto" if links is None else links
+    algorithm.style(style)  # refuse a slip, whatever is drawn
+    if not single:
+        heading = title or "Which parts make these two similar?"
+        drawn = findings.draw(explanation, chosen, title=heading, names=names)
+        if drawn is not None:
+            return drawn
     if not _has_pictures(explanation):
         return matrix(explanation, colours=colours, title=title)
-    chosen = palette(colours)
     a, b = explanation.a, explanation.b
     made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
     canvas, top, bottom = _layout(a.picture.shape, b.picture.shape, heat=heat)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bilrp.findings.summary import label
+from bilrp.findings.words import about, place
+from bilrp.render import account, scene, text
+from bilrp.render.scene import BADGE, GAP, INK, SOFT, WIDEST, Panel, Photograph
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from bilrp.explanation import Explanation
+    from bilrp.findings.cluster import Finding
+    from bilrp.render.figure import Palette
+
+WIDE, MARGIN = 9.0, 0.3  # inches of the sheet
+TALL = 3.9  # of an input at most
+CARDS = 3  # beside each other
+CARD = 1.0  # inches high
+SHOWN = 0.05  # of the strongest finding: fainter ones are in the list of the page, not in the picture
 
 
 def listed(explanation: Explanation, k: int = 12) -> list[dict[str, Any]]:
@@ -28,3 +45,138 @@ def listed(explanation: Explanation, k: int = 12) -> list[dict[str, Any]]:
         }
         for finding in explanation.findings(k)
     ]
+
+
+def draw(
+    explanation: Explanation, chosen: Palette, *, title: str, names: tuple[str, str] | None, k: int = 12
+) -> Figure | None:
+    """The sheet: the sentence, both inputs with their findings, each finding close up; None where regions have no place."""
+    lines = text.wrapped(explanation.summary(), wide=WIDE - 2 * MARGIN, point=9)
+    top = 0.62 + 0.165 * len(lines) + (0.3 if names else 0.12)
+    each = (WIDE - 2 * MARGIN - GAP) / 2
+    sides = [
+        scene.panel(side, left=left, top=top, wide=each, high=TALL)
+        for side, left in ((explanation.a, MARGIN), (explanation.b, MARGIN + each + GAP))
+    ]
+    left, right = sides
+    if left is None or right is None:
+        return None
+    found = explanation.findings(k)
+    found = [f for f in found if abs(f.relevance) >= SHOWN * abs(found[0].relevance)]
+    below = top + max(left.high, right.high) + 0.25
+    rows = -(-min(len(found), 2 * CARDS) // CARDS)
+    high = below + rows * (CARD + 0.5) + 0.45
+    axes = sheet(high)
+    heading(axes, title, lines, explanation, chosen)
+    for one, name in zip((left, right), names or ("", ""), strict=True):
+        axes.text(one.left, top - 0.08, text.glyphs(text.short(name)), size=8.5, color=SOFT, va="baseline")
+        one.draw(axes)
+    join(axes, (left, right), found, chosen)
+    cards(axes, explanation, (left, right), found[: 2 * CARDS], chosen, top=below)
+    axes.text(MARGIN, high - 0.16, account.line(explanation), size=8.5, color=SOFT, va="baseline")
+    figure = axes.get_figure()
+    assert figure is not None
+    return figure  # type: ignore[return-value]
+
+
+def sheet(high: float) -> Axes:
+    """A white sheet with one axes all over it, in inches from its upper left."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(WIDE, high), facecolor="white")
+    FigureCanvasAgg(drawn)
+    axes = drawn.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    return axes
+
+
+def heading(axes: Axes, title: str, lines: Sequence[str], explanation: Explanation, chosen: Palette) -> None:
+    """The question, the sentence that answers it, and what the colours mean."""
+    from matplotlib.lines import Line2D
+
+    axes.text(MARGIN, 0.38, text.glyphs(title), size=13, weight="bold", color=INK, va="baseline")
+    for n, line in enumerate(lines):
+        axes.text(MARGIN, 0.66 + 0.165 * n, text.glyphs(line), size=9, color=INK, va="baseline")
+    more, less = ("less", "more") if explanation.distance else ("more", "less")
+    dashes = (0, (2.2, 0.7)) if chosen.dashed else "solid"
+    handles = [
+        Line2D([], [], color=chosen.positive, lw=4, alpha=0.55, label=f"makes them {more} similar"),
+        Line2D(
+            [], [], color=chosen.negative, lw=4, alpha=0.55, ls=dashes, label=f"makes them {less} similar"
+        ),
+    ]
+    drawn = axes.get_figure()
+    assert drawn is not None
+    drawn.legend(  # type: ignore[union-attr]
+        handles=handles,
+        loc="center right",
+        bbox_to_anchor=(1 - 0.15 / WIDE, 1 - 0.33 / drawn.get_figheight()),  # type: ignore[union-attr]
+        ncols=2,
+        frameon=False,
+        fontsize=8.5,
+    )
+
+
+def join(axes: Axes, panels: tuple[Panel, Panel], found: Sequence[Finding], chosen: Palette) -> None:
+    """Outlines on both sides and one ribbon for each finding, as wide as its relevance; the strongest on top."""
+    most = max((abs(f.relevance) for f in found), default=1.0)
+    starts, stops, colours = [], [], []
+    for finding in found:
+        colour = chosen.positive if finding.relevance > 0 else chosen.negative
+        colours.append(colour)
+        starts.append(panels[0].way(finding.a, right=True))
+        stops.append(panels[1].way(finding.b, right=False))
+    for n in reversed(range(len(found))):
+        strength = abs(found[n].relevance) / most
+        panels[0].mark(axes, found[n].a, colours[n], strength)
+        panels[1].mark(axes, found[n].b, colours[n], strength)
+        dashed = chosen.dashed and found[n].relevance < 0
+        scene.ribbon(
+            axes, starts[n], stops[n], colour=colours[n], wide=max(0.012, WIDEST * strength), dashed=dashed
+        )
+    scene.badges(axes, [way[-1] for way in starts], colours)
+    scene.badges(axes, [way[-1] for way in stops], colours)
+    axes.set(xlim=(0, WIDE), ylim=(axes.get_figure().get_figheight(), 0))  # type: ignore[union-attr]
+
+
+def cards(
+    axes: Axes,
+    explanation: Explanation,
+    panels: tuple[Panel, Panel],
+    found: Sequence[Finding],
+    chosen: Palette,
+    *,
+    top: float,
+) -> None:
+    """Each finding close up: its two places side by side, its number and its share."""
+    each = (WIDE - 2 * MARGIN) / CARDS
+    for n, finding in enumerate(found):
+        x, y = MARGIN + n % CARDS * each, top + n // CARDS * (CARD + 0.5)
+        colour = chosen.positive if finding.relevance > 0 else chosen.negative
+        share = "" if finding.share is None else f"{about(finding.share)} of the score"
+        scene.badge(axes, np.array([x + BADGE, y + 0.1]), n + 1, colour)
+        axes.text(x + 2.7 * BADGE, y + 0.14, share, size=9, weight="bold", color=INK, va="baseline")
+        wide, left = (each - 0.4) / 2, x
+        sides = zip((explanation.a, explanation.b), panels, (finding.a, finding.b), strict=True)
+        for side, one, numbers in sides:
+            if left > x:
+                axes.text(
+                    left + 0.11, y + 0.26 + CARD / 2, "↔", size=11, color=colour, ha="center", va="center"
+                )
+                left += 0.22
+            box = (left, y + 0.26, wide, CARD)
+            if isinstance(one, Photograph):
+                left += one.close_up(axes, numbers, box)
+            else:
+                left += _quote(axes, place(side.regions, side.view, numbers), box)
+
+
+def _quote(axes: Axes, words: str, box: tuple[float, float, float, float], most: int = 5) -> float:
+    """Words within a box, in its middle; how many inches of it they take."""
+    lines = text.wrapped(words, wide=box[2], point=9)
+    lines = lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} …”"]
+    start = box[1] + (box[3] - 0.17 * (len(lines) - 1)) / 2
+    for n, line in enumerate(lines):
+        axes.text(box[0], start + 0.17 * n, text.glyphs(line), size=9, color=INK, va="center")
+    return max(text.width(line, 9) for line in lines)
