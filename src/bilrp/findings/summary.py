@@ -110,7 +110,8 @@ def warnings(found: Explained, findings: Sequence[Finding]) -> list[str]:
                 f"{percent(share)} {'of the relevance lies on ' + where + ' of' if n == 0 else 'on that of'} {name}"
                 for n, (name, (share, _)) in enumerate(values)
             )
-            said.append(f"{of}, {percent(max(area for _, (_, area) in values))} of the area")
+            areas = list(dict.fromkeys(percent(area) for _, (_, area) in values))
+            said.append(f"{of}, {' and '.join(areas)} of {'its' if len(values) == 1 else 'the'} area")
     cut = [f"{percent(side.cut)} of {name}" for name, side in sides.items() if side.cut > CUT]
     if cut:
         said.append(f"{' and '.join(cut)} was cut off and is not explained")

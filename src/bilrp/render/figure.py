@@ -264,7 +264,7 @@ def _layout(
     """Place everything in inches: heading, arcs, heat maps under their images, a line of words."""
     tall = max(left[0], right[0])
     units = left[1] + right[1] + 0.30 * tall
-    margin, head, foot = 0.25, 0.50, 0.45
+    margin, head, foot = 0.25, 0.66, 0.50
     unit = (width - 2 * margin) / units
     upper = 1.065 * tall * unit
     lower = 0.72 * tall * unit if heat else 0.0
@@ -318,6 +318,8 @@ def _words(
         middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in drawn.axes[1:]) / 4
         inner = drawn.axes[1].get_position().x1, drawn.axes[2].get_position().x0
         text = "each region's share,\nsummed over\nits partners"
+        if (inner[1] - inner[0]) * drawn.get_figwidth() < 1.3:  # no room between wide pictures
+            middle, text = 0.36 / height, "each region's share, summed over its partners"
         drawn.text(sum(inner) / 2, middle, text, size=8.5, color=SOFT, ha="center", va="center")
 
 

@@ -6,7 +6,7 @@ Everything is placed in inches on one axes over the whole figure, y downwards, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,9 @@ SOFT = "#6b6b6b"
 GAP = 1.15  # inches between the two inputs: where ribbons are seen against white
 BADGE = 0.085  # radius of a number's disc
 WIDEST = 0.14  # of the strongest finding's ribbon
+FINE = 1 / 24  # of a picture's longer side: smaller regions are details,
+LEGIBLE = 0.24  # and a close-up shows them at least this large
+LANE, LANES = 0.035, 4  # under a line of words: how far apart ribbons run, and how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,37 +97,73 @@ class Photograph:
             )
         )
 
-    def close_up(self, axes: Axes, numbers: Sequence[int], box: tuple[float, float, float, float]) -> float:
-        """The photograph around these regions, as it is, in a box (left, top, wide, high); how wide it is there."""
-        y, x = np.nonzero(np.isin(self.labels, numbers))
-        rows, columns = self.labels.shape
-        left, top, right, bottom = self.view.place(
-            (float(y.min()), float(x.min()), float(y.max() + 1), float(x.max() + 1)), (rows, columns)
-        )
+    def close_up(
+        self,
+        axes: Axes,
+        numbers: Sequence[int],
+        core: int,
+        box: tuple[float, float, float, float],
+        colour: str,
+    ) -> float:
+        """The photograph around these regions, as it is, in a box (left, top, wide, high); how wide it is there.
+
+        Where regions are details that would be lost in it, as the numbers of a page, it is the surroundings of `core`.
+        """
+        left, top, right, bottom = self._around(numbers)
         wide, high = right - left, bottom - top
         ratio = box[2] / box[3]
         wide, high = 1.15 * max(wide, high * ratio * 0.5), 1.15 * max(high, wide / ratio * 0.5)
-        across, down = (left + right) / 2, (top + bottom) / 2
-        first, start = max(0, round(across - wide / 2)), max(0, round(down - high / 2))
-        cut = self.view.pixels[start : round(down + high / 2), first : round(across + wide / 2)]
+        middle = (left + right) / 2, (top + bottom) / 2
+        start, above, stop, below = self._around([core])
+        side = max(stop - start, below - above)
+        fine = side < FINE * max(self.view.size)
+        if fine and side * min(box[2] / wide, box[3] / high) < LEGIBLE:
+            wide, high = side / LEGIBLE * box[2], side / LEGIBLE * box[3]
+            middle = (start + stop) / 2, (above + below) / 2
+        first, start = (
+            max(0, round(min(m - n / 2, size - n)))
+            for m, n, size in zip(middle, (wide, high), self.view.size, strict=True)
+        )
+        cut = self.view.pixels[start : start + max(1, round(high)), first : first + max(1, round(wide))]
         if cut.size == 0:  # padding: nothing of the photograph
             return 0.0
         scale = min(box[2] / cut.shape[1], box[3] / cut.shape[0])
-        high = cut.shape[0] * scale
-        start = box[1] + (box[3] - high) / 2
-        extent = (box[0], box[0] + cut.shape[1] * scale, start + high, start)
-        axes.imshow(cut, extent=extent, interpolation="lanczos", zorder=1)
-        return cut.shape[1] * scale
+        high, wide = cut.shape[0] * scale, cut.shape[1] * scale
+        upper = box[1] + (box[3] - high) / 2
+        axes.imshow(
+            cut, extent=(box[0], box[0] + wide, upper + high, upper), interpolation="lanczos", zorder=1
+        )
+        if fine:
+            left, top, right, bottom = self.view.frame
+            moved = replace(self, left=box[0] + (left - first) * scale, top=upper + (top - start) * scale,
+                            wide=(right - left) * scale, high=(bottom - top) * scale)  # fmt: skip
+            moved.mark(axes, [core], colour, 1.0)
+        return wide
 
-    def way(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
+    def _around(self, numbers: Sequence[int]) -> tuple[float, float, float, float]:
+        """(left, top, right, bottom) of these regions in pixels of the view."""
+        y, x = np.nonzero(np.isin(self.labels, numbers))
+        rows, columns = self.labels.shape
+        place = float(y.min()), float(x.min()), float(y.max() + 1), float(x.max() + 1)
+        return self.view.place(place, (rows, columns))
+
+    def way(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
         """From these regions to the ribbon: one point, on their outline at the height of their middle."""
         inside = np.isin(self.labels, numbers)
         rows = np.nonzero(inside.any(1))[0]
         weight = inside[rows].sum(1)
         row = rows[np.searchsorted(weight.cumsum(), weight.sum() / 2)]
         columns = np.nonzero(inside[row])[0]
-        x, y = self.at(np.array(columns.max() + 1.0 if right else columns.min()), np.array(row + 0.5))
-        return np.array([[float(x), float(y)]])
+        edge = columns.max() + 1 if right else columns.min()
+        return np.stack(self.at(np.array([edge]), np.array([row + 0.5])), axis=1)
+
+    def line(self, numbers: Sequence[int], *, right: bool) -> float | None:
+        """Ribbons leave a photograph wherever they are, in no line."""
+        return None
+
+    def spot(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
+        """Where the number of a finding stands: at the beginning of its ribbon."""
+        return self.way(numbers, right=right)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,24 +197,56 @@ class Paragraph:
                 )
             )  # fmt: skip
 
-    def way(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
+    @property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return len({word.top for word in self.words})
+
+    def way(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
         """From the edge of a word along under its line to the edge of the text: never through a word."""
-        chosen = [self.words[n] for n in numbers]
-        word = max(chosen, key=lambda one: one.left) if right else min(chosen, key=lambda one: one.left)
-        under = word.top + word.high
+        word = self._outermost(numbers, right=right)
+        under = word.top + word.high + LANE * (0.7 + lane % LANES)
         if right:
-            return np.array([[word.left + word.wide, under], [self.left + self.wide, under]])
-        return np.array([[word.left, under], [self.left, under]])
+            return np.array([[word.left + word.wide / 2, under], [self.left + self.wide, under]])
+        return np.array([[word.left + word.wide / 2, under], [self.left, under]])
+
+    def line(self, numbers: Sequence[int], *, right: bool) -> float | None:
+        """The line that a ribbon runs under: several take a lane each."""
+        return self._outermost(numbers, right=right).top
+
+    def spot(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
+        """Where the number of a finding stands: over the corner of the word that its ribbon begins at."""
+        word = self._outermost(numbers, right=right)
+        return np.array([word.left, word.top - 0.03])
+
+    def across(self, numbers: Sequence[int], *, below: bool) -> np.ndarray:
+        """The middle of the longest run of these words, at their lower or their upper edge."""
+        runs: list[list[int]] = [[]]
+        for number in numbers:
+            if runs[-1] and number != runs[-1][-1] + 1:
+                runs.append([])
+            runs[-1].append(number)
+        longest = max(runs, key=len)
+        first, last = self.words[longest[0]], self.words[longest[-1]]
+        return np.array(
+            [(first.left + last.left + last.wide) / 2, first.top + (first.high if below else 0.0)]
+        )
+
+    def _outermost(self, numbers: Sequence[int], *, right: bool) -> Word:
+        chosen = [self.words[n] for n in numbers]
+        return max(chosen, key=lambda one: one.left) if right else min(chosen, key=lambda one: one.left)
 
 
 Panel = Photograph | Paragraph
 
 
-def panel(side: Decomposition, *, left: float, top: float, wide: float, high: float) -> Panel | None:
+def panel(
+    side: Decomposition, *, left: float, top: float, wide: float, high: float, lines: int | None = None
+) -> Panel | None:
     """An input at its place, no larger than given; None for what is neither a picture nor words."""
     named = side.view.words if isinstance(side.view, Text) else side.regions.names
     if named is not None:
-        return _paragraph(side, tuple(named), left=left, top=top, wide=wide, high=high)
+        return _paragraph(side, tuple(named), left=left, top=top, wide=wide, high=high, lines=lines)
     labels = plane(side.regions)
     if not isinstance(side.view, Image) or labels is None:
         return None
@@ -185,7 +256,14 @@ def panel(side: Decomposition, *, left: float, top: float, wide: float, high: fl
 
 
 def _paragraph(
-    side: Decomposition, named: tuple[str, ...], *, left: float, top: float, wide: float, high: float
+    side: Decomposition,
+    named: tuple[str, ...],
+    *,
+    left: float,
+    top: float,
+    wide: float,
+    high: float,
+    lines: int | None,
 ) -> Paragraph:
     marks = side.regions.names or named
     spans = side.view.spans if isinstance(side.view, Text) else (None,) * len(named)
@@ -195,24 +273,33 @@ def _paragraph(
         for n, here in enumerate(spans)
     ]
     is_mark = [isinstance(side.view, Text) and not word for word in named]
-    point = 12.0
-    words = set_in_lines(text, joined, is_mark, left=left, top=top, wide=wide, point=point)
-    while words[-1].top + words[-1].high - top > high and point > 6:
-        point -= 1.0
+    smallest = 6.0 if lines is None else 9.0
+
+    def at(point: float) -> Paragraph:
         words = set_in_lines(text, joined, is_mark, left=left, top=top, wide=wide, point=point)
-    return Paragraph(words, left, top, wide, words[-1].top + words[-1].high - top, point)
+        found = Paragraph(words, left, top, wide, words[-1].top + words[-1].high - top, point)
+        fits = found.high <= high and (lines is None or found.lines <= lines)
+        return found if fits or point <= smallest else at(point - 1)
+
+    return at(12.0)
 
 
 def ribbon(
-    axes: Axes, start: np.ndarray, stop: np.ndarray, *, colour: str, wide: float, dashed: bool = False
+    axes: Axes,
+    start: np.ndarray,
+    stop: np.ndarray,
+    *,
+    colour: str,
+    wide: float,
+    dashed: bool = False,
+    down: bool = False,
 ) -> None:
-    """One band from the way out of a to the way into b, `wide` inches wide."""
+    """One band from the way out of a to the way into b, `wide` inches wide; `down` where b stands under a."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
     out, into = start[-1], stop[-1]
-    reach = 0.5 * (into[0] - out[0])
-    aside = np.array([reach, 0.0])
+    aside = (0.5 * (into - out)) * ([0.0, 1.0] if down else [1.0, 0.0])
     points = [*start, out + aside, into - aside, *stop[::-1]]
     codes = [
         Curve.MOVETO,
@@ -228,13 +315,13 @@ def ribbon(
     )  # fmt: skip
 
 
-def badges(axes: Axes, places: Sequence[np.ndarray], colours: Sequence[str]) -> None:
-    """Numbers from 1 at these places, each moved down where it would cover another."""
+def badges(axes: Axes, places: Sequence[np.ndarray], colours: Sequence[str], *, aside: bool = False) -> None:
+    """Numbers from 1 at these places, each moved down (or aside) where it would cover another."""
     taken: list[np.ndarray] = []
     for number, (place, colour) in enumerate(zip(places, colours, strict=True), 1):
         spot = place.astype(float).copy()
         while any(np.hypot(*(spot - other)) < 2.1 * BADGE for other in taken):
-            spot[1] += 0.25 * BADGE
+            spot[0 if aside else 1] += 0.25 * BADGE
         taken.append(spot)
         badge(axes, spot, number, colour)
 
