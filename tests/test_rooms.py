@@ -135,3 +135,44 @@ def test_files_stay_short_enough_to_read() -> None:
     files = [path for path in SOURCE.rglob("*") if path.suffix in {".py", ".js", ".css", ".html"}]
     long = {path.name: count for path in files if (count := len(path.read_text().splitlines())) > 450}
     assert not long
+
+
+def reached_for(path: Path) -> Iterator[str]:
+    """Private names of the package that a test reaches for, by import, by attribute or to replace them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    held = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bilrp":
+            yield from (alias.name for alias in node.names if private(alias.name))
+            held |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            named = (alias.asname or alias.name for alias in node.names if alias.name.startswith("bilrp"))
+            held |= {name.split(".")[0] for name in named}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and private(node.attr) and owner(node) in held:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"setattr", "delattr"}:
+            words = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
+            last = [str(word).split(".")[-1] for word in words]
+            ours = any(owner(a) in held for a in node.args[:1]) or any(
+                str(w).startswith("bilrp") for w in words
+            )
+            yield from (word for word in last if private(word) and ours)
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def owner(node: ast.AST) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda p: str(p.relative_to(TESTS)))
+def test_no_test_reaches_for_a_private_name(path: Path) -> None:
+    assert list(reached_for(path)) == []

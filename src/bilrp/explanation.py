@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,9 @@ from bilrp.item import Item
 from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ROUNDING = 1e-5  # of a score: nothing a reader should wonder about
 
 
@@ -40,6 +43,8 @@ class Match(NamedTuple):
 Writer = Callable[..., Path]
 
 # Who writes which file: the one table of formats. Writers are named, not imported, so that a result knows no picture.
+# A writer is write(explanation, path, **options); the command line gives style, colours, names and title: take what you
+# need, and **_ the rest. It lives in render/ if it shows, here if it stores.
 FORMATS: Mapping[str, Writer | str] = {
     ".png": "bilrp.render.figure:write",
     ".svg": "bilrp.render.figure:write",
@@ -184,7 +189,7 @@ class Explanation:
             within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
         return replace(self, a=a, b=b, relevance=by_a.T @ self.relevance @ by_b, within=within)
 
-    def plot(self, **options: Any) -> Any:
+    def plot(self, **options: Any) -> Figure:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
         return found_at("bilrp.render.figure:plot")(self, **options)
 
@@ -193,14 +198,16 @@ class Explanation:
     ) -> Path:
         """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html).
 
-        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path).
+        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path,
+        **options). It stands in the place of the package's table, which the command line knows alone.
         """
         suffix = Path(path).suffix.lower()
         if suffix not in formats:
             raise InputError(
                 f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
             )
-        return found_at(formats[suffix])(self, path, **options)
+        found_at(formats[suffix])(self, path, **options)
+        return Path(path)
 
     @staticmethod
     def load(path: str | Path) -> Explanation:

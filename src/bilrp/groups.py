@@ -315,7 +315,7 @@ class ManyExplanation:
         high_m bound the product of what is still open. The two inputs with most regions are chosen last, together, by
         one matrix product. At worst (bounds that tell nothing) that is one product for each choice of the others.
         """
-        return _strongest([d.parts for d in self.inputs], k)[0]
+        return strongest([d.parts for d in self.inputs], k)[0]
 
     def _sums(self, *without: int) -> Iterator[Tensor]:
         return (d.parts.sum(0) for i, d in enumerate(self.inputs) if i not in without)
@@ -352,7 +352,7 @@ def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
     return out
 
 
-def _strongest(parts: list[Tensor], k: int) -> tuple[list[Joint], int]:
+def strongest(parts: list[Tensor], k: int) -> tuple[list[Joint], int]:
     """The k tuples with the largest Σ_m Π_i P_i[I_i, m], and how many choices were opened to find them."""
     k = min(k, int(np.prod([float(len(p)) for p in parts])))
     order = sorted(range(len(parts)), key=lambda i: len(parts[i]))  # the largest two last, for one product

@@ -19,6 +19,7 @@ import bilrp
 from bilrp import cli
 from bilrp.cli import options, terminal
 from bilrp.errors import InputError
+from bilrp.explanation import FORMATS
 from pages_made import made_page
 
 TINY = """
@@ -115,11 +116,11 @@ def test_summary_adds_up(place, bilrp_command):
 
 
 def test_every_output(place, bilrp_command):
-    names = ["why.png", "why.svg", "why.pdf", "why.html", "why.npz", "why two.safetensors"]
+    names = [f"why two{suffix}" if suffix == ".safetensors" else f"why{suffix}" for suffix in FORMATS]
     code, out, _ = bilrp_command(*tiny(*(part for name in names for part in ("-o", name))))
     assert code == 0
     for name in names:
-        assert (place / name).stat().st_size > 1000 and f"wrote {name}" in out
+        assert (place / name).stat().st_size > 0 and f"wrote {name}" in out
     with Image.open(place / "why.png") as picture:
         assert picture.size[0] == 1600
     stored = bilrp.Explanation.load(place / "why.npz")

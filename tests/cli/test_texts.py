@@ -72,7 +72,7 @@ def test_regions_of_a_text(command, folder: Path) -> None:
         (("@none.txt", "a"), "none.txt cannot be read as text"),
         (("", "a"), "the text is empty"),
         (("a", "b", "--regions", "8"), "--regions 8: of a text, give words, tokens or sentences"),
-        (("a", "b", "--size", "64"), "--size does not apply"),
+        (("a", "b", "--size", "64"), "--size is for vgg16"),
         (("a", "b", "-s", "x"), None),
     ],
 )

@@ -119,8 +119,8 @@ def test_the_work_does_not_grow_with_what_is_found(monkeypatch):
     """1,024 × 1,024 regions: as many blocks grown as peaks are looked at, not one for each pair."""
     fine = grid(4)(torch.zeros(1, 1, 128, 128))
     calls = []
-    grow = cluster._Field._grown
-    monkeypatch.setattr(cluster._Field, "_grown", lambda *given: calls.append(1) or grow(*given))
+    grow = cluster.Field.grown_from
+    monkeypatch.setattr(cluster.Field, "grown_from", lambda *given: calls.append(1) or grow(*given))
     cluster.find(noise(1024, 1024), fine, fine, score=1.0)
     assert len(calls) <= 3 * 4 * cluster.PEAKS
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image as Pillow
 
 from bilrp import regions
@@ -52,7 +53,7 @@ def pair() -> Explanation:
 
 def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
     """Only the arcs' axes: letters differ between font libraries, lines do not."""
-    canvas = figure._blank((4.0, 2.0))
+    canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
     made = links.links(pair.relevance, links.style("ucf", high=2.5))
     boxes = pair.a.regions.boxes, pair.b.regions.boxes
@@ -84,7 +85,7 @@ def test_golden_arcs_would_notice_a_lost_link(pair):
 
 
 def test_arcs_end_in_the_middle_of_their_regions(pair):
-    canvas = figure._blank((4.0, 2.0))
+    canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
     made = links.links(pair.relevance, links.style("ucf", high=2.5))
     boxes = pair.a.regions.boxes, pair.b.regions.boxes

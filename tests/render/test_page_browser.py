@@ -145,14 +145,18 @@ def test_l_sparsifies_and_stays_below_h(visit, pair):
 )
 def test_links_are_those_of_algorithm_one(browser, style):
     relevance = torch.randn(20, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) ** 3
-    expected = links.links(relevance, style)
+    expected, wish = links.links(relevance, style), links.style(style)
     tab = browser.new_page()
     found = tab.evaluate(
         """async ([source, values, style]) => {
             const module = await import("data:text/javascript;charset=utf-8," + encodeURIComponent(source));
             return module.links(values, style).map(({pair, value, alpha}) => [pair, value, alpha]);
         }""",
-        [bundle.source("data.js"), relevance.flatten().tolist(), page._lhp(links.style(style))],
+        [
+            bundle.source("data.js"),
+            relevance.flatten().tolist(),
+            {"l": wish.low, "h": wish.high, "p": wish.power},
+        ],
     )
     tab.close()
     wanted = {30 * i + j: (value, alpha) for i, j, value, alpha in expected}

@@ -65,7 +65,8 @@ def test_only_what_stays_owns_its_place(name: str, book) -> None:
 def test_in_narrow_types_addresses_are_still_exact(dtype: torch.dtype) -> None:
     x = torch.randn(1, 4096, generator=GENERATOR).to(dtype)
     index = torch.arange(4096)[None] // 2
-    found = bilrp.decompose(lambda t: torch.zeros_like(t).scatter(1, index, t), x, regions=64).parts
+    labels = regions.labels(torch.arange(4096) // 64)
+    found = bilrp.decompose(lambda t: torch.zeros_like(t).scatter(1, index, t), x, regions=labels).parts
     assert torch.equal(found.sum(0)[:2048], x[0, 1::2])
 
 

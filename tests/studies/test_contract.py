@@ -84,7 +84,7 @@ def test_options_are_the_fields(study, say):
     shown = "".join(out.split())
     assert code == 0
     for each in fields(study.settings):
-        assert (f"--{each.name}" in shown) == (each.name != "progress")
+        assert (f"--{each.name.replace('_', '-')}" in shown) == (each.name != "progress")
     assert command(study).__doc__ == study.question
 
 
@@ -97,7 +97,7 @@ def test_bounds_hold_however_settings_are_made():
             least = each.metadata.get("least")
             if least is not None:
                 wrong = (least - 1,) if isinstance(each.default, tuple) else least - 1
-                with pytest.raises(InputError, match=rf"--{each.name} {least - 1}: give"):
+                with pytest.raises(InputError, match=rf"--{each.name.replace('_', '-')} {least - 1}: give"):
                     study.settings(**places, **{each.name: wrong})
 
 

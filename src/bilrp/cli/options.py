@@ -39,6 +39,17 @@ Encoder = Annotated[
         help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        autocompletion=encoders,
+        show_default="vgg16:31",
+        help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). Twice: side by side.",
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),

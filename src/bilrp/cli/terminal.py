@@ -13,6 +13,8 @@ from bilrp.cli.say import say
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bilrp.encoder import Encoder
     from bilrp.encoders.families import Size
     from bilrp.explanation import Explanation
@@ -118,7 +120,7 @@ def tell(about: dict[str, Any], outputs: Sequence[Path], *, as_json: bool, above
     print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]})), flush=True)
 
 
-def blamed(encoder: Encoder, x: Any, error: Exception) -> Exception:
+def blamed(encoder: Encoder, x: Tensor, error: Exception) -> Exception:
     """An error met while explaining: the encoder's own, by name, if it raises on its input by itself too; else as it was."""
     import torch
 

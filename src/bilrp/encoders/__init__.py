@@ -9,12 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bilrp.encoders.photographs import vision
     from bilrp.encoders.sentences import sentence
     from bilrp.encoders.vgg import vgg16
 
 # Found on first use, so that the table of families can be read without torch.
-NAMES = {"sentence": "bilrp.encoders.sentences", "vgg16": "bilrp.encoders.vgg"}
-__all__ = ["sentence", "vgg16"]
+NAMES = {
+    "sentence": "bilrp.encoders.sentences",
+    "vgg16": "bilrp.encoders.vgg",
+    "vision": "bilrp.encoders.photographs",
+}
+__all__ = ["sentence", "vgg16", "vision"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,8 @@ from bilrp.errors import InputError, guarded, quiet
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from bilrp.encoder import Readable
+
 MOST_PIXELS = 100_000_000  # 4 bytes as decoded and 4 as RGB: 0.8 GB
 MOST_FILE_BYTES = 512_000_000
 SUFFIXES = (
@@ -48,7 +50,7 @@ _JPEG_WORK = 2_000_000_000  # pixels × scans: a progressive file may pass over 
 _BAND = 2_000_000  # pixels converted at a time
 
 
-def opened(item: Any, *, most_pixels: int = MOST_PIXELS) -> Image:
+def opened(item: Readable, *, most_pixels: int = MOST_PIXELS) -> Image:
     """An upright RGB picture from a path, a PIL image or a uint8 array (H×W, H×W×3 or H×W×4)."""
     from PIL import Image
 

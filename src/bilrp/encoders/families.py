@@ -46,6 +46,8 @@ class Asked:
 class Family:
     """One row of the table: `name:rest` is made by make(rest, asked); `takes` are the options that it listens to.
 
+    A module without a reader of its own is given photographs: say takes=("size", "fit") then.
+
     >>> own = Family("mine", lambda rest, asked: __import__("torch").nn.Flatten(), "mine for vectors")
     >>> load("mine", families=(*FAMILIES, own)).name
     'mine'
@@ -56,6 +58,9 @@ class Family:
     help: str
     complete: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    plain: bool = (
+        False  # listens only where what is made brings no reader: a function or module from anywhere
+    )
 
 
 def _vgg(layer: str, asked: Asked) -> Encoder:
@@ -92,6 +97,14 @@ def _sentence(folder: str, asked: Asked) -> Encoder:
     return sentence(folder, progress=asked.progress)
 
 
+def _vision(folder: str, asked: Asked) -> Encoder:
+    from bilrp.encoders.photographs import vision
+
+    if not folder:
+        raise InputError("vision needs a folder, as in vision:FOLDER; mobilenet is one that is fetched")
+    return vision(folder)
+
+
 FAMILIES = (
     Family(
         "vgg16", _vgg, "vgg16:LAYER (1 … 31) for photographs",
@@ -100,6 +113,7 @@ FAMILIES = (
     Family("bigram", _bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", complete=("bigram",)),
     Family("minilm", _minilm, "minilm for texts", complete=("minilm",)),
     Family("sentence", _sentence, "sentence:FOLDER for texts by a model of your own", complete=("sentence:",)),
+    Family("vision", _vision, "vision:FOLDER for photographs by a model of your own", complete=("vision:",)),
 )  # fmt: skip
 
 OWN = "package.module:function (or :function:ARGUMENT) that returns a bilrp.Encoder or an nn.Module"
@@ -143,14 +157,11 @@ def load(
     _listens(family, name, asked, families)
     made = _made(family, rest, name, asked)
     if made.read is not None:
-        if family.takes == READS:  # a reader that was asked for is not the module's own
+        if family.plain:
             _listens(replace(family, takes=()), name, asked, families)
         return made
     reads = partial(images.item, size=asked.pixels, fit=fit or images.FIT)
     return replace(made, read=reads, picture=made.picture or images.picture)
-
-
-READS = ("size", "fit")  # what a module of one's own listens to, if it brings no reader
 
 
 def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
@@ -164,23 +175,34 @@ def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
     if isinstance(found, Family):
         return found, argument
     given = (argument,) if colon else ()
-    return Family(
-        f"{module}:{place}", lambda rest, asked: _call(found, name, given), OWN, takes=READS
-    ), argument
+    made = Family(
+        f"{module}:{place}",
+        lambda rest, asked: _call(found, name, given),
+        OWN,
+        takes=("size", "fit"),
+        plain=True,
+    )
+    return made, argument
 
 
 def _listens(family: Family, name: str, asked: Asked, families: tuple[Family, ...]) -> None:
     for option in ("size", "fit", "weights"):
         if getattr(asked, option) is not None and option not in family.takes:
             takers = ", ".join(other.name for other in families if option in other.takes)
-            own = "brings its own" if option == "weights" else "reads its items itself"
-            raise InputError(f"--{option} is for {takers or 'encoders that take it'}; {name} {own}")
+            raise InputError(
+                f"--{option} is for {takers or 'encoders that take it'}; {name} does not take it"
+            )
 
 
 def _made(family: Family, rest: str, name: str, asked: Asked) -> Encoder:
     from bilrp.encoder import as_encoder
 
-    made = family.make(rest, asked)
+    try:
+        made = family.make(rest, asked)
+    except BilrpError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} raised {type(error).__name__}: {reason(error)}") from error
     if not callable(getattr(made, "module", made)):
         raise InputError(f"{name} returned {type(made).__name__}, not an encoder: give {OWN}")
     encoder = as_encoder(made)

@@ -54,11 +54,11 @@ def find(relevance: np.ndarray, a: Regions, b: Regions, *, score: float, k: int 
     >>> [(f.a, f.b, f.relevance) for f in find(matrix, words, words, score=6.0)]
     [([0], [0, 1], 9.0), ([4], [4], -3.0)]
     """
-    field = _Field.of(np.asarray(relevance, dtype=np.float64), layout(a), layout(b))
+    field = Field.of(np.asarray(relevance, dtype=np.float64), layout(a), layout(b))
     blocks = field.blocks()
     # a model of details shows little more than one block all over through a wide window
     while len(blocks) < FEW and (field.a.blurred or field.b.blurred):
-        field = _Field.of(field.relevance, field.a.finer(), field.b.finer())
+        field = Field.of(field.relevance, field.a.finer(), field.b.finer())
         blocks = field.blocks()
     strongest = sorted(blocks, key=lambda block: -abs(block.relevance))[:k]
     strongest = [block for block in strongest if abs(block.relevance) >= LEAST * abs(strongest[0].relevance)]
@@ -85,7 +85,7 @@ class _Block(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Field:
+class Field:
     """Relevance on pairs of regions, and its density per area as seen through the windows of both sides."""
 
     relevance: np.ndarray
@@ -96,10 +96,10 @@ class _Field:
     average: float
 
     @staticmethod
-    def of(relevance: np.ndarray, a: Layout, b: Layout) -> _Field:
+    def of(relevance: np.ndarray, a: Layout, b: Layout) -> Field:
         density = b.density(a.density(relevance).T).T
         average = float(a.weight @ np.abs(density) @ b.weight)
-        return _Field(relevance, a, b, density, np.ascontiguousarray(density.T), average)
+        return Field(relevance, a, b, density, np.ascontiguousarray(density.T), average)
 
     def blocks(self) -> list[_Block]:
         """Blocks that share no pair, each a part of either input."""
@@ -131,10 +131,10 @@ class _Field:
     def grown(self, peak: tuple[int, int], taken: Sequence[_Block] = ()) -> _Block | None:
         """The block around a peak that shares no pair with those taken; None where nothing is left of it."""
         # begun with either side, so that (a, b) and (b, a) have the same findings
-        both = [block for first in (0, 1) if (block := self._grown(peak, taken, first)) is not None]
+        both = [block for first in (0, 1) if (block := self.grown_from(peak, taken, first)) is not None]
         return max(both, key=lambda block: abs(block.relevance), default=None)
 
-    def _grown(self, peak: tuple[int, int], taken: Sequence[_Block], first: int) -> _Block | None:
+    def grown_from(self, peak: tuple[int, int], taken: Sequence[_Block], first: int) -> _Block | None:
         height = self.density[peak]
         edge = height * min(max(FLOOR * self.average / abs(height), EDGE[0]), EDGE[1])
         sides, fields = (self.a, self.b), (self.density, self.turned)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,9 @@ from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
 from bilrp.trace.rewrite import simplify
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 COORDINATES = 100  # what the paper projects to
 LAYERS = (5, 10, 17, 24, 31)
@@ -244,7 +247,7 @@ def machine() -> dict[str, Any]:
 # ---------------------------------------------------------------- telling
 
 
-def table(report: Report) -> Any:
+def table(report: Report) -> Table:
     """The rows as a rich table."""
     from rich.table import Table
 
@@ -262,7 +265,7 @@ def table(report: Report) -> Any:
     return found
 
 
-def growth_table(report: Report) -> Any:
+def growth_table(report: Report) -> Table:
     """How cost grows, as a rich table."""
     from rich.table import Table
 

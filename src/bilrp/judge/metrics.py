@@ -347,6 +347,6 @@ def relevance_of(found: Explanation | Tensor) -> Tensor:
     return found.relevance if isinstance(found, Explanation) else found
 
 
-def ratio(part: Any, whole: Any) -> float:
+def ratio(part: float | Tensor, whole: float | Tensor) -> float:
     """part / whole; 0 where there is nothing to share."""
     return float(part) / float(whole) if float(whole) != 0 else 0.0

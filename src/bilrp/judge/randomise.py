@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_input
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.judge.baselines import saliency
 from bilrp.judge.metrics import cosine, rank_correlation
+from bilrp.regions import Spec
 
 Method = Callable[[Any, Any, Any], Explanation]
 
@@ -48,7 +49,7 @@ def randomisation(
     }
 
 
-def randomised(encoder: Any, depth: int, *, seed: int = 0) -> Encoder:
+def randomised(encoder: Model, depth: int, *, seed: int = 0) -> Encoder:
     """A copy of the encoder whose last `depth` weighted modules hold normal values of the same mean and spread."""
     encoder = as_encoder(encoder)
     module = deepcopy(encoder.module)
@@ -65,7 +66,7 @@ def randomised(encoder: Any, depth: int, *, seed: int = 0) -> Encoder:
     return replace(encoder, module=module, name=f"{encoder.name} (last {depth} randomised, seed {seed})")
 
 
-def weighted_modules(module: Any) -> list[nn.Module]:
+def weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
     """Modules that own a weight matrix or kernel, in their order of definition."""
     if not isinstance(module, nn.Module):
         raise InputError(
@@ -103,14 +104,14 @@ def noisy(x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
     return x + noise * x.std() * torch.randn(x.shape, generator=generator).to(x)
 
 
-def random_method(seed: int = 0, *, regions: Any = None) -> Method:
+def random_method(seed: int = 0, *, regions: Spec | None = None) -> Method:
     """The method that knows nothing: normal relevance, the same for the same seed and regions.
 
     >>> random_method(seed=1)(nn.Identity(), *torch.rand(2, 1, 3)).relevance.shape
     torch.Size([3, 3])
     """
 
-    def method(encoder: Any, a: Any, b: Any) -> Explanation:
+    def method(encoder: Model, a: Readable, b: Readable) -> Explanation:
         found = saliency(encoder, a, b, regions=regions)
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(found.relevance.shape, generator=generator).to(found.relevance)

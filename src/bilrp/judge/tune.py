@@ -18,7 +18,7 @@ import torch
 
 from bilrp import rules
 from bilrp.decomposition import decompose
-from bilrp.encoder import as_encoder, read_input
+from bilrp.encoder import Model, Readable, as_encoder, read_input
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
@@ -126,7 +126,7 @@ def search(
     return best, known[best], list(known.items())
 
 
-def weighted_layers(encoder: Any, x: Any) -> list[str]:
+def weighted_layers(encoder: Model, x: Readable) -> list[str]:
     """The names of the encoder's weighted steps, in order, as a rule book sees them."""
     encoder = as_encoder(encoder)
     with torch.no_grad():

@@ -35,9 +35,9 @@ def tried(made: Map, step: Step) -> Map:
         pulled = inner.pull(cotangents)
         alone = torch.func.vjp(inner.function, *inner.at)[1](cotangents[1])
     except RuntimeError as error:
-        raise RuleError(
-            f"torch has no derivative of {step.describe()} ({str(error).splitlines()[0]}): write it out"
-        ) from error
+        raise RuleError(_none(step)) from error
+    if not any(bool(a.any()) for a in alone) and _moves(inner, tangents):
+        raise RuleError(_none(step))
     off = max(_apart(p[1], a) for p, a in zip(pulled, alone, strict=True))
     pushed = _pushed(inner, tangents)
     if pushed is not None:
@@ -52,6 +52,20 @@ def tried(made: Map, step: Step) -> Map:
             "trusted: write the operation out, or explain the layer before it"
         )
     return made
+
+
+def _none(step: Step) -> str:
+    return f"torch has no derivative of {step.describe()}: write the operation out, or explain the layer before it"
+
+
+def _moves(made: Linear | Jacobian, tangents: list[Tensor]) -> bool:
+    """Does a small step change the result? Torch's zero for a derivative is right where nothing does (a count, a sign)."""
+    step = [
+        torch.finfo(a.dtype).eps ** 0.5 * a.abs().mean() * t[0]
+        for a, t in zip(made.at, tangents, strict=True)
+    ]
+    before = made.function(*made.at)
+    return not torch.equal(before, made.function(*(a + s for a, s in zip(made.at, step, strict=True))))
 
 
 def _pushed(made: Linear | Jacobian, tangents: list[Tensor]) -> Tensor | None:

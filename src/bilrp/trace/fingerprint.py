@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import getclosurevars
 from typing import Any
 
@@ -39,7 +39,7 @@ def of_tensors(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()[:LENGTH]
 
 
-def of_code(function: Any, *, tensors: bool = True) -> str:
+def of_code(function: Callable[..., object], *, tensors: bool = True) -> str:
     """A hash over what a plain function does: its code, its constants, and what it refers to.
 
     Modules count by their class: their weights are seen when they run. Without `tensors`, tensors don't count either.

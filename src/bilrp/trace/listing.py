@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class Row:
     problem: str | None = None
 
 
-def random_input(module: Any, shape: str) -> Tensor:
+def random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
     """Numbers from 0 to 1 of that shape ('1,3,128,128'), seeded, in the type and on the device of the model.
 
     >>> random_input(torch.nn.Identity(), "1,3").shape
@@ -44,7 +44,7 @@ def random_input(module: Any, shape: str) -> Tensor:
     return x.to(like)
 
 
-def default_shape(module: Any, size: int) -> str:
+def default_shape(module: Callable[[Tensor], Tensor], size: int) -> str:
     """The shape of an image as the model takes it: as many channels as its first convolution, else three."""
     modules = module.modules() if isinstance(module, nn.Module) else iter(())
     first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from bilrp.errors import InputError
+
 Kind = Literal[
     "structural",  # only moves numbers about
     "identity",  # passes them on unchanged, but perhaps for type, device or memory
@@ -90,8 +92,8 @@ class Op:
     arguments it is not linear in.
     `active` are arguments that make it random or dependent on the batch when all of them are on. `adds` is the argument
     that makes a write add to what is there. `again` is the Tensor method a step is run again by, `axis` the argument an
-    order goes along, `axes` the number of a window's axes. `checked` asks for torch's derivatives to be tried against
-    each other before they are trusted.
+    order goes along, `axes` the number of a window's axes. `lends`: its second tensor lends a shape or a type, no numbers.
+    `checked` asks for torch's derivatives to be tried against each other before they are trusted.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Op:
     again: str = ""
     axis: Argument | None = None
     axes: int = 0
+    lends: bool = False
     checked: bool = False
 
 
@@ -128,11 +131,16 @@ class Table:
         return self._by_name.get(name) or Op(name, "unknown", checked=True)
 
     def extended(self, *rows: Op) -> Table:
-        """The table with more rows, or with others in the place of some.
+        """The table with more rows, or with others in the place of some; names are those that `bilrp.ops` shows.
 
         >>> Table((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
         'frozen'
         """
+        for row in rows:
+            if not isinstance(row, Op):
+                raise InputError(
+                    f"operations are rows, as in operations=(activation('erfinv'),), got {row!r}"
+                )
         return Table((*self.rows, *rows)) if rows else self
 
 
@@ -140,8 +148,8 @@ def structural(name: str, *also: str, **more: Any) -> Op:
     return Op(name, "structural", also, rule="linear", mask="moves", **more)
 
 
-def identity(name: str, *also: str) -> Op:
-    return Op(name, "identity", also, rule="linear", mask="moves")
+def identity(name: str, *also: str, **more: Any) -> Op:
+    return Op(name, "identity", also, rule="linear", mask="moves", **more)
 
 
 def dropout(name: str, training: bool = True) -> Op:
@@ -185,6 +193,7 @@ def activation(name: str, *also: str, **more: Any) -> Op:
 
 
 def curve(name: str, *also: str, factor: Factor | None = None) -> Op:
+    """An elementwise function that doesn't send 0 to 0: it has no rule of its own."""
     return Op(name, "curve", also, factor=factor)
 
 

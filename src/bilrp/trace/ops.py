@@ -46,9 +46,9 @@ OPERATIONS = Table(
     (
         # only move numbers about
         structural("reshape"),
-        structural("reshape_as"),
+        structural("reshape_as", lends=True),
         structural("view", again="reshape"),  # other tensors may lie in memory in another order
-        structural("view_as", again="reshape_as"),
+        structural("view_as", again="reshape_as", lends=True),
         structural("flatten"),
         structural("unflatten"),
         structural("ravel"),
@@ -60,7 +60,7 @@ OPERATIONS = Table(
         structural("t", "T"),
         structural("mT", "adjoint", "H", "mH"),
         structural("expand"),
-        structural("expand_as"),
+        structural("expand_as", lends=True),
         structural("broadcast_to"),
         structural("broadcast_tensors"),
         structural("meshgrid"),
@@ -113,9 +113,9 @@ OPERATIONS = Table(
         identity("data"),
         identity("alias"),
         identity("positive"),
-        identity("to"),
+        identity("to", lends=True),
         identity("type"),
-        identity("type_as"),
+        identity("type_as", lends=True),
         identity("float"),
         identity("double"),
         identity("half"),

@@ -127,8 +127,10 @@ class Recorder(TorchFunctionMode):
         if op.kind == "switch":
             return None  # gradients stay on, also where the model turns them off: see record
         self._notice_unseen(tensors, op.name)
-        if not live:
-            return self._compute_constant(op, func, args, kwargs, tensors)
+        lent = op.lends and id(args[0]) not in self.live  # a constant in the shape or type of a live tensor
+        if not live or lent:
+            constants = [t for t in tensors if id(t) not in self.live]
+            return self._compute_constant(op, func, args, kwargs, constants)
         if op.kind == "iteration":
             with self:
                 return iter(args[0].unbind(0))
@@ -301,7 +303,7 @@ class Recorder(TorchFunctionMode):
             )
         refuse_training(op, args, kwargs)
 
-    def finish(self, x: Tensor, result: Any) -> Tape:
+    def finish(self, x: Tensor, result: object) -> Tape:
         if not isinstance(result, Tensor):
             raise InputError(
                 f"the encoder returned {type(result).__name__}, not a tensor: wrap it so that it returns the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from bilrp.errors import InputError, TapeError
 from bilrp.trace.operation import Op
 
 
-def refuse_what_cannot_be_seen(encoder: Any, modules: list[nn.Module]) -> None:
+def refuse_what_cannot_be_seen(encoder: Callable[..., object], modules: list[nn.Module]) -> None:
     for part in [encoder, *(p for module in modules for p in module.modules())]:
         scripted = isinstance(part, torch.jit.ScriptModule | torch.jit.ScriptFunction)
         compiled = type(part).__name__ == "OptimizedModule" or hasattr(part, "_torchdynamo_orig_callable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +68,11 @@ def _convolution(step: Step, weight: Tensor, *, transposed: bool) -> Convolution
     )
 
 
-def spread(value: Any, rank: int) -> tuple[int, ...]:
+def spread(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * rank
-    value = tuple(value)
-    return value * rank if len(value) == 1 else value
+    values = tuple(value)
+    return values * rank if len(values) == 1 else values
 
 
 def _padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step) -> tuple[int, ...]:

@@ -1,14 +1,8 @@
-"""A folder in sentence-transformers' or transformers' layout, read without running anything of it.
-
-Only names, numbers and tensors come out of a folder: architectures are those of the installed transformers, remote code
-is refused, weights are safetensors or restricted pickles of plain tensors, and nothing is looked up on a network.
-"""
+"""A folder in sentence-transformers' or transformers' layout, read without running anything of it (see `saved`)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bilrp.encoders import saved
+from bilrp.encoders.saved import config_of, one_line, quiet, read_json
 from bilrp.encoders.text import heads
 from bilrp.errors import InputError
 
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-EXTRA = "text encoders need transformers: pip install 'bilrp[text]'"
+MADE_BY = "save_pretrained or sentence-transformers"
 
 
 @dataclass(frozen=True)
@@ -54,8 +44,8 @@ def layout(path: str | Path) -> Layout:
             f"{path}: there is no such folder; give 'minilm', or a folder with a saved text model"
         )
     if not (root / "modules.json").is_file():
-        return Layout(root, _config(root))
-    listed = _json(root / "modules.json")
+        return Layout(root, config_of(root, MADE_BY))
+    listed = read_json(root / "modules.json")
     if not isinstance(listed, list) or not listed:
         raise InputError(f"{root / 'modules.json'} does not list modules: save the model again")
     modules = [(_kind(entry, root), root / _inside(entry.get("path", ""), root)) for entry in listed]
@@ -64,13 +54,13 @@ def layout(path: str | Path) -> Layout:
             f"{root}: its first module is {modules[0][0]}, not a Transformer, and cannot be followed"
         )
     first = modules[0][1]
-    preparing = _json(first / "sentence_bert_config.json", {})
-    speaking = _json(root / "config_sentence_transformers.json", {})
+    preparing = read_json(first / "sentence_bert_config.json", {})
+    speaking = read_json(root / "config_sentence_transformers.json", {})
     pooling, include_prompt, after = _heads(modules[1:], root)
     prompts = speaking.get("prompts") or {}
     return Layout(
         first,
-        _config(first),
+        config_of(first, MADE_BY),
         pooling=pooling,
         include_prompt=include_prompt,
         after=after,
@@ -83,13 +73,10 @@ def layout(path: str | Path) -> Layout:
 
 def load(found: Layout, dtype: torch.dtype) -> tuple[nn.Module, Any]:
     """The transformer, frozen and in evaluation mode, and its tokenizer."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError(f"{EXTRA} ({error})") from None
-    _refuse_what_runs_code(found, transformers)
-    with _quiet(transformers), _one_line(found.folder):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(found.folder, **LOCAL)
+    transformers = saved.library("text", "text encoders")
+    saved.refuse_what_runs_code(found.folder, found.config, transformers)
+    with quiet(transformers), one_line(found.folder):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(found.folder, **saved.LOCAL)
         model = _model(found, transformers, dtype)
     if not tokenizer.is_fast:
         raise InputError(
@@ -98,7 +85,7 @@ def load(found: Layout, dtype: torch.dtype) -> tuple[nn.Module, Any]:
         )
     if found.lower:
         _lower(tokenizer)
-    return model.eval().requires_grad_(False), tokenizer
+    return model, tokenizer
 
 
 def is_decoder(config: Mapping[str, Any]) -> bool:
@@ -112,65 +99,17 @@ def is_decoder(config: Mapping[str, Any]) -> bool:
     return bool(config.get("is_decoder") or speaks) and config.get("is_causal", True)
 
 
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
-
-
 def _model(found: Layout, transformers: Any, dtype: torch.dtype) -> nn.Module:
     from transformers.models.auto import modeling_auto as auto
 
     alone = found.config["model_type"] in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES  # T5 without its decoder
     maker = transformers.AutoModelForTextEncoding if alone else transformers.AutoModel
-    options = {**LOCAL, "dtype": dtype, "weights_only": True, "output_loading_info": True}
-    try:
-        model, report = maker.from_pretrained(found.folder, attn_implementation="sdpa", **options)
-    except ValueError as error:
-        if "attention implementation" not in str(error):
-            raise
-        model, report = maker.from_pretrained(found.folder, attn_implementation="eager", **options)
-    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
-    if missing:
-        raise InputError(
-            f"{found.folder}: weights are missing for {missing[0]} ({len(missing)} in all): "
-            "they are not those of the architecture in config.json"
-        )
+    model: Any = saved.model(found.folder, maker, dtype, spare="pooler")
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # a head for another task, random where the folder has no weights for it
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     return model.get_encoder() if model.config.is_encoder_decoder else model
-
-
-def _refuse_what_runs_code(found: Layout, transformers: Any) -> None:
-    config, folder = found.config, found.folder
-    wanted = config.get("auto_map") or {}
-    own = wanted.get("AutoModel") or next(iter(wanted.values()), None) if isinstance(wanted, dict) else wanted
-    if own:
-        raise InputError(
-            f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
-            "convert it to one of transformers' own architectures"
-        )
-    kind = config.get("model_type")
-    if kind not in transformers.CONFIG_MAPPING:
-        raise InputError(
-            f"{folder}: transformers {transformers.__version__} does not know the architecture {kind!r} of its config.json"
-        )
-    if not any((folder / name).is_file() for name in WEIGHTS):
-        raise InputError(f"{folder} has no weights: {WEIGHTS[0]} (or {WEIGHTS[2]}) is missing")
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    if (folder / "adapter_config.json").is_file():
-        raise InputError(
-            f"{folder} holds an adapter, not a model: merge it into its base model and save that"
-        )
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            f"{folder} has no config.json: give a folder made by save_pretrained or sentence-transformers"
-        )
-    config = _json(folder / "config.json")
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise InputError(f"{folder / 'config.json'} names no model_type: it is no model's configuration")
-    return config
 
 
 def _heads(
@@ -180,7 +119,7 @@ def _heads(
     pooling: tuple[str, ...] | None = None
     include_prompt, after = True, []
     for kind, folder in modules:
-        config = _json(folder / "config.json", {})
+        config = read_json(folder / "config.json", {})
         if kind == "Pooling":
             if after:
                 raise InputError(
@@ -244,7 +183,7 @@ def _dense(config: Mapping[str, Any], folder: Path) -> nn.Module:
 
 def _filled(module: nn.Module, folder: Path) -> nn.Module:
     """The module with its weights from the folder, every one of them."""
-    with _one_line(folder):
+    with one_line(folder):
         module.load_state_dict(_tensors(folder))
     return module
 
@@ -281,45 +220,9 @@ def _inside(path: Any, root: Path) -> Path:
     return relative
 
 
-def _json(path: Path, default: Any = None) -> Any:
-    if default is not None and not path.is_file():
-        return default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}") from None
-
-
 def _lower(tokenizer: Any) -> None:
     """Lower case first, as sentence-transformers does; offsets still refer to the text as it was."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
     backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if backend.normalizer else [])])
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars and warnings while a folder is read; what matters is said in our own words."""
-    logging = transformers.utils.logging
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def _one_line(folder: Path) -> Iterator[None]:
-    """Whatever a reader of foreign files raises becomes one line that names the folder."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # transformers, safetensors, pickle and tokenizers raise every kind there is
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raise InputError(f"{folder} cannot be loaded: {lines[0][:300]}") from None

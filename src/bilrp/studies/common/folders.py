@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bilrp.encoders import images
 from bilrp.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 VIDEOS = (".avi", ".mp4", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ogv", ".wmv")
 
@@ -154,7 +157,7 @@ def stills(folder: str | Path, *, size: int, crop: float = 1.0) -> Found:
     return Found(tuple(kept), tuple(skipped), _notes(sizes, size))
 
 
-def cropped(image: Any, crop: float) -> Any:
+def cropped(image: Image.Image, crop: float) -> Image.Image:
     """The middle square of an image: a share of its shorter side (crop ≤ 1) or a number of pixels (crop > 1).
 
     >>> cropped(Image.new("RGB", (128, 96)), 0.5).size

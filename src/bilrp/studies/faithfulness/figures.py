@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bilrp.studies.faithfulness.methods import METHODS
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
 from bilrp.studies.faithfulness.statistics import MEASURES, Measure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLORS = {
     "bilrp": "#b2182b",
@@ -34,7 +37,7 @@ def label(measure: Measure) -> str:
     return f"{measure.title} {'↑' if measure.better > 0 else '↓' if measure.better < 0 else ''}".strip()
 
 
-def figure(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Any:
+def figure(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Figure:
     """A panel for each measure, a row for each method, a mark with its interval for each layer."""
     from matplotlib.figure import Figure
 

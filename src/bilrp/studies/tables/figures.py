@@ -142,7 +142,7 @@ def copies(found: Search) -> Figure:
     return drawn
 
 
-def side_by_side(found: Sequence[PairExplained], pictures: Sequence[Any]) -> Figure:
+def side_by_side(found: Sequence[PairExplained], pictures: Sequence[np.ndarray]) -> Figure:
     """The paper's figure: one pair of blocks, explained by each model; arcs join places, digits to digits."""
     drawn = blank(8.4, 3.15 * len(found))
     rows = drawn.subplots(len(found), 1, squeeze=False)[:, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,10 +13,13 @@ from bilrp.judge import evaluate
 from bilrp.studies.toy.measure import Run
 from bilrp.studies.toy.methods import METHODS, TITLES
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RED, BLUE, INK, SOFT = "#b2182b", "#2166ac", "#222222", "#777777"
 
 
-def patterns(run: Run) -> Any:
+def patterns(run: Run) -> Figure:
     """Each method's connections between the digits of two sequences, beside the true matches."""
     from matplotlib.figure import Figure
 
@@ -40,7 +43,7 @@ def patterns(run: Run) -> Any:
     return figure
 
 
-def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chosen: float) -> Any:
+def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chosen: float) -> Figure:
     """ACS over γ: the mean, and each seed."""
     from matplotlib.figure import Figure
 

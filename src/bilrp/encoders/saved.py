@@ -1,0 +1,122 @@
+"""A folder that `save_pretrained` made, read without running anything of it.
+
+Only names, numbers and tensors come out of a folder: architectures are those of the installed transformers, remote code
+is refused, weights are safetensors or restricted pickles of plain tensors, and nothing is looked up on a network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bilrp.errors import InputError
+
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def config_of(folder: Path, made_by: str = "save_pretrained") -> Mapping[str, Any]:
+    """What config.json says, with at least a model_type."""
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(
+            f"{folder} holds an adapter, not a model: merge it into its base model and save that"
+        )
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} has no config.json: give a folder made by {made_by}")
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise InputError(f"{folder / 'config.json'} names no model_type: it is no model's configuration")
+    return config
+
+
+def library(extra: str, what: str) -> Any:
+    """transformers, or one line that says which extra has it."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(f"{what} need transformers: pip install 'bilrp[{extra}]' ({error})") from None
+    return transformers
+
+
+def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
+    """Code of its own, an architecture nobody knows, no weights: each is one line."""
+    wanted = config.get("auto_map") or {}
+    own = wanted.get("AutoModel") or next(iter(wanted.values()), None) if isinstance(wanted, dict) else wanted
+    if own:
+        raise InputError(
+            f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
+            "convert it to one of transformers' own architectures"
+        )
+    kind = config.get("model_type")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            f"{folder}: transformers {transformers.__version__} does not know the architecture {kind!r} of its config.json"
+        )
+    if not any((folder / name).is_file() for name in WEIGHTS):
+        raise InputError(f"{folder} has no weights: {WEIGHTS[0]} (or {WEIGHTS[2]}) is missing")
+
+
+def model(folder: Path, maker: Any, dtype: torch.dtype, *, spare: str | None = None) -> nn.Module:
+    """The model with every one of its weights from the folder, but for those with `spare` in their name."""
+    options = {**LOCAL, "dtype": dtype, "weights_only": True, "output_loading_info": True}
+    try:
+        made, report = maker.from_pretrained(folder, attn_implementation="sdpa", **options)
+    except ValueError as error:
+        if "attention implementation" not in str(error) and "scaled_dot_product_attention" not in str(error):
+            raise
+        made, report = maker.from_pretrained(folder, attn_implementation="eager", **options)
+    missing = sorted(name for name in report["missing_keys"] if spare is None or spare not in name)
+    if missing:
+        raise InputError(
+            f"{folder}: weights are missing for {missing[0]} ({len(missing)} in all): "
+            "they are not those of the architecture in config.json"
+        )
+    return made.eval().requires_grad_(False)
+
+
+def read_json(path: Path, default: Any = None) -> Any:
+    """The JSON of a file; where there is no such file, the default, if there is one."""
+    if default is not None and not path.is_file():
+        return default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars and warnings while a folder is read; what matters is said in our own words."""
+    logging = transformers.utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def one_line(folder: Path) -> Iterator[None]:
+    """Whatever a reader of foreign files raises becomes one line that names the folder."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers, safetensors, pickle and tokenizers raise every kind there is
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise InputError(f"{folder} cannot be loaded: {lines[0][:300]}") from None
