@@ -102,18 +102,16 @@ def test_deletion_and_selections(subject: Subject) -> None:
     kept_a, kept_b = subject.embed(trial.kept_a), subject.embed(trial.kept_b)
     torch.testing.assert_close(trial.scores, (kept_a * kept_b).sum(1))
     relevance = torch.zeros(4, 4, dtype=torch.float64)
-    relevance[1], relevance[2] = 2.0, 1.0  # cat first, then sat, on the left; no preference on the right
-    area = measures.deletion(relevance, subject, subject, points=4)
-    order = relevance.sum(1).argsort(descending=True), relevance.sum(0).argsort(descending=True)
-    heights = []
-    for gone in range(4):
-        kept = torch.ones(2, 4, dtype=torch.bool)
-        for side in range(2):
-            kept[side, order[side][:gone]] = False
-        left, right = subject.embed(kept)
-        heights.append(float(left @ right))
-    expected = sum((a + b) / 2 for a, b in itertools.pairwise(heights)) / 3 / heights[0]
-    assert area == pytest.approx(expected)
+    relevance[1], relevance[2], relevance[:, 3] = 2.0, 1.0, -1.0
+    areas = []
+    for order in (relevance.sum(1).argsort(descending=True), relevance.sum(0).argsort(descending=True)):
+        heights = []
+        for gone in range(4):
+            kept = torch.ones(1, 4, dtype=torch.bool)
+            kept[0, order[:gone]] = False
+            heights.append(float(subject.embed(kept)[0] @ subject.whole))
+        areas.append(sum((x + y) / 2 for x, y in itertools.pairwise(heights)) / 3 / heights[0])
+    assert measures.deletion(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
 
 
 def test_what_rules_account_for_adds_up(subject: Subject) -> None:

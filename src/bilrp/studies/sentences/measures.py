@@ -51,20 +51,21 @@ def selections(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"]:
 
 
 def deletion(relevance: Relevance, a: Subject, b: Subject, *, points: int = 8) -> float:
-    """Area under the similarity while words are deleted, the most relevant first, from both sentences alike.
+    """Area under the similarity while words of one sentence are deleted, the most relevant first; mean of both sides.
 
-    In units of the whole sentences' similarity; the last word of each stays. Less is better.
+    In units of the whole sentences' similarity; the last word stays. Less is better. The other sentence stays whole: what
+    is left of two sentences that lose their best words together is the same small words, which are alike.
     """
-    curves = []
-    for side, marginal in ((a, relevance.sum(1)), (b, relevance.sum(0))):
+    areas = []
+    for side, other, marginal in ((a, b, relevance.sum(1)), (b, a, relevance.sum(0))):
         order = marginal.argsort(descending=True)
         count = len(order)
         kept = torch.ones(points, count, dtype=torch.bool)
         for point in range(points):
             kept[point, order[: round((count - 1) * point / (points - 1))]] = False
-        curves.append(side.embed(kept).double())
-    heights = (curves[0] * curves[1]).sum(1)
-    return float(torch.trapezoid(heights, dx=1 / (points - 1)) / heights[0])
+        heights = side.embed(kept).double() @ other.whole.double()
+        areas.append(float(torch.trapezoid(heights, dx=1 / (points - 1)) / heights[0]))
+    return sum(areas) / 2
 
 
 def share(relevance: Relevance, first: int, second: int) -> float:

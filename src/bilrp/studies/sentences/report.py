@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 MEASURES = {
     "Shapley": ("correlation with exact Shapley values of word pairs", True),
     "selections": ("correlation with the similarity of random selections of words", True),
-    "deletion": ("area under the similarity while the most relevant words are deleted", False),
+    "deletion": (
+        "area under the similarity while the most relevant words of one sentence are deleted",
+        False,
+    ),
     "planted word": ("share of a planted word with itself, of all that speaks for the score", True),
     "planted synonym": ("share of a planted word with its synonym", True),
     "noun matching": ("cosine with the true pairs, encoder trained to count common nouns (ACS)", True),

@@ -32,8 +32,8 @@ from bilrp.studies.sentences.subject import Subject
 
 MOST_WORDS = 9  # exact Shapley values take 2ⁿ runs
 EXAMPLES, STRONGEST = 8, 3
-COUNTED = 4  # sentences on which work is counted
-VERSION = 1  # of what one pair gives: another number, and nothing kept before is read
+COUNTED = 2  # sentences on which work is counted
+VERSION = 2  # of what one pair gives: another number, and nothing kept before is read
 
 
 def run(settings: SentencesSettings) -> Report:
