@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from bilrp.errors import InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, pair
 from bilrp.item import View
 from bilrp.similarity import Similarity
+
+if TYPE_CHECKING:
+    from bilrp.collection.audit import Audit
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
 GOOD = "failed IS NULL"
@@ -400,6 +403,12 @@ class Collection:
         """What sets group g apart from group h: regions are weighed by ⟨P_I, m_g − m_h⟩."""
         direction = self.mean(g) - self.mean(h)
         return Contrast(direction, lambda query: self.decomposition(query).parts.float() @ direction)
+
+    def audit(self, *, sample: int = 64, seed: int = 0, progress: bool = False) -> Audit:
+        """Where does the similarity of near neighbours sit, and does it look like a shortcut?"""
+        from bilrp.collection.audit import audit
+
+        return audit(self, sample=sample, seed=seed, progress=progress)
 
     def remove(self, queries: Sequence[Readable]) -> int:
         """Take items out, with their parts; how many there were."""
