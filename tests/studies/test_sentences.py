@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ SHORT = [
     ("The kittens run in the street.", "Two kittens sat in the snow."),
 ]
 LONG = [
-    ("the cat sat on the mat and " * 3 + "a dog run", "the dog run on the rug and " * 3 + "one cat sat"),
-    ("two dogs run in the snow and " * 3 + "a cat", "the cat sat in the snow and " * 3 + "one dog run"),
+    ("the cat sat on the mat " * 3, "the dog sat on the rug " * 3),
+    ("two dogs run in the snow " * 3, "a cat sat in the snow " * 3),
 ]
 
 
@@ -55,8 +56,21 @@ def settings(folder: Path, benchmark: Path, tmp_path_factory) -> SentencesSettin
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_methods() -> Iterator[list[methods.Method]]:
+    """Runs of the study compare rules and one other method; what each method finds has a test of its own."""
+    few = [
+        each
+        for each in methods.methods(1)
+        if each.name in {methods.OURS, f"{methods.OURS}, sum", "occlusion"}
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "methods", lambda path: few)
+        yield few
+
+
 @pytest.fixture(scope="module")
-def first(settings: SentencesSettings) -> Report:
+def first(settings: SentencesSettings, few_methods: list[methods.Method]) -> Report:
     """One run of the whole study: the dearest thing here."""
     return study.run(settings)
 
@@ -123,11 +137,13 @@ def test_what_rules_account_for_adds_up(subject: Subject) -> None:
             assert sum(found.account.values()) == pytest.approx(1)
 
 
-def test_the_whole_study_and_its_report(settings: SentencesSettings, first: Report) -> None:
+def test_the_whole_study_and_its_report(
+    settings: SentencesSettings, first: Report, few_methods: list[methods.Method]
+) -> None:
     first.write(settings.out)
     results = json.loads((settings.out / "results.json").read_text())
     assert set(results["means"]) == set(report.MEASURES)
-    compared = {method.name for method in methods.methods(1)}
+    compared = {method.name for method in few_methods}
     for measure, means in results["means"].items():
         assert compared <= means.keys(), measure
         assert all(low <= mean <= high for mean, low, high in means.values())

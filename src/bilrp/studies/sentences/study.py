@@ -51,9 +51,9 @@ def run(settings: SentencesSettings) -> Report:
         rows = [*bench.rows("short sentences", judging.short, [(pair.a, pair.b) for pair in short])]
         long = data.chosen(pairs, settings.long_pairs, data.LONG, seed=settings.seed, fits=lambda text: True)
         rows += bench.rows("long sentences", judging.long, [(pair.a, pair.b) for pair in long])
-        for name, judge in (("planted word", judging.word), ("planted synonym", judging.synonym)):
-            planted = data.planted(settings.planted, synonyms=judge is judging.synonym)
-            rows += bench.rows(name, judge, planted)
+        planting = (("planted word", judging.word, False), ("planted synonym", judging.synonym, True))
+        for name, judge, synonyms in planting:
+            rows += bench.rows(name, judge, data.planted(settings.planted, synonyms=synonyms))
         matcher = _matcher(settings, bench) if settings.steps else None
         if matcher is not None:
             matching = Bench((matcher.encoder, matcher.with_positions), compared, bench.cache, bar)
