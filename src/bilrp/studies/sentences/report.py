@@ -28,6 +28,7 @@ MEASURES = {
     "deletion, long": ("the same as deletion, sentences of 18 to 32 words", False),
 }
 PARTS = ("words", "marks", "unattributed")  # of a score: on pairs of words, where marks take part, the rest
+FEW = 5  # pairs: a bootstrap interval over fewer says nothing
 REFERENCES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -97,13 +98,18 @@ def summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping[
             f"{name} on {measure} by {-row['better']:.3f}"
             for measure, rows in against.items()
             for name, row in rows.items()
-            if name not in REFERENCES and row["better"] < 0 and (row["high"] < 0) == clear
+            if name not in REFERENCES and row["better"] < 0 and _clear(row) == clear
         )
         for clear in (True, False)
     )
     losses = f"It loses clearly to {clearly}." if clearly else "No method is clearly better on any measure."
     close = f" Ahead of it within chance: {perhaps}." if perhaps else ""
     return f"{OURS}: {said}, at {work.get(OURS, 0):.2f} passes a token. {losses}{close}"
+
+
+def _clear(row: Mapping[str, Any]) -> bool:
+    """The interval of the difference excludes zero, and is one of enough pairs to mean something."""
+    return row["of"] >= FEW and (row["high"] < 0 or row["low"] > 0)
 
 
 def _tables(means: Mapping[str, Any], compared: Sequence[Method], values: Values) -> list[Table]:
