@@ -9,7 +9,7 @@ which rule comes with it naturally, as a plain word: what the word means is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -129,12 +129,12 @@ class Table:
         return self._by_name.get(name) or Op(name, "unknown", checked=True)
 
     def extended(self, *rows: Op) -> Table:
-        """The table with more rows, or with others in the place of some.
+        """The table with more rows, or with others in the place of some; nobody vouches for torch's derivatives of those.
 
         >>> Table((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
         'frozen'
         """
-        return Table((*self.rows, *rows)) if rows else self
+        return Table((*self.rows, *(replace(row, checked=True) for row in rows))) if rows else self
 
 
 def structural(name: str, *also: str, **more: Any) -> Op:
