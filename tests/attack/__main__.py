@@ -20,7 +20,9 @@ from pathlib import Path
 
 from attack.table import Row, table
 
-KINDS = ("images", "bombs", "stores", "caches", "nets", "threads")
+KINDS = (
+    "images", "bombs", "stores", "caches", "nets", "names", "fetches", "kills", "fulldisk", "threads", "leaks",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
