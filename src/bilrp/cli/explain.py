@@ -9,13 +9,14 @@ import typer
 
 from bilrp.cli.options import (
     AsJson,
-    Encoder,
+    Encoders,
     Fit,
     Measure,
     Open,
     Output,
     Palette,
     Project,
+    Refine,
     RegionSide,
     ShowPlan,
     Size,
@@ -25,20 +26,22 @@ from bilrp.cli.options import (
     Weights,
 )
 from bilrp.cli.say import say
+from bilrp.errors import InputError
 
 
 def explain(
-    a: Annotated[
-        str,
+    things: Annotated[
+        list[str],
         typer.Argument(
-            metavar="A", help="The first image file; or text, @FILE with text, - for standard input."
+            metavar="A B [C …]",
+            help="Image files; or texts, @FILE with a text, - for standard input. All pairs of more.",
         ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The second.")],
-    encoder: Encoder = "vgg16:31",
+    encoders: Encoders = None,
     regions: RegionSide = None,
     similarity: Measure = "dot",
     project: Project = None,
+    refine: Refine = None,
     size: Size = None,
     fit: Fit = None,
     weights: Weights = None,
@@ -49,6 +52,7 @@ def explain(
     show: Open = False,
     top: Top = 5,
     plan: ShowPlan = False,
+    first: Annotated[bool, typer.Option(help="Of several, only the first against each other one.")] = False,
     json: AsJson = False,
 ) -> None:
     """Which parts of A and B make the encoder call them similar? Two images, or two texts with a text encoder."""
@@ -57,19 +61,29 @@ def explain(
     from bilrp import regions as region_specs
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
+    from bilrp.cli.several import Wanted, explain_all
     from bilrp.encoder import placed, read_item
     from bilrp.explanation import explain_items
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
 
-    outputs = terminal.checked_outputs(output or [], inputs=(a, b))
+    if len(things) < 2:
+        raise InputError("explain compares two or more: bilrp explain A B")
+    outputs = terminal.checked_outputs(output or [], inputs=things)
     check_open(outputs, show)
     for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
-    chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
+    named = encoders or ["vgg16:31"]
+    if len(things) > 2 or len(named) > 1:
+        loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
+        wish = Wanted(similarity, regions, project, style, palette, title)
+        explain_all(loaded, things, outputs, wish, first=first, as_json=json)
+        return
+    a, b = things
+    chosen = terminal.encoder(named[0], weights=weights, size=size, fit=fit)
     reading = texts.reads_text(chosen)
-    things = [texts.text_of(thing) for thing in (a, b)] if reading else [a, b]
-    items = [read_item(chosen, thing) for thing in things]  # both, before the first is explained
+    contents = [texts.text_of(thing) for thing in things] if reading else things
+    items = [read_item(chosen, thing) for thing in contents]  # both, before the first is explained
     kind = texts.region_kind(regions, texts=reading)
     wanted = region_specs.grid(kind) if isinstance(kind, int) else kind
     if any(path.suffix.lower() == ".html" for path in outputs):
@@ -83,11 +97,12 @@ def explain(
             similarity=similarity,
             regions=wanted,
             project=project,
+            refine=refine,
             progress=sys.stderr.isatty(),
         )
     except Exception as error:
         raise terminal.blamed(chosen, items[0].x, error) from error
-    shown = (texts.called(things[0]), texts.called(things[1])) if reading else (a, b)
+    shown = (texts.called(contents[0]), texts.called(contents[1])) if reading else (a, b)
     names = shown if reading else (found.a.name, found.b.name)
     about = terminal.record(
         found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top

@@ -39,6 +39,17 @@ Encoder = Annotated[
         help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        autocompletion=encoders,
+        show_default="vgg16:31",
+        help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). Twice: side by side.",
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
@@ -80,6 +91,12 @@ Project = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
 ]
+Refine = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="At most N regions a side: fine where it matters, coarse elsewhere."
+    ),
+]
 Size = Annotated[
     str | None,
     typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),
@@ -89,7 +106,7 @@ Fit = Annotated[
     typer.Option(
         metavar="HOW",
         autocompletion=one_of("crop", "pad", "stretch"),
-        help="To that size: crop, pad or stretch.",
+        help="To that size: stretch (default), crop or pad.",
     ),
 ]
 Style = Annotated[

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from bilrp.errors import InputError
+
 Kind = Literal[
     "structural",  # only moves numbers about
     "identity",  # passes them on unchanged, but perhaps for type, device or memory
@@ -129,11 +131,18 @@ class Table:
         return self._by_name.get(name) or Op(name, "unknown", checked=True)
 
     def extended(self, *rows: Op) -> Table:
-        """The table with more rows, or with others in the place of some; nobody vouches for torch's derivatives of those.
+        """The table with more rows, or with others in the place of some; names are those that `bilrp.ops` shows.
+
+        Nobody vouches for torch's derivatives of these, so they are tried.
 
         >>> Table((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
         'frozen'
         """
+        for row in rows:
+            if not isinstance(row, Op):
+                raise InputError(
+                    f"operations are rows, as in operations=(activation('erfinv'),), got {row!r}"
+                )
         return Table((*self.rows, *(replace(row, checked=True) for row in rows))) if rows else self
 
 
@@ -186,6 +195,7 @@ def activation(name: str, *also: str, **more: Any) -> Op:
 
 
 def curve(name: str, *also: str, factor: Factor | None = None) -> Op:
+    """An elementwise function that doesn't send 0 to 0: it has no rule of its own."""
     return Op(name, "curve", also, factor=factor)
 
 
