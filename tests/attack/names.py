@@ -22,8 +22,8 @@ HARM = (
     b"<script>window.hit=1</script>", b"<img src=x onerror=window.hit=1>", b"</title><script>window.hit=1</script>",
     b"</script><script>window.hit=1</script>", b"'\"><svg onload=window.hit=1>", b"]]>--><b onmouseover=window.hit=1>",
     b"${window.hit=1}", b"{{window.hit=1}}", b"javascript:window.hit=1", b"\\u003cscript\\u003ewindow.hit=1",
-    b"&lt;script&gt;",     b"\xff\xfe", b"\x1b[2J\x1b]0;x\x07", b"$\\frac{$", b"a\nb\r", "\u202egnp\u2066".encode(), b"[red]x[bold",
-    b"|a|`b`[c](d)",
+    b"&lt;script&gt;", b"\xff\xfe", b"\x1b[2J\x1b]0;x\x07", b"$\\frac{$", b"a\nb\r", "\u202egnp\u2066".encode(),
+    b"[red]x[bold", b"|a|`b`[c](d)",
     "漢字😀".encode(), b"\xc2\x9b2J", b"\xed\xa0\x80", b"%00%2e%2e", b" ", b"-o", b"~", b"@x", b"*", b"#", b"\\",
 )  # fmt: skip
 ENCODER = """
