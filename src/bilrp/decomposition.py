@@ -185,21 +185,22 @@ def decompose_item(
         tape = encoder.record(item.x)
         taps = _taps(encoder, tape, layers)
         results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
-        for embedding in results.values() if layers else [tape.result]:
-            check_embedding(embedding)
+        for result in results.values() if layers else [tape.result]:
+            check_embedding(result)
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
         program = freeze(
             simplify(tape, keep=frozenset(taps.values())), book, max(taps.values(), default=None)
         )
+        origin, embedding = origin_of(encoder, tape, book, project), tape.result
+        del tape  # recorded values that no map keeps would take room while the parts are computed
         parts, plan = compute(
             program, partition, project=project, mode=mode, progress=progress, taps=frozenset(taps.values())
         )
         _check_finite(parts[program.output.value], book)  # what went wrong on the way shows at the end
-        origin = origin_of(encoder, tape, book, project)
         made = partial(_finished, item=item, origin=origin, regions=partition, plan=plan, project=project)
         if layers is None:
-            return {None: made(parts[program.output.value], tape.result)}
+            return {None: made(parts[program.output.value], embedding)}
         return {n: made(parts[value], results[value], layer=n) for n, value in taps.items()}
 
 

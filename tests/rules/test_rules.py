@@ -282,3 +282,34 @@ def test_zbox_sees_through_a_normalisation_in_the_model() -> None:
         lambda t: F.relu(conv(t)), (x - mean) / std, rules=rules.zbox(low, high), regions=2
     )
     torch.testing.assert_close(inside.parts, outside.parts, rtol=1e-10, atol=1e-10)
+
+
+def products(rule: Rule, x: Tensor, *, relu: bool) -> int:
+    """How many products with weights a region takes in a linear step under the rule."""
+    layer = nn.Linear(6, 5).double()
+    model = nn.Sequential(layer, nn.ReLU()) if relu else layer
+    found = bilrp.decompose(model, x, regions=regions.features(), rules=rule, mode="push")
+    return found.plan.flops // (2 * 6 * layer.weight.numel())
+
+
+def test_gamma_takes_two_products_where_inputs_have_both_signs_and_one_where_one_is_enough() -> None:
+    signed = torch.randn(1, 6, dtype=torch.float64)
+    assert products(rules.gamma(0.3), signed, relu=False) == 2
+    assert products(rules.gamma(0.3), signed.abs(), relu=True) == 1
+    assert products(rules.gamma(0.3), -signed.abs(), relu=True) == 1
+    assert products(rules.zplus(), signed.abs(), relu=False) == 1
+    assert products(rules.alphabeta(2.0, 1.0), signed.abs(), relu=False) == 2
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", ["gamma", "zplus", "alphabeta"])
+def test_inputs_of_one_sign_need_no_rule_of_their_own(name: str, sign: int) -> None:
+    build, shape = LAYERS["conv2d"]
+    layer = build().double()
+    x = sign * torch.rand(1, *shape, dtype=torch.float64)
+    w, b = matrix(layer, shape)
+    expected = twin(name, w, b, x.flatten())
+    for mode in ("push", "pull"):
+        for model, gate in ((layer, 1), (nn.Sequential(layer, nn.ReLU()), w @ x.flatten() + b > 0)):
+            found = bilrp.decompose(model, x, regions=regions.features(), rules=RULES[name], mode=mode)
+            torch.testing.assert_close(found.parts, expected * gate, rtol=1e-10, atol=1e-11)

@@ -146,16 +146,19 @@ def rows(links: Sequence[Link], laid: dict[Key, Layout]) -> int:
     return worst
 
 
-def working(setting: Setting, way: Way, sizes: tuple[int, int, int], row_numbers: int) -> int:
+def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tuple[int, int]) -> int:
     """Bytes that the run adds at its worst moment: parts, what waits for the coordinates, and the largest stage."""
     links, total, (chunk, batch, at_once) = setting.links, len(setting.links), sizes
     item, x = setting.program.x.element_size(), setting.program.x.numel()
     taps = sum(link.shape.numel() for link in links if link.target in setting.taps)
     arrived = setting.regions * setting.size(way.cut) if 0 < way.cut < total else 0
     parts = setting.regions * (setting.coordinates + taps)
-    stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), chunk * row_numbers]
+    stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), chunk * alive[0]]
     if not way.crops and way.cut:
         stages[0] += 2 * chunk * x  # masks, and x where they are 1
+    if way.rows > way.crops:
+        # Rows are put in the order of their places, turned, and written into whole values or parts.
+        stages.append(chunk * (3 * alive[1] + (setting.size(way.rows) if way.cut > way.rows else 0)))
     if way.crops:
         end = links[way.crops - 1]
         window = _area(setting, end.target, end.shape)

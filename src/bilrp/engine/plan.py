@@ -99,7 +99,7 @@ def fixed(setting: Setting, way: Way) -> Plan:
         )
     chunk, batch, pulled = _sizes(setting, way)
     chunks = setting.chunks(chunk, together=True) if rows else []
-    row_macs, row_numbers = _rows_work(setting, chunks, way)
+    row_macs, alive = _rows_work(setting, chunks, way)
     dense = [link.map.macs(link.shapes) for link in links[rows:cut]]
     back = [link.map.macs(link.shapes, back=True) for link in links[max(cut, tiled) :]]
     meeting = setting.regions * setting.size(cut) * setting.pulls if 0 < cut < total else 0
@@ -110,7 +110,7 @@ def fixed(setting: Setting, way: Way) -> Plan:
         Stage("pull", max(cut, tiled), total, setting.pulls * sum(back) + meeting if cut < total else 0),
         Stage("tiles", 0, tiled, _tile_macs(setting, tiled)),
     )
-    working = memory.working(setting, way, (chunk, batch, pulled), row_numbers)
+    working = memory.working(setting, way, (chunk, batch, pulled), alive)
     peak = memory.held(setting.program) + working
     return Plan(stages, setting.regions, setting.coordinates, chunk, batch, pulled, peak, working)
 
@@ -132,16 +132,17 @@ def _crop_macs(setting: Setting, chunks: Sequence[Tensor], batch: int, until: in
     return total
 
 
-def _rows_work(setting: Setting, chunks: Sequence[Tensor], way: Way) -> tuple[int, int]:
-    """Multiply-adds of the rows stage, and the most rows alive at once for a chunk."""
-    macs = most = 0
+def _rows_work(setting: Setting, chunks: Sequence[Tensor], way: Way) -> tuple[int, tuple[int, int]]:
+    """Multiply-adds of the rows stage, and the most rows alive at once for a chunk: on the way, and at its end."""
+    macs = most = leaving = 0
     for chunk in chunks if way.rows > way.crops else []:
         laid = setting.layouts(chunk, way.crops, way.rows)
         most = max(most, memory.rows(setting.links[way.crops : way.rows], laid))
+        leaving = max(leaving, laid[setting.links[way.rows - 1].target].rows)
         for link in setting.links[way.crops : way.rows]:
             sources, cone = [laid[s] for s in link.sources], setting.cones[link.target].at(chunk)
             macs += link.map.row_work(sources, laid[link.target], cone, link.shapes)[0]
-    return macs, most
+    return macs, (most, leaving)
 
 
 # ---------------------------------------------------------------- memory

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.maps import Linear, Map
+from bilrp.engine.maps import Chain, Map, Mix, Move, Shapes, Term, Weighted
 from bilrp.errors import RuleError
+from bilrp.trace.operators import Dense
 from bilrp.trace.tape import Slot, Step, fill
 
 
@@ -25,13 +26,8 @@ def _attention(step: Step) -> Map:
     kwargs = {**step.kwargs, "value": stand_in} if "value" in step.kwargs else step.kwargs
     weights = _call_with(step, args, kwargs)
 
-    def function(v: Tensor) -> Tensor:
-        heads = weights.shape[-3] if weights.dim() > 2 else 1
-        if v.dim() > 2 and v.shape[-3] != heads:  # grouped queries share their values
-            v = v.repeat_interleave(heads // v.shape[-3], -3)
-        return weights @ v
-
-    return Linear(function, (value,), (slot,))
+    shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # grouped queries share values
+    return Mix(weights, shared, (slot,))
 
 
 def _multi_head_attention(step: Step) -> Map:
@@ -41,7 +37,7 @@ def _multi_head_attention(step: Step) -> Map:
             f"{step.describe()} returns its attention weights, which are frozen: use its first output"
         )
     value, slot = step.argument(2, "value"), _slot_of(step, 2, "value")
-    heads, size = step.argument(4, "num_heads"), value.shape[-1]
+    heads = step.argument(4, "num_heads")
     width = step.argument(3, "embed_dim_to_check")
     joint = step.argument(5, "in_proj_weight")
     into = joint[-width:] if joint is not None else step.kwargs["v_proj_weight"]
@@ -49,13 +45,22 @@ def _multi_head_attention(step: Step) -> Map:
     kwargs = {**step.kwargs, "need_weights": True, "average_attn_weights": False}
     weights = _call_with(step, list(step.args), kwargs)[1][..., : value.shape[0]]
 
-    def function(v: Tensor) -> Tensor:
-        projected = F.linear(v.reshape(v.shape[0], -1, size), into)
-        split = projected.reshape(v.shape[0], -1, heads, width // heads).permute(1, 2, 0, 3)
-        mixed = (weights.reshape(-1, heads, *weights.shape[-2:]) @ split).permute(2, 0, 1, 3)
-        return F.linear(mixed.reshape(*mixed.shape[:2], width), out).reshape(-1, *v.shape[1:-1], width)
+    into, out = (Weighted(Dense(), (Term(weight),), at=value) for weight in (into, out))
 
-    return Linear(function, (value,), (slot,))
+    def split(v: Tensor) -> Tensor:
+        """(tokens, batch, width) → (batch, heads, tokens, width of a head)"""
+        return v.reshape(v.shape[0], -1, heads, width // heads).permute(1, 2, 0, 3)
+
+    def joined(v: Tensor) -> Tensor:
+        return v.permute(2, 0, 1, 3).reshape(-1, *value.shape[1:-1], width)
+
+    mixing = Mix(weights.reshape(-1, heads, *weights.shape[-2:]))
+    projected = value.new_zeros(*value.shape[:-1], width)
+    by_head, mixed = split(projected), mixing.push(split(projected)[None])[0]
+    values = [value, projected, by_head, mixed, joined(mixed), joined(mixed)]
+    maps = (into, Move(split, (projected,)), mixing, Move(joined, (mixed,)), out)
+    between = tuple(Shapes((a.shape,), b.shape) for a, b in pairwise(values))
+    return Chain(maps, between, (slot,))
 
 
 def unfused(step: Step) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bilrp.engine.maps import Linear, Map, Scale
+from bilrp.engine.maps import Linear, Map, Mix, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first, linear
 from bilrp.rules.rule import Rule
@@ -39,6 +39,9 @@ def product(freeze: int) -> Rule:
         elementwise = word == "product" and step.operation.kind == "arithmetic"
         if elementwise and step.values[live].shape == step.result.shape:
             return Scale(kept.expand_as(step.result), slots=(live,))
+        heads = {step.values[live].shape[:-2], kept.shape[:-2], step.result.shape[:-2]}
+        if step.op in {"matmul", "bmm"} and freeze == 0 and kept.dim() > 1 and len(heads) == 1:
+            return Mix(kept, slots=(live,))  # attention written out: softmax weights times values
         return Linear(function, (step.values[live],), (live,))
 
     return Rule(f"product(freeze={freeze})", made)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bilrp.engine.maps import Map, Term, Weighted
+from bilrp.engine.maps.base import sum_of
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, exact
 from bilrp.trace.fingerprint import of_tensors
@@ -82,31 +83,31 @@ def gamma(value: float = 0.25) -> Rule:
     _at_least_zero("gamma", value)
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
-        if value == 0:
-            return [Term(w.weight)]
-        positive = _half(w, value, above=True)
-        # A ReLU right behind this step removes every output z < 0: no need to compute its half.
-        return positive if gate is not None else [*positive, *_half(w, value, above=False)]
+        return [Term(w.weight)] if value == 0 else _gamma_terms(w, value, gated=gate is not None)
 
     return by_terms(f"gamma({exact(value)})", terms)
 
 
-def _half(w: Weights, value: float, *, above: bool) -> list[Term]:
-    """The terms of γ for outputs of one sign: ρ⁺ favours what pushes z up, ρ⁻ what pushes it down."""
-    more, less = w.weight + value * w.weight.clamp(min=0), w.weight + value * w.weight.clamp(max=0)
-    for_positive, for_negative = (more, less) if above else (less, more)
-    signed = bool((w.a < 0).any())
-    denominator = w.apply(for_positive, w.a.clamp(min=0))
-    if signed:
-        denominator = denominator + w.apply(for_negative, w.a.clamp(max=0))
-    if w.bias is not None:
-        favoured = w.bias.clamp(min=0) if above else w.bias.clamp(max=0)
-        denominator = denominator + w.operator.bias(w.bias + value * favoured)
-    after = torch.where(w.z > 0 if above else w.z < 0, _ratio(w.z, denominator), 0)
-    if not signed:
-        return [Term(for_positive, after=after)]
-    positive, negative = ((side).to(w.a.dtype) for side in (w.a > 0, w.a < 0))
-    return [Term(for_positive, positive, after), Term(for_negative, negative, after)]
+def _gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
+    """J = diag(u) ((1 + γ/2) W + γ/2 diag(sign z) |W| diag(sign a)): ρ± written with W and |W|, two products, not four.
+
+    Both halves have one denominator: u = |z| / ((1 + γ/2)|z| + γ/2 (|W||a| + |b|)). Where all inputs have one sign and
+    all outputs that count have one, W and |W| are added up beforehand: one product.
+    """
+    more, half = 1 + value / 2, value / 2
+    size = w.weight.abs()
+    total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
+    u = _ratio(w.z.abs(), more * w.z.abs() + half * total)
+    up = w.z > 0
+    signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
+    lowest, highest = float(signs.min()), float(signs.max())
+    # A ReLU right behind this step removes every output z < 0.
+    if lowest == highest and (gated or not bool((w.z < 0).any())):
+        return [Term(more * w.weight + half * lowest * size, after=torch.where(up, u, 0))]
+    sided = half * torch.where(up, u, 0 if gated else -u)
+    if lowest == highest:
+        return [Term(w.weight, after=more * u), Term(size, after=lowest * sided)]
+    return [Term(w.weight, after=more * u), Term(size, signs, sided)]
 
 
 def zplus() -> Rule:
@@ -133,9 +134,11 @@ def _contributions(
 ) -> list[Term]:
     """Terms for the contributions of one sign: a⁺·of_positive + a⁻·of_negative (+ the bias of that sign)."""
     bias = None if w.bias is None else (w.bias.clamp(min=0) if low is None else w.bias.clamp(max=0))
-    total = w.apply(of_positive, w.a.clamp(min=0), bias) + w.apply(of_negative, w.a.clamp(max=0))
-    after, dtype = factor * _ratio(w.z, total), w.a.dtype
-    return [Term(of_positive, (w.a > 0).to(dtype), after), Term(of_negative, (w.a < 0).to(dtype), after)]
+    sides = [(of_positive, w.a > 0), (of_negative, w.a < 0)]
+    sides = [(weight, side) for weight, side in sides if bool(side.any())] or sides[:1]
+    total = sum_of(w.apply(weight, w.a * side) for weight, side in sides)
+    after = factor * _ratio(w.z, total if bias is None else total + w.operator.bias(bias))
+    return [Term(weight, side.to(w.a.dtype), after) for weight, side in sides]
 
 
 def zbox(low: float | Tensor | tuple[float, ...], high: float | Tensor | tuple[float, ...]) -> Rule:

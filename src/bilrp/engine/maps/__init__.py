@@ -7,15 +7,18 @@ one file, here or anywhere: `push` and `pull` are enough, `reach` lets it be pus
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
+from bilrp.engine.maps.mixing import Chain, Mix
 from bilrp.engine.maps.pool import Pool
 from bilrp.engine.maps.weighted import Term, Weighted
 from bilrp.engine.windows import Reach
 
 __all__ = [
+    "Chain",
     "Gated",
     "Jacobian",
     "Linear",
     "Map",
+    "Mix",
     "Move",
     "Pool",
     "Reach",
