@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, placed, read_item
+from bilrp.encoder import Encoder, Model, Readable, Rules, Towers, as_encoder, book_of, placed, read_item
 from bilrp.engine import memory
 from bilrp.engine import plan as plan_module
 from bilrp.engine.plan import Plan, Setting
@@ -126,20 +126,20 @@ class Decomposition:
 
 @overload
 def decompose(
-    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
 ) -> Decomposition: ...  # fmt: skip
 
 
 @overload
 def decompose(
-    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: Sequence[int],
 ) -> dict[int, Decomposition]: ...  # fmt: skip
 
 
 def decompose(
-    encoder: Model,
+    encoder: Model | Towers,
     x: Readable,
     *,
     regions: RegionSpec | None = None,
@@ -156,7 +156,7 @@ def decompose(
     >>> found.parts.shape
     torch.Size([4, 3])
     """
-    encoder = as_encoder(encoder)
+    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
     found = decompose_item(
         encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode, progress=progress,
         layers=layers,
@@ -180,9 +180,9 @@ def decompose_item(
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
-    memory.check_run(encoder.module, item.x)
+    memory.check_run(encoder.running(item.given), item.x)
     with torch.no_grad():
-        tape = encoder.record(item.x)
+        tape = encoder.record(item.x, item.given)
         taps = _taps(encoder, tape, layers)
         results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
         for result in results.values() if layers else [tape.result]:
@@ -286,10 +286,11 @@ def _check_finite(parts: Tensor, book: Any) -> None:
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
-    """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
+    """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
+    own = _own_to_a_tower(a.origin, b.origin)
     differing = [
         f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
-        for key in sorted({*a.origin, *b.origin})
+        for key in sorted({*a.origin, *b.origin} - own)
         if a.origin.get(key) != b.origin.get(key)
     ]
     if differing:
@@ -301,6 +302,13 @@ def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) ->
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
             "of one size, or an encoder that pools"
         )
+
+
+def _own_to_a_tower(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
+    """What may differ between two encoders that share a space; nothing where they are one, or share none."""
+    one = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
+    apart = one or a.get("space") is None or a.get("space") != b.get("space")
+    return set() if apart else {"code", "encoder", "rules", "weights"}
 
 
 def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
@@ -373,4 +381,5 @@ def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None)
         "rules": book_name(book),
         "projection": None if project is None else f"{project} (seed {SEED})",
         "dtype": str(tape.result.dtype).removeprefix("torch."),
+        **({} if encoder.space is None else {"space": encoder.space}),
     }

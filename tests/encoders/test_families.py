@@ -57,7 +57,7 @@ def test_a_familys_row_is_all_that_help_and_completion_need() -> None:
 
 def test_a_family_of_ones_own_from_a_users_file(own: Path) -> None:
     assert load("ownfamily:mine:one", size=64).name == "mine:one 64 None"
-    with pytest.raises(InputError, match="--fit is for vgg16; ownfamily:mine:one"):
+    with pytest.raises(InputError, match="--fit is for vgg16, mobilenet, efficientnet; ownfamily:mine:one"):
         load("ownfamily:mine:one", fit="pad")
     row = Family("toy", lambda rest, asked: nn.Flatten(), "toy for tests", complete=("toy",))
     assert load("toy", families=(*FAMILIES, row)).name == "toy"
@@ -78,7 +78,7 @@ def test_functions_of_ones_own_take_what_follows_the_second_colon(own: Path) -> 
 )
 def test_an_option_that_an_encoder_would_not_hear_is_refused(own: Path, name: str, asked: dict) -> None:
     option = next(iter(asked))
-    with pytest.raises(InputError, match=f"--{option} is for vgg16; {name}"):
+    with pytest.raises(InputError, match=f"--{option} is for vgg16, mobilenet, efficientnet; {name}"):
         load(name, **asked)
 
 

@@ -15,18 +15,18 @@ from bilrp.errors import InputError, printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bilrp.encoder import Encoder
+    from bilrp.encoder import Encoder, Towers
     from bilrp.encoders.families import Size
     from bilrp.explanation import Explanation
 
 
 def encoder(
     name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
-) -> Encoder:
+) -> Encoder | Towers:
     """The encoder that the options name."""
-    from bilrp.encoders.families import load
+    from bilrp.encoders.families import named
 
-    return load(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
+    return named(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
 
 
 def measure(text: str | None) -> Size | None:

@@ -76,7 +76,9 @@ class Layer(nn.Module):
 class Block(nn.Module):
     """Inverted residual: widen, convolve each channel by itself, narrow; the input is added where shapes allow."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int, expansion: int, design: Design):
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, stride: int, expansion: int, design: Design
+    ):
         super().__init__()
         wide = inputs * expansion
         self.adds = stride == 1 and inputs == outputs
@@ -98,9 +100,7 @@ class Mobile(nn.Module):
         for expansion, outputs, repeats, stride, kernel in design.stages:
             for number in range(repeats):
                 step = stride if number == 0 else 1
-                blocks.append(
-                    Block(inputs, outputs, kernel, stride=step, expansion=expansion, design=design)
-                )
+                blocks.append(Block(inputs, outputs, kernel, stride=step, expansion=expansion, design=design))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = Layer(inputs, WIDTH, 1, design=design)
@@ -183,7 +183,9 @@ def _fill(module: Mobile, design: Design, stored: Weights) -> None:
                     continue
                 given = stored.get(f"{there}.{kind}")
                 if not isinstance(given, Tensor) or given.shape != wanted.shape:
-                    raise WeightsError(f"these are not {design.name}'s weights: {there}.{kind} is missing or of another shape")
+                    raise WeightsError(
+                        f"these are not {design.name}'s weights: {there}.{kind} is missing or of another shape"
+                    )
                 if not bool(torch.isfinite(given).all()):
                     raise WeightsError(f"{design.name}: {there}.{kind} holds NaN or infinite values")
                 own[f"{here}.{kind}"] = given.float()
@@ -209,8 +211,10 @@ def _of_lite() -> Iterator[tuple[str, str]]:
     yield "_conv_head", "_bn1"
 
 
-MOBILENET = Design("mobilenet", MOBILE, even=True, eps=1e-5, package=packages.MOBILENET, names=_of_torchvision)
+MOBILENET = Design(
+    "mobilenet", MOBILE, even=True, eps=1e-5, package=packages.MOBILENET, names=_of_torchvision
+)
 EFFICIENTNET = Design(
     "efficientnet", EFFICIENT, even=False, eps=1e-3, package=packages.EFFICIENTNET, names=_of_lite,
-    mean=(127 / 255,) * 3, std=(128 / 255,) * 3,
+    mean=(127 / 255, 127 / 255, 127 / 255), std=(128 / 255, 128 / 255, 128 / 255),
 )  # fmt: skip
