@@ -4,13 +4,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test attack lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2
+	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m attack --jobs 2
+
+# What was broken once, tried at random: rounds of the same trials with other seeds until SECONDS are over.
+SECONDS ?= 240
+attack: $(STAMP)
+	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m attack --seconds $(SECONDS) --jobs 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

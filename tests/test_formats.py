@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import bilrp
+from bilrp.cli import options
 from bilrp.errors import InputError
 from bilrp.explanation import FORMATS
 
 
-def write_csv(found: bilrp.Explanation, path: Path) -> Path:
+def write_csv(found: bilrp.Explanation, path: Path, **_: object) -> Path:
     Path(path).write_text("\n".join(",".join(f"{v:g}" for v in row) for row in found.relevance.tolist()))
     return Path(path)
 
@@ -20,7 +21,12 @@ def write_csv(found: bilrp.Explanation, path: Path) -> Path:
 def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
     found = bilrp.explain(torch.nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(1, 3))
     with pytest.raises(InputError, match=r"\.png, .*\.safetensors"):
-        found.save(tmp_path / "why.csv")
-    path = found.save(tmp_path / "why.csv", formats={**FORMATS, ".csv": write_csv})
+        found.save(tmp_path / "why.own")
+    path = found.save(tmp_path / "why.own", formats={**FORMATS, ".own": write_csv})
     assert len(path.read_text().splitlines()) == 3
     assert found.save(tmp_path / "why.npz", formats={**FORMATS, ".csv": write_csv}).exists()
+
+
+def test_help_names_every_format() -> None:
+    said = options.Output.__metadata__[0].help
+    assert [suffix for suffix in FORMATS if suffix not in said] == []

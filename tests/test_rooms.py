@@ -29,7 +29,7 @@ MAY = {
     "encoder": {"item", "regions", "rules", "trace"},
     "decomposition": {"disk", "encoder", "engine", "item", "regions", "rules", "similarity", "trace"},
     "explanation": {"decomposition", "disk", "encoder", "findings", "item", "regions", "similarity"},
-    "groups": {"decomposition", "explanation", "item", "regions", "similarity"},
+    "groups": {"decomposition", "encoder", "explanation", "item", "regions", "similarity"},
     "judge": {*HELD, "disk", "engine", "rules", "trace"},
     "encoders": {*HELD, "disk", "rules", "trace"},
     "render": {*HELD, "disk", "findings"},

@@ -23,8 +23,8 @@ THREADS = 8
 
 SCRIPT = """
 from attack import threads
-row = threads.attack(25, seed=1)
-print(row.trials, row.right, *row.wrong[:5], sep="|")
+row = threads.attack(1, None, each=25)
+print(row.trials, row.right, *row.failures[:5], sep="|")
 """
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose_item, from_stored
+from bilrp.decomposition import (
+    Decomposition,
+    Prepared,
+    as_stored,
+    check_pair,
+    decompose_item,
+    from_stored,
+    prepare,
+)
 from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
 from bilrp.errors import InputError, MismatchError
@@ -43,6 +52,8 @@ class Match(NamedTuple):
 Writer = Callable[..., Path]
 
 # Who writes which file: the one table of formats. Writers are named, not imported, so that a result knows no picture.
+# A writer is write(explanation, path, **options); the command line gives style, colours, names and title: take what you
+# need, and **_ the rest. It lives in render/ if it shows, here if it stores.
 FORMATS: Mapping[str, Writer | str] = {
     ".png": "bilrp.render.figure:write",
     ".svg": "bilrp.render.figure:write",
@@ -196,14 +207,16 @@ class Explanation:
     ) -> Path:
         """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html).
 
-        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path).
+        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path,
+        **options). It stands in the place of the package's table, which the command line knows alone.
         """
         suffix = Path(path).suffix.lower()
         if suffix not in formats:
             raise InputError(
                 f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
             )
-        return found_at(formats[suffix])(self, path, **options)
+        found_at(formats[suffix])(self, path, **options)
+        return Path(path)
 
     @staticmethod
     def load(path: str | Path) -> Explanation:
@@ -248,10 +261,12 @@ def explain(
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
+    refine: int | None = None,
 ) -> Explanation:
     """Which parts of a and b make the encoder call them similar?
 
-    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input. Two
+    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input. With
+    `refine`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere. Two
     encoders of one space (`Towers`, or a tuple of two) compare a picture with a text.
 
     >>> import torch
@@ -266,7 +281,7 @@ def explain(
     first, second = (read_item(reader, thing) for reader, thing in zip(encoders, (a, b), strict=True))
     return explain_items(
         encoders, first, second, similarity=wanted, regions=regions, rules=rules, project=project, mode=mode,
-        progress=progress,
+        progress=progress, refine=refine,
     )  # fmt: skip
 
 
@@ -281,12 +296,18 @@ def explain_items(
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
+    refine: int | None = None,
 ) -> Explanation:
     """What `explain` does once both inputs were read and checked (by `read_item`), each by its encoder."""
     wanted = similarities.resolve(similarity)
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     if not wanted.any_size:
         _check_sizes(encoders, a, b)
+    if refine is not None:
+        options = {"rules": rules, "project": project, "mode": mode}
+        sides = zip(encoders, (a, b), for_both(regions), strict=True)
+        ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]
+        return deque(refined(*ready, similarity=wanted, budget=refine), maxlen=1)[0]
     left, right = (
         decompose_item(
             reader, item, regions=spec, rules=rules, project=project, mode=mode, progress=progress
@@ -294,6 +315,20 @@ def explain_items(
         for reader, item, spec in zip(encoders, (a, b), for_both(regions), strict=True)
     )
     return pair(left, right, similarity=wanted)
+
+
+def refined(a: Prepared, b: Prepared, *, similarity: Similarity, budget: int | None) -> Iterator[Explanation]:
+    """Two inputs coarse to fine: on both sides the regions with most relevance in pairs, Σ|R|, are split."""
+    sides = (a, b)
+    found, finer = None, [side.begin(budget) for side in sides]
+    while found is None or any(new is not old for new, old in zip(finer, found, strict=True)):
+        found = finer
+        made = [side.refined(moment) for side, moment in zip(sides, found, strict=True)]
+        explained = pair(made[0], made[1], similarity=similarity)
+        yield explained
+        size = explained.relevance.abs()
+        weights = (size.sum(1), size.sum(0))
+        finer = [side.split(moment, w) for side, moment, w in zip(sides, found, weights, strict=True)]
 
 
 def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from attack.table import Row
 from bilrp import rulebooks
 
 THREADS = 8
+EACH = 12  # decompositions a thread, net and rule book, in a round
 MODES = ("auto", "push", "pull")
 
 
@@ -50,9 +52,9 @@ def switches() -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def attack(each: int, seed: int) -> Row:
+def attack(seed: int, place: Path, each: int = EACH) -> Row:
     """`each` decompositions a thread, for every net and rule book."""
-    right, wrong = 0, []
+    row = Row("threads")
     for net, make in NETS.items():
         for book, rules in BOOKS.items():
             torch.manual_seed(seed)
@@ -76,12 +78,12 @@ def attack(each: int, seed: int) -> Row:
                 sys.setswitchinterval(step)
             for number, parts in enumerate(found):
                 truth = serial[number % len(serial)]
-                good = isinstance(parts, Tensor) and isinstance(truth, Tensor) and torch.equal(parts, truth)
-                right += good
-                if not good:
-                    wrong.append(
-                        f"{net} {book} {number}: {parts if isinstance(parts, str) else 'other numbers'}"
-                    )
+                if isinstance(parts, str):
+                    row.failed("foreign", f"{net} {book} {number}: {parts}")
+                elif isinstance(truth, Tensor) and torch.equal(parts, truth):
+                    row.right += 1
+                else:
+                    row.failed("wrong", f"{net} {book} {number}: not the serial answer")
             if switches() != before:
-                wrong.append(f"{net} {book}: the process is not as it was")
-    return Row("threads", right + len(wrong), right, 0, wrong)
+                row.failed("wrong", f"{net} {book}: the process is not as it was")
+    return row

@@ -9,7 +9,7 @@ import torch
 import bilrp
 from bilrp.disk.cache import Cache, content_of, key_of, weights_of
 from bilrp.errors import InputError
-from bilrp.studies.common.kept import keep, kept, packed, unpacked
+from bilrp.studies.common.kept import keep, kept, kept_row, packed, unpacked
 
 
 def small(bias: bool = True) -> bilrp.Decomposition:
@@ -149,3 +149,17 @@ def test_an_entry_that_cannot_be_rebuilt_counts_as_absent(tmp_path, change):
     assert cache.has("decomposition", "ab12") and kept(cache, "ab12") is None
     cache.put("decomposition", "ab12", tensors, {**words, "shape": "[1000000, 1000000]"})
     assert kept(cache, "ab12") is None
+
+
+def test_a_row_that_was_damaged_is_made_again(tmp_path):
+    """A study's kept numbers: as they were, or made anew; never others, and never the end of the study."""
+    cache, row = Cache(tmp_path), {"insertion": [0.1, None, 1e-9], "name": "å\u202e"}
+    assert kept_row(cache, "ab12", lambda: row) == row
+    assert kept_row(cache, "ab12", lambda: pytest.fail("it is kept")) == row
+    (path,) = tmp_path.rglob("*.safetensors")
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-9], whole.replace(b"0.1", b"0.7"), b"{"):
+        path.write_bytes(damaged)
+        assert kept_row(cache, "ab12", lambda: {**row, "again": 1}) == {**row, "again": 1}
+        assert kept_row(cache, "ab12", lambda: pytest.fail("it is kept")) == {**row, "again": 1}
+        path.unlink()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -264,7 +267,9 @@ def call_of(row: Op):
     if row.name in CALLS:
         return CALLS[row.name]
     assert row.kind in {"activation", "curve"}, f"the new row '{row.name}' needs an example in CALLS"
-    return getattr(F, row.name, None) or getattr(torch, row.name)
+    found = [getattr(place, row.name.removeprefix("special_"), None) for place in (F, torch, torch.special)]
+    assert any(found), f"the new row '{row.name}' needs an example in CALLS"
+    return next(filter(None, found))
 
 
 def input_of(row: Op) -> Tensor:
@@ -480,3 +485,17 @@ def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) ->
         for mode in ("push", "pull"):
             found = bilrp.decompose(function, x, regions=bilrp.regions.features(), mode=mode)
             torch.testing.assert_close(found.parts, expected)
+
+
+def test_operations_that_are_no_rows_are_refused_in_one_line() -> None:
+    """In a process of its own: here types are checked before the words are."""
+    code = "import bilrp, torch; bilrp.decompose(bilrp.Encoder(torch.erfinv, operations=('erfinv',)), torch.ones(1, 2))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+    assert "InputError: operations are rows, as in operations=(activation('erfinv'),), got 'erfinv'" in said
+
+
+def test_an_unknown_function_is_shown_the_way_to_a_row() -> None:
+    with pytest.raises(
+        BilrpError, match=r"f\(0\) = 0, Encoder\(operations=\(bilrp.trace.operation.activation\('erfinv'\)"
+    ):
+        bilrp.decompose(torch.erfinv, X.tanh())

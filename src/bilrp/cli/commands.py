@@ -7,13 +7,17 @@ from typing import Annotated
 import typer
 
 from bilrp.cli.bench import bench
+from bilrp.cli.contrast import contrast
 from bilrp.cli.explain import explain
 from bilrp.cli.ops import ops
+from bilrp.cli.sets import sets
 from bilrp.cli.show import show
 from bilrp.cli.study import study
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(explain)
+app.command()(contrast)
+app.command()(sets)
 app.command()(show)
 app.command()(ops)
 app.add_typer(study, name="study")

@@ -9,13 +9,14 @@ import typer
 
 from bilrp.cli.options import (
     AsJson,
-    Encoder,
+    Encoders,
     Fit,
     Measure,
     Open,
     Output,
     Palette,
     Project,
+    Refine,
     RegionSide,
     ShowPlan,
     Size,
@@ -25,20 +26,22 @@ from bilrp.cli.options import (
     Weights,
 )
 from bilrp.cli.say import say
+from bilrp.errors import InputError
 
 
 def explain(
-    a: Annotated[
-        str,
+    things: Annotated[
+        list[str],
         typer.Argument(
-            metavar="A", help="The first image file; or text, @FILE with text, - for standard input."
+            metavar="A B [C …]",
+            help="Image files; or texts, @FILE with a text, - for standard input. All pairs of more.",
         ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The second.")],
-    encoder: Encoder = "vgg16:31",
+    encoders: Encoders = None,
     regions: RegionSide = None,
     similarity: Measure = "dot",
     project: Project = None,
+    refine: Refine = None,
     size: Size = None,
     fit: Fit = None,
     weights: Weights = None,
@@ -49,6 +52,7 @@ def explain(
     show: Open = False,
     top: Top = 5,
     plan: ShowPlan = False,
+    first: Annotated[bool, typer.Option(help="Of several, only the first against each other one.")] = False,
     json: AsJson = False,
 ) -> None:
     """Which parts of A and B make the encoder call them similar? Two images, texts, or one of each."""
@@ -56,21 +60,31 @@ def explain(
 
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
+    from bilrp.cli.several import Wanted, explain_all
     from bilrp.encoder import placed, read_item, sides_of
     from bilrp.explanation import explain_items
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
 
-    outputs = terminal.checked_outputs(output or [], inputs=(a, b))
+    if len(things) < 2:
+        raise InputError("explain compares two or more: bilrp explain A B")
+    outputs = terminal.checked_outputs(output or [], inputs=things)
     check_open(outputs, show)
     for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
-    chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
+    named = encoders or ["vgg16:31"]
+    if len(things) > 2 or len(named) > 1:
+        loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
+        wish = Wanted(similarity, regions, project, style, palette, title)
+        explain_all(loaded, things, outputs, wish, first=first, as_json=json)
+        return
+    a, b = things
+    chosen = terminal.reader(named[0], weights=weights, size=size, fit=fit)
     readers = sides_of(chosen, a, b)
     reading = [texts.reads_text(reader) for reader in readers]
-    things = [texts.text_of(thing) if text else thing for thing, text in zip((a, b), reading, strict=True)]
+    contents = [texts.text_of(thing) if text else thing for thing, text in zip(things, reading, strict=True)]
     # both are read before the first is explained
-    items = [read_item(reader, thing) for reader, thing in zip(readers, things, strict=True)]
+    items = [read_item(reader, thing) for reader, thing in zip(readers, contents, strict=True)]
     wanted = texts.region_kinds(regions, reading)
     if any(path.suffix.lower() == ".html" for path in outputs):
         sides = zip(readers, items, wanted, strict=True)
@@ -84,12 +98,13 @@ def explain(
             similarity=similarity,
             regions=wanted,
             project=project,
+            refine=refine,
             progress=sys.stderr.isatty(),
         )
     except Exception as error:
         raise terminal.blamed(readers[0], items[0].x, error) from error
     left, right = (
-        texts.called(thing) if text else thing for thing, text in zip(things, reading, strict=True)
+        texts.called(thing) if text else thing for thing, text in zip(contents, reading, strict=True)
     )
     shown = (left, right)
     names = (left if reading[0] else found.a.name, right if reading[1] else found.b.name)

@@ -39,6 +39,17 @@ Encoder = Annotated[
         help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        autocompletion=encoders,
+        show_default="vgg16:31",
+        help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). Twice: side by side.",
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
@@ -79,6 +90,12 @@ Measure = Annotated[
 Project = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
+]
+Refine = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="At most N regions a side: fine where it matters, coarse elsewhere."
+    ),
 ]
 Size = Annotated[
     str | None,

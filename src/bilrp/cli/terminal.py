@@ -22,8 +22,17 @@ if TYPE_CHECKING:
 
 def encoder(
     name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
-) -> Encoder | Towers:
+) -> Encoder:
     """The encoder that the options name."""
+    from bilrp.encoders.families import load
+
+    return load(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
+
+
+def reader(
+    name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
+) -> Encoder | Towers:
+    """The encoder that the options name, or the two that read pictures and texts."""
     from bilrp.encoders.families import named
 
     return named(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())

@@ -57,19 +57,29 @@ def called(text: str) -> str:
     return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
 
 
+def region_kind(given: str | None, *, texts: bool) -> int | str | None:
+    """What --regions says, if it fits what is read: pixels for pictures, a word for texts."""
+    if given is None:
+        return None
+    if given.isdigit() == texts:
+        fitting = "words, tokens or sentences" if texts else "a side in pixels, e.g. 8"
+        raise InputError(f"--regions {given}: of a {'text' if texts else 'picture'}, give {fitting}")
+    return given if texts else int(given)
+
+
 def region_kinds(given: str | None, texts: Sequence[bool]) -> tuple[RegionSpec | None, RegionSpec | None]:
     """What --regions says for each input: pixels for pictures, a word for texts; a kind that fits neither is a slip.
 
     >>> region_kinds("words", [False, True])
     (None, 'words')
     """
-    if given is None:
-        return None, None
-    if given.isdigit() and all(texts):
-        raise InputError(f"--regions {given}: of a text, give words, tokens or sentences")
-    if not given.isdigit() and not any(texts):
-        raise InputError(f"--regions {given}: of a picture, give a side in pixels, e.g. 8")
-    first, second = (None if given.isdigit() == text else int(given) if not text else given for text in texts)
+    if texts[0] == texts[1]:
+        kind = region_kind(given, texts=texts[0])
+        return kind, kind
+    first, second = (
+        region_kind(given, texts=text) if given is not None and given.isdigit() != text else None
+        for text in texts
+    )
     return first, second
 
 

@@ -33,6 +33,8 @@ def check_tensors(tensors: Mapping[str, Tensor], count: Any) -> None:
         high, wide = labels.shape[-2:]
         ends = torch.tensor([high, wide, high, wide], dtype=boxes.dtype)
         _need(bool((boxes <= ends).all()) and bool((boxes[:, 2:] > boxes[:, :2]).all()), "boxes")
+        areas = (boxes[:, 2:] - boxes[:, :2]).long().prod(1) * (labels.numel() // (high * wide))
+        _need(torch.equal(labels[labels >= 0].long().bincount(minlength=count), areas), "boxes")
     if "picture" in tensors:
         picture = tensors["picture"]
         _need(picture.dim() in (2, 3) and picture.numel() > 0 and picture.dtype == torch.uint8, "picture")

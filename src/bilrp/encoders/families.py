@@ -46,6 +46,8 @@ class Asked:
 class Family:
     """One row of the table: `name:rest` is made by make(rest, asked); `takes` are the options that it listens to.
 
+    A module without a reader of its own is given photographs: say takes=("size", "fit") then.
+
     >>> own = Family("mine", lambda rest, asked: __import__("torch").nn.Flatten(), "mine for vectors")
     >>> load("mine", families=(*FAMILIES, own)).name
     'mine'
@@ -56,6 +58,9 @@ class Family:
     help: str
     complete: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    plain: bool = (
+        False  # listens only where what is made brings no reader: a function or module from anywhere
+    )
 
 
 def _vgg(layer: str, asked: Asked) -> Encoder:
@@ -203,14 +208,11 @@ def named(
     if isinstance(made, Towers):
         return made
     if made.read is not None:
-        if family.takes == READS:  # a reader that was asked for is not the module's own
+        if family.plain:
             _listens(replace(family, takes=()), name, asked, families)
         return made
     reads = partial(images.item, size=asked.pixels, fit=fit or images.FIT)
     return replace(made, read=reads, picture=made.picture or images.picture)
-
-
-READS = ("size", "fit")  # what a module of one's own listens to, if it brings no reader
 
 
 def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
@@ -224,23 +226,34 @@ def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
     if isinstance(found, Family):
         return found, argument
     given = (argument,) if colon else ()
-    return Family(
-        f"{module}:{place}", lambda rest, asked: _call(found, name, given), OWN, takes=READS
-    ), argument
+    made = Family(
+        f"{module}:{place}",
+        lambda rest, asked: _call(found, name, given),
+        OWN,
+        takes=("size", "fit"),
+        plain=True,
+    )
+    return made, argument
 
 
 def _listens(family: Family, name: str, asked: Asked, families: tuple[Family, ...]) -> None:
     for option in ("size", "fit", "weights"):
         if getattr(asked, option) is not None and option not in family.takes:
             takers = ", ".join(other.name for other in families if option in other.takes)
-            own = "brings its own" if option == "weights" else "reads its items itself"
-            raise InputError(f"--{option} is for {takers or 'encoders that take it'}; {name} {own}")
+            raise InputError(
+                f"--{option} is for {takers or 'encoders that take it'}; {name} does not take it"
+            )
 
 
 def _made(family: Family, rest: str, name: str, asked: Asked) -> Encoder | Towers:
     from bilrp.encoder import Towers, as_encoder
 
-    made = family.make(rest, asked)
+    try:
+        made = family.make(rest, asked)
+    except BilrpError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} raised {type(error).__name__}: {reason(error)}") from error
     if isinstance(made, Towers):
         return made if made.name else replace(made, name=name)
     if not callable(getattr(made, "module", made)):

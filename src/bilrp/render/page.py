@@ -58,18 +58,22 @@ def html(
         "palette": colours,
         "compact": compact,
     }
+    named = [" and ".join(data["names"])] if data["names"] else []
+    return document(data, title=": ".join([data["title"], *named]), entry="mount", start=_START, css=_FRAME)
+
+
+def document(data: Mapping[str, Any], *, title: str, entry: str, start: str, css: str) -> str:
+    """A self-contained page: the data, the modules that `entry` needs, and the call that starts them."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    js = bundle.script() + _START
+    js = bundle.script(entry) + start
     fields = {
-        "document": _html.escape(
-            ": ".join([data["title"], *([" and ".join(data["names"])] if data["names"] else [])])
-        ),
+        "document": _html.escape(title),
         # Only this script and this style may run, and nothing may be fetched: not even by accident.
         "policy": (
             "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-            f"style-src '{_digest(_FRAME)}'; script-src '{_digest(js)}'"
+            f"style-src '{_digest(css)}'; script-src '{_digest(js)}'"
         ),
-        "css": _FRAME,
+        "css": css,
         "js": js,
         # "<" never reaches the parser, so no name can close the element it is in.
         "data": text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),

@@ -49,7 +49,8 @@ def freeze_activation(step: Step) -> Map:
     zero = torch.zeros_like(a)
     if bool((step.run(zero) != 0).any()):
         raise RuleError(
-            f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale: choose its rule yourself, "
+            f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
+            "activation): choose its rule yourself, "
             f"e.g. bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
         )
     factor = step.result / torch.where(a == 0, 1, a)

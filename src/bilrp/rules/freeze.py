@@ -85,4 +85,11 @@ def missing_rule(step: Step, book: RuleBook) -> str:
         if len(step.inputs) == 2 and step.operation.rule == "product"
         else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.{fitting}), otherwise=...)"
     )
+    if (
+        step.operation.kind == "unknown"
+        and len(step.inputs) == 1
+        and step.values[0].shape == step.result.shape
+    ):
+        row = f"bilrp.trace.operation.activation('{step.operation.name}')"
+        way_out += f"; or, if it is elementwise with f(0) = 0, Encoder(operations=({row},))"
     return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"

@@ -31,7 +31,7 @@ def has_underscore(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def modules_of(encoder: Callable[..., object] | None) -> list[nn.Module]:
+def modules_of(encoder: object) -> list[nn.Module]:
     """The modules an encoder runs: itself, or those a function, method or partial refers to.
 
     >>> net = nn.Linear(2, 1)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from bilrp.errors import InputError
+
 Kind = Literal[
     "structural",  # only moves numbers about
     "identity",  # passes them on unchanged, but perhaps for type, device or memory
@@ -129,11 +131,16 @@ class Table:
         return self._by_name.get(name) or Op(name, "unknown", checked=True)
 
     def extended(self, *rows: Op) -> Table:
-        """The table with more rows, or with others in the place of some.
+        """The table with more rows, or with others in the place of some; names are those that `bilrp.ops` shows.
 
         >>> Table((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
         'frozen'
         """
+        for row in rows:
+            if not isinstance(row, Op):
+                raise InputError(
+                    f"operations are rows, as in operations=(activation('erfinv'),), got {row!r}"
+                )
         return Table((*self.rows, *rows)) if rows else self
 
 
@@ -186,6 +193,7 @@ def activation(name: str, *also: str, **more: Any) -> Op:
 
 
 def curve(name: str, *also: str, factor: Factor | None = None) -> Op:
+    """An elementwise function that doesn't send 0 to 0: it has no rule of its own."""
     return Op(name, "curve", also, factor=factor)
 
 

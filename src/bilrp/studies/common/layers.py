@@ -22,7 +22,6 @@ from bilrp.explanation import Explanation
 from bilrp.rules import books as rulebooks
 from bilrp.studies.common.kept import keep, kept
 
-BATCH = 16
 BLOCK_BYTES = 512e6  # of float32 features held at once for each side of a Gram matrix
 LARGEST_HALF = 60_000.0
 
@@ -84,27 +83,26 @@ def features(ladder: Ladder, pictures: Sequence[np.ndarray], bar: Progress) -> F
     held: dict[str, dict[str, Tensor]] = {}
     if missing:
         bar.start("features", len(missing))
-    for start in range(0, len(missing), BATCH):
-        chosen = missing[start : start + BATCH]
-        found = activations(ladder, torch.cat([ladder.tensor(pictures[i]) for i in chosen]))
-        for row, i in enumerate(chosen):
-            tensors = {str(layer): compact(values[row]) for layer, values in found.items()}
-            if ladder.cache.folder is None:
-                held[keys[i]] = tensors
-            else:
-                ladder.cache.put("features", keys[i], tensors)
-            bar.advance()
+
+    def made(i: int) -> dict[str, Tensor]:
+        # Each by itself: in a batch it would be rounded by its company, and what is made again would differ.
+        found = activations(ladder, ladder.tensor(pictures[i]))
+        tensors = {str(layer): compact(values[0]) for layer, values in found.items()}
+        ladder.cache.put("features", keys[i], tensors)
+        return tensors
+
+    for i in missing:
+        tensors = made(i)
+        if ladder.cache.folder is None:
+            held[keys[i]] = tensors
+        bar.advance()
 
     def of(i: int, layer: int) -> Tensor:
         if keys[i] in held:
             return held[keys[i]][str(layer)].float()
         stored = ladder.cache.get("features", keys[i], only=str(layer))
-        if stored is None:  # damaged or deleted since: make it again
-            again = activations(ladder, ladder.tensor(pictures[i]))
-            tensors = {str(n): compact(values[0]) for n, values in again.items()}
-            ladder.cache.put("features", keys[i], tensors)
-            return tensors[str(layer)].float()
-        return stored[0][str(layer)].float()
+        tensors = made(i) if stored is None else stored[0]  # damaged or deleted since: made again
+        return tensors[str(layer)].float()
 
     return Features(len(pictures), of, key_of("|".join(keys), origin))
 

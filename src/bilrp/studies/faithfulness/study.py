@@ -5,8 +5,8 @@ What one pair gave is kept in OUT/cache, so that an interrupted study goes on wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.disk import files
-from bilrp.disk.cache import content_of, key_of, weights_of
+from bilrp.disk.cache import Cache, content_of, key_of, weights_of
 from bilrp.encoder import Encoder, read_input
 from bilrp.encoders import vgg
 from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError
 from bilrp.judge import evaluate
 from bilrp.studies.common import folders
+from bilrp.studies.common.kept import kept_row
 from bilrp.studies.common.report import Report
 from bilrp.studies.faithfulness import report
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
@@ -59,20 +59,22 @@ def _rows(
     origin = {"weights": weights_of(bench.encoder.module), **chosen}
     bar.start("pairs", len(order) - 1)
     held: dict[int, Picture] = {}
+
+    def made(i: int, j: int, number: int) -> dict[str, Any]:
+        for k in set(held) - {
+            i,
+            j,
+        }:  # of the pair before, only the picture that is also in this one is needed
+            del held[k]
+        for k in {i, j} - set(held):
+            held[k] = prepared(bench, items[k].name, inputs[k])
+        return measured(bench, held[i], held[j], number)
+
     for number, (i, j) in enumerate(pairwise(order)):
         key = key_of(
-            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 3}
+            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 4}
         )
-        path = kept / f"{key[:24]}.json"
-        if path.is_file():
-            yield json.loads(path.read_text())
-        else:
-            for k in (i, j):
-                held[k] = held[k] if k in held else prepared(bench, items[k].name, inputs[k])
-            row = measured(bench, held[i], held[j], number)
-            files.write_text(path, json.dumps(row))
-            yield row
-        held = {j: held[j]} if j in held else {}
+        yield kept_row(Cache(kept), key, partial(made, i, j, number))
         bar.advance()
 
 

@@ -1,0 +1,92 @@
+"""`make attack`: everything that was ever broken, tried again at random; prints trials, what was right, refused, and wrong.
+
+One round is the same for the same seed. With --seconds, further rounds with the next seeds until the time is up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from attack.table import Row, table
+
+KINDS = ("images", "stores", "caches", "nets", "threads")
+NAMES = {"stores": "results", "caches": "cache entries"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make attack", description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=KINDS, metavar="KIND", help=f"Of: {', '.join(KINDS)}.")
+    parser.add_argument("--seconds", type=float, default=0.0, help="Go on with further rounds until then.")
+    parser.add_argument("--seed", type=int, default=1, help="Of the first round.")
+    parser.add_argument("--jobs", type=int, default=1, help="Attacks at a time.")
+    given = parser.parse_args(arguments)
+    until, seed = time.monotonic() + given.seconds, given.seed
+    rows = {kind: Row(NAMES.get(kind, kind)) for kind in given.kinds}
+    while True:
+        for kind, row in run(list(given.kinds), seed, given.jobs):
+            rows[kind].add(row)
+            for failure in row.failures:
+                print(f"{failure.what}: {row.kind}: {failure.words}", file=sys.stderr, flush=True)
+        seed += 1
+        if time.monotonic() >= until:
+            break
+    print(table(list(rows.values())))
+    return int(any(row.failures for row in rows.values()))
+
+
+def run(kinds: list[str], seed: int, jobs: int) -> list[tuple[str, Row]]:
+    """One round of every kind, each in a process of its own, so that one that dies takes no other with it."""
+    waiting, running, done = list(kinds), dict[str, tuple[multiprocessing.Process, Connection, Path]](), []
+    fork = multiprocessing.get_context("fork")
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            kind = waiting.pop(0)
+            here, there = fork.Pipe(duplex=False)
+            place = Path(tempfile.mkdtemp(prefix="bilrp-attack-"))
+            process = fork.Process(target=_one, args=(kind, seed, place, there))
+            process.start()
+            there.close()
+            running[kind] = process, here, place
+        for kind, (process, here, place) in list(running.items()):
+            if here.poll(0.05):
+                done.append((kind, _received(kind, here, process)))
+                process.join()
+                shutil.rmtree(place, ignore_errors=True)
+                del running[kind]
+    return done
+
+
+def _one(kind: str, seed: int, place: Path, there: Connection) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)  # what C libraries say about broken files is no news
+    try:
+        there.send(importlib.import_module(f"attack.{kind}").attack(seed, place))
+    except BaseException:
+        row = Row(NAMES.get(kind, kind))
+        row.failed("foreign", f"seed {seed}: the attack itself failed: {traceback.format_exc()[-400:]}")
+        there.send(row)
+
+
+def _received(kind: str, here: Connection, process: multiprocessing.Process) -> Row:
+    try:
+        return here.recv()
+    except EOFError:
+        process.join()
+        row = Row(NAMES.get(kind, kind))
+        row.failed("foreign", f"the process died ({process.exitcode}): try {kind} again with its seed")
+        return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Damaged cache entries under a study: it makes them again, and its numbers stay what they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attack.mutate import mutated
+from attack.table import Row
+from bilrp.disk.cache import Cache
+from bilrp.engine.progress import tracking
+from bilrp.errors import BilrpError
+from bilrp.studies.common import layers
+from bilrp.studies.common.kept import kept_row
+
+TRIALS = 60  # a round
+SIDE, LAYERS = 16, (2, 5)
+
+
+def small_study(folder: Path) -> Callable[[], list[Tensor]]:
+    """What the studies of layers keep on disk: features, Gram matrices, decompositions; read again by every call."""
+    generator = np.random.default_rng(0)
+    pictures = [generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for _ in range(3)]
+    climbing = layers.ladder(LAYERS, weights=random_weights(), folder=folder)
+
+    def run() -> list[Tensor]:
+        with tracking(False) as bar:
+            matrices = layers.grams(climbing, pictures, bar)
+        explained = layers.explanations(climbing, pictures[0], pictures[1], regions=8)
+        return [*(torch.from_numpy(m) for m in matrices.values()), *(e.relevance for e in explained.values())]
+
+    return run
+
+
+def random_weights() -> dict[str, Tensor]:
+    from bilrp.encoders.weights import CONVOLUTIONS
+
+    generator, found = torch.Generator().manual_seed(0), {}
+    for number, inputs, outputs in CONVOLUTIONS[:2]:
+        scale = (2 / (9 * inputs)) ** 0.5
+        found[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
+        found[f"features.{number}.bias"] = torch.zeros(outputs)
+    return found
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row = random.Random(seed), Row("cache entries")
+    study = small_study(place / "cache")
+    truth = study()
+    entries = sorted(path for path in (place / "cache").rglob("*.safetensors"))
+    whole = {path: path.read_bytes() for path in entries}
+    for trial in range(TRIALS):
+        damaged = draw.sample(entries, draw.choice((1, 1, 2, 3)))
+        for path in damaged:
+            _damage(path, whole, draw)
+        words = f"seed {seed} trial {trial} ({', '.join(path.parent.parent.name for path in damaged)})"
+        try:
+            found = study()
+        except BilrpError as error:
+            row.failed("lost", f"{words}: the study ended: {error}")
+        except Exception as error:
+            row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
+        else:
+            if all(torch.equal(a, b) for a, b in zip(found, truth, strict=True)):
+                row.right += 1
+            else:
+                row.failed("wrong", f"{words}: other numbers")
+        for path, data in whole.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    row.add(_rows(draw, seed, place))
+    return row
+
+
+def _damage(path: Path, whole: dict[Path, bytes], draw: random.Random) -> None:
+    """Mutated, replaced by another entry, emptied, gone, or a folder in its place."""
+    way = draw.randrange(10)
+    if way == 0:
+        path.write_bytes(b"")
+    elif way == 1:
+        path.unlink()
+    elif way == 2:
+        path.write_bytes(draw.choice(list(whole.values())))
+    else:
+        path.write_bytes(mutated(whole[path], draw))
+
+
+def _rows(draw: random.Random, seed: int, place: Path) -> Row:
+    """Rows of numbers that a study keeps: as they were, or absent."""
+    row, cache, numbers = (
+        Row("cache entries"),
+        Cache(place / "rows"),
+        {"bilrp": [0.25, None, 1e-9], "names": ["å", "b"]},
+    )
+    for trial in range(TRIALS // 2):
+        kept_row(cache, "ab12", lambda: numbers)
+        (path,) = (place / "rows").rglob("*.safetensors")
+        path.write_bytes(mutated(path.read_bytes(), draw))
+        try:
+            found = kept_row(cache, "ab12", lambda: numbers)
+        except Exception as error:
+            row.failed("foreign", f"seed {seed} row {trial}: {type(error).__name__}: {error}")
+            continue
+        if found == numbers:
+            row.right += 1
+        else:
+            row.failed("wrong", f"seed {seed} row {trial}: {found}")
+    return row

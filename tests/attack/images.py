@@ -1,0 +1,123 @@
+"""Mutated pictures of every format: read, or refused in one line, within a gigabyte and five seconds."""
+
+from __future__ import annotations
+
+import io
+import random
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from attack import cases
+from attack.budget import measured
+from attack.mutate import mutated, smallest
+from attack.table import Failure, Row
+from bilrp.encoders import images
+from bilrp.errors import BilrpError
+
+TRIALS = 600  # a round
+SIDE = 24
+
+
+def check(path: Path) -> Failure | bool:
+    """Whether a file is read (True) or refused (False), or what went wrong."""
+    with measured() as cost:
+        try:
+            found = images.item(path, size=16)
+            read = True
+        except BilrpError as error:
+            read = False
+            if "\n" in str(error):
+                return Failure("foreign", f"more than one line: {error}")
+        except Exception as error:
+            return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+    if cost.over:
+        return Failure("over budget", str(cost))
+    if read and (found.x.shape != (1, 3, 16, 16) or not torch.isfinite(found.x).all()):
+        return Failure("wrong", f"a tensor of {tuple(found.x.shape)}")
+    return read
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row = random.Random(seed), Row("images")
+    files = list(seeds().items())
+    for trial in range(TRIALS):
+        name, whole = draw.choice(files)
+        suffix = f".{name.partition(' ')[0]}"
+        data = mutated(whole, draw, [other for _, other in files])
+        path = place / f"trial{suffix}"
+        path.write_bytes(data)
+        found = check(path)
+        if isinstance(found, Failure):
+            row.failed(
+                found.what, f"seed {seed} trial {trial} ({name}): {found.words}; {shrunk(path, data, found)}"
+            )
+        elif found:
+            row.right += 1
+        else:
+            row.refused += 1
+    return row
+
+
+def shrunk(path: Path, data: bytes, failure: Failure) -> str:
+    """The smallest file that fails alike, kept as a case."""
+
+    def fails(tried: bytes) -> bool:
+        path.write_bytes(tried)
+        again = check(path)
+        return isinstance(again, Failure) and again.what == failure.what
+
+    return cases.keep(
+        "images", smallest(data, fails, tries=200 if failure.what == "foreign" else 12), path.suffix
+    )
+
+
+@cache
+def seeds() -> dict[str, bytes]:
+    """Small whole files, by suffix and what is special about them; every one of them is read."""
+    draw = np.random.default_rng(0)
+    rgb = Image.fromarray(draw.integers(0, 256, (SIDE, SIDE, 3), np.uint8))
+    grey, bits, palette = rgb.convert("L"), rgb.convert("1"), rgb.quantize(16)
+    rgba = rgb.copy()
+    rgba.putalpha(grey)
+    deep = Image.fromarray(draw.integers(0, 2**16, (SIDE, SIDE), np.uint16))
+    real = Image.fromarray(draw.random((SIDE, SIDE), np.float32))
+    turned = Image.Exif()
+    turned[0x0112], turned[0x010F] = 6, "a camera"
+    more = {"save_all": True, "append_images": [rgb, rgb]}
+    lab = Image.merge("LAB", [grey, grey, grey])
+    wanted: list[tuple[str, Image.Image, str, dict]] = [
+        ("png rgb", rgb, "PNG", {}), ("png rgba", rgba, "PNG", {}), ("png bits", bits, "PNG", {}),
+        ("png deep", deep, "PNG", {}), ("png turned", rgb, "PNG", {"exif": turned}), ("png many", rgb, "PNG", more),
+        ("png palette", palette, "PNG", {"transparency": 3}),
+        ("jpg rgb", rgb, "JPEG", {}), ("jpg grey", grey, "JPEG", {}), ("jpg cmyk", rgb.convert("CMYK"), "JPEG", {}),
+        ("jpg progressive", rgb, "JPEG", {"progressive": True}), ("jpg turned", rgb, "JPEG", {"exif": turned}),
+        ("mpo two", rgb, "MPO", {"save_all": True, "append_images": [rgb]}),
+        ("gif one", palette, "GIF", {}), ("gif many", palette, "GIF", {"save_all": True, "append_images": [grey, palette]}),
+        ("bmp rgb", rgb, "BMP", {}), ("bmp bits", bits, "BMP", {}), ("bmp palette", palette, "BMP", {}),
+        ("tif raw", rgb, "TIFF", {}), ("tif lzw", rgb, "TIFF", {"compression": "tiff_lzw"}),
+        ("tif deflate", rgb, "TIFF", {"compression": "tiff_adobe_deflate"}),
+        ("tif jpeg", rgb, "TIFF", {"compression": "jpeg"}), ("tif pack", rgba, "TIFF", {"compression": "packbits"}),
+        ("tif fax", bits, "TIFF", {"compression": "group4"}), ("tif real", real, "TIFF", {}),
+        ("tif deep", deep, "TIFF", {}), ("tif lab", lab, "TIFF", {}), ("tif many", rgb, "TIFF", more),
+        ("webp lossy", rgb, "WEBP", {}), ("webp exact", rgba, "WEBP", {"lossless": True}), ("webp many", rgb, "WEBP", more),
+        ("ppm rgb", rgb, "PPM", {}), ("pgm grey", grey, "PPM", {}), ("pgm deep", deep, "PPM", {}),
+        ("pbm bits", bits, "PPM", {}),
+        ("avif rgb", rgb, "AVIF", {}), ("jp2 rgb", rgb, "JPEG2000", {}), ("tga raw", rgba, "TGA", {}),
+        ("tga packed", rgb, "TGA", {"compression": "tga_rle"}), ("ico two", rgba, "ICO", {"sizes": [(16, 16), (24, 24)]}),
+        ("icns one", rgba, "ICNS", {}), ("pcx rgb", rgb, "PCX", {}), ("sgi rgb", rgb, "SGI", {}),
+        ("qoi rgba", rgba, "QOI", {}),
+        ("dib rgb", rgb, "DIB", {}),
+    ]  # fmt: skip
+    Image.init()
+    found = {}
+    for name, image, kind, options in wanted:
+        made = io.BytesIO()
+        if kind in Image.SAVE:  # not every build has all of them
+            image.save(made, kind, **options)
+            found[name] = made.getvalue()
+    found["ppm plain"] = b"P3 3 2 255\n" + b"1 2 3 " * 6
+    return found

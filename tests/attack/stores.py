@@ -1,0 +1,157 @@
+"""Damaged and forged results and cache entries: what was saved, or refused; never other numbers."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import bilrp
+from attack import cases
+from attack.budget import measured
+from attack.mutate import mutated, smallest
+from attack.table import Failure, Row
+from bilrp import Decomposition, Explanation
+from bilrp.disk import store
+from bilrp.errors import BilrpError
+from bilrp.explanation import stored
+from bilrp.item import Image, Item
+
+TRIALS, FORGERIES = 240, 60  # a round
+
+
+@cache
+def explanation(similarity: str) -> Explanation:
+    """A small pair with pictures, names and boxes."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(4))
+
+    def read(number: int) -> Item:
+        generator = torch.Generator().manual_seed(number)
+        pixels = torch.randint(0, 256, (8, 8, 3), generator=generator, dtype=torch.uint8).numpy()
+        x = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
+        return Item(x, view=Image.of(pixels, (0.0, 0.0, 8.0, 8.0)), name=f"picture {number}")
+
+    encoder = bilrp.Encoder(net, read=read, name="toy")  # type: ignore[arg-type]
+    return bilrp.explain(encoder, 1, 2, similarity=similarity, regions=bilrp.regions.grid(4))  # type: ignore[arg-type]
+
+
+def same(found: object, truth: object) -> bool:
+    """Every number and word that was saved."""
+    if isinstance(found, Explanation) and isinstance(truth, Explanation):
+        numbers = found.score == truth.score and torch.equal(found.relevance, truth.relevance)
+        within = all(torch.equal(a, b) for a, b in zip(found.within or (), truth.within or (), strict=True))
+        return numbers and within and same(found.a, truth.a) and same(found.b, truth.b)
+    assert isinstance(found, Decomposition) and isinstance(truth, Decomposition)
+    tensors = torch.equal(found.parts, truth.parts) and torch.equal(found.embedding, truth.embedding)
+    regions = (
+        torch.equal(found.regions.labels, truth.regions.labels) and found.regions.names == truth.regions.names
+    )
+    picture = (found.picture is None) == (truth.picture is None)
+    if found.picture is not None and truth.picture is not None:
+        picture = bool((found.picture == truth.picture).all())
+    return (
+        tensors
+        and regions
+        and picture
+        and dict(found.origin) == dict(truth.origin)
+        and found.name == truth.name
+    )
+
+
+def check(path: Path, truth: Explanation | Decomposition | None) -> Failure | bool:
+    """True: as it was saved; False: one line."""
+    load = Decomposition.load if isinstance(truth, Decomposition) else Explanation.load
+    with measured() as cost:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of earlier versions' files without a checksum
+                found = load(path)
+        except BilrpError as error:
+            found = None
+            if "\n" in str(error):
+                return Failure("foreign", f"more than one line: {error}")
+        except Exception as error:
+            return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+    if cost.over:
+        return Failure("over budget", str(cost))
+    if found is None or truth is None:
+        return found is not None
+    return True if same(found, truth) else Failure("wrong", "loaded with other numbers")
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row = random.Random(seed), Row("results")
+    whole: list[tuple[Explanation | Decomposition, str, bytes]] = []
+    for similarity in ("dot", "cosine", "squared_distance"):
+        for suffix in store.SUFFIXES:
+            made = explanation(similarity)
+            for truth in (made, made.a):
+                whole.append((truth, suffix, truth.save(place / f"whole{suffix}").read_bytes()))
+    for trial in range(TRIALS):
+        truth, suffix, data = draw.choice(whole)
+        path, broken = place / f"trial{suffix}", mutated(data, draw, [other for _, _, other in whole])
+        path.write_bytes(broken)
+        found = check(path, truth)
+        kept = _shrunk(path, broken, truth, found) if isinstance(found, Failure) else ""
+        _count(row, found, f"seed {seed} trial {trial}", kept)
+    for trial in range(FORGERIES):
+        what, path = _forged(draw, explanation(draw.choice(("dot", "squared_distance"))), place)
+        found = check(path, None)
+        if found is True:
+            found = Failure("wrong", f"a forged {what} was believed")
+        _count(row, found, f"seed {seed} forgery {trial} ({what})")
+    return row
+
+
+def _count(row: Row, found: Failure | bool, words: str, kept: str = "") -> None:
+    if isinstance(found, Failure):
+        row.failed(found.what, f"{words}: {found.words}; {kept}")
+    elif found:
+        row.right += 1
+    else:
+        row.refused += 1
+
+
+def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, failure: Failure) -> str:
+    def fails(tried: bytes) -> bool:
+        path.write_bytes(tried)
+        again = check(path, truth)
+        return isinstance(again, Failure) and again.what == failure.what
+
+    # A case is tried again without what it was made from, so of "wrong" only the words are kept.
+    if failure.what == "wrong":
+        return ""
+    return cases.keep("results", smallest(data, fails, tries=200), path.suffix)
+
+
+def _forged(draw: random.Random, made: Explanation, place: Path) -> tuple[str, Path]:
+    """A file with a right checksum over something that cannot be."""
+    tensors, words = stored(made)
+    name = draw.choice(
+        ["a.parts", "b.parts", "a.embedding", "b.embedding", "relevance", "a.labels", "b.labels", "score"]
+    )
+    if name == "score":
+        words["score"] = draw.choice(
+            [(made.score + 1).hex(), "nan", "inf", "", "0x", "1e400", "score", "\ud800"]
+        )
+        return name, store.write(place / "forged.npz", tensors, words)
+    tensor = tensors[name]
+    ways = ["shape", "empty", "flat", "dropped"]
+    ways += ["nan", "inf", "integers"] if tensor.is_floating_point() else ["beyond", "below", "floats"]
+    way = draw.choice(ways)
+    changed = tensor.clone().flatten()
+    spot = draw.randrange(len(changed))
+    if way in ("nan", "inf", "beyond", "below"):
+        changed[spot] = {"nan": float("nan"), "inf": float("inf"), "beyond": 2**30, "below": -2}[way]
+    changed = changed.reshape(tensor.shape)
+    tensors[name] = {
+        "shape": lambda: torch.cat([changed, changed], -1), "empty": lambda: changed[:0],
+        "flat": lambda: changed.flatten()[:-1], "integers": lambda: changed.long(), "floats": lambda: changed.double(),
+    }.get(way, lambda: changed)()  # fmt: skip
+    if way == "dropped":
+        del tensors[name]
+    return f"{name} {way}", store.write(place / f"forged{draw.choice(store.SUFFIXES)}", tensors, words)

@@ -1,0 +1,24 @@
+"""Every case that an attack ever found is right or refused now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attack import cases, images, nets, stores
+from attack.table import Failure
+
+FOUND = [(kind, path) for kind in ("images", "results", "nets") for path in cases.kept(kind)]
+
+
+@pytest.mark.parametrize(("kind", "path"), FOUND, ids=[f"{kind}-{path.name}" for kind, path in FOUND])
+def test_what_an_attack_found_stays_mended(kind: str, path: Path) -> None:
+    if kind == "images":
+        found = images.check(path)
+    elif kind == "results":
+        found = stores.check(path, None)
+    else:
+        found = nets.check(json.loads(path.read_text()))[0]
+    assert not isinstance(found, Failure), found

@@ -1,0 +1,89 @@
+"""More than two inputs, several encoders, contrast and sets from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_explain import bilrp_command, place, tiny  # noqa: F401
+
+BY = ("-e", "tinymodel:tiny", "--size", "32")
+
+
+@pytest.fixture
+def more(place: Path) -> Path:  # noqa: F811
+    rng = np.random.default_rng(5)
+    for name in ("c.png", "d.png"):
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(place / name)
+    (place / "left").mkdir()
+    (place / "right").mkdir()
+    for name, folder in (("a.png", "left"), ("b.png", "left"), ("c.png", "right")):
+        (place / folder / name).write_bytes((place / name).read_bytes())
+    return place
+
+
+def test_all_pairs_in_one_page(more: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, err = bilrp_command("explain", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
+    assert code == 0 and err == ""
+    assert [p in out for p in ("a.png and b.png", "a.png and c.png", "b.png and c.png")] == [True] * 3
+    text = (more / "why.html").read_text()
+    assert text.count('"version":1') == 3 and "wrote why.html" in out
+    pair = json.loads(bilrp_command("explain", "b.png", "c.png", *BY, "--json")[1])
+    rows = json.loads(bilrp_command("explain", "a.png", "b.png", "c.png", *BY, "--json")[1])["explanations"]
+    assert rows[2]["score"] == pytest.approx(pair["score"])
+    one = json.loads(
+        bilrp_command("explain", "a.png", "b.png", "c.png", "d.png", *BY, "--first", "--json")[1]
+    )
+    assert [row["heading"] for row in one["explanations"]] == [f"a.png and {n}.png" for n in "bcd"]
+
+
+def test_several_encoders_side_by_side(more: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, _ = bilrp_command("explain", "a.png", "b.png", *BY, "-e", "torch.nn:Flatten", "-o", "why.html")
+    assert code == 0 and "tinymodel:tiny\n" in out and "torch.nn:Flatten\n" in out
+    assert '"columns":2' in (more / "why.html").read_text()
+
+
+def test_why_this_and_not_that(more: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, _ = bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
+    assert code == 0 and "a.png is closer to " in out and "What speaks for c.png" in out
+    scores = [
+        json.loads(bilrp_command("explain", "a.png", other, *BY, "--similarity", "cosine", "--json")[1])[
+            "score"
+        ]
+        for other in ("b.png", "c.png")
+    ]
+    said = json.loads(bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, "--json")[1])["said"]
+    nearer = "b.png" if scores[0] > scores[1] else "c.png"
+    assert f"closer to {nearer} than" in said and f"{abs(scores[0] - scores[1]):.4g}" in said
+
+
+def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, _ = bilrp_command(
+        "sets", "left", "right", *BY, "--similarity", "dot", "-o", "why.png", "-o", "why.npz"
+    )
+    assert code == 0 and "left (2)" in out and (more / "why.png").stat().st_size > 1000
+    total = sum(
+        json.loads(bilrp_command("explain", a, "c.png", *BY, "--json")[1])["score"]
+        for a in ("a.png", "b.png")
+    )
+    found = json.loads(bilrp_command("sets", "left", "right", *BY, "--similarity", "dot", "--json")[1])
+    assert found["score"] == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("explain", "a.png"), "explain compares two or more"),
+        (("explain", "a.png", "b.png", "c.png", "-o", "why.png"), "written as one page"),
+        (("explain", "a.png", "b.png", "gone.png"), "no such file"),
+        (("explain", *["a.png"] * 9, "-o", "why.html"), "36 explanations are too many"),
+        (("contrast", "a.png", "b.png", "c.png", "-o", "why.npz"), "written as one page"),
+        (("sets", "left", "gone"), "gone"),
+    ],
+)
+def test_slips_are_one_line(more: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
+    code, out, err = bilrp_command(*arguments, *BY)
+    assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

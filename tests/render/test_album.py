@@ -1,0 +1,72 @@
+"""Several explanations on one page: every sentence first, each drawn when it comes into view."""
+
+from pathlib import Path
+
+import pytest
+from test_page import grid, made, noise, words
+
+from bilrp.errors import InputError
+from bilrp.render import album
+from bilrp.render.album import Chapter
+
+
+@pytest.fixture
+def opened(browser, tmp_path: Path):
+    tabs, trouble = [], []
+
+    def open_page(chapters, *, width=1400, **options):
+        tab = browser.new_page(viewport={"width": width, "height": 900}, reduced_motion="reduce")
+        tab.on("console", lambda message: trouble.append(message.text))
+        tab.on("pageerror", lambda error: trouble.append(str(error)))
+        tab.goto(
+            album.write(chapters, tmp_path / "album.html", title="Why <b>these</b>?", **options).as_uri()
+        )
+        tabs.append(tab)
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        tab.close()
+    assert trouble == []
+
+
+def chapters(count: int) -> list[Chapter]:
+    found = made(grid(step=16), grid(step=16), pictures=(noise(), noise(seed=1)))
+    return [Chapter(found, f"pair {n} <i>", ("a.png", "b.png")) for n in range(count)]
+
+
+def drawn(tab) -> int:
+    return tab.evaluate("[...document.querySelectorAll('section')].filter((s) => s.shadowRoot).length")
+
+
+@pytest.mark.browser
+def test_sentences_first_and_pictures_when_they_come_into_view(opened) -> None:
+    tab = opened(chapters(6))
+    tab.wait_for_selector("section.drawn", state="attached")
+    assert tab.inner_text("h1") == "Why <b>these</b>?" and tab.locator("nav li").count() == 6
+    assert tab.inner_text("nav li a >> nth=2") == "pair 2 <i>"
+    assert 1 <= drawn(tab) < 6
+    tab.click("nav li a >> nth=5")
+    tab.wait_for_function("document.querySelector('#pair-6').classList.contains('drawn')")
+    assert "pair 5" in tab.evaluate(
+        "document.querySelector('#pair-6').shadowRoot.querySelector('h1').textContent"
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "side"), [(1400, True), (768, False), (390, False)])
+def test_two_encoders_stand_side_by_side_where_there_is_room(opened, width: int, side: bool) -> None:
+    tab = opened(chapters(2), width=width, columns=2)
+    tab.wait_for_selector("section.drawn", state="attached")
+    tops = tab.evaluate("[...document.querySelectorAll('section')].map((s) => s.getBoundingClientRect().top)")
+    assert (tops[0] == tops[1]) == side and tab.locator("nav").count() == 0
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_nothing_and_too_much_are_refused() -> None:
+    for some in ([], chapters(1) * (album.MOST + 1)):
+        with pytest.raises(InputError, match="a page holds 1 to"):
+            album.html(some, title="x")
+    assert "Content-Security-Policy" in album.html(
+        [Chapter(made(words("a", "b"), words("c")), "w")], title="x"
+    )
