@@ -19,7 +19,18 @@ from torch import Tensor, nn
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, Towers, as_encoder, book_of, placed, read_item
+from bilrp.encoder import (
+    Encoder,
+    Model,
+    Readable,
+    Rules,
+    Towers,
+    as_encoder,
+    book_of,
+    own_to_towers,
+    placed,
+    read_item,
+)
 from bilrp.engine import memory
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Program
@@ -360,7 +371,7 @@ def _check_finite(parts: Tensor, rules: str) -> None:
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
     """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
-    own = _own_to_a_tower(a.origin, b.origin)
+    own = own_to_towers(a.origin, b.origin)
     differing = [
         f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
         for key in sorted({*a.origin, *b.origin} - own)
@@ -375,13 +386,6 @@ def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) ->
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
             "of one size, or an encoder that pools"
         )
-
-
-def _own_to_a_tower(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
-    """What may differ between two encoders that share a space; nothing where they are one, or share none."""
-    one = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
-    apart = one or a.get("space") is None or a.get("space") != b.get("space")
-    return set() if apart else {"code", "encoder", "rules", "weights"}
 
 
 def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import mimetypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -131,6 +131,17 @@ def check_space(a: Encoder, b: Encoder) -> None:
             f"{a.name or 'the first encoder'} and {b.name or 'the second'} do not share a space "
             f"({a.space} and {b.space}): only encoders trained together can be compared; say so with space=…"
         )
+
+
+def own_to_towers(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
+    """What may differ between the origins of two encoders that share a space; nothing where they are one, or share none.
+
+    >>> own_to_towers({"encoder": "a"}, {"encoder": "b"})
+    set()
+    """
+    one = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
+    apart = one or a.get("space") is None or a.get("space") != b.get("space")
+    return set() if apart else {"code", "encoder", "rules", "weights"}
 
 
 def sides_of(given: Pairing, a: Readable, b: Readable) -> tuple[Encoder, Encoder]:
