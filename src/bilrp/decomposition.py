@@ -14,12 +14,13 @@ from typing import Any, overload
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
 from bilrp.encoder import (
+    SEED,
     Encoder,
     Model,
     Readable,
@@ -27,7 +28,8 @@ from bilrp.encoder import (
     Towers,
     as_encoder,
     book_of,
-    own_to_towers,
+    differing,
+    origin_of,
     placed,
     read_item,
 )
@@ -40,16 +42,13 @@ from bilrp.engine.run import compute
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
-from bilrp.trace.fingerprint import of_code
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,16 +370,9 @@ def _check_finite(parts: Tensor, rules: str) -> None:
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
     """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
-    own = own_to_towers(a.origin, b.origin)
-    differing = [
-        f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
-        for key in sorted({*a.origin, *b.origin} - own)
-        if a.origin.get(key) != b.origin.get(key)
-    ]
-    if differing:
-        raise MismatchError(
-            f"these two decompositions do not belong together: they differ in {', '.join(differing)}"
-        )
+    found = differing(a.origin, b.origin)
+    if found:
+        raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")
     if not any_size and a.embedding.shape != b.embedding.shape:
         raise MismatchError(
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
@@ -447,16 +439,3 @@ def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
 def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     """The random projection of an embedding, if one is wanted."""
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
-
-
-def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
-    return {
-        "encoder": encoder.name,
-        "weights": tape.fingerprint(),
-        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
-        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
-        "rules": book_name(book),
-        "projection": None if project is None else f"{project} (seed {SEED})",
-        "dtype": str(tape.result.dtype).removeprefix("torch."),
-        **({} if encoder.space is None else {"space": encoder.space}),
-    }

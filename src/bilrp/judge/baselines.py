@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import Decomposition, check_embedding, origin_of
-from bilrp.encoder import Encoder, Pairing, Readable, placed, read_item, sides_of
+from bilrp.decomposition import Decomposition, check_embedding
+from bilrp.encoder import Encoder, Pairing, Readable, origin_of, placed, read_item, sides_of
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
