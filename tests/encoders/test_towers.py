@@ -149,7 +149,7 @@ class Bag(nn.Module):
 
 def test_a_run_begins_inside_a_model() -> None:
     torch.manual_seed(0)
-    net = Bag().double().eval()
+    net = Bag().double().eval().requires_grad_(False)
     encoder = bilrp.Encoder(net, name="bag", start="table")
     numbers = torch.tensor([[1, 5, 9, 7]]), torch.tensor([[4, 5, 2, 8]])
     push, pull = (bilrp.decompose(encoder, numbers[0], mode=mode) for mode in ("push", "pull"))
