@@ -94,7 +94,6 @@ class Collection:
         self.path, self.dataset, self.about = path, dataset, about
         self._given = encoder
         self._checked = False
-        self._kept: dict[str, Packed] = {}
 
     # ------------------------------------------------------------ what is there
 
@@ -416,9 +415,7 @@ class Collection:
         for key in {self.ids[p] for p in positions}:
             for name in (tables.ITEMS, tables.PARTS):
                 tables.deleted(self.path, name, key)
-        self.__init__(self.path, tables.opened(self.path, tables.ITEMS), self.about, self._given)
-        for name in ("_rows", "_first", "ids", "names", "_resident", "_positions", "_by_source"):
-            self.__dict__.pop(name, None)
+        self.__dict__ = open(self.path, self._given).__dict__  # what was read before is no longer true
         return len(set(positions))
 
     def __repr__(self) -> str:
