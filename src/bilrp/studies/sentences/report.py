@@ -28,6 +28,7 @@ MEASURES = {
     "deletion, long": ("the same as deletion, sentences of 18 to 32 words", False),
 }
 PARTS = ("words", "marks", "unattributed")  # of a score: on pairs of words, where marks take part, the rest
+LEARNT = 0.4  # of the variance of new pairs: below, noun matching has no truth to speak of
 FEW = 5  # pairs: a bootstrap interval over fewer says nothing
 REFERENCES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
 Values = Mapping[str, Mapping[str, Sequence[float]]]
@@ -205,6 +206,11 @@ def _method(settings: SentencesSettings, fit: float | None) -> list[str]:
             f"Noun matching: the upper half of the layers and a linear head were trained for {settings.steps} steps to "
             f"make the dot product count the nouns two sentences share; on new pairs it explains {100 * fit:.0f} % of "
             "their variance. An explanation should lie on equal nouns."
+            + (
+                " It has not learnt that well, so this measure says little: train for longer."
+                if fit < LEARNT
+                else ""
+            )
         )
     return texts
 
