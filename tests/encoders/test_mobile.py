@@ -51,7 +51,10 @@ def test_weights_find_their_places(maker, design: Design, tmp_path: Path) -> Non
     assert encoder.module(x).shape == (1, 1280)
     double = bilrp.Encoder(encoder.module.double(), name="double")  # type: ignore[union-attr]
     regions = bilrp.regions.grid(16)
-    push, pull = (bilrp.decompose(double, x.double(), regions=regions, mode=m) for m in ("push", "pull"))
+    # a few of the 1280 coordinates, mixed at random, say as much as all, and are pulled in a moment
+    push, pull = (
+        bilrp.decompose(double, x.double(), regions=regions, mode=m, project=8) for m in ("push", "pull")
+    )
     assert float((push.parts - pull.parts).abs().max()) < 1e-9 * float(push.parts.abs().max())
     assert push.origin["rules"] == "absorbing(0.25)"
     assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding)
@@ -90,17 +93,16 @@ def test_a_planted_patch_is_found(maker, design: Design) -> None:
         pytest.skip("needs the network's weights in the cache and the photographs of BILRP_DATA")
     encoder, side, step = maker(size=96), 48, 24
     blur = evaluate.blurred(24)
-    with Image.open(
-        photographs[7]
-    ) as whole:  # the middle of a photograph, on two others without their detail
+    # the middle of a photograph, on two others without their detail
+    with Image.open(photographs[7]) as whole:
         patch = F.interpolate(read_item(encoder, whole).x, (side, side), mode="bilinear", antialias=True)[0]
     a, b = (blur(read_item(encoder, path).x) for path in photographs[:2])
     a, b, where = evaluate.planted(a, b, patch=patch, at_a=(0, step), at_b=(2 * step, 0))
     found = bilrp.explain(encoder, a, b, regions=bilrp.regions.grid(step))
     pasted = evaluate.pasted(where, found.a.regions, found.b.regions)
     assert evaluate.share(found, pasted).signed >= 5 * float(pasted.mean())
-    assert abs(found.unattributed) < 0.8 * found.score
-    old = bilrp.explain(
+    # γ alone, whose leftovers these rules were chosen against, leaves almost all
+    alone = bilrp.explain(
         encoder, a, b, regions=bilrp.regions.grid(step), rules=bilrp.rulebooks.uniform(0.25)
-    )  # what these rules were chosen for
-    assert abs(old.unattributed) > 0.95 * old.score
+    )
+    assert abs(alone.unattributed) > 0.95 * alone.score > 1.1 * abs(found.unattributed)
