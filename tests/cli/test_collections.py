@@ -35,6 +35,14 @@ def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> No
     assert len(d["neighbours"]) == 3
 
 
+def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F811
+    bilrp_command("index", "left", "right", "d.png", *BY, "-o", "x.lance")
+    code, out, err = bilrp_command("audit", "x.lance", "-o", "audit")
+    assert code == 0 and err == "" and "pairs of near neighbours, of 4 items" in out
+    assert "Where similarity sits" in (more / "audit" / "report.html").read_text()
+    assert json.loads((more / "audit" / "results.json").read_text())["pairs"] >= 2
+
+
 def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
     folder = ARCHITECTURES[0].save(more / "bert", dtype=torch.float32)
     (more / "texts.csv").write_text(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bilrp.cli.audit import audit
 from bilrp.cli.bench import bench
 from bilrp.cli.contrast import contrast
 from bilrp.cli.explain import explain
@@ -23,6 +24,7 @@ app.command()(sets)
 app.command()(show)
 app.command()(index)
 app.command()(search)
+app.command()(audit)
 app.command()(ops)
 app.add_typer(study, name="study")
 app.command()(bench)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from bilrp.errors import InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, pair
 from bilrp.item import View
 from bilrp.similarity import Similarity
+
+if TYPE_CHECKING:
+    from bilrp.collection.audit import Audit
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
 GOOD = "failed IS NULL"
@@ -91,7 +94,6 @@ class Collection:
         self.path, self.dataset, self.about = path, dataset, about
         self._given = encoder
         self._checked = False
-        self._kept: dict[str, Packed] = {}
 
     # ------------------------------------------------------------ what is there
 
@@ -401,15 +403,19 @@ class Collection:
         direction = self.mean(g) - self.mean(h)
         return Contrast(direction, lambda query: self.decomposition(query).parts.float() @ direction)
 
+    def audit(self, *, sample: int = 64, seed: int = 0, progress: bool = False) -> Audit:
+        """Where does the similarity of near neighbours sit, and does it look like a shortcut?"""
+        from bilrp.collection.audit import audit
+
+        return audit(self, sample=sample, seed=seed, progress=progress)
+
     def remove(self, queries: Sequence[Readable]) -> int:
         """Take items out, with their parts; how many there were."""
         positions = [p for p in map(self.position, queries) if p is not None]
         for key in {self.ids[p] for p in positions}:
             for name in (tables.ITEMS, tables.PARTS):
                 tables.deleted(self.path, name, key)
-        self.__init__(self.path, tables.opened(self.path, tables.ITEMS), self.about, self._given)
-        for name in ("_rows", "_first", "ids", "names", "_resident", "_positions", "_by_source"):
-            self.__dict__.pop(name, None)
+        self.__dict__ = open(self.path, self._given).__dict__  # what was read before is no longer true
         return len(set(positions))
 
     def __repr__(self) -> str:
