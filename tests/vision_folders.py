@@ -44,7 +44,12 @@ class Architecture:
         return folder
 
 
-def enlivened(model: nn.Module) -> nn.Module:
+def seen(model: nn.Module) -> None:
+    """Run once in training, so that norms keep the statistics of what passes."""
+    model.train()(pixel_values=torch.randn(8, 3, SIDE, SIDE))
+
+
+def enlivened(model: nn.Module, see: Callable[[nn.Module], object] = seen) -> nn.Module:
     """Weights of a size that lets the input through, norms that are not 1 and 0, statistics of what was seen."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -56,7 +61,7 @@ def enlivened(model: nn.Module) -> nn.Module:
         for norm in norms:
             norm.momentum = None  # the plain mean over all that is seen
         if norms:
-            model.train()(pixel_values=torch.randn(8, 3, SIDE, SIDE))
+            see(model)
     return model.eval()
 
 

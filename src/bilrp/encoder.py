@@ -298,8 +298,8 @@ def ops(encoder: Model, x: Readable, *, rules: Rules | None = None) -> list[Row]
     encoder = as_encoder(encoder)
     item = read_item(encoder, x)
     with torch.no_grad():
-        tape = simplify(encoder.record(item.x, item.given))
-        return rows(tape, book_of(encoder, tape, rules))
+        tape = encoder.record(item.x, item.given)
+        return rows(simplify(tape), book_of(encoder, tape, rules))
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

@@ -126,6 +126,7 @@ def test_the_default_is_chosen_by_what_is_on_the_tape() -> None:
             *(case for case in PLAIN if case.name in {"mlp", "vgg", "residual", "transformer-first"}),
             Case("bert", lambda: bert("eager"), (5, 8)),
             Case("vit", lambda: vit("sdpa"), (3, 8, 8)),
+            Case("mobile", lambda: nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.BatchNorm2d(3), nn.ReLU6()), (3, 8, 8)),
             Case("hybrid", lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(), vit("sdpa")), (3, 8, 8)),
         ]
     }  # fmt: skip
@@ -136,6 +137,7 @@ def test_the_default_is_chosen_by_what_is_on_the_tape() -> None:
         "transformer-first": "transformer(0)",
         "bert": "transformer(0)",
         "vit": "transformer(0)",  # a patch embedding does not make it convolutional
+        "mobile": "absorbing(0.25)",  # batch norm behind convolutions of single channels
         "hybrid": "mixed(0.25)",
     }
 

@@ -48,6 +48,13 @@ def twin(name: str, w: Tensor, b: Tensor, a: Tensor) -> Tensor:
             messages[k] = ck
         elif name.startswith("epsilon"):
             messages[k] = ck * zk / (zk + (-0.3 if zk < 0 else 0.3))
+        elif name == "gamma-handed":
+            # the bias counts with the inputs, each by the size of what it contributes
+            side = (lambda t: torch.maximum(t, zero)) if zk > 0 else (lambda t: torch.minimum(t, zero))
+            favoured, spare = ck + 0.4 * side(ck), bk + 0.4 * side(bk)
+            if zk != 0 and ck.any():
+                spread = ck.abs() / ck.abs().sum()
+                messages[k] = (favoured + spare * spread) * zk / (favoured.sum() + spare)
         elif name.startswith("gamma"):
             # what pushes z in its own direction is favoured: γ times the contributions (and the bias) of z's sign
             side = (lambda t: torch.maximum(t, zero)) if zk > 0 else (lambda t: torch.minimum(t, zero))
@@ -78,6 +85,7 @@ RULES: dict[str, Rule] = {
     "zero": rules.zero(),
     "epsilon": rules.epsilon(0.3),
     "gamma": rules.gamma(0.4),
+    "gamma-handed": rules.gamma(0.4, bias="inputs"),
     "zplus": rules.zplus(),
     "alphabeta": rules.alphabeta(2.0, 1.0),
     "zbox": rules.zbox(LOW, HIGH),

@@ -113,6 +113,18 @@ def resnet(gamma: float = 0.25) -> Book:
     return Book(f"resnet({exact(gamma)})", choose)
 
 
+def absorbing(gamma: float = 0.25) -> Book:
+    """Networks with batch norm: γ on every weighted step, and its bias handed to its inputs by |w·a|.
+
+    >>> absorbing().name
+    'absorbing(0.25)'
+    """
+    weighted = rules.gamma(gamma, bias="inputs")
+    return Book(
+        f"absorbing({exact(gamma)})", lambda step: weighted if is_weighted(step) else rules.natural(step)
+    )
+
+
 def transformer(gamma: float = 0.0) -> Book:
     """Transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
     book = uniform(gamma)

@@ -2,18 +2,25 @@
 
 On all-MiniLM-L6-v2, parts under `transformer(0)` agree with exact Shapley values at .94 where γ = 0.25 reaches .79, at
 half of the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ is what keeps gradients from shattering.
+
+In MobileNetV2 γ = 0.25 leaves all but a thousandth of the score to the biases that batch norm makes. Handed to the
+inputs, 61 ± 2 % of the score are left (38 ± 3 % of the embedding). It costs sharpness: a patch planted on two blurred
+photographs has 7.8 ± 1.0 times the relevance of chance, where γ alone has 14.5 ± 0.4 of its thousandth and 16 is the most;
+within one region of the true match of a warped photograph 1.14 ± 0.04 and 1.35 ± 0.10 times; with occlusion neither
+correlates (18 pairs of 96 pixels, 24×24 regions, 95 % intervals).
 """
 
 from __future__ import annotations
 
 from bilrp.rules.attnlrp import written_out
-from bilrp.rules.books import Book, mixed, transformer, uniform
+from bilrp.rules.books import Book, absorbing, mixed, transformer, uniform
 from bilrp.trace.tape import Step, Tape
 from bilrp.trace.weights import convolves, spread, weights_of
 
 
 def default_book(tape: Tape) -> Book:
-    """`transformer(0)` where the tape has attention, `mixed(0.25)` where convolutions too, else `uniform(0.25)`.
+    """`transformer(0)` where the tape has attention, `mixed(0.25)` where convolutions too, else `uniform(0.25)`;
+    `absorbing(0.25)` where there is batch norm behind convolutions that take each channel by itself, but no attention.
 
     A patch embedding, whose windows don't overlap, is a linear step on patches and makes no network convolutional.
 
@@ -24,7 +31,8 @@ def default_book(tape: Tape) -> Book:
     'transformer(0)'
     """
     if not any(step.operation.kind == "attention" or written_out(step) for step in tape.steps):
-        return uniform()
+        normed = any(step.operation.kind == "statistics" for step in tape.steps)
+        return absorbing() if normed and any(_apart(step) for step in tape.steps) else uniform()
     return mixed() if any(_convolves(step) for step in tape.steps) else transformer()
 
 
@@ -34,3 +42,10 @@ def _convolves(step: Step) -> bool:
         return False
     kernel = tuple(step.argument(1, "weight").shape[2:])
     return spread(step.argument(3, "stride", 1), len(kernel)) != kernel
+
+
+def _apart(step: Step) -> bool:
+    """A convolution that takes each channel by itself, as in MobileNet and EfficientNet."""
+    if not convolves(step) or weights_of(step) is None:
+        return False
+    return 1 < step.argument(6, "groups", 1) == step.argument(1, "weight").shape[0]

@@ -71,21 +71,44 @@ def epsilon(eps: float = 1e-6) -> Rule:
     return by_terms(f"epsilon({exact(eps)})", terms)
 
 
-def gamma(value: float = 0.25) -> Rule:
+def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
     """LRP-γ, generalised to signed inputs: ρ±(w) = w + γ·w±.
 
     Outputs z > 0 use a⁺ρ⁺(w) + a⁻ρ⁻(w), outputs z < 0 the mirrored pair; where a ≥ 0 and z > 0 this is the
-    paper's J = diag(z / (ρ(W)a + ρ(b))) ρ(W). γ = 0 is LRP-0.
+    paper's J = diag(z / (ρ(W)a + ρ(b))) ρ(W). γ = 0 is LRP-0. What the bias contributes is left over ("rest"), or handed
+    to the inputs by |w·a| (`bias="inputs"`), where batch norm makes biases that swallow everything.
 
-    >>> gamma(0.0).name
-    'gamma(0)'
+    >>> gamma(0.0).name, gamma(0.25, bias="inputs").name
+    ('gamma(0)', 'gamma(0.25, bias=inputs)')
     """
     _at_least_zero("gamma", value)
+    if bias not in BIASES:
+        raise RuleError(f"unknown bias={bias!r} for gamma: use one of {', '.join(BIASES)}")
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
+        if bias == "inputs" and w.bias is not None:
+            return _handed_terms(w, w.bias, value)
         return [Term(w.weight)] if value == 0 else _gamma_terms(w, value, gated=gate is not None)
 
-    return by_terms(f"gamma({exact(value)})", terms)
+    return by_terms(f"gamma({exact(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
+
+
+BIASES = ("rest", "inputs")
+
+
+def _handed_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
+    """J = diag(u) ((1 + γ/2) W + diag(γ/2 sign z + β) |W| diag(sign a)), β = ((1 + γ/2) b + γ/2 sign z |b|) / |W||a|.
+
+    u as for γ. J a = z wherever an input reaches, so that nothing is left over.
+    """
+    more, half = 1 + value / 2, value / 2
+    size, sign = w.weight.abs(), torch.sign(w.z)
+    reached = w.apply(size, w.a.abs())
+    b = w.operator.bias(bias).expand_as(w.z)
+    u = _ratio(w.z.abs(), more * w.z.abs() + half * (reached + b.abs())) if value else torch.ones_like(w.z)
+    handed = _ratio(more * b + half * sign * b.abs(), reached)
+    signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
+    return [Term(w.weight, after=more * u), Term(size, signs, u * (half * sign + handed))]
 
 
 def _gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:

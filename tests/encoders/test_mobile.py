@@ -1,0 +1,108 @@
+"""MobileNetV2 and EfficientNet-Lite0: weights by name, the laws of decompositions, and a planted patch that is found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+import bilrp
+from bilrp.encoder import read_item
+from bilrp.encoders import efficientnet, mobilenet
+from bilrp.encoders.fetch import WeightsError, cache_folder
+from bilrp.encoders.mobile import EFFICIENTNET, MOBILENET, Design, Layer, Mobile
+from bilrp.errors import InputError
+from bilrp.judge import evaluate
+from vision_folders import enlivened
+
+BOTH = pytest.mark.parametrize(
+    ("maker", "design"),
+    [(mobilenet, MOBILENET), (efficientnet, EFFICIENTNET)],
+    ids=["mobilenet", "efficientnet"],
+)
+
+
+def published(design: Design) -> tuple[Mobile, dict[str, Tensor]]:
+    """A random network, and its weights as a state dict under the published names."""
+    torch.manual_seed(0)
+    network = enlivened(Mobile(design), lambda net: net.train()(torch.randn(4, 3, 64, 64)))
+    assert isinstance(network, Mobile)
+    layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
+    stored: dict[str, Tensor] = {"classifier.1.weight": torch.zeros(2, 2)}
+    for layer, (conv, norm) in zip(layers, design.names(), strict=True):
+        stored |= {f"{conv}.{name}": tensor for name, tensor in layer.conv.state_dict().items()}
+        stored |= {f"{norm}.{name}": tensor for name, tensor in layer.norm.state_dict().items()}
+    return network, stored
+
+
+@BOTH
+def test_weights_find_their_places(maker, design: Design, tmp_path: Path) -> None:
+    network, stored = published(design)
+    torch.save(stored, tmp_path / "weights.pth")
+    encoder = maker(weights=tmp_path / "weights.pth", size=32)
+    x = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(encoder.module(x), network(x))
+    assert encoder.module(x).shape == (1, 1280)
+    double = bilrp.Encoder(encoder.module.double(), name="double")  # type: ignore[union-attr]
+    regions = bilrp.regions.grid(16)
+    # a few of the 1280 coordinates, mixed at random, say as much as all, and are pulled in a moment
+    push, pull = (
+        bilrp.decompose(double, x.double(), regions=regions, mode=m, project=8) for m in ("push", "pull")
+    )
+    assert float((push.parts - pull.parts).abs().max()) < 1e-9 * float(push.parts.abs().max())
+    assert push.origin["rules"] == "absorbing(0.25)"
+    assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding)
+
+
+@BOTH
+def test_other_weights_are_refused(maker, design: Design, tmp_path: Path) -> None:
+    _, stored = published(design)
+    first = next(iter(design.names()))[0]
+    torch.save({name: t for name, t in stored.items() if not name.startswith(first)}, tmp_path / "less.pth")
+    (tmp_path / "text.pth").write_text("no weights")
+    torch.save([1, 2], tmp_path / "list.pth")
+    torch.save({**stored, f"{first}.weight": stored[f"{first}.weight"] * float("nan")}, tmp_path / "nan.pth")
+    for name, said in (
+        ("less", "is missing"),
+        ("text", "not a torch file"),
+        ("list", "state dict"),
+        ("nan", "NaN"),
+    ):
+        with pytest.raises(WeightsError, match=said):
+            maker(weights=tmp_path / f"{name}.pth")
+    with pytest.raises(InputError, match="no such weights file"):
+        maker(weights=tmp_path / "nowhere.pth")
+    with pytest.raises(InputError, match="at least 32 pixels"):
+        maker(size=16)
+
+
+@pytest.mark.data
+@BOTH
+def test_a_planted_patch_is_found(maker, design: Design) -> None:
+    package = design.package
+    home = cache_folder() / f"{package.project}-{package.version}"
+    data = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    photographs = sorted((data / "pascal_voc" / "images").glob("*.jpg"))
+    if not all((home / name).is_file() for name in package.members) or len(photographs) < 3:
+        pytest.skip("needs the network's weights in the cache and the photographs of BILRP_DATA")
+    encoder, side, step = maker(size=96), 48, 24
+    blur = evaluate.blurred(24)
+    # the middle of a photograph, on two others without their detail
+    with Image.open(photographs[7]) as whole:
+        patch = F.interpolate(read_item(encoder, whole).x, (side, side), mode="bilinear", antialias=True)[0]
+    a, b = (blur(read_item(encoder, path).x) for path in photographs[:2])
+    a, b, where = evaluate.planted(a, b, patch=patch, at_a=(0, step), at_b=(2 * step, 0))
+    found = bilrp.explain(encoder, a, b, regions=bilrp.regions.grid(step))
+    pasted = evaluate.pasted(where, found.a.regions, found.b.regions)
+    assert evaluate.share(found, pasted).signed >= 5 * float(pasted.mean())
+    # γ alone, whose leftovers these rules were chosen against, leaves almost all
+    alone = bilrp.explain(
+        encoder, a, b, regions=bilrp.regions.grid(step), rules=bilrp.rulebooks.uniform(0.25)
+    )
+    assert abs(alone.unattributed) > 0.95 * alone.score > 1.1 * abs(found.unattributed)
