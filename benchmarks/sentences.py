@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp

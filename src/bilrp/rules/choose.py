@@ -1,7 +1,8 @@
 """Which rules where nobody chose any: by what is on the tape.
 
 On all-MiniLM-L6-v2, parts under `transformer(0)` agree with exact Shapley values at .94 where γ = 0.25 reaches .79, at
-half of the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ is what keeps gradients from shattering.
+half of the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ is what keeps gradients from
+shattering.
 
 In MobileNetV2 γ = 0.25 leaves all but a thousandth of the score to the biases that batch norm makes. Handed to the
 inputs, 61 ± 2 % of the score are left (38 ± 3 % of the embedding). It costs sharpness: a patch planted on two blurred
