@@ -12,11 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bilrp import encoders, errors, regions, rules, similarity
-    from bilrp.decomposition import Decomposition, decompose
+    from bilrp import collection, encoders, errors, regions, rules, similarity
+    from bilrp.decomposition import Decomposition, decompose, refine
     from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
-    from bilrp.groups import contrast, explain_many, explain_sets
+    from bilrp.groups import contrast, decompose_many, explain_many, explain_sets
     from bilrp.judge import baselines, evaluate, reference, tune
     from bilrp.rules import books as rulebooks
 
@@ -29,11 +29,13 @@ NAMES = {
     "Explanation": "bilrp.explanation",
     "contrast": "bilrp.groups",
     "decompose": "bilrp.decomposition",
+    "decompose_many": "bilrp.groups",
     "explain": "bilrp.explanation",
     "explain_many": "bilrp.groups",
     "explain_sets": "bilrp.groups",
     "ops": "bilrp.encoder",
     "pair": "bilrp.explanation",
+    "refine": "bilrp.decomposition",
 }
 # Modules that users know by a shorter name than their room's: `import bilrp.rulebooks` finds them too.
 DOORS = {
@@ -48,8 +50,10 @@ __all__ = [
     "Encoder",
     "Explanation",
     "baselines",
+    "collection",
     "contrast",
     "decompose",
+    "decompose_many",
     "encoders",
     "errors",
     "evaluate",
@@ -59,6 +63,7 @@ __all__ = [
     "ops",
     "pair",
     "reference",
+    "refine",
     "regions",
     "rulebooks",
     "rules",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
@@ -13,31 +14,40 @@ from typing import Any, overload
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, placed, read_item
+from bilrp.encoder import (
+    SEED,
+    Encoder,
+    Model,
+    Readable,
+    Rules,
+    as_encoder,
+    book_of,
+    differing,
+    origin_of,
+    placed,
+    read_item,
+)
 from bilrp.engine import memory
-from bilrp.engine import plan as plan_module
-from bilrp.engine.plan import Plan, Setting
-from bilrp.engine.program import Key, Program
+from bilrp.engine.plan import Plan
+from bilrp.engine.program import Program
 from bilrp.engine.progress import tracking
-from bilrp.engine.run import run
+from bilrp.engine.refine import Refined, begin
+from bilrp.engine.run import compute
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
-from bilrp.trace.fingerprint import of_code
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +138,7 @@ class Decomposition:
 def decompose(
     encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
+    refine: int | None = None,
 ) -> Decomposition: ...  # fmt: skip
 
 
@@ -148,14 +159,22 @@ def decompose(
     mode: str = "auto",
     progress: bool = False,
     layers: Sequence[int] | None = None,
+    refine: int | None = None,
 ) -> Decomposition | dict[int, Decomposition]:
     """Take φ(x) apart: parts[I, m] is what region I contributes to coordinate m of the embedding.
+
+    With `refine`, into at most that many regions: fine where the share is large, coarse elsewhere (see `bilrp.refine`).
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     >>> found = decompose(net, torch.ones(1, 4), regions=regions_module.features())
     >>> found.parts.shape
     torch.Size([4, 3])
     """
+    if refine is not None:
+        if layers is not None:
+            raise InputError("refine splits regions by their share in one embedding: leave out layers")
+        options = {"regions": regions, "rules": rules, "project": project, "mode": mode}
+        return deque(coarse_to_fine(encoder, x, budget=refine, **options), maxlen=1)[0]
     encoder = as_encoder(encoder)
     found = decompose_item(
         encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode, progress=progress,
@@ -176,6 +195,89 @@ def decompose_item(
     layers: Sequence[int] | None = None,
 ) -> dict[int | None, Decomposition]:
     """What `decompose` does once the input was read and checked: the decomposition of each layer, of the output as None."""
+    ready = prepare(encoder, item, regions=regions, rules=rules, project=project, mode=mode, layers=layers)
+    if layers is None:
+        return {None: ready.whole(progress=progress)}
+    parts, plan = ready.compute(ready.partition, progress=progress)
+    made = partial(ready.finished, ready.partition, plan=plan)
+    return {n: made(parts[value], result=ready.results[value], layer=n) for n, value in ready.taps.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """One input, run and frozen: what is left to do is to push regions or to pull coordinates."""
+
+    program: Program
+    partition: Regions
+    item: Item
+    origin: Mapping[str, Any]
+    embedding: Tensor
+    project: int | None
+    mode: str
+    taps: Mapping[int, int]  # the value of each layer asked for
+    results: Mapping[int, Tensor]
+
+    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, Tensor], Plan]:
+        """Parts [regions, coordinates] of the output and of tapped values."""
+        with torch.no_grad():
+            weights = None if self.taps else projection_of(self.project, self.program.result)
+            taps = frozenset(self.taps.values())
+            with tracking(progress) as bar:
+                parts, plan = compute(self.program, partition, weights, mode=self.mode, taps=taps, bar=bar)
+        _check_finite(parts[self.program.output.value], self.origin["rules"])  # wherever it went wrong
+        return parts, plan
+
+    def parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
+        """Parts of the output alone."""
+        parts, plan = self.compute(partition, progress=progress)
+        return parts[self.program.output.value], plan
+
+    def whole(self, *, progress: bool = False) -> Decomposition:
+        """All regions at once."""
+        parts, plan = self.parts(self.partition, progress=progress)
+        return self.finished(self.partition, parts, plan=plan, result=self.embedding)
+
+    def begin(self, budget: int | None) -> Refined:
+        """The coarsest moment of a refinement to at most `budget` regions."""
+        return begin(self.partition, self.parts, budget)
+
+    def split(self, found: Refined, weight: Tensor) -> Refined:
+        """The next moment: regions of most weight split; the same moment where nothing can be."""
+        return found.split(weight, self.parts)
+
+    def refined(self, found: Refined) -> Decomposition:
+        """What is known at one moment of a refinement."""
+        count, view = len(found.groups), self.item.view
+        view = view.joined(found.owner.tolist(), count) if isinstance(view, Text) else view
+        made = self.finished(found.regions, found.parts, plan=found.plan, result=self.embedding)
+        return made if found.whole else replace(made, view=view)
+
+    def finished(
+        self, regions: Regions, parts: Tensor, *, plan: Plan, result: Tensor, layer: int | None = None
+    ) -> Decomposition:
+        """Embedding and parts, projected where that has not happened yet, with their origin."""
+        weights = projection_of(self.project, result)
+        embedding = result.flatten() if weights is None else weights @ result.flatten()
+        origin = dict(self.origin)
+        if layer is not None:
+            parts = parts if weights is None else parts @ weights.T
+            origin["layer"] = layer
+        shape = tuple(result.shape) if weights is None else tuple(embedding.shape)
+        view, name = self.item.view, self.item.name
+        return Decomposition(parts, embedding, regions, origin, view, plan, name=name, shape=shape)
+
+
+def prepare(
+    encoder: Encoder,
+    item: Item,
+    *,
+    regions: RegionSpec | None = None,
+    rules: Rules | None = None,
+    project: int | None = None,
+    mode: str = "auto",
+    layers: Sequence[int] | None = None,
+) -> Prepared:
+    """Record the run, freeze it by the rules, and lay out the regions."""
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
@@ -189,19 +291,44 @@ def decompose_item(
             check_embedding(result)
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
-        program = freeze(
-            simplify(tape, keep=frozenset(taps.values())), book, max(taps.values(), default=None)
-        )
-        origin, embedding = origin_of(encoder, tape, book, project), tape.result
-        del tape  # recorded values that no map keeps would take room while the parts are computed
-        parts, plan = compute(
-            program, partition, project=project, mode=mode, progress=progress, taps=frozenset(taps.values())
-        )
-        _check_finite(parts[program.output.value], book)  # what went wrong on the way shows at the end
-        made = partial(_finished, item=item, origin=origin, regions=partition, plan=plan, project=project)
-        if layers is None:
-            return {None: made(parts[program.output.value], embedding)}
-        return {n: made(parts[value], results[value], layer=n) for n, value in taps.items()}
+        kept = frozenset(taps.values())
+        program = freeze(simplify(tape, keep=kept), book, max(kept, default=None))
+        # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
+        origin = origin_of(encoder, tape, book, project)
+        return Prepared(program, partition, item, origin, tape.result, project, mode, taps, results)
+
+
+def refine(
+    encoder: Model,
+    x: Readable,
+    *,
+    regions: RegionSpec | None = None,
+    rules: Rules | None = None,
+    project: int | None = None,
+    mode: str = "auto",
+    budget: int | None = None,
+) -> Iterator[Decomposition]:
+    """Take φ(x) apart coarse to fine: about 16 regions first, then those of the largest share |⟨P_I, φ⟩| split.
+
+    P_{I ∪ J} = P_I + P_J, so each moment is exact on its own partition; the last has at most `budget` regions, and
+    without one it is `decompose`'s.
+
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())
+    >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, budget=40)]
+    [16, 28, 40]
+    """
+    encoder = as_encoder(encoder)
+    item = read_item(encoder, x)
+    ready = prepare(encoder, item, regions=regions, rules=rules, project=project, mode=mode)
+    found, finer = None, ready.begin(budget)
+    while finer is not found:
+        found = finer
+        made = ready.refined(found)
+        yield made
+        finer = ready.split(found, (found.parts @ made.embedding).abs())
+
+
+coarse_to_fine = refine  # where a parameter has its name
 
 
 def check_embedding(embedding: Tensor) -> None:
@@ -221,30 +348,6 @@ def check_embedding(embedding: Tensor) -> None:
         )
 
 
-def compute(
-    program: Program,
-    partition: Regions,
-    *,
-    project: int | None = None,
-    mode: str = "auto",
-    progress: bool = False,
-    taps: frozenset[int] = frozenset(),
-) -> tuple[dict[int, Tensor], Plan]:
-    """Parts [regions, coordinates] of the output and of tapped values, by the plan that costs least."""
-    setting = Setting(program, partition, project or program.result.numel(), frozenset(map(Key, taps)))
-    chosen = plan_module.make(setting, mode)
-    memory.check(
-        chosen.working_bytes,
-        program.x.device,
-        f"a decomposition into {setting.regions} regions × {setting.coordinates} coordinates",
-        "use larger regions, a smaller input (--size), or project=256",
-    )
-    weights = projection_of(project, program.result) if project and not taps else None
-    with tracking(progress) as bar:
-        parts = run(setting, chosen, weights=weights, bar=bar)
-    return {key.value: found for key, found in parts.items()}, chosen
-
-
 def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:
     """The value number of each layer asked for."""
     if layers is None:
@@ -256,46 +359,19 @@ def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[in
     return {n: encoder.layers(tape, n) for n in layers}
 
 
-def _finished(
-    parts: Tensor,
-    result: Tensor,
-    *,
-    origin: dict[str, Any],
-    item: Item,
-    regions: Regions,
-    plan: Plan,
-    project: int | None,
-    layer: int | None = None,
-) -> Decomposition:
-    """Embedding and parts, projected where that has not happened yet, with their origin."""
-    weights = projection_of(project, result)
-    embedding = result.flatten() if weights is None else weights @ result.flatten()
-    if layer is not None:
-        parts = parts if weights is None else parts @ weights.T
-        origin = {**origin, "layer": layer}
-    shape = tuple(result.shape) if weights is None else tuple(embedding.shape)
-    return Decomposition(parts, embedding, regions, origin, item.view, plan, name=item.name, shape=shape)
-
-
-def _check_finite(parts: Tensor, book: Any) -> None:
+def _check_finite(parts: Tensor, rules: str) -> None:
     if not bool(torch.isfinite(parts).all()):
         raise RuleError(
-            f"the parts under {book_name(book)} have NaN or infinite values, though the embedding has none: "
+            f"the parts under {rules} have NaN or infinite values, though the embedding has none: "
             "use a wider type (float64), or other rules"
         )
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
     """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
-    differing = [
-        f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
-        for key in sorted({*a.origin, *b.origin})
-        if a.origin.get(key) != b.origin.get(key)
-    ]
-    if differing:
-        raise MismatchError(
-            f"these two decompositions do not belong together: they differ in {', '.join(differing)}"
-        )
+    found = differing(a.origin, b.origin)
+    if found:
+        raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")
     if not any_size and a.embedding.shape != b.embedding.shape:
         raise MismatchError(
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
@@ -362,15 +438,3 @@ def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
 def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     """The random projection of an embedding, if one is wanted."""
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
-
-
-def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
-    return {
-        "encoder": encoder.name,
-        "weights": tape.fingerprint(),
-        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
-        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
-        "rules": book_name(book),
-        "projection": None if project is None else f"{project} (seed {SEED})",
-        "dtype": str(tape.result.dtype).removeprefix("torch."),
-    }

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bilrp import regions as region_specs
 from bilrp.errors import InputError
 from bilrp.item import Image, Item, View, name_of
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import Rule, RuleBook, as_book
+from bilrp.rules.books import Rule, RuleBook, as_book, book_name
 from bilrp.rules.choose import default_book
 from bilrp.rules.listing import rows
+from bilrp.trace.fingerprint import of_code
 from bilrp.trace.listing import Row
 from bilrp.trace.names import modules_of
 from bilrp.trace.operation import Op
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     """A rule book (a function step -> rule), or one rule for every step with weights."""
 else:  # what is given is checked by those who take it, in words that say what to do
     Readable = Model = Rules = Any
+
+SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,3 +209,34 @@ def ops(encoder: Model, x: Readable, *, rules: Rules | None = None) -> list[Row]
     with torch.no_grad():
         tape = simplify(encoder.record(inputs))
         return rows(tape, book_of(encoder, tape, rules))
+
+
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What differs between two origins, in words; nothing where they are equal.
+
+    >>> differing({"encoder": "a", "rules": "x"}, {"encoder": "b", "rules": "x"})
+    'encoder (a and b)'
+    """
+    keys = sorted({*ours, *theirs})
+    return ", ".join(
+        f"{key} ({ours.get(key)} and {theirs.get(key)})" for key in keys if ours.get(key) != theirs.get(key)
+    )
+
+
+def origin_at(encoder: Encoder, item: Item) -> dict[str, Any]:
+    """The origin that a decomposition of this item would have, from one run."""
+    with torch.no_grad():
+        tape = encoder.record(item.x)
+        return origin_of(encoder, tape, book_of(encoder, tape), None)
+
+
+def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
+    return {
+        "encoder": encoder.name,
+        "weights": tape.fingerprint(),
+        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
+        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
+        "rules": book_name(book),
+        "projection": None if project is None else f"{project} (seed {SEED})",
+        "dtype": str(tape.result.dtype).removeprefix("torch."),
+    }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp.decomposition import Decomposition, as_stored, check_pair, decompose_item, from_stored
+from bilrp.decomposition import (
+    Decomposition,
+    Prepared,
+    as_stored,
+    check_pair,
+    decompose_item,
+    from_stored,
+    prepare,
+)
 from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, read_item
 from bilrp.errors import InputError, MismatchError
@@ -252,10 +261,12 @@ def explain(
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
+    refine: int | None = None,
 ) -> Explanation:
     """Which parts of a and b make the encoder call them similar?
 
-    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input.
+    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input. With
+    `refine`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
@@ -268,7 +279,7 @@ def explain(
     first, second = (read_item(encoder, thing) for thing in (a, b))  # both, before the first is explained
     return explain_items(
         encoder, first, second, similarity=wanted, regions=regions, rules=rules, project=project, mode=mode,
-        progress=progress,
+        progress=progress, refine=refine,
     )  # fmt: skip
 
 
@@ -283,11 +294,17 @@ def explain_items(
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
+    refine: int | None = None,
 ) -> Explanation:
     """What `explain` does once both inputs were read and checked (by `read_item`)."""
     wanted = similarities.resolve(similarity)
     if not wanted.any_size:
         _check_sizes(encoder, a.x, b.x)
+    if refine is not None:
+        options = {"rules": rules, "project": project, "mode": mode}
+        sides = zip((a, b), for_both(regions), strict=True)
+        ready = [prepare(encoder, item, regions=spec, **options) for item, spec in sides]
+        return deque(refined(*ready, similarity=wanted, budget=refine), maxlen=1)[0]
     left, right = (
         decompose_item(
             encoder, item, regions=spec, rules=rules, project=project, mode=mode, progress=progress
@@ -295,6 +312,20 @@ def explain_items(
         for item, spec in zip((a, b), for_both(regions), strict=True)
     )
     return pair(left, right, similarity=wanted)
+
+
+def refined(a: Prepared, b: Prepared, *, similarity: Similarity, budget: int | None) -> Iterator[Explanation]:
+    """Two inputs coarse to fine: on both sides the regions with most relevance in pairs, Σ|R|, are split."""
+    sides = (a, b)
+    found, finer = None, [side.begin(budget) for side in sides]
+    while found is None or any(new is not old for new, old in zip(finer, found, strict=True)):
+        found = finer
+        made = [side.refined(moment) for side, moment in zip(sides, found, strict=True)]
+        explained = pair(made[0], made[1], similarity=similarity)
+        yield explained
+        size = explained.relevance.abs()
+        weights = (size.sum(1), size.sum(0))
+        finer = [side.split(moment, w) for side, moment, w in zip(sides, found, weights, strict=True)]
 
 
 def _check_sizes(encoder: Encoder, a: Tensor, b: Tensor) -> None:

@@ -145,8 +145,8 @@ def test_the_papers_findings_on_a_seed_never_looked_at():
 def test_the_first_finding_is_the_match():
     """Two sequences with one digit in common: what a trained network matches most holds that pair."""
     vectors = task.digit_vectors(0)
-    net = task.train([vectors], [0], iterations=800)[0]
-    pairs = task.draw(vectors, 60, torch.Generator().manual_seed(1), matching=True)
+    net = task.train([vectors], [0], iterations=2500)[0]
+    pairs = task.draw(vectors, 120, torch.Generator().manual_seed(1), matching=True)
     single = [k for k in range(len(pairs.a)) if pairs.truth[k].sum() == 1]
     held = 0
     for k in single:

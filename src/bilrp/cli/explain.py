@@ -16,6 +16,7 @@ from bilrp.cli.options import (
     Output,
     Palette,
     Project,
+    Refine,
     RegionSide,
     ShowPlan,
     Size,
@@ -40,6 +41,7 @@ def explain(
     regions: RegionSide = None,
     similarity: Measure = "dot",
     project: Project = None,
+    refine: Refine = None,
     size: Size = None,
     fit: Fit = None,
     weights: Weights = None,
@@ -95,6 +97,7 @@ def explain(
             similarity=similarity,
             regions=wanted,
             project=project,
+            refine=refine,
             progress=sys.stderr.isatty(),
         )
     except Exception as error:

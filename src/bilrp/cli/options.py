@@ -91,6 +91,12 @@ Project = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
 ]
+Refine = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="At most N regions a side: fine where it matters, coarse elsewhere."
+    ),
+]
 Size = Annotated[
     str | None,
     typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),

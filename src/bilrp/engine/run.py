@@ -7,15 +7,39 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bilrp.engine import crops, tiles
+from bilrp.engine import crops, memory, tiles
 from bilrp.engine import rows as active
 from bilrp.engine.layouts import Rows, scatter
-from bilrp.engine.plan import Plan
-from bilrp.engine.program import Key, chunks, pull, pull_to, push, push_from
+from bilrp.engine.plan import Plan, make
+from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
 from bilrp.engine.progress import Progress
 from bilrp.engine.rows import Buffers
 from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Window
+from bilrp.regions import Regions
+
+
+def compute(
+    program: Program,
+    partition: Regions,
+    weights: Tensor | None = None,
+    *,
+    mode: str = "auto",
+    taps: frozenset[int] = frozenset(),
+    bar: Progress | None = None,
+) -> tuple[dict[int, Tensor], Plan]:
+    """Parts [regions, coordinates] of the output (projected by `weights`) and of taps, by the plan that costs least."""
+    coordinates = program.result.numel() if weights is None else len(weights)
+    setting = Setting(program, partition, coordinates, frozenset(map(Key, taps)))
+    chosen = make(setting, mode)
+    memory.check(
+        chosen.working_bytes,
+        program.x.device,
+        f"a decomposition into {setting.regions} regions × {setting.coordinates} coordinates",
+        "use larger regions, a smaller input (--size), or project=256",
+    )
+    parts = run(setting, chosen, weights=weights, bar=bar)
+    return {key.value: found for key, found in parts.items()}, chosen
 
 
 def run(

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import Decomposition, check_embedding, compute, origin_of
-from bilrp.encoder import Encoder, Model, Readable, as_encoder, placed, read_item
+from bilrp.decomposition import Decomposition, check_embedding
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, origin_of, placed, read_item
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
 from bilrp.engine.progress import Progress, tracking
+from bilrp.engine.run import compute
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.item import Item

@@ -1,0 +1,63 @@
+"""decompose_many: what decompose gives, in order, with reading and decomposing side by side."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import bilrp
+from bilrp import rulebooks
+from bilrp.errors import InputError
+from models import settle, vgg_like
+
+
+def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(1, 3, *sizes[i % len(sizes)], generator=generator, dtype=torch.float64)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_many_are_one_after_another(workers: int) -> None:
+    model, things = settle(vgg_like()), images(6)
+    options = {"regions": 4, "rules": rulebooks.uniform(0.25)}
+    found = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
+    assert len(found) == len(things)
+    for each, x in zip(found, things, strict=True):
+        expected = bilrp.decompose(model, x, **options)
+        torch.testing.assert_close(each.parts, expected.parts, rtol=1e-12, atol=1e-12)
+        assert each.origin == expected.origin
+
+
+def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
+    taken, readers = [], set()
+
+    def things():
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    def read(i: int) -> torch.Tensor:
+        readers.add(threading.get_ident())
+        return images(1)[0] + i
+
+    encoder = bilrp.Encoder(settle(vgg_like()), read=read)
+    found = bilrp.decompose_many(encoder, things(), regions=6)
+    next(found)
+    found.close()
+    assert len(taken) < 6
+    assert threading.get_ident() not in readers
+
+
+def test_what_cannot_be_read_is_said_where_it_stands() -> None:
+    things = [*images(1), torch.full((1, 3, 12, 12), float("nan"), dtype=torch.float64), *images(1)]
+    found = bilrp.decompose_many(settle(vgg_like()), things, regions=4)
+    next(found)
+    with pytest.raises(InputError, match="NaN"):
+        next(found)
+    with pytest.raises(InputError, match="at least one worker"):
+        next(bilrp.decompose_many(settle(vgg_like()), things, workers=0))
