@@ -374,6 +374,15 @@ def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
     assert "hardly any digits found in face.png" in err and "table.png" not in err
 
 
+def test_an_empty_picture_for_the_bigram_network_is_refused_for_its_digits(place, bilrp_command):
+    pytest.importorskip("scipy")
+    for name in ("white.png", "blank.png"):
+        Image.new("RGB", (120, 120), "white").save(place / name)
+    code, out, err = bilrp_command("explain", "white.png", "blank.png", "-e", "bigram")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert "hardly any digits found" in err and "zero in every coordinate" in err
+
+
 def test_a_title_reaches_picture_and_page(place, bilrp_command):
     code, _, _ = bilrp_command(*tiny("--title", "Two <noises>", "-o", "why.svg", "-o", "why.html"))
     assert code == 0

@@ -142,6 +142,7 @@ def test_the_papers_findings_on_a_seed_never_looked_at():
     assert results["conservation_error"] < 1e-4
 
 
+@pytest.mark.slow
 def test_the_first_finding_is_the_match():
     """Two sequences with one digit in common: what a trained network matches most holds that pair."""
     vectors = task.digit_vectors(0)

@@ -146,6 +146,12 @@ def blamed(encoder: Encoder, x: Tensor, error: Exception) -> Exception:
     from bilrp.errors import BilrpError, reason
 
     if isinstance(error, BilrpError):
+        from bilrp.encoders import bigram
+
+        if isinstance(encoder.module, bigram.BigramNet) and "zero in every coordinate" in str(error):
+            return InputError(
+                f"hardly any digits found: {encoder.name} reads printed tables of digits, upright and in focus ({error})"
+            )
         return error
     try:
         with torch.no_grad():
@@ -189,11 +195,15 @@ def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> s
 
     rows, columns = found["regions"]
     rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
+    sentence = printable(found["summary"]).replace(" %", "\u00a0%")  # a number and its % stay in one line
     lines = [
         f"{printable(found['a'])}  and  {printable(found['b'])}",
         f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",
         "",
-        *textwrap.wrap(printable(found["summary"]), wide - 2, initial_indent="  ", subsequent_indent="  "),
+        *(
+            line.replace("\u00a0", " ")
+            for line in textwrap.wrap(sentence, wide - 2, initial_indent="  ", subsequent_indent="  ")
+        ),
         "",
         *_findings(found["findings"], wide),
         f"  {'estimate' if found['estimate'] else 'score':<12}  {amount(found['score']):>12}",
