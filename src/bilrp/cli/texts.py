@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bilrp.errors import InputError, printable, reason
+from bilrp.disk import files
+from bilrp.errors import InputError, printable
 from bilrp.item import Text
 
 if TYPE_CHECKING:
@@ -38,11 +38,7 @@ def text_of(argument: str) -> str:
         return _decoded(sys.stdin.buffer.read(MOST + 1), "standard input")
     if not argument.startswith("@"):
         return argument
-    try:
-        with Path(argument[1:]).open("rb") as file:
-            return _decoded(file.read(MOST + 1), argument[1:])
-    except OSError as error:
-        raise InputError(f"{argument[1:]} cannot be read as text: {reason(error)}") from None
+    return files.read_text(argument[1:], kind="text", most=MOST).strip()
 
 
 def called(text: str) -> str:

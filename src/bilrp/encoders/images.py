@@ -66,7 +66,7 @@ def item(
     photograph = _photograph(thing, size, most_pixels)
     x = _tensor(photograph, size, fit, mean, std)
     box = where(photograph.size, size=size, fit=fit)
-    return Item(x, view=Image.of(np.asarray(photograph), box), name=called(thing))
+    return Item(x, view=Image.of(photograph, box), name=called(thing))
 
 
 def _photograph(thing: Readable, size: int | tuple[int, int] | None, most_pixels: int) -> Pillow.Image:
