@@ -110,6 +110,6 @@ def explain(
     terminal.tell(about, outputs, as_json=json, above=texts.sentences(found), pairs=bool(top))
     if plan:
         print(found.a.plan, file=sys.stderr if json else sys.stdout)
-    for doubt in terminal.doubts(chosen, found, names):
+    for doubt in terminal.doubts(chosen, found, names, () if reading else things):
         say(f"bilrp: {doubt}", file=sys.stderr)
     deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=show, quiet=json)

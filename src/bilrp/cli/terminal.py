@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bilrp.encoders.families import Size
     from bilrp.explanation import Explanation
 
+MOVING = (".gif", ".png", ".webp")  # kinds of files that may hold several frames
 PAIRS = 5  # single pairs in --json, where no other number is asked for
 
 
@@ -170,14 +171,21 @@ def names_of(explanation: Explanation) -> tuple[str, str] | None:
     return names if all(names) else None
 
 
-def doubts(encoder: Encoder, explanation: Explanation, names: tuple[str, str]) -> list[str]:
+def doubts(
+    encoder: Encoder, explanation: Explanation, names: tuple[str, str], things: Sequence[str] = ()
+) -> list[str]:
     """What a reader should know before believing the numbers, one line each."""
-    from bilrp.encoders import bigram
+    from bilrp.encoders import bigram, decode
 
+    said = [
+        f"{thing} is animated: its first frame is explained"
+        for thing in dict.fromkeys(things)
+        if Path(thing).suffix.lower() in MOVING and decode.is_animated(thing)
+    ]
     if not isinstance(encoder.module, bigram.BigramNet):
-        return []
+        return said
     sides = zip(names, (explanation.a, explanation.b), strict=True)
-    return [
+    return said + [
         f"hardly any digits found in {name}: {encoder.name} reads printed tables of digits, upright and in focus"
         for name, side in sides
         if bigram.hardly_any(side.embedding, side.regions.labels.numel())
