@@ -12,7 +12,7 @@ from pathlib import Path
 import bilrp
 from bilrp.encoders import vgg16
 from bilrp.errors import BilrpError
-from bilrp.render import account, figure, page
+from bilrp.render import figure, page
 from bilrp.studies.common.stereo import stereo_pair
 
 OUT = Path(__file__).resolve().parents[1] / "out"
@@ -22,12 +22,12 @@ def main() -> None:
     left, right, _ = stereo_pair()
     print("VGG-16: from the cache, or fetched once (64 MB)")
     encoder = vgg16(31, progress=sys.stderr.isatty())
-    print(f"explaining {left.name} and {right.name}, exactly, on {encoder.name}: about ten seconds")
+    print(f"explaining {left.name} and {right.name}, exactly, on {encoder.name}: some seconds")
     start = time.perf_counter()
     explanation = bilrp.explain(encoder, left, right, progress=sys.stderr.isatty())
-    print(f"{time.perf_counter() - start:.0f} s: {account.line(explanation)}")
+    print(f"{time.perf_counter() - start:.0f} s: {explanation.summary()}")
     picture = figure.write(explanation, OUT / "demo.png", names=(left.name, right.name))
-    explorer = page.write(explanation, OUT / "demo.html")
+    explorer = page.write(explanation, OUT / "demo.html", names=(left.name, right.name))
     print(f"a picture:         {picture}")
     print(f"a page to explore: {explorer.as_uri()}")
 

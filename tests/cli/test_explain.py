@@ -115,6 +115,30 @@ def test_summary_adds_up(place, bilrp_command):
     assert sorted(p.name for p in place.iterdir() if p.suffix != "") == ["a.png", "b.png", "tinymodel.py"]
 
 
+def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(place, bilrp_command):
+    plain, with_pairs = bilrp_command(*tiny())[1], bilrp_command(*tiny("--top", "3"))[1]
+    about = json.loads(bilrp_command(*tiny("--json"))[1])
+    found = bilrp.explain(terminal.encoder("tinymodel:tiny", size="32"), "a.png", "b.png")
+    assert about["summary"] == found.summary() and " ".join(about["summary"].split()[:9]) in " ".join(
+        plain.split()
+    )
+    assert [f["relevance"] for f in about["findings"]] == [f.relevance for f in found.findings()]
+    for finding in about["findings"][:6]:
+        assert finding["label"] in plain and "px" in finding["label"]
+    assert plain.index("Cosine") < plain.index("findings, by") < plain.index("unattributed  ")
+    assert "single pairs" not in plain and "strongest single pairs" in with_pairs
+    assert about["top"][0]["a"]["place"] in with_pairs, "in the photograph, not in rows of the input"
+    assert about["estimate"] is False and about["warnings"] == []
+
+
+def test_an_estimate_is_called_one(place, bilrp_command):
+    _, out, _ = bilrp_command(*tiny("--project", "4"))
+    about = json.loads(bilrp_command(*tiny("--project", "4", "--json"))[1])
+    assert (
+        about["estimate"] is True and "  estimate  " in out and "Estimated dot" in out and "not exact" in out
+    )
+
+
 def test_every_output(place, bilrp_command):
     names = [f"why two{suffix}" if suffix == ".safetensors" else f"why{suffix}" for suffix in FORMATS]
     code, out, _ = bilrp_command(*tiny(*(part for name in names for part in ("-o", name))))
@@ -254,7 +278,8 @@ def test_good_files_of_every_kind(place, bilrp_command):
         target = f"why {Path(name).stem}.png"
         arguments = ("explain", name, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", target)
         code, _, err = bilrp_command(*arguments)
-        assert code == 0 and err == "" and (place / target).stat().st_size > 1000, (name, err)
+        said = "bilrp: moving.gif is animated: its first frame is explained\n" if name == "moving.gif" else ""
+        assert code == 0 and err == said and (place / target).stat().st_size > 1000, (name, err)
 
 
 def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
@@ -268,7 +293,7 @@ def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
     monkeypatch.setattr(figure, "put", fails)
     code, out, err = bilrp_command(*tiny("-o", "why.png", "-o", "why.npz"))
     assert code == 2 and "No space left" in err and "why.png" in err and err.count("\n") == 1
-    assert "strongest matches" in out and "wrote why.npz" in out and "wrote why.png" not in out
+    assert "findings, by their share" in out and "wrote why.npz" in out and "wrote why.png" not in out
     assert (place / "why.png").read_text() == "old"
     assert not [p for p in place.iterdir() if p.name.startswith(".")]
 
@@ -302,8 +327,8 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(pla
     assert (
         process.returncode == 2 and err.startswith("bilrp: ") and err.count("\n") == 1 and "why.html" in err
     )
-    assert "strongest matches" in out and "wrote why.npz" in out and "wrote why.html" not in out
-    assert out.index("strongest matches") < out.index("wrote why.npz")
+    assert "findings, by their share" in out and "wrote why.npz" in out and "wrote why.html" not in out
+    assert out.index("findings, by their share") < out.index("wrote why.npz")
     assert bilrp.Explanation.load(place / "why.npz").relevance.shape == (16, 16)
     assert not (place / "why.html").exists() and not [p for p in place.iterdir() if p.name.startswith(".")]
 
@@ -348,6 +373,15 @@ def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
     code, _, err = bilrp_command("explain", "face.png", "table.png", "-e", "bigram", "--similarity", "dot")
     assert code == 0 and err.count("\n") == 1
     assert "hardly any digits found in face.png" in err and "table.png" not in err
+
+
+def test_an_empty_picture_for_the_bigram_network_is_refused_for_its_digits(place, bilrp_command):
+    pytest.importorskip("scipy")
+    for name in ("white.png", "blank.png"):
+        Image.new("RGB", (120, 120), "white").save(place / name)
+    code, out, err = bilrp_command("explain", "white.png", "blank.png", "-e", "bigram")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert "hardly any digits found" in err and "zero in every coordinate" in err
 
 
 def test_a_title_reaches_picture_and_page(place, bilrp_command):

@@ -146,3 +146,37 @@ def test_the_planted_patch_is_the_first_finding():
     assert total + float(found.relevance[mask].double().sum()) + found.unattributed == pytest.approx(
         found.score
     )
+
+
+def test_what_a_strong_finding_leaves_of_a_large_one_is_found():
+    """A wheel within a motorcycle: the wheel has taken its pairs, and the rest of the motorcycle still counts."""
+    R = np.zeros((64, 64))
+    wheel = patch(1, 1, 2, 2), patch(1, 4, 2, 2)
+    R[np.ix_(patch(1, 1, 4, 2), patch(1, 4, 4, 2))] = 2.0
+    R[np.ix_(*wheel)] = 10.0
+    first, *others = cluster.find(R, PLANE, PLANE, score=float(R.sum()))
+    assert (first.a, first.b) == wheel
+    assert sum(f.share for f in (first, *others)) == pytest.approx(1)
+
+
+def test_findings_stay_where_they_are_when_regions_get_finer():
+    """The same picture in patches of 16 and of 8 pixels: the strongest findings cover each other."""
+    generator = torch.Generator().manual_seed(0)
+    ground = 0.2 * torch.rand(2, 1, 3, 128, 128, generator=generator)
+    a, b, _ = planted(*ground, patch=torch.rand(3, 40, 40, generator=generator), at_a=(8, 16), at_b=(72, 64))
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 5, stride=2, bias=False), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+    )
+    fine = explain(net, a, b, regions=8, similarity="cosine")
+    coarse = fine.coarsen(grid(16))  # sums of the same relevance
+    both = zip(_areas(coarse, coarse.findings(1)[0]), _areas(fine, fine.findings(1)[0]), strict=True)
+    assert min(_overlap(one, other) for one, other in both) > 0.5
+
+
+def _areas(found, finding) -> list[np.ndarray]:
+    sides = zip((found.a, found.b), (finding.a, finding.b), strict=True)
+    return [np.isin(side.regions.labels[0].numpy(), members) for side, members in sides]
+
+
+def _overlap(one: np.ndarray, other: np.ndarray) -> float:
+    return float((one & other).sum() / (one | other).sum())

@@ -140,3 +140,26 @@ def test_the_papers_findings_on_a_seed_never_looked_at():
     assert results["acs"]["bilrp"] > results["acs"]["hessian_product"] + 0.03
     assert 0 < results["best_gamma"] < 0.5
     assert results["conservation_error"] < 1e-4
+
+
+@pytest.mark.slow
+def test_the_first_finding_is_the_match():
+    """Two sequences with one digit in common: what a trained network matches most holds that pair."""
+    vectors = task.digit_vectors(0)
+    net = task.train([vectors], [0], iterations=2500)[0]
+    pairs = task.draw(vectors, 120, torch.Generator().manual_seed(1), matching=True)
+    single = [k for k in range(len(pairs.a)) if pairs.truth[k].sum() == 1]
+    held = 0
+    for k in single:
+        found = bilrp.explain(
+            net,
+            pairs.a[k : k + 1],
+            pairs.b[k : k + 1],
+            regions=DIGITS,
+            rules=rulebooks.uniform(methods.GAMMA),
+        )
+        i, j = pairs.truth[k].nonzero()[0].tolist()
+        first = found.findings()[0]
+        held += i in first.a and j in first.b
+        assert first.relevance == pytest.approx(float(found.relevance[first.a][:, first.b].double().sum()))
+    assert len(single) >= 3 and held >= 0.7 * len(single)

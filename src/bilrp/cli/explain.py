@@ -50,7 +50,7 @@ def explain(
     palette: Palette = "paper",
     title: Title = None,
     show: Open = False,
-    top: Top = 5,
+    top: Top = None,
     plan: ShowPlan = False,
     first: Annotated[bool, typer.Option(help="Of several, only the first against each other one.")] = False,
     json: AsJson = False,
@@ -111,9 +111,9 @@ def explain(
     about = terminal.record(
         found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top
     )
-    terminal.tell(about, outputs, as_json=json, above=texts.sentences(found))
+    terminal.tell(about, outputs, as_json=json, above=texts.sentences(found), pairs=bool(top))
     if plan:
         print(found.a.plan, file=sys.stderr if json else sys.stdout)
-    for doubt in terminal.doubts(readers[0], found, names):
+    for doubt in terminal.doubts(readers[0], found, names, things):
         say(f"bilrp: {doubt}", file=sys.stderr)
     deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=show, quiet=json)

@@ -123,7 +123,7 @@ Palette = Annotated[
         metavar="NAME", autocompletion=one_of("paper", "safe"), help="paper or safe (colour-blind)."
     ),
 ]
-Top = Annotated[int, typer.Option(min=0, metavar="N", help="Number of matches to list.")]
+Top = Annotated[int | None, typer.Option(min=0, metavar="N", help="Also list the N strongest single pairs.")]
 ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 Title = Annotated[str | None, typer.Option(metavar="TEXT", help="Title of pictures and pages.")]

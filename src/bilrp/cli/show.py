@@ -16,11 +16,11 @@ def show(
     palette: Palette = "paper",
     title: Title = None,
     browse: Open = False,
-    top: Top = 5,
+    top: Top = None,
     json: AsJson = False,
 ) -> None:
     """Tell and draw a saved explanation again: bilrp show why.npz -o why.html"""
-    from bilrp.cli import terminal
+    from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
     from bilrp.explanation import Explanation
     from bilrp.render import figure, links
@@ -38,5 +38,5 @@ def show(
         seconds=None,
         top=top,
     )
-    terminal.tell(about, outputs, as_json=json)
+    terminal.tell(about, outputs, as_json=json, above=texts.sentences(found), pairs=bool(top))
     deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=browse, quiet=json)

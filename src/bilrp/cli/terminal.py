@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from bilrp.encoders.families import Size
     from bilrp.explanation import Explanation
 
+MOVING = (".gif", ".png", ".webp")  # kinds of files that may hold several frames
+PAIRS = 5  # single pairs in --json, where no other number is asked for
+
 
 def encoder(
     name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
@@ -89,9 +92,12 @@ def write(
 
 
 def record(
-    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float | None, top: int
+    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float | None, top: int | None
 ) -> dict[str, Any]:
     """Everything the summary says, as plain values for --json."""
+    from bilrp.findings.summary import is_estimate, warnings
+    from bilrp.render.findings import listed
+
     e, account = explanation, explanation.account
     return {
         "a": names[0],
@@ -99,6 +105,10 @@ def record(
         "encoder": encoder,
         "similarity": e.similarity,
         "score": account.score,
+        "estimate": is_estimate(e),
+        "summary": e.summary(),
+        "findings": listed(e),
+        "warnings": warnings(e, e.findings()),
         "explained": account.explained,
         "unattributed": account.unattributed,
         "explained_share": account.share(account.explained),
@@ -108,19 +118,29 @@ def record(
         "closed": account.closed,
         "regions": [e.a.regions.count, e.b.regions.count],
         "top": [
-            {"a": _region(e.a, m.a), "b": _region(e.b, m.b), "relevance": m.relevance} for m in e.top(top)
+            {"a": _region(e.a, m.a), "b": _region(e.b, m.b), "relevance": m.relevance}
+            for m in e.top(PAIRS if top is None else top)
         ],
         "plan": _plan(e),
         "seconds": None if seconds is None else round(seconds, 3),
     }
 
 
-def tell(about: dict[str, Any], outputs: Sequence[Path], *, as_json: bool, above: str | None = None) -> None:
+def tell(
+    about: dict[str, Any],
+    outputs: Sequence[Path],
+    *,
+    as_json: bool,
+    above: str | None = None,
+    pairs: bool = False,
+) -> None:
     """Print the summary, before any file is written: what was worked out is then never lost."""
     if not as_json:
         if above is not None:
             print(above, end="\n\n")  # its own colours; what it shows is escaped already
-        say(summary(about))
+        import shutil
+
+        say(summary(about, pairs=pairs, wide=min(100, max(40, shutil.get_terminal_size().columns))))
         return
     import json
 
@@ -136,6 +156,12 @@ def blamed(encoder: Encoder, x: Tensor, error: Exception) -> Exception:
     from bilrp.errors import BilrpError, reason
 
     if isinstance(error, BilrpError):
+        from bilrp.encoders import bigram
+
+        if isinstance(encoder.module, bigram.BigramNet) and "zero in every coordinate" in str(error):
+            return InputError(
+                f"hardly any digits found: {encoder.name} reads printed tables of digits, upright and in focus ({error})"
+            )
         return error
     try:
         with torch.no_grad():
@@ -154,22 +180,31 @@ def names_of(explanation: Explanation) -> tuple[str, str] | None:
     return names if all(names) else None
 
 
-def doubts(encoder: Encoder, explanation: Explanation, names: tuple[str, str]) -> list[str]:
+def doubts(
+    encoder: Encoder, explanation: Explanation, names: tuple[str, str], things: Sequence[str] = ()
+) -> list[str]:
     """What a reader should know before believing the numbers, one line each."""
-    from bilrp.encoders import bigram
+    from bilrp.encoders import bigram, decode
 
+    said = [
+        f"{thing} is animated: its first frame is explained"
+        for thing in dict.fromkeys(things)
+        if Path(thing).suffix.lower() in MOVING and decode.is_animated(thing)
+    ]
     if not isinstance(encoder.module, bigram.BigramNet):
-        return []
+        return said
     sides = zip(names, (explanation.a, explanation.b), strict=True)
-    return [
+    return said + [
         f"hardly any digits found in {name}: {encoder.name} reads printed tables of digits, upright and in focus"
         for name, side in sides
         if bigram.hardly_any(side.embedding, side.regions.labels.numel())
     ]
 
 
-def summary(found: dict[str, Any]) -> str:
-    """The same for people: what adds up, the strongest matches, and what it cost."""
+def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> str:
+    """The same for people: the sentence, the findings, what adds up, and what it cost; single pairs on demand."""
+    import textwrap
+
     from bilrp.render.account import amount, percent
 
     def share(value: float | None) -> str:
@@ -177,20 +212,26 @@ def summary(found: dict[str, Any]) -> str:
 
     rows, columns = found["regions"]
     rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
+    sentence = printable(found["summary"]).replace(" %", "\u00a0%")  # a number and its % stay in one line
     lines = [
         f"{printable(found['a'])}  and  {printable(found['b'])}",
         f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",
         "",
-        f"  score         {amount(found['score']):>12}",
+        *(
+            line.replace("\u00a0", " ")
+            for line in textwrap.wrap(sentence, wide - 2, initial_indent="  ", subsequent_indent="  ")
+        ),
+        "",
+        *_findings(found["findings"], wide),
+        f"  {'estimate' if found['estimate'] else 'score':<12}  {amount(found['score']):>12}",
         f"  explained     {amount(found['explained']):>12}{share(found['explained_share'])}",
         f"  unattributed  {amount(rest):>12}{share(found['unattributed_share'])}",
-        "",
     ]
-    if found["top"]:
-        lines.append(f"  strongest matches {'region of a':>15} {'region of b':>22} {'relevance':>13}")
-    for place, match in enumerate(found["top"], 1):
-        a, b = _where(match["a"]), _where(match["b"])
-        lines.append(f"  {place:>4} {a:>28} {b:>22} {amount(match['relevance']):>13}")
+    if pairs and found["top"]:
+        lines += ["", "  strongest single pairs, by their relevance"]
+        for number, match in enumerate(found["top"], 1):
+            where = printable(f"{match['a']['place']} ↔ {match['b']['place']}")
+            lines.append(f"  {number:>4} {amount(match['relevance']):>8}   {where}")
     plan = (found["plan"] or "").partition("\n")[0]  # its first line is the sum; --json has it all
     spent = [] if found["seconds"] is None else [f"{found['seconds']:.1f} s"]
     cost = ", ".join([*spent, *([plan] if plan else [])])
@@ -198,8 +239,25 @@ def summary(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _findings(findings: Sequence[dict[str, Any]], wide: int, most: int = 6) -> list[str]:
+    """The strongest findings, one a line: number, share of the score, place in a, place in b."""
+    from bilrp.findings.words import about
+
+    if not findings:
+        return []
+    lines = ["  findings, by their share of the score"]
+    for number, finding in enumerate(findings[:most], 1):
+        share = "" if finding["share"] is None else about(finding["share"])
+        label = printable(finding["label"])
+        label = label if len(label) <= wide - 18 else f"{label[: wide - 19]}…"
+        lines.append(f"  {number:>4} {share:>8}   {label}")
+    return [*lines, ""]
+
+
 def _region(side: Any, index: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"region": index}
+    from bilrp.findings.words import place
+
+    found: dict[str, Any] = {"region": index, "place": place(side.regions, side.view, [index])}
     if side.regions.boxes is not None:
         found["box"] = dict(
             zip(("top", "left", "bottom", "right"), side.regions.boxes[index].tolist(), strict=True)
@@ -207,15 +265,6 @@ def _region(side: Any, index: int) -> dict[str, Any]:
     if side.regions.names is not None:
         found["name"] = side.regions.names[index]
     return found
-
-
-def _where(region: dict[str, Any]) -> str:
-    if "name" in region:
-        return f"{region['region']} {region['name']}"[:22]
-    if "box" in region:
-        box = region["box"]
-        return f"x {box['left']}–{box['right']}, y {box['top']}–{box['bottom']}"
-    return str(region["region"])
 
 
 def _plan(explanation: Explanation) -> str | None:

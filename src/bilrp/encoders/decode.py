@@ -66,6 +66,17 @@ def opened(item: Readable, *, most_pixels: int = MOST_PIXELS) -> Image:
         return _from_file(path, most_pixels=most_pixels)
 
 
+def is_animated(path: str | Path) -> bool:
+    """Has a file that `opened` reads more than the one frame that is taken? Asked of kinds that say so without a walk."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=("GIF", "PNG", "WEBP")) as image:
+            return bool(getattr(image, "is_animated", False))
+    except Exception:  # whatever is wrong with it is said by who reads it
+        return False
+
+
 def listed(folder: str | Path) -> list[Path]:
     """The visible image files under `folder`, by suffix, in a stable order; none at all is an error."""
     folder = Path(folder)

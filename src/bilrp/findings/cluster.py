@@ -17,7 +17,9 @@ from bilrp.regions import Regions
 
 EDGE = 0.3, 0.75  # of a peak's relevance per area: a finding ends where the mean falls below it,
 FLOOR = 2.0  # which is, between these two, this many times the average of all pairs
-KEPT = 0.4  # of a finding must be left where stronger ones have taken pairs of it, or it is dropped
+HIGHER = 0.5, 0.75  # where a block that ends there has run away from its peak
+KEPT = 0.4  # of a finding must be left where stronger ones have taken pairs of it,
+WORTHY = 0.2  # or this much of the strongest, or it is dropped
 PART = 0.25  # of either input at most: a finding is a part, not the whole
 SMALL = 4  # regions are always a part
 FEW = 3  # findings, and a finer window is tried
@@ -110,7 +112,10 @@ class Field:
                 continue
             met = any(alone.meets(other) for other in taken)
             block = self.grown(peak, taken) if met else alone
-            if block is not None and abs(block.relevance) >= KEPT * abs(alone.relevance):
+            if block is None:
+                continue
+            strongest = max((abs(other.relevance) for other in taken), default=0.0)
+            if abs(block.relevance) >= min(KEPT * abs(alone.relevance), WORTHY * strongest):
                 taken.append(block)
         return taken
 
@@ -130,13 +135,21 @@ class Field:
 
     def grown(self, peak: tuple[int, int], taken: Sequence[_Block] = ()) -> _Block | None:
         """The block around a peak that shares no pair with those taken; None where nothing is left of it."""
-        # begun with either side, so that (a, b) and (b, a) have the same findings
-        both = [block for first in (0, 1) if (block := self.grown_from(peak, taken, first)) is not None]
-        return max(both, key=lambda block: abs(block.relevance), default=None)
+        lowest = min(max(FLOOR * self.average / abs(self.density[peak]), EDGE[0]), EDGE[1])
+        # a block that runs away from its own peak ends sooner
+        for edge in (lowest, *(higher for higher in HIGHER if higher > lowest)):
+            # begun with either side, so that (a, b) and (b, a) have the same findings
+            both = [b for first in (0, 1) if (b := self.grown_from(peak, taken, first, edge)) is not None]
+            block = max(both, key=lambda one: abs(one.relevance), default=None)
+            if block is not None:
+                return block
+        return None
 
-    def grown_from(self, peak: tuple[int, int], taken: Sequence[_Block], first: int) -> _Block | None:
+    def grown_from(
+        self, peak: tuple[int, int], taken: Sequence[_Block], first: int, part: float
+    ) -> _Block | None:
         height = self.density[peak]
-        edge = height * min(max(FLOOR * self.average / abs(height), EDGE[0]), EDGE[1])
+        edge = height * part
         sides, fields = (self.a, self.b), (self.density, self.turned)
         members = [np.arange(n) == at for n, at in zip(self.density.shape, peak, strict=True)]
         for turn in range(2 * ROUNDS):

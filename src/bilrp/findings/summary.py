@@ -236,6 +236,11 @@ def _cut(view: Image) -> float:
     return 1 - (right - left) * (bottom - top) / (view.size[0] * view.size[1])
 
 
+def is_estimate(found: Explained) -> bool:
+    """Was the score estimated from random dimensions, and is it not the model's own?"""
+    return _dimensions(found.a.origin) is not None
+
+
 def _dimensions(origin: Mapping[str, Any]) -> int | None:
     """How many random dimensions an embedding was projected to, if it was."""
     found = re.match(r"\d+", str(origin.get("projection") or ""))

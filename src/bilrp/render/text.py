@@ -62,9 +62,9 @@ def width(text: str, point: float) -> float:
 
 
 def wrapped(text: str, *, wide: float, point: float) -> list[str]:
-    """The text in lines of at most `wide` inches."""
+    """The text in lines of at most `wide` inches; a number and its % stay together."""
     lines: list[str] = []
-    for word in text.split():
+    for word in text.replace(" %", "\u00a0%").split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and width(longer, point) <= wide:
             lines[-1] = longer
