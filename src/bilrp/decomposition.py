@@ -25,6 +25,7 @@ from bilrp.encoder import (
     Model,
     Readable,
     Rules,
+    Towers,
     as_encoder,
     book_of,
     differing,
@@ -136,7 +137,7 @@ class Decomposition:
 
 @overload
 def decompose(
-    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
     refine: int | None = None,
 ) -> Decomposition: ...  # fmt: skip
@@ -144,13 +145,13 @@ def decompose(
 
 @overload
 def decompose(
-    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: Sequence[int],
 ) -> dict[int, Decomposition]: ...  # fmt: skip
 
 
 def decompose(
-    encoder: Model,
+    encoder: Model | Towers,
     x: Readable,
     *,
     regions: RegionSpec | None = None,
@@ -170,12 +171,12 @@ def decompose(
     >>> found.parts.shape
     torch.Size([4, 3])
     """
+    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
     if refine is not None:
         if layers is not None:
             raise InputError("refine splits regions by their share in one embedding: leave out layers")
         options = {"regions": regions, "rules": rules, "project": project, "mode": mode}
         return deque(coarse_to_fine(encoder, x, budget=refine, **options), maxlen=1)[0]
-    encoder = as_encoder(encoder)
     found = decompose_item(
         encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode, progress=progress,
         layers=layers,
@@ -282,9 +283,9 @@ def prepare(
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
-    memory.check_run(encoder.module, item.x)
+    memory.check_run(encoder.running(item.given), item.x)
     with torch.no_grad():
-        tape = encoder.record(item.x)
+        tape = encoder.record(item.x, item.given)
         taps = _taps(encoder, tape, layers)
         results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
         for result in results.values() if layers else [tape.result]:
@@ -368,7 +369,7 @@ def _check_finite(parts: Tensor, rules: str) -> None:
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
-    """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
+    """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
     found = differing(a.origin, b.origin)
     if found:
         raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")

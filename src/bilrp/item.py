@@ -192,7 +192,8 @@ class Item:
     """What `Encoder.read` gives: the input `x` (a batch of one), its view, and regions and a name where it has its own.
 
     `cut`, where given, finds regions that only the item knows of (words, sentences, spans of characters), and the view
-    that goes with them or with ready-made ones.
+    that goes with them or with ready-made ones. `given`, where set, is what the model is called with, `x` being the value
+    of a module inside it.
 
     >>> Item(torch.zeros(1, 4)).view is None
     True
@@ -203,6 +204,7 @@ class Item:
     regions: RegionSpec | None = None
     name: str = ""
     cut: Callable[[Any], tuple[Regions, View | None]] | None = None
+    given: Tensor | None = None
 
 
 def name_of(path: str | os.PathLike[str]) -> str:

@@ -216,7 +216,7 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
     assert len(bands) == 2
     (_, weak, blue), (curve, strong, red) = bands  # the strongest on top
     assert weak / strong == pytest.approx(6 / 32) and red[0] > red[2] and blue[2] > blue[0]
-    panels = drawn_findings._side_by_side(found, top=0.0)
+    panels = drawn_findings.side_by_side(found, top=0.0)
     height = curve[0][1] - panels[0].way([0, 1, 8, 9], right=True)[0][1]  # where the photographs begin
     assert np.allclose(curve[0] - [0, height], panels[0].way([0, 1, 8, 9], right=True)[0])
     assert np.allclose(curve[-1] - [0, height], panels[1].way([6, 7], right=False)[0])
@@ -266,7 +266,7 @@ def test_captions_stand_clear_of_very_wide_and_very_tall_pictures(shape, style):
 def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
     a, b = texted("a young girl is playing the guitar"), texted("the girl plays on a guitar")
     found = matching(a, b, ([2], [1], 4.0), ([6], [5], 3.0), ([0], [4], 1.0))
-    left, right = drawn_findings._stacked(found, 1.0)
+    left, right = drawn_findings.stacked(found, 1.0)
     assert left.lines == right.lines == 1 and right.top > left.top + left.high
     for curve, _, _ in ribbons(figure.plot(found)):
         assert curve[0][1] > curve[-1][1] - scene.GAP and (np.diff(curve[:, 1]) >= 0).all(), (
@@ -274,8 +274,8 @@ def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
         )
     long = " ".join(["many words that do not fit into a single line of the sheet"] * 4)
     found = matching(texted(long), texted(long), ([0], [13], 4.0), ([11, 12], [30], 3.0), ([5], [2], 2.0))
-    assert drawn_findings._stacked(found, 1.0) is None
-    panels = drawn_findings._side_by_side(found, 1.0)
+    assert drawn_findings.stacked(found, 1.0) is None
+    panels = drawn_findings.side_by_side(found, 1.0)
     shown = figure.plot(found)
     assert len(ribbons(shown)) == 3
     moved = (
@@ -291,11 +291,11 @@ def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
             assert not inside, word.text
 
 
-def test_a_photograph_and_words_stand_side_by_side():
+def test_a_photograph_and_words_standside_by_side():
     found = matching(side(64, 64), texted("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0))
     shown = figure.plot(found)
     curve = ribbons(shown)[-1][0]
-    left, right = drawn_findings._side_by_side(found, 0.0)
+    left, right = drawn_findings.side_by_side(found, 0.0)
     assert isinstance(left, scene.Photograph) and isinstance(right, scene.Paragraph)
     assert curve[0][0] < left.left + left.wide < right.left < curve[-1][0]
     assert "“red ball”" in " ".join(t.get_text() for t in shown.axes[0].texts)

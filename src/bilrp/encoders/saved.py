@@ -72,6 +72,10 @@ def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers:
     _refuse_what_claims_too_much(folder, config)
 
 
+LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "num_decoder_layers")
+WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")  # of transformers, whose layers are all of one width
+
+
 def _refuse_what_claims_too_much(folder: Path, config: Mapping[str, Any]) -> None:
     """What a model is made of must lie in the folder: numbers in config.json alone fill no memory."""
     sizes = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
@@ -84,7 +88,7 @@ def _refuse_what_claims_too_much(folder: Path, config: Mapping[str, Any]) -> Non
             check_torch(path)
     weights = sum(size for path, size in sizes.items() if path.suffix in (".safetensors", ".bin"))
     for part in (config, *(each for each in config.values() if isinstance(each, dict))):
-        layers, width = (_largest(part, words) for words in (("layer",), ("hidden_size", "d_model", "dim")))
+        layers, width = _largest(part, LAYERS), _largest(part, WIDTHS)
         if (
             layers > 1000 or layers * width**2 > 8 * weights
         ):  # a layer has several matrices, a number half a byte or more
@@ -99,7 +103,7 @@ def _largest(config: Mapping[str, Any], words: tuple[str, ...]) -> int:
     found = [
         value
         for name, value in config.items()
-        if isinstance(value, int) and not isinstance(value, bool) and any(word in name for word in words)
+        if isinstance(value, int) and not isinstance(value, bool) and name in words
     ]
     return max(1, *found, 1)
 

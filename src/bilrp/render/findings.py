@@ -53,10 +53,10 @@ def draw(
     """The sheet: the sentence, both inputs with their findings, each finding close up; None where regions have no place."""
     lines = text.wrapped(explanation.summary(), wide=WIDE - 2 * MARGIN, point=9)
     top = 0.62 + 0.165 * len(lines) + (0.3 if names else 0.12)
-    placed = _side_by_side(explanation, top)
+    placed = side_by_side(explanation, top)
     if placed is None:
         return None
-    left, right = _stacked(explanation, top) or placed
+    left, right = stacked(explanation, top) or placed
     below = isinstance(left, Paragraph) and right.top > left.top
     words = isinstance(left, Paragraph) or isinstance(right, Paragraph)
     found = explanation.findings(min(k, 2 * CARDS) if words else k)
@@ -82,14 +82,14 @@ def draw(
     return figure  # type: ignore[return-value]
 
 
-def _side_by_side(explanation: Explanation, top: float) -> tuple[Panel, Panel] | None:
+def side_by_side(explanation: Explanation, top: float) -> tuple[Panel, Panel] | None:
     each = (WIDE - 2 * MARGIN - GAP) / 2
     left = scene.panel(explanation.a, left=MARGIN, top=top, wide=each, high=TALL)
     right = scene.panel(explanation.b, left=MARGIN + each + GAP, top=top, wide=each, high=TALL)
     return None if left is None or right is None else (left, right)
 
 
-def _stacked(explanation: Explanation, top: float) -> tuple[Panel, Panel] | None:
+def stacked(explanation: Explanation, top: float) -> tuple[Panel, Panel] | None:
     """Two sentences, one under the other, where each fits into a line: then ribbons run straight from word to word."""
     found = []
     for side in (explanation.a, explanation.b):
