@@ -138,7 +138,9 @@ def kill(draw: random.Random, row: Row, place: Path, seed: int, count: int) -> N
             others = _children(child.pid)
             child.send_signal(signal.SIGKILL)
             child.communicate()
-            time.sleep(0.3)
+            until = time.monotonic() + 10  # a busy machine takes its time to end one
+            while any(map(_lives, others)) and time.monotonic() < until:
+                time.sleep(0.05)
             words = f"seed {seed} fetch {trial}"
             if living := [each for each in others if _lives(each)]:
                 row.failed("litter", f"{words}: {len(living)} processes go on")

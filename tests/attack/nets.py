@@ -68,7 +68,7 @@ class Net(nn.Module):
         x = torch.zeros(1, *spec["shape"], dtype=torch.float64)
         for number, (name, seed) in enumerate(spec["layers"]):
             step = self.made(name, random.Random(seed), x, f"w{number}")
-            out = None if step is None else step(x)
+            out = None if step is None else _fitting(step, x)
             if out is not None and 0 < out.numel() <= MOST:
                 self.steps.append(step)
                 x = out
@@ -162,6 +162,14 @@ class Net(nn.Module):
             "softmax": lambda t: torch.softmax(t, 1), "normalize": lambda t: F.normalize(t, dim=1, eps=0.1),
         }  # fmt: skip
         return plain[name]
+
+
+def _fitting(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
+    """What the step makes of x; None where torch itself refuses (a group norm of one number)."""
+    try:
+        return step(x)
+    except (RuntimeError, ValueError):
+        return None
 
 
 def check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:

@@ -7,6 +7,10 @@ parts are the gradient × input of the same function with that factor detached.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -524,3 +528,16 @@ def test_names_come_from_the_parameters_also_through_a_function() -> None:
     net = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Linear(6, 2))).double()
     for encoder in (net, lambda x: net(x), net.forward):
         assert [s.name for s in record(encoder, torch.ones(1, 6).double()).steps] == ["0", "relu_1", "1.1"]
+
+
+def test_a_recording_does_not_load_torchs_compiler() -> None:
+    """It would take longer than explaining two small pictures."""
+    script = (
+        "import sys, torch, bilrp; net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten());"
+        "bilrp.decompose(net, torch.rand(1, 3, 8, 8), regions=4); print('torch._dynamo' in sys.modules)"
+    )
+    source = str(Path(bilrp.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}, check=True
+    )  # fmt: skip
+    assert done.stdout.strip() == "False"

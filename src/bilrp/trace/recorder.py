@@ -73,6 +73,11 @@ class _Fixed(TorchDispatchMode):
     """Refuses random numbers before they are drawn. Modes belong to one thread; the generator belongs to all of them,
     so it is neither looked at nor put back."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would load its compiler (800 modules, two seconds) to keep it out of here, where nothing is compiled."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
