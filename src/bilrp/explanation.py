@@ -300,16 +300,16 @@ def explain_items(
     wanted = similarities.resolve(similarity)
     if not wanted.any_size:
         _check_sizes(encoder, a.x, b.x)
+    known: dict[Any, str] = {}
+    options = {"rules": rules, "project": project, "mode": mode, "known": known}
+    sides = list(zip((a, b), for_both(regions), strict=True))
     if refine is not None:
-        options = {"rules": rules, "project": project, "mode": mode}
-        sides = zip((a, b), for_both(regions), strict=True)
         ready = [prepare(encoder, item, regions=spec, **options) for item, spec in sides]
         return deque(refined(*ready, similarity=wanted, budget=refine), maxlen=1)[0]
+    # One after the other, so that one frozen run is held at a time.
     left, right = (
-        decompose_item(
-            encoder, item, regions=spec, rules=rules, project=project, mode=mode, progress=progress
-        )[None]
-        for item, spec in zip((a, b), for_both(regions), strict=True)
+        decompose_item(encoder, item, regions=spec, progress=progress, **options)[None]
+        for item, spec in sides
     )
     return pair(left, right, similarity=wanted)
 
