@@ -32,9 +32,13 @@ MAY = {
     "groups": {"decomposition", "encoder", "explanation", "item", "regions", "similarity"},
     "judge": {*HELD, "disk", "engine", "rules", "trace"},
     "encoders": {*HELD, "disk", "rules", "trace"},
+    "collection": {*HELD, "disk", "encoders", "engine", "findings", "rules"},
     "render": {*HELD, "disk", "findings"},
     "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},
-    "cli": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies", "trace", "bilrp"},
+    "cli": {
+        *HELD, "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
+        "trace",
+    },
 }  # fmt: skip
 
 

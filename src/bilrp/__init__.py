@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bilrp import encoders, errors, regions, rules, similarity
+    from bilrp import collection, encoders, errors, regions, rules, similarity
     from bilrp.decomposition import Decomposition, decompose, refine
     from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
@@ -50,6 +50,7 @@ __all__ = [
     "Encoder",
     "Explanation",
     "baselines",
+    "collection",
     "contrast",
     "decompose",
     "decompose_many",

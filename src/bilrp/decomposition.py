@@ -14,12 +14,25 @@ from typing import Any, overload
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, book_of, placed, read_item
+from bilrp.encoder import (
+    SEED,
+    Encoder,
+    Model,
+    Readable,
+    Rules,
+    Towers,
+    as_encoder,
+    book_of,
+    differing,
+    origin_of,
+    placed,
+    read_item,
+)
 from bilrp.engine import memory
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
@@ -30,16 +43,13 @@ from bilrp.engine.turn import channels_first
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import RuleBook, book_name
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import projection
-from bilrp.trace.fingerprint import of_code
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +138,7 @@ class Decomposition:
 
 @overload
 def decompose(
-    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
     refine: int | None = None,
 ) -> Decomposition: ...  # fmt: skip
@@ -136,13 +146,13 @@ def decompose(
 
 @overload
 def decompose(
-    encoder: Model, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: Sequence[int],
 ) -> dict[int, Decomposition]: ...  # fmt: skip
 
 
 def decompose(
-    encoder: Model,
+    encoder: Model | Towers,
     x: Readable,
     *,
     regions: RegionSpec | None = None,
@@ -162,12 +172,12 @@ def decompose(
     >>> found.parts.shape
     torch.Size([4, 3])
     """
+    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
     if refine is not None:
         if layers is not None:
             raise InputError("refine splits regions by their share in one embedding: leave out layers")
         options = {"regions": regions, "rules": rules, "project": project, "mode": mode}
         return deque(coarse_to_fine(encoder, x, budget=refine, **options), maxlen=1)[0]
-    encoder = as_encoder(encoder)
     options = {"regions": regions, "rules": rules, "project": project, "mode": mode, "layers": layers}
     found = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
     return found[None] if layers is None else {n: found[n] for n in layers}
@@ -261,9 +271,9 @@ def prepare(
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
-    memory.check_run(encoder.module, item.x)
+    memory.check_run(encoder.running(item.given), item.x)
     with torch.no_grad():
-        tape = encoder.record(item.x)
+        tape = encoder.record(item.x, item.given)
         taps = _taps(encoder, tape, layers)
         results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
         for result in results.values() if layers else [tape.result]:
@@ -279,7 +289,7 @@ def prepare(
 
 
 def refine(
-    encoder: Model,
+    encoder: Model | Towers,
     x: Readable,
     *,
     regions: RegionSpec | None = None,
@@ -297,7 +307,7 @@ def refine(
     >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, budget=40)]
     [16, 28, 40]
     """
-    encoder = as_encoder(encoder)
+    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
     ready = prepare(encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode)
     found, finer = None, ready.begin(budget)
     while finer is not found:
@@ -347,16 +357,10 @@ def _check_finite(parts: Tensor, rules: str) -> None:
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
-    """Two decompositions pair only if one encoder, with one set of weights and rules, made both."""
-    differing = [
-        f"{key} ({a.origin.get(key)} and {b.origin.get(key)})"
-        for key in sorted({*a.origin, *b.origin})
-        if a.origin.get(key) != b.origin.get(key)
-    ]
-    if differing:
-        raise MismatchError(
-            f"these two decompositions do not belong together: they differ in {', '.join(differing)}"
-        )
+    """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
+    found = differing(a.origin, b.origin)
+    if found:
+        raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")
     if not any_size and a.embedding.shape != b.embedding.shape:
         raise MismatchError(
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
@@ -423,17 +427,3 @@ def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
 def projection_of(project: int | None, result: Tensor) -> Tensor | None:
     """The random projection of an embedding, if one is wanted."""
     return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
-
-
-def origin_of(
-    encoder: Encoder, tape: Tape, book: RuleBook, project: int | None, known: dict[Any, str] | None = None
-) -> dict[str, Any]:
-    return {
-        "encoder": encoder.name,
-        "weights": tape.fingerprint(known),
-        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
-        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
-        "rules": book_name(book),
-        "projection": None if project is None else f"{project} (seed {SEED})",
-        "dtype": str(tape.result.dtype).removeprefix("torch."),
-    }

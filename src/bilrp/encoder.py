@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import mimetypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bilrp import regions as region_specs
-from bilrp.errors import InputError
-from bilrp.item import Image, Item, View, name_of
+from bilrp.errors import InputError, MismatchError
+from bilrp.item import Image, Item, Text, View, name_of
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import Rule, RuleBook, as_book
+from bilrp.rules.books import Rule, RuleBook, as_book, book_name
 from bilrp.rules.choose import default_book
 from bilrp.rules.listing import rows
+from bilrp.trace.fingerprint import of_code
 from bilrp.trace.listing import Row
 from bilrp.trace.names import modules_of
 from bilrp.trace.operation import Op
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
+from bilrp.trace.start import running_from, value_at
 from bilrp.trace.tape import Tape
 
 if TYPE_CHECKING:
@@ -35,10 +38,15 @@ if TYPE_CHECKING:
     Model: TypeAlias = "Encoder | Callable[[Tensor], Tensor]"
     """An Encoder, an nn.Module, or any callable tensor -> embedding."""
 
+    Pairing: TypeAlias = "Model | Towers | tuple[Model, Model]"
+    """What reads two things: one model for both, two towers, or a model each that share a space."""
+
     Rules: TypeAlias = RuleBook | Rule
     """A rule book (a function step -> rule), or one rule for every step with weights."""
 else:  # what is given is checked by those who take it, in words that say what to do
-    Readable = Model = Rules = Any
+    Readable = Model = Pairing = Rules = Any
+
+SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +56,8 @@ class Encoder:
     `read(thing)` gives the input as a tensor, or as an `Item` with what people see. `layers(tape, n)`, where given, finds
     the value of layer n on a tape, for `decompose(..., layers=[...])`. Encoders of one `space` can be compared with each
     other (the two towers of an image-text model). `operations` are rows for torch calls that `bilrp.trace.ops` doesn't know.
+    `start`, where given, names the module inside whose output is the input that is explained: what is read is then what
+    the whole is called with (token numbers).
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -63,10 +73,92 @@ class Encoder:
     layers: Callable[[Tape, int], int] | None = None
     operations: tuple[Op, ...] = ()
     space: str | None = None
+    start: str | None = None
 
-    def record(self, x: Tensor) -> Tape:
+    def record(self, x: Tensor, given: Tensor | None = None) -> Tape:
         """What the module does for x: `operations` come on top of the table of operations."""
-        return record(self.module, x, operations=OPERATIONS.extended(*self.operations))
+        return record(self.running(given), x, operations=OPERATIONS.extended(*self.operations))
+
+    def running(self, given: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """x ↦ embedding: the module itself, or from `start` on where it is called with something else."""
+        return (
+            self.module
+            if self.start is None or given is None
+            else running_from(self.module, self.start, given)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Towers:
+    """Two encoders of one space: `image` reads pictures, `text` texts, and anything compares with anything.
+
+    >>> pictures, texts = (Encoder(torch.nn.Linear(4, 2), name=n, space="toy") for n in ("pictures", "texts"))
+    >>> Towers(pictures, texts).of("a cat on a sofa").name
+    'texts'
+    """
+
+    image: Encoder
+    text: Encoder
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_space(self.image, self.text)
+
+    def of(self, thing: Readable) -> Encoder:
+        """Who reads a thing: a path, a picture or the name of an existing image file is an image, any other string text."""
+        if isinstance(thing, Item):
+            return self.text if isinstance(thing.view, Text) else self.image
+        if isinstance(thing, Tensor):
+            return self.image if thing.dim() == 4 else self.text
+        return self.text if isinstance(thing, str) and not names_image(thing) else self.image
+
+
+def names_image(text: str) -> bool:
+    """Does a string name an image file? One that looks as if it did, but names none, is an error and no text.
+
+    >>> names_image("a cat on a sofa")
+    False
+    """
+    kind = mimetypes.guess_type(text)[0] if len(text.split()) == 1 or os.path.isfile(text) else None
+    if kind is None or not kind.startswith("image/"):
+        return False
+    if not os.path.isfile(text):
+        raise InputError(f"{text}: no such image file")
+    return True
+
+
+def check_space(a: Encoder, b: Encoder) -> None:
+    """Refuse two encoders that do not say that they share a space."""
+    if a is not b and (a.space is None or a.space != b.space):
+        raise MismatchError(
+            f"{a.name or 'the first encoder'} and {b.name or 'the second'} do not share a space "
+            f"({a.space} and {b.space}): only encoders trained together can be compared; say so with space=…"
+        )
+
+
+def own_to_towers(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
+    """What may differ between the origins of two encoders that share a space; nothing where they are one, or share none.
+
+    >>> own_to_towers({"encoder": "a"}, {"encoder": "b"})
+    set()
+    """
+    one = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
+    apart = one or a.get("space") is None or a.get("space") != b.get("space")
+    return set() if apart else {"code", "encoder", "rules", "weights"}
+
+
+def sides_of(given: Pairing, a: Readable, b: Readable) -> tuple[Encoder, Encoder]:
+    """Which encoder reads which of two things: one for both, a tower each, or one of a pair each."""
+    if isinstance(given, Towers):
+        return given.of(a), given.of(b)
+    if not isinstance(given, tuple):
+        encoder = as_encoder(given)
+        return encoder, encoder
+    if len(given) != 2:
+        raise InputError(f"a pair of encoders has two, got {len(given)}: give explain((first, second), a, b)")
+    first, second = map(as_encoder, given)
+    check_space(first, second)
+    return first, second
 
 
 def as_encoder(given: Model) -> Encoder:
@@ -94,6 +186,8 @@ def read_item(encoder: Encoder, thing: Readable) -> Item:
             )
         item = encoder.read(thing)
     item = Item(item) if isinstance(item, Tensor) else item
+    if encoder.start is not None and item.given is None:
+        item = replace(item, x=value_at(encoder.module, encoder.start, item.x), given=item.x)
     x = check_input(item.x, encoder.module)
     view = view_of(encoder, x) if item.view is None else item.view
     return replace(item, x=x, view=view, name=item.name or _name_of(thing))
@@ -202,7 +296,41 @@ def ops(encoder: Model, x: Readable, *, rules: Rules | None = None) -> list[Row]
     [('linear+relu', 'gamma(0.25)'), ('softmax', 'none')]
     """
     encoder = as_encoder(encoder)
-    inputs = read_input(encoder, x)
+    item = read_item(encoder, x)
     with torch.no_grad():
-        tape = simplify(encoder.record(inputs))
+        tape = simplify(encoder.record(item.x, item.given))
         return rows(tape, book_of(encoder, tape, rules))
+
+
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What differs between two origins and may not, in words; nothing where they are equal, or of one space.
+
+    >>> differing({"encoder": "a", "rules": "x"}, {"encoder": "b", "rules": "x"})
+    'encoder (a and b)'
+    """
+    keys = sorted({*ours, *theirs} - own_to_towers(ours, theirs))
+    return ", ".join(
+        f"{key} ({ours.get(key)} and {theirs.get(key)})" for key in keys if ours.get(key) != theirs.get(key)
+    )
+
+
+def origin_at(encoder: Encoder, item: Item) -> dict[str, Any]:
+    """The origin that a decomposition of this item would have, from one run."""
+    with torch.no_grad():
+        tape = encoder.record(item.x, item.given)
+        return origin_of(encoder, tape, book_of(encoder, tape), None)
+
+
+def origin_of(
+    encoder: Encoder, tape: Tape, book: RuleBook, project: int | None, known: dict[Any, str] | None = None
+) -> dict[str, Any]:
+    return {
+        "encoder": encoder.name,
+        "weights": tape.fingerprint(known),
+        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
+        "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
+        "rules": book_name(book),
+        "projection": None if project is None else f"{project} (seed {SEED})",
+        "dtype": str(tape.result.dtype).removeprefix("torch."),
+        **({} if encoder.space is None else {"space": encoder.space}),
+    }

@@ -26,7 +26,7 @@ from bilrp.decomposition import (
     prepare,
 )
 from bilrp.disk import schema, store
-from bilrp.encoder import Encoder, Model, Readable, Rules, as_encoder, read_item
+from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
 from bilrp.findings.cluster import Finding
@@ -251,7 +251,7 @@ class Explanation:
 
 
 def explain(
-    encoder: Model,
+    encoder: Pairing,
     a: Readable,
     b: Readable,
     *,
@@ -266,7 +266,8 @@ def explain(
     """Which parts of a and b make the encoder call them similar?
 
     R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input. With
-    `refine`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere.
+    `refine`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere. Two
+    encoders of one space (`Towers`, or a tuple of two) compare a picture with a text.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
@@ -275,16 +276,17 @@ def explain(
     True
     """
     wanted = similarities.resolve(similarity)
-    encoder = as_encoder(encoder)
-    first, second = (read_item(encoder, thing) for thing in (a, b))  # both, before the first is explained
+    encoders = sides_of(encoder, a, b)
+    # both are read before the first is explained
+    first, second = (read_item(reader, thing) for reader, thing in zip(encoders, (a, b), strict=True))
     return explain_items(
-        encoder, first, second, similarity=wanted, regions=regions, rules=rules, project=project, mode=mode,
+        encoders, first, second, similarity=wanted, regions=regions, rules=rules, project=project, mode=mode,
         progress=progress, refine=refine,
     )  # fmt: skip
 
 
 def explain_items(
-    encoder: Encoder,
+    encoder: Encoder | tuple[Encoder, Encoder],
     a: Item,
     b: Item,
     *,
@@ -296,20 +298,21 @@ def explain_items(
     progress: bool = False,
     refine: int | None = None,
 ) -> Explanation:
-    """What `explain` does once both inputs were read and checked (by `read_item`)."""
+    """What `explain` does once both inputs were read and checked (by `read_item`), each by its encoder."""
     wanted = similarities.resolve(similarity)
+    encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     if not wanted.any_size:
-        _check_sizes(encoder, a.x, b.x)
+        _check_sizes(encoders, a, b)
     known: dict[Any, str] = {}
     options = {"rules": rules, "project": project, "mode": mode, "known": known}
-    sides = list(zip((a, b), for_both(regions), strict=True))
+    sides = list(zip(encoders, (a, b), for_both(regions), strict=True))
     if refine is not None:
-        ready = [prepare(encoder, item, regions=spec, **options) for item, spec in sides]
+        ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]
         return deque(refined(*ready, similarity=wanted, budget=refine), maxlen=1)[0]
     # One after the other, so that one frozen run is held at a time.
     left, right = (
-        decompose_item(encoder, item, regions=spec, progress=progress, **options)[None]
-        for item, spec in sides
+        decompose_item(reader, item, regions=spec, progress=progress, **options)[None]
+        for reader, item, spec in sides
     )
     return pair(left, right, similarity=wanted)
 
@@ -328,15 +331,17 @@ def refined(a: Prepared, b: Prepared, *, similarity: Similarity, budget: int | N
         finer = [side.split(moment, w) for side, moment, w in zip(sides, found, weights, strict=True)]
 
 
-def _check_sizes(encoder: Encoder, a: Tensor, b: Tensor) -> None:
+def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
     """Inputs of different shapes must still have comparable embeddings: found out before any work is done."""
-    if a.shape == b.shape:
+    if a.x.shape == b.x.shape and encoders[0] is encoders[1]:
         return
     with torch.no_grad():
-        sizes = [encoder.module(x).numel() for x in (a, b)]
+        sizes = [
+            reader.running(item.given)(item.x).numel() for reader, item in zip(encoders, (a, b), strict=True)
+        ]
     if sizes[0] != sizes[1]:
         raise MismatchError(
-            f"inputs of shape {tuple(a.shape)} and {tuple(b.shape)} have embeddings of {sizes[0]} and {sizes[1]} "
+            f"inputs of shape {tuple(a.x.shape)} and {tuple(b.x.shape)} have embeddings of {sizes[0]} and {sizes[1]} "
             "coordinates: give the encoder inputs of one size, or an encoder that pools"
         )
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
+    from PIL import Image as Pillow
+
     from bilrp.regions import Regions, RegionSpec
 
 Box = tuple[float, float, float, float]
@@ -54,22 +56,26 @@ class Image:
             raise InputError(f"the box {self.box} of a view is empty: give (left, top, right, bottom)")
 
     @staticmethod
-    def of(pixels: np.ndarray, box: Box | None = None) -> Image:
-        """The view of a picture of any size: never more than 1,600 pixels long; without a box, all of it is the input.
+    def of(picture: np.ndarray | Pillow.Image, box: Box | None = None) -> Image:
+        """The view of a picture of any size (bytes, or as Pillow has it, which is not copied whole).
+
+        It is never more than 1,600 pixels long; without a box, all of it is the input.
 
         >>> view = Image.of(np.zeros((400, 3200, 3), np.uint8))
         >>> view.size, view.full, view.box
         ((1600, 200), (3200, 400), (0.0, 0.0, 1600.0, 200.0))
         """
-        high, wide = pixels.shape[:2]
+        from PIL import Image as Pillow
+
+        array = isinstance(picture, np.ndarray)
+        wide, high = (picture.shape[1], picture.shape[0]) if array else picture.size
         left, top, right, bottom = (0.0, 0.0, float(wide), float(high)) if box is None else box
         scale = LONGEST / max(wide, high)
         if scale >= 1:
-            return Image(pixels, (left, top, right, bottom), (wide, high))
-        from PIL import Image as Pillow
-
+            return Image(np.asarray(picture), (left, top, right, bottom), (wide, high))
         size = max(1, round(wide * scale)), max(1, round(high * scale))
-        smaller = np.asarray(Pillow.fromarray(pixels).resize(size, Pillow.Resampling.LANCZOS))
+        drawn = Pillow.fromarray(picture) if array else picture
+        smaller = np.asarray(drawn.resize(size, Pillow.Resampling.LANCZOS))
         across, down = size[0] / wide, size[1] / high
         return Image(smaller, (left * across, top * down, right * across, bottom * down), (wide, high))
 
@@ -186,7 +192,8 @@ class Item:
     """What `Encoder.read` gives: the input `x` (a batch of one), its view, and regions and a name where it has its own.
 
     `cut`, where given, finds regions that only the item knows of (words, sentences, spans of characters), and the view
-    that goes with them or with ready-made ones.
+    that goes with them or with ready-made ones. `given`, where set, is what the model is called with, `x` being the value
+    of a module inside it.
 
     >>> Item(torch.zeros(1, 4)).view is None
     True
@@ -197,6 +204,7 @@ class Item:
     regions: RegionSpec | None = None
     name: str = ""
     cut: Callable[[Any], tuple[Regions, View | None]] | None = None
+    given: Tensor | None = None
 
 
 def name_of(path: str | os.PathLike[str]) -> str:

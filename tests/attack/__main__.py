@@ -20,8 +20,9 @@ from pathlib import Path
 
 from attack.table import Row, table
 
-KINDS = ("images", "stores", "caches", "nets", "threads")
-NAMES = {"stores": "results", "caches": "cache entries"}
+KINDS = (
+    "images", "bombs", "stores", "caches", "nets", "names", "fetches", "kills", "fulldisk", "threads", "leaks",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,11 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="Of the first round.")
     parser.add_argument("--jobs", type=int, default=1, help="Attacks at a time.")
     given = parser.parse_args(arguments)
+    for kind in given.kinds:
+        importlib.import_module(f"attack.{kind}")  # once, before the processes part
     until, seed = time.monotonic() + given.seconds, given.seed
-    rows = {kind: Row(NAMES.get(kind, kind)) for kind in given.kinds}
+    rows: dict[str, Row] = {}
     while True:
-        for kind, row in run(list(given.kinds), seed, given.jobs):
-            rows[kind].add(row)
+        for row in run(list(given.kinds), seed, given.jobs):
+            rows.setdefault(row.kind, Row(row.kind)).add(row)
             for failure in row.failures:
                 print(f"{failure.what}: {row.kind}: {failure.words}", file=sys.stderr, flush=True)
         seed += 1
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(row.failures for row in rows.values()))
 
 
-def run(kinds: list[str], seed: int, jobs: int) -> list[tuple[str, Row]]:
+def run(kinds: list[str], seed: int, jobs: int) -> list[Row]:
     """One round of every kind, each in a process of its own, so that one that dies takes no other with it."""
     waiting, running, done = list(kinds), dict[str, tuple[multiprocessing.Process, Connection, Path]](), []
     fork = multiprocessing.get_context("fork")
@@ -60,7 +63,7 @@ def run(kinds: list[str], seed: int, jobs: int) -> list[tuple[str, Row]]:
             running[kind] = process, here, place
         for kind, (process, here, place) in list(running.items()):
             if here.poll(0.05):
-                done.append((kind, _received(kind, here, process)))
+                done += _received(kind, here, process)
                 process.join()
                 shutil.rmtree(place, ignore_errors=True)
                 del running[kind]
@@ -71,21 +74,22 @@ def _one(kind: str, seed: int, place: Path, there: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # what C libraries say about broken files is no news
     try:
-        there.send(importlib.import_module(f"attack.{kind}").attack(seed, place))
+        made = importlib.import_module(f"attack.{kind}").attack(seed, place)
+        there.send(made if isinstance(made, list) else [made])
     except BaseException:
-        row = Row(NAMES.get(kind, kind))
+        row = Row(kind)
         row.failed("foreign", f"seed {seed}: the attack itself failed: {traceback.format_exc()[-400:]}")
-        there.send(row)
+        there.send([row])
 
 
-def _received(kind: str, here: Connection, process: multiprocessing.Process) -> Row:
+def _received(kind: str, here: Connection, process: multiprocessing.Process) -> list[Row]:
     try:
         return here.recv()
     except EOFError:
         process.join()
-        row = Row(NAMES.get(kind, kind))
+        row = Row(kind)
         row.failed("foreign", f"the process died ({process.exitcode}): try {kind} again with its seed")
-        return row
+        return [row]
 
 
 if __name__ == "__main__":

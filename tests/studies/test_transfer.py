@@ -178,14 +178,13 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weig
     whole = run(replace(settings, out=tmp_path / "whole"))
     seen, real = [], layers.activations
 
-    def stops_after_one_batch(ladder, batch):
-        if seen:
+    def stops_after_eight(ladder, batch):
+        if len(seen) == 8:
             raise KeyboardInterrupt
         seen.append(len(batch))
         return real(ladder, batch)
 
-    monkeypatch.setattr(layers, "activations", stops_after_one_batch)
-    monkeypatch.setattr(layers, "BATCH", 8)
+    monkeypatch.setattr(layers, "activations", stops_after_eight)
     with pytest.raises(KeyboardInterrupt):
         run(settings)
     assert not (tmp_path / "out" / "results.json").exists()

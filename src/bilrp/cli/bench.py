@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,12 +26,12 @@ def bench(
     """What a decomposition costs, side by side with one LRP pass for each coordinate, as ratios."""
     from rich.console import Console
 
-    from bilrp.cli import terminal
     from bilrp.encoder import read_input
+    from bilrp.encoders.families import load
     from bilrp.judge import bench as benchmark
     from bilrp.studies.common.stereo import stereo_pair
 
-    chosen = terminal.encoder("vgg16:31", weights=weights)
+    chosen = load("vgg16:31", weights=weights, progress=sys.stderr.isatty())
     x = read_input(chosen, image or stereo_pair()[0])
     console = Console()
     with console.status("timing") as status:

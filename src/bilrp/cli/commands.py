@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from bilrp.cli.audit import audit
 from bilrp.cli.bench import bench
 from bilrp.cli.contrast import contrast
 from bilrp.cli.explain import explain
+from bilrp.cli.index import index
 from bilrp.cli.ops import ops
+from bilrp.cli.search import search
 from bilrp.cli.sets import sets
 from bilrp.cli.show import show
 from bilrp.cli.study import study
@@ -19,6 +22,9 @@ app.command()(explain)
 app.command()(contrast)
 app.command()(sets)
 app.command()(show)
+app.command()(index)
+app.command()(search)
+app.command()(audit)
 app.command()(ops)
 app.add_typer(study, name="study")
 app.command()(bench)

@@ -55,14 +55,13 @@ def explain(
     first: Annotated[bool, typer.Option(help="Of several, only the first against each other one.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Which parts of A and B make the encoder call them similar? Two images, or two texts with a text encoder."""
+    """Which parts of A and B make the encoder call them similar? Two images, texts, or one of each."""
     import time
 
-    from bilrp import regions as region_specs
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
     from bilrp.cli.several import Wanted, explain_all
-    from bilrp.encoder import placed, read_item
+    from bilrp.encoder import placed, read_item, sides_of
     from bilrp.explanation import explain_items
     from bilrp.render import figure, links, page
     from bilrp.similarity import resolve
@@ -80,18 +79,20 @@ def explain(
         explain_all(loaded, things, outputs, wish, first=first, as_json=json)
         return
     a, b = things
-    chosen = terminal.encoder(named[0], weights=weights, size=size, fit=fit)
-    reading = texts.reads_text(chosen)
-    contents = [texts.text_of(thing) for thing in things] if reading else things
-    items = [read_item(chosen, thing) for thing in contents]  # both, before the first is explained
-    kind = texts.region_kind(regions, texts=reading)
-    wanted = region_specs.grid(kind) if isinstance(kind, int) else kind
+    chosen = terminal.reader(named[0], weights=weights, size=size, fit=fit)
+    readers = sides_of(chosen, a, b)
+    reading = [texts.reads_text(reader) for reader in readers]
+    contents = [texts.text_of(thing) if text else thing for thing, text in zip(things, reading, strict=True)]
+    # both are read before the first is explained
+    items = [read_item(reader, thing) for reader, thing in zip(readers, contents, strict=True)]
+    wanted = texts.region_kinds(regions, reading)
     if any(path.suffix.lower() == ".html" for path in outputs):
-        page.check_size(*(placed(chosen, item, wanted)[0].count for item in items))
+        sides = zip(readers, items, wanted, strict=True)
+        page.check_size(*(placed(reader, item, kind)[0].count for reader, item, kind in sides))
     start = time.perf_counter()
     try:
         found = explain_items(
-            chosen,
+            readers,
             items[0],
             items[1],
             similarity=similarity,
@@ -101,15 +102,18 @@ def explain(
             progress=sys.stderr.isatty(),
         )
     except Exception as error:
-        raise terminal.blamed(chosen, items[0].x, error) from error
-    shown = (texts.called(contents[0]), texts.called(contents[1])) if reading else (a, b)
-    names = shown if reading else (found.a.name, found.b.name)
+        raise terminal.blamed(readers[0], items[0].x, error) from error
+    left, right = (
+        texts.called(thing) if text else thing for thing, text in zip(contents, reading, strict=True)
+    )
+    shown = (left, right)
+    names = (left if reading[0] else found.a.name, right if reading[1] else found.b.name)
     about = terminal.record(
         found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top
     )
     terminal.tell(about, outputs, as_json=json, above=texts.sentences(found))
     if plan:
         print(found.a.plan, file=sys.stderr if json else sys.stdout)
-    for doubt in terminal.doubts(chosen, found, names):
+    for doubt in terminal.doubts(readers[0], found, names):
         say(f"bilrp: {doubt}", file=sys.stderr)
     deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=show, quiet=json)

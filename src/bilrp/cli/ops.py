@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bilrp.encoders.families import HELP
 from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from bilrp.encoder import Encoder
 
 
 def ops(
@@ -21,16 +24,34 @@ def ops(
     ] = None,
 ) -> None:
     """Every step of an encoder, its shapes and its rule; exit code 1 if a step has none."""
+    from bilrp.encoder import Towers
+    from bilrp.encoders.families import named
+
+    # Rules don't depend on the weights: random ones spare a download.
+    found = named(encoder, pretrained=False)
+    towers = (found.image, found.text) if isinstance(found, Towers) else (found,)
+    lacking = [_listed(tower, size, shape) for tower in towers]  # all are shown, whatever the first lacks
+    if any(lacking):
+        raise typer.Exit(1)
+
+
+def _listed(found: Encoder, size: int, shape: str | None) -> bool:
+    """Show every step of one encoder; is there one without a rule?"""
+    import numpy as np
+    from PIL import Image
+
     from bilrp.cli.texts import reads_text
     from bilrp.encoder import ops as rows_of
     from bilrp.encoder import read_item
-    from bilrp.encoders.families import load
+    from bilrp.encoders.image.prepare import Preparation
     from bilrp.trace.listing import default_shape, random_input, show
 
-    # Rules don't depend on the weights: random ones spare a download.
-    found = load(encoder, pretrained=False)
-    if reads_text(found) and shape is None:
+    if shape is None and reads_text(found):
         x = read_item(found, "A cat sat on the mat.").x
+    elif shape is None and isinstance(found.read, Preparation):  # a model with a size of its own
+        x = read_item(
+            found, Image.fromarray(np.random.default_rng(0).integers(0, 255, (size, size, 3), np.uint8))
+        ).x
     else:
         x = random_input(found.module, shape or default_shape(found.module, size))
     try:
@@ -42,5 +63,4 @@ def ops(
             f"{found.name} does not run on an input of shape {tuple(x.shape)} ({first}): {hint}"
         ) from error
     show(rows, title=found.name)
-    if any(row.problem for row in rows):
-        raise typer.Exit(1)
+    return any(row.problem for row in rows)

@@ -106,7 +106,7 @@ Fit = Annotated[
     typer.Option(
         metavar="HOW",
         autocompletion=one_of("crop", "pad", "stretch"),
-        help="To that size: crop, pad or stretch.",
+        help="To that size: stretch (default), crop or pad.",
     ),
 ]
 Style = Annotated[

@@ -15,7 +15,7 @@ from bilrp.errors import InputError, printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bilrp.encoder import Encoder
+    from bilrp.encoder import Encoder, Towers
     from bilrp.encoders.families import Size
     from bilrp.explanation import Explanation
 
@@ -27,6 +27,15 @@ def encoder(
     from bilrp.encoders.families import load
 
     return load(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
+
+
+def reader(
+    name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
+) -> Encoder | Towers:
+    """The encoder that the options name, or the two that read pictures and texts."""
+    from bilrp.encoders.families import named
+
+    return named(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
 
 
 def measure(text: str | None) -> Size | None:

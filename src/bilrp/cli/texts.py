@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bilrp.errors import InputError, printable, reason
+from bilrp.disk import files
+from bilrp.errors import InputError, printable
 from bilrp.item import Text
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from bilrp.decomposition import Decomposition
     from bilrp.encoder import Encoder
     from bilrp.explanation import Explanation
+    from bilrp.regions import RegionSpec
 
 MOST = 4_000_000  # bytes of a text: more than any encoder reads
 SHOWN = 60  # characters of a text that stands for its name
@@ -38,11 +40,7 @@ def text_of(argument: str) -> str:
         return _decoded(sys.stdin.buffer.read(MOST + 1), "standard input")
     if not argument.startswith("@"):
         return argument
-    try:
-        with Path(argument[1:]).open("rb") as file:
-            return _decoded(file.read(MOST + 1), argument[1:])
-    except OSError as error:
-        raise InputError(f"{argument[1:]} cannot be read as text: {reason(error)}") from None
+    return files.read_text(argument[1:], kind="text", most=MOST).strip()
 
 
 def called(text: str) -> str:
@@ -65,13 +63,29 @@ def region_kind(given: str | None, *, texts: bool) -> int | str | None:
     return given if texts else int(given)
 
 
+def region_kinds(given: str | None, texts: Sequence[bool]) -> tuple[RegionSpec | None, RegionSpec | None]:
+    """What --regions says for each input: pixels for pictures, a word for texts; a kind that fits neither is a slip.
+
+    >>> region_kinds("words", [False, True])
+    (None, 'words')
+    """
+    if texts[0] == texts[1]:
+        kind = region_kind(given, texts=texts[0])
+        return kind, kind
+    first, second = (
+        region_kind(given, texts=text) if given is not None and given.isdigit() != text else None
+        for text in texts
+    )
+    return first, second
+
+
 def sentences(explanation: Explanation) -> str | None:
-    """Both texts, each word in red for what it adds to the score and in blue for what it takes; None for other inputs.
+    """The texts, each word in red for what it adds to the score and in blue for what it takes; None where there is none.
 
     Colours come where the output is a terminal; elsewhere the texts stand alone.
     """
     sides = (explanation.a, explanation.b)
-    if not all(isinstance(side.view, Text) for side in sides):
+    if not any(isinstance(side.view, Text) for side in sides):
         return None
     from rich.console import Console
 
@@ -80,6 +94,8 @@ def sentences(explanation: Explanation) -> str | None:
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     with console.capture() as lines:
         for side, share in zip(sides, shares, strict=True):
+            if not isinstance(side.view, Text):
+                continue
             console.print("  ", _coloured(side, share / largest), sep="", soft_wrap=True)
     return lines.get().rstrip("\n")
 

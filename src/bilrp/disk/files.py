@@ -61,6 +61,24 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     return Path(path)
 
 
+def read_text(path: str | Path, *, kind: str, most: int) -> str:
+    """The UTF-8 of a regular file of at most so many bytes: a pipe could block for ever, a sparse file fill the memory.
+
+    >>> read_text("model/config.json", kind="JSON", most=16_000_000)
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} cannot be read as {kind}: it is no regular file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise InputError(f"{path} cannot be read as {kind}: it is longer than {most / 1e6:g} MB")
+        return data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as {kind}: {reason(error)}") from None
+
+
 def is_partial(path: str | Path) -> bool:
     """Is this an unfinished file, that no reader should open?
 

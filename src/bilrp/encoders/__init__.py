@@ -9,17 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bilrp.encoders.mobile import efficientnet, mobilenet
     from bilrp.encoders.photographs import vision
     from bilrp.encoders.sentences import sentence
+    from bilrp.encoders.towers import clip
     from bilrp.encoders.vgg import vgg16
 
 # Found on first use, so that the table of families can be read without torch.
 NAMES = {
+    "clip": "bilrp.encoders.towers",
+    "efficientnet": "bilrp.encoders.mobile",
+    "mobilenet": "bilrp.encoders.mobile",
     "sentence": "bilrp.encoders.sentences",
     "vgg16": "bilrp.encoders.vgg",
     "vision": "bilrp.encoders.photographs",
 }
-__all__ = ["sentence", "vgg16", "vision"]
+__all__ = ["clip", "efficientnet", "mobilenet", "sentence", "vgg16", "vision"]
 
 
 def __getattr__(name: str) -> Any:

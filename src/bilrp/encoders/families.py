@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bilrp.errors import BilrpError, InputError, reason
 
 if TYPE_CHECKING:
-    from bilrp.encoder import Encoder
+    from bilrp.encoder import Encoder, Towers
 
 SIZE = 128
 Size = int | tuple[int, int] | Literal["original"]
@@ -105,6 +105,29 @@ def _vision(folder: str, asked: Asked) -> Encoder:
     return vision(folder)
 
 
+def _clip(folder: str, asked: Asked) -> Towers:
+    from bilrp.encoders.towers import clip
+
+    if not folder:
+        raise InputError("clip needs a folder, as in clip:FOLDER, with a model of pictures and texts")
+    return clip(folder)
+
+
+def _mobile(maker: str) -> Callable[[str, Asked], Encoder]:
+    def make(rest: str, asked: Asked) -> Encoder:
+        from bilrp.encoders import images, mobile
+
+        if rest:
+            raise InputError(f"{maker}:{rest}: {maker} stands alone; a folder of your own is vision:{rest}")
+        made: Encoder = getattr(mobile, maker)(
+            weights=asked.weights, size=asked.pixels, fit=asked.fit or images.FIT, pretrained=asked.pretrained,
+            progress=asked.progress,
+        )  # fmt: skip
+        return made
+
+    return make
+
+
 FAMILIES = (
     Family(
         "vgg16", _vgg, "vgg16:LAYER (1 … 31) for photographs",
@@ -113,11 +136,17 @@ FAMILIES = (
     Family("bigram", _bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", complete=("bigram",)),
     Family("minilm", _minilm, "minilm for texts", complete=("minilm",)),
     Family("sentence", _sentence, "sentence:FOLDER for texts by a model of your own", complete=("sentence:",)),
+    Family(
+        "mobilenet", _mobile("mobilenet"), "mobilenet (MobileNetV2) or efficientnet (EfficientNet-Lite0) for photographs",
+        complete=("mobilenet",), takes=("size", "fit", "weights"),
+    ),
+    Family("efficientnet", _mobile("efficientnet"), "", complete=("efficientnet",), takes=("size", "fit", "weights")),
     Family("vision", _vision, "vision:FOLDER for photographs by a model of your own", complete=("vision:",)),
+    Family("clip", _clip, "clip:FOLDER for a picture and a text", complete=("clip:",)),
 )  # fmt: skip
 
 OWN = "package.module:function (or :function:ARGUMENT) that returns a bilrp.Encoder or an nn.Module"
-HELP = f"{'; '.join(family.help for family in FAMILIES)}; or your own, {OWN}"
+HELP = f"{'; '.join(family.help for family in FAMILIES if family.help)}; or your own, {OWN}"
 
 
 def completions(incomplete: str, families: tuple[Family, ...] = FAMILIES) -> list[str]:
@@ -139,13 +168,33 @@ def load(
     progress: bool = False,
     families: tuple[Family, ...] = FAMILIES,
 ) -> Encoder:
-    """The encoder of that name; an option that it would not listen to is an error.
+    """The encoder of that name; an option that it would not listen to is an error. Two towers are none: see `named`.
 
     A module without a reader of its own gets images as RGB with ImageNet's mean and standard deviation.
 
     >>> load("torch.nn:Identity").name
     'torch.nn:Identity'
     """
+    made = named(
+        name, size=size, fit=fit, weights=weights, pretrained=pretrained, progress=progress, families=families
+    )
+    if not hasattr(made, "module"):
+        raise InputError(f"{name} reads pictures and texts by two encoders, and one is needed here")
+    return cast("Encoder", made)
+
+
+def named(
+    name: str,
+    *,
+    size: Size | None = None,
+    fit: str | None = None,
+    weights: str | None = None,
+    pretrained: bool = True,
+    progress: bool = False,
+    families: tuple[Family, ...] = FAMILIES,
+) -> Encoder | Towers:
+    """What `load` gives, or the two towers of that name."""
+    from bilrp.encoder import Towers
     from bilrp.encoders import images
 
     asked = Asked(size, fit, weights, pretrained, progress)
@@ -156,6 +205,8 @@ def load(
         family, rest = _own(name, families)
     _listens(family, name, asked, families)
     made = _made(family, rest, name, asked)
+    if isinstance(made, Towers):
+        return made
     if made.read is not None:
         if family.plain:
             _listens(replace(family, takes=()), name, asked, families)
@@ -169,7 +220,7 @@ def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
     module, _, rest = name.partition(":")
     place, colon, argument = rest.partition(":")
     if not module or not place:
-        known = "; ".join(family.help for family in families)
+        known = "; ".join(family.help for family in families if family.help)
         raise InputError(f"unknown encoder {name!r}: give {known}; or your own, {OWN}")
     found = _find(module, place, name)
     if isinstance(found, Family):
@@ -194,8 +245,8 @@ def _listens(family: Family, name: str, asked: Asked, families: tuple[Family, ..
             )
 
 
-def _made(family: Family, rest: str, name: str, asked: Asked) -> Encoder:
-    from bilrp.encoder import as_encoder
+def _made(family: Family, rest: str, name: str, asked: Asked) -> Encoder | Towers:
+    from bilrp.encoder import Towers, as_encoder
 
     try:
         made = family.make(rest, asked)
@@ -203,6 +254,8 @@ def _made(family: Family, rest: str, name: str, asked: Asked) -> Encoder:
         raise
     except Exception as error:
         raise InputError(f"{name} raised {type(error).__name__}: {reason(error)}") from error
+    if isinstance(made, Towers):
+        return made if made.name else replace(made, name=name)
     if not callable(getattr(made, "module", made)):
         raise InputError(f"{name} returned {type(made).__name__}, not an encoder: give {OWN}")
     encoder = as_encoder(made)

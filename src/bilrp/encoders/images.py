@@ -26,8 +26,8 @@ __all__ = [
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 FITS = ("crop", "pad", "stretch")
-FIT = "crop"
-"""How pictures are brought to a size where nobody says how."""
+FIT = "stretch"
+"""How pictures are brought to a size where nobody says how: nothing is cut off or added (docs/design.md has figures)."""
 
 MOST_OF_AN_INPUT = 16_000_000  # pixels: tensors hold 50 bytes for each on the way
 
@@ -66,7 +66,7 @@ def item(
     photograph = _photograph(thing, size, most_pixels)
     x = _tensor(photograph, size, fit, mean, std)
     box = where(photograph.size, size=size, fit=fit)
-    return Item(x, view=Image.of(np.asarray(photograph), box), name=called(thing))
+    return Item(x, view=Image.of(photograph, box), name=called(thing))
 
 
 def _photograph(thing: Readable, size: int | tuple[int, int] | None, most_pixels: int) -> Pillow.Image:

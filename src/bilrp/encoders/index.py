@@ -41,6 +41,13 @@ FOREIGN = (OSError, http.client.HTTPException, ValueError, RecursionError, Looku
 
 Stream = IO[bytes] | BufferedIOBase
 
+# `python -m pip`, for as long as we live: its standard input is a pipe that nobody writes to and that ends with us.
+LIVING_WITH_US = """
+import os, runpy, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
 
 class FetchError(BilrpError):
     """A file cannot be had from where pip would look, or is not the one that was asked for."""
@@ -259,13 +266,17 @@ def _pip(*words: str, folder: Path) -> str:
     own = os.environ.get("PIP_CONFIG_FILE")
     if own and own != os.devnull:
         environment["PIP_CONFIG_FILE"] = str(Path(own).absolute())
+    alive, held = os.pipe()
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-X", "utf8", "-m", "pip", *words, "--disable-pip-version-check"],
-            cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False,
+            [sys.executable, "-I", "-X", "utf8", "-c", LIVING_WITH_US, *words, "--disable-pip-version-check"],
+            cwd=folder, env=environment, capture_output=True, stdin=alive, timeout=120, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FetchError(f"pip could not be asked where to look: {reason(error)}") from None
+    finally:
+        os.close(alive)
+        os.close(held)
     if done.returncode:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         raise FetchError(f"pip could not be asked where to look: {(lines or ['no output'])[-1][:300]}")

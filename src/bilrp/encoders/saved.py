@@ -7,6 +7,7 @@ is refused, weights are safetensors or restricted pickles of plain tensors, and 
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bilrp.errors import InputError
+from bilrp.disk import files
+from bilrp.errors import InputError, guarded
 
 WEIGHTS = (
     "model.safetensors",
@@ -23,6 +25,8 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+MOST_JSON = 16_000_000  # bytes of a configuration
+MOST_WORDS = 64_000_000  # of a tokenizer's files: the largest known have 35 MB
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -65,6 +69,53 @@ def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers:
         )
     if not any((folder / name).is_file() for name in WEIGHTS):
         raise InputError(f"{folder} has no weights: {WEIGHTS[0]} (or {WEIGHTS[2]}) is missing")
+    _refuse_what_claims_too_much(folder, config)
+
+
+LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "num_decoder_layers")
+WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")  # of transformers, whose layers are all of one width
+
+
+def _refuse_what_claims_too_much(folder: Path, config: Mapping[str, Any]) -> None:
+    """What a model is made of must lie in the folder: numbers in config.json alone fill no memory."""
+    sizes = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    for path, size in sizes.items():
+        if path.suffix in (".json", ".txt", ".model") and size > MOST_WORDS:
+            raise InputError(
+                f"{path} is longer than {MOST_WORDS / 1e6:g} MB, which is more than it should ever be"
+            )
+        if path.suffix == ".bin":
+            check_torch(path)
+    weights = sum(size for path, size in sizes.items() if path.suffix in (".safetensors", ".bin"))
+    for part in (config, *(each for each in config.values() if isinstance(each, dict))):
+        layers, width = _largest(part, LAYERS), _largest(part, WIDTHS)
+        if (
+            layers > 1000 or layers * width**2 > 8 * weights
+        ):  # a layer has several matrices, a number half a byte or more
+            raise InputError(
+                f"{folder / 'config.json'} describes {layers} layers of width {width}, for which {weights} bytes of "
+                "weights are too few: they are not those of this model"
+            )
+
+
+def _largest(config: Mapping[str, Any], words: tuple[str, ...]) -> int:
+    """The largest whole number under such a name; 1 where there is none."""
+    found = [
+        value
+        for name, value in config.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name in words
+    ]
+    return max(1, *found, 1)
+
+
+def check_torch(path: Path) -> None:
+    """A torch file packs nothing: one that does could unpack to any size."""
+    with guarded(f"{path} cannot be read as a torch file"):
+        if not zipfile.is_zipfile(path):
+            return  # of the older kind, which packs nothing either
+        with zipfile.ZipFile(path) as file:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in file.infolist()):
+                raise InputError(f"{path} is packed, as no torch file is: save it again")
 
 
 def model(folder: Path, maker: Any, dtype: torch.dtype, *, spare: str | None = None) -> nn.Module:
@@ -90,8 +141,8 @@ def read_json(path: Path, default: Any = None) -> Any:
     if default is not None and not path.is_file():
         return default
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return json.loads(files.read_text(path, kind="JSON", most=MOST_JSON))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from None
 
 

@@ -24,9 +24,11 @@ from torch import Tensor
 from bilrp.encoders.fetch import WeightsError, cache_folder, fetch, stored
 from bilrp.encoders.index import FetchError
 from bilrp.encoders.packages import LPIPS
+from bilrp.encoders.saved import check_torch
 from bilrp.errors import BilrpError, InputError, reason
 
 (MEMBER,) = LPIPS.members
+MOST_FILE_BYTES = 700_000_000  # torchvision's, with its classifier, has 553 MB
 MEMBER_BYTES = 58_866_625
 TENSORS_SHA256 = "e7a5a0521f65f1615c3aab84437b37f969539737cec5eb492c06e0321f4bdbc4"
 FILE = "vgg16_features.safetensors"
@@ -83,6 +85,8 @@ def from_file(path: str | Path) -> Weights:
         ".gz": from_archive,
         ".ckpt": _from_ckpt,
     }
+    if path.stat().st_size > MOST_FILE_BYTES:
+        raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB, which VGG-16 never has")
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: weights are read from {', '.join(readers)} files")
@@ -192,6 +196,7 @@ def _from_safetensors(path: Path) -> Weights:
 
 
 def _from_torch(path: Path) -> Weights:
+    check_torch(path)
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True)
     except (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ BORDER = 1.5  # times its area: more relevance than that on the outermost region
 PADDED = 0.05  # of the relevance on padding,
 CUT = 0.2  # of a picture cut off,
 ONE = 0.5  # of the relevance on a single region,
+FEW = 4  # where there are no more regions than that, one may
 MOST = 0.5  # of the score unattributed
 WORTH = 0.005  # of the score: less is not worth a clause
 
@@ -91,14 +92,29 @@ def warnings(found: Explained, findings: Sequence[Finding]) -> list[str]:
     elif sum(abs(f.share or 0.0) for f in findings[:NAMED]) < FAINT and found.score:
         said.append("nothing stands out: the similarity is spread over many small matches")
     mass = found.relevance.detach().cpu().double().abs().numpy()
-    total = mass.sum()
-    if not total:
+    if not mass.sum():
         return said
-    for side, which, share in (
-        (found.a, "A", mass.sum(1) / total),
-        (found.b, "B", mass.sum(0) / total),
-    ):
-        said += _of_side(side, which, share)
+    sides = {
+        "A": _trouble(found.a, mass.sum(1) / mass.sum()),
+        "B": _trouble(found.b, mass.sum(0) / mass.sum()),
+    }
+    for name, side in sides.items():
+        if side.one is not None:
+            said.append(f"one region of {name} ({side.one[0]}) has {percent(side.one[1])} of the relevance")
+    for where, which in (("the border", "border"), ("the padding", "padding")):
+        values = [
+            (name, getattr(side, which)) for name, side in sides.items() if getattr(side, which) is not None
+        ]
+        if values:
+            of = " and ".join(
+                f"{percent(share)} {'of the relevance lies on ' + where + ' of' if n == 0 else 'on that of'} {name}"
+                for n, (name, (share, _)) in enumerate(values)
+            )
+            areas = list(dict.fromkeys(percent(area) for _, (_, area) in values))
+            said.append(f"{of}, {' and '.join(areas)} of {'its' if len(values) == 1 else 'the'} area")
+    cut = [f"{percent(side.cut)} of {name}" for name, side in sides.items() if side.cut > CUT]
+    if cut:
+        said.append(f"{' and '.join(cut)} was cut off and is not explained")
     return said
 
 
@@ -171,43 +187,53 @@ def _rest(found: Explained) -> list[str]:
     return said
 
 
-def _of_side(side: Side, which: str, share: np.ndarray) -> list[str]:
-    """Warnings about one input: `share` is what each region has of the relevance of either sign."""
-    said = []
+class _Trouble(NamedTuple):
+    """What may be wrong with one input: a place and its share, (share, area) on border and padding, what was cut off."""
+
+    one: tuple[str, float] | None = None
+    border: tuple[float, float] | None = None
+    padding: tuple[float, float] | None = None
+    cut: float = 0.0
+
+
+def _trouble(side: Side, share: np.ndarray) -> _Trouble:
+    """`share` is what each region has of the relevance of either sign."""
     largest = int(share.argmax())
-    if share[largest] > ONE and len(share) > 4:
-        where = _where(side, [largest])
-        said.append(f"one region of {which} ({where}) has {percent(share[largest])} of the relevance")
+    dominates = share[largest] > ONE and len(share) > FEW
+    one = (_where(side, [largest]), float(share[largest])) if dominates else None
     labels = plane(side.regions)
     if labels is None:
-        return said
-    edge = np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
-    edge = edge[edge >= 0]
-    area = np.isin(labels, edge).mean()
-    if area < ONE and share[edge].sum() > BORDER * area:
-        said.append(
-            f"{percent(share[edge].sum())} of the relevance lies on the border of {which}, {percent(area)} of its area"
-        )
-    if isinstance(side.view, Image):
-        said += _of_view(side.view, labels, which, share)
-    return said
+        return _Trouble(one)
+    size = np.bincount(labels[labels >= 0], minlength=len(share)) / labels.size
+    rim = np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
+    border = _on(rim[rim >= 0], share, size)
+    known = border if border[1] < ONE and border[0] > BORDER * border[1] else None
+    if not isinstance(side.view, Image):
+        return _Trouble(one, known)
+    padding = _on(_padded(side.view, labels, len(share)), share, size)
+    return _Trouble(one, known, padding if padding[0] > PADDED else None, _cut(side.view))
 
 
-def _of_view(view: Image, labels: np.ndarray, which: str, share: np.ndarray) -> list[str]:
-    """What was padded and has relevance, and what was cut off."""
+def _on(regions: np.ndarray, share: np.ndarray, size: np.ndarray) -> tuple[float, float]:
+    return float(share[regions].sum()), float(size[regions].sum())
+
+
+def _padded(view: Image, labels: np.ndarray, count: int) -> np.ndarray:
+    """The regions that lie for the larger part beyond the picture."""
     left, top, right, bottom = view.box
     wide, high = view.size
     y = top + (np.arange(labels.shape[0]) + 0.5) / labels.shape[0] * (bottom - top)
     x = left + (np.arange(labels.shape[1]) + 0.5) / labels.shape[1] * (right - left)
     beyond = ((y < 0) | (y > high))[:, None] | (x < 0) | (x > wide)
     inside = labels >= 0
-    pixels, padding = (np.bincount(labels[inside], w, len(share)) for w in (None, beyond[inside]))
-    padded = float(share[padding > pixels / 2].sum())
-    said = [f"{percent(padded)} of the relevance lies on the padding of {which}"] if padded > PADDED else []
-    seen = (min(right, wide) - max(left, 0)) * (min(bottom, high) - max(top, 0)) / (wide * high)
-    if 1 - seen > CUT:
-        said.append(f"{percent(1 - seen)} of {which} was cut off and is not explained")
-    return said
+    pixels, padding = (np.bincount(labels[inside], w, count) for w in (None, beyond[inside]))
+    return np.flatnonzero(padding > pixels / 2)
+
+
+def _cut(view: Image) -> float:
+    """How much of a picture the model did not see."""
+    left, top, right, bottom = view.visible
+    return 1 - (right - left) * (bottom - top) / (view.size[0] * view.size[1])
 
 
 def _dimensions(origin: Mapping[str, Any]) -> int | None:

@@ -16,6 +16,7 @@ COMPASS = (
     ("left", "middle", "right"),
     ("lower left", "bottom", "lower right"),
 )
+SPOKEN = 6  # words of a finding that are quoted
 LONG = 0.7  # of a side: a place this long reaches across, and has no left or right
 
 
@@ -117,11 +118,14 @@ def _spoken(words: Sequence[str], numbers: Sequence[int]) -> str:
 
     >>> _spoken(("the", "cat", "and", "the", "dog"), [0, 1, 3])
     '“the cat … the”'
+    >>> _spoken(("the", "cat") * 8, range(0, 16, 2))
+    '“the … the … the … the … the … the …” and 2 more'
     """
     pieces = [words[numbers[0]]]
-    for before, number in pairwise(numbers):
+    for before, number in pairwise(numbers[:SPOKEN]):
         pieces.append(f"{' ' if number == before + 1 else ' … '}{words[number]}")
-    return f"“{''.join(pieces).strip()}”"
+    more = len(numbers) - SPOKEN
+    return f"“{''.join(pieces).strip()}{' …' if more > 0 else ''}”{f' and {more} more' if more > 0 else ''}"
 
 
 def _counted(numbers: Sequence[int]) -> str:

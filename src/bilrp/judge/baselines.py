@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import Decomposition, check_embedding, origin_of
-from bilrp.encoder import Encoder, Model, Readable, as_encoder, placed, read_item
+from bilrp.decomposition import Decomposition, check_embedding
+from bilrp.encoder import Encoder, Pairing, Readable, origin_of, placed, read_item, sides_of
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
@@ -39,7 +39,9 @@ from bilrp.trace.tape import Tape
 BLOCK = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
 
 
-def saliency(encoder: Model, a: Readable, b: Readable, *, regions: RegionSpecs | None = None) -> Explanation:
+def saliency(
+    encoder: Pairing, a: Readable, b: Readable, *, regions: RegionSpecs | None = None
+) -> Explanation:
     """Saliency: R_ii' = (x_i x'_i')², summed over regions. It doesn't look at the model at all.
 
     It factorises, R_II' = (Σ_{i∈I} x_i²)(Σ_{i'∈I'} x'_i'²), and costs one run of the encoder for each input.
@@ -55,7 +57,7 @@ def saliency(encoder: Model, a: Readable, b: Readable, *, regions: RegionSpecs |
 
 
 def curvature(
-    encoder: Model, a: Readable, b: Readable, *, regions: RegionSpecs | None = None, progress: bool = False
+    encoder: Pairing, a: Readable, b: Readable, *, regions: RegionSpecs | None = None, progress: bool = False
 ) -> Explanation:
     """Curvature: R_ii' = (∂²y/∂x_i∂x'_i')² = (Σ_m J_mi J'_mi')², summed over regions.
 
@@ -79,7 +81,7 @@ def curvature(
 
 
 def hessian_product(
-    encoder: Model,
+    encoder: Pairing,
     a: Readable,
     b: Readable,
     *,
@@ -105,7 +107,7 @@ def hessian_product(
 
 
 def integrated_hessians(
-    encoder: Model,
+    encoder: Pairing,
     a: Readable,
     b: Readable,
     *,
@@ -163,10 +165,10 @@ class Side:
         return Decomposition(parts, embedding, self.regions, origin, self.item.view, name=self.item.name)
 
 
-def _sides(encoder: Model, a: Readable, b: Readable, regions: RegionSpecs | None) -> tuple[Side, Side]:
-    encoder = as_encoder(encoder)
+def _sides(encoder: Pairing, a: Readable, b: Readable, regions: RegionSpecs | None) -> tuple[Side, Side]:
     first, second = (
-        _side(encoder, thing, spec) for thing, spec in zip((a, b), for_both(regions), strict=True)
+        _side(reader, thing, spec)
+        for reader, thing, spec in zip(sides_of(encoder, a, b), (a, b), for_both(regions), strict=True)
     )
     return first, second
 
@@ -174,7 +176,7 @@ def _sides(encoder: Model, a: Readable, b: Readable, regions: RegionSpecs | None
 def _side(encoder: Encoder, thing: Readable, spec: RegionSpec | None) -> Side:
     item = read_item(encoder, thing)
     with torch.no_grad():
-        tape = encoder.record(item.x)
+        tape = encoder.record(item.x, item.given)
     check_embedding(tape.result)
     regions, item = placed(encoder, item, spec)
     return Side(encoder, item, tape, regions)
@@ -216,7 +218,7 @@ def _integrated(side: Side, steps: int, baseline: float | Tensor, bar: Progress)
     total = side.x.new_zeros(side.regions.count, side.tape.result.numel())
     bar.start("walking the path", steps)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        tape = side.encoder.record(start + float(node) * way)
+        tape = side.encoder.record(start + float(node) * way, side.item.given)
         # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
         program = replace(freeze(simplify(tape), rulebooks.hessian_product()), x=way)
         total += float(weight) * compute(program, side.regions)[0][program.output.value]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bilrp.disk import files
 from bilrp.errors import InputError, guarded
-from bilrp.render import account
+from bilrp.render import account, findings
 from bilrp.render import links as algorithm
 
 if TYPE_CHECKING:
@@ -59,14 +59,24 @@ def plot(
     heat: bool = True,
     title: str | None = None,
     names: tuple[str, str] | None = None,
+    links: bool | None = None,
 ) -> Figure:
-    """The explanation as a matplotlib figure; a matrix of region names where there are no pictures.
+    """The explanation as a matplotlib figure: its findings; with `links`, or by a style of the paper, every single pair.
+
+    What has neither pictures nor words is a matrix.
 
     >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
+    chosen = palette(colours)
+    single = style != "auto" if links is None else links
+    algorithm.style(style)  # refuse a slip, whatever is drawn
+    if not single:
+        heading = title or "Which parts make these two similar?"
+        drawn = findings.draw(explanation, chosen, title=heading, names=names)
+        if drawn is not None:
+            return drawn
     if not _has_pictures(explanation):
         return matrix(explanation, colours=colours, title=title)
-    chosen = palette(colours)
     a, b = explanation.a, explanation.b
     made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
     canvas, top, bottom = _layout(a.picture.shape, b.picture.shape, heat=heat)
@@ -254,7 +264,7 @@ def _layout(
     """Place everything in inches: heading, arcs, heat maps under their images, a line of words."""
     tall = max(left[0], right[0])
     units = left[1] + right[1] + 0.30 * tall
-    margin, head, foot = 0.25, 0.50, 0.45
+    margin, head, foot = 0.25, 0.66, 0.50
     unit = (width - 2 * margin) / units
     upper = 1.065 * tall * unit
     lower = 0.72 * tall * unit if heat else 0.0
@@ -308,6 +318,8 @@ def _words(
         middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in drawn.axes[1:]) / 4
         inner = drawn.axes[1].get_position().x1, drawn.axes[2].get_position().x0
         text = "each region's share,\nsummed over\nits partners"
+        if (inner[1] - inner[0]) * drawn.get_figwidth() < 1.3:  # no room between wide pictures
+            middle, text = 0.36 / height, "each region's share, summed over its partners"
         drawn.text(sum(inner) / 2, middle, text, size=8.5, color=SOFT, ha="center", va="center")
 
 

@@ -9,6 +9,7 @@ import torch
 from bilrp.engine.maps import Jacobian, Linear, Map, Move, Pad, Scale, Sum, Turn
 from bilrp.errors import RuleError
 from bilrp.rules.attention import unfused
+from bilrp.rules.norms import NORMALISING, counts_itself
 from bilrp.rules.rule import Rule
 from bilrp.rules.writes import ADDS, PUTS, overwrites, staying
 from bilrp.trace.tape import Step
@@ -86,9 +87,21 @@ def _check_linear(step: Step) -> None:
 
 def jacobian() -> Rule:
     """The true derivative at this input, whatever the step: gradient × input."""
-    return Rule(
-        "jacobian", lambda step: Jacobian(unfused(step).run, step.values, tuple(range(len(step.inputs))))
-    )
+    return Rule("jacobian", _derivative)
+
+
+def _derivative(step: Step) -> Map:
+    """In closed form where there is one: diag(f'(a)), or a batch norm's scale; torch's derivatives for the rest.
+
+    Torch's backward pass of a batch norm is wrong for gradients that lie in memory in some orders (2.13).
+    """
+    elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
+    if step.operation.kind == "statistics" and elementwise and not counts_itself(step):
+        return NORMALISING["batch_norm"](step)
+    if step.operation.kind in {"activation", "curve"} and elementwise and not step.operation.checked:
+        slope = torch.func.vjp(step.run, *step.values)[1](torch.ones_like(step.result))[0]
+        return Scale(slope)
+    return Jacobian(unfused(step).run, step.values, tuple(range(len(step.inputs))))
 
 
 def known_linear(step: Step) -> bool:

@@ -56,13 +56,18 @@ def _normalize(step: Step) -> Map:
 
 
 def _batch_norm(step: Step) -> Map:
-    if step.argument(5, "training", False) or step.argument(1, "running_mean") is None:
+    if counts_itself(step):
         # No running statistics: those of this very input, as in an instance norm.
         a, weight = step.values[0], step.argument(3, "weight")
         axes = (0, *range(2, a.dim()))
         return _centred(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
     scale, _ = batch_norm_scale(step)
     return Scale(scale.reshape(-1, *[1] * (step.result.dim() - 2)).expand_as(step.result))
+
+
+def counts_itself(step: Step) -> bool:
+    """A batch norm with the statistics of this very input."""
+    return bool(step.argument(5, "training", False)) or step.argument(1, "running_mean") is None
 
 
 def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:

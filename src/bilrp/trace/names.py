@@ -42,7 +42,7 @@ def modules_of(encoder: object) -> list[nn.Module]:
         return [encoder]
     if isinstance(encoder, functools.partial):
         reached = [encoder.func, *encoder.args, *encoder.keywords.values()]
-        return [m for value in reached for m in modules_of(value)]
+        return [m for value in reached if callable(value) for m in modules_of(value)]
     owner = getattr(encoder, "__self__", None)
     found = [owner] if isinstance(owner, nn.Module) else []
     if inspect.isfunction(encoder):

@@ -9,7 +9,7 @@ which rule comes with it naturally, as a plain word: what the word means is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -133,6 +133,8 @@ class Table:
     def extended(self, *rows: Op) -> Table:
         """The table with more rows, or with others in the place of some; names are those that `bilrp.ops` shows.
 
+        Nobody vouches for torch's derivatives of these, so they are tried.
+
         >>> Table((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
         'frozen'
         """
@@ -141,7 +143,7 @@ class Table:
                 raise InputError(
                     f"operations are rows, as in operations=(activation('erfinv'),), got {row!r}"
                 )
-        return Table((*self.rows, *rows)) if rows else self
+        return Table((*self.rows, *(replace(row, checked=True) for row in rows))) if rows else self
 
 
 def structural(name: str, *also: str, **more: Any) -> Op:

@@ -102,7 +102,7 @@ class Preparation:
         x = (pixels * factor + shift).float().unsqueeze(0)
         across, down = photograph.size[0] / wide, photograph.size[1] / high
         box = (place[0] * across, place[1] * down, place[2] * across, place[3] * down)
-        return Item(x, view=Image.of(np.asarray(photograph), box), name=images.called(thing))
+        return Item(x, view=Image.of(photograph, box), name=images.called(thing))
 
     def resized(self, picture: tuple[int, int]) -> tuple[int, int]:
         """(width, height) that a picture of that (width, height) is brought to before its middle is cut out."""

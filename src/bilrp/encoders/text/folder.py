@@ -194,6 +194,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
         return load_file(folder / "model.safetensors")
     if (folder / "pytorch_model.bin").is_file():
+        saved.check_torch(folder / "pytorch_model.bin")
         return torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
     raise InputError(f"{folder} has no weights: model.safetensors (or pytorch_model.bin) is missing")
 

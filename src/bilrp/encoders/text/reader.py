@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bilrp.disk import files
 from bilrp.encoders.text.words import Cut, Span, Tokens
 from bilrp.errors import InputError
 from bilrp.item import Item
 
+MOST_BYTES = 4_000_000  # of a text: more than any encoder reads
 log = logging.getLogger("bilrp")
 
 
@@ -93,10 +95,7 @@ class Reader:
 
 def _text(thing: Any) -> str:
     if isinstance(thing, Path):
-        try:
-            return thing.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{thing} cannot be read as text: {error}") from None
+        return files.read_text(thing, kind="text", most=MOST_BYTES)
     if not isinstance(thing, str):
         raise InputError(f"a text encoder reads text, got {type(thing).__name__}: pass a string")
     return thing

@@ -1,0 +1,69 @@
+"""`bilrp index`: a folder of pictures or a file of texts, embedded once, to be asked anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from bilrp.cli.options import Encoder, Fit, Size, Weights
+from bilrp.cli.say import say
+
+SHOWN = 20  # broken items that are listed
+
+
+def index(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE…",
+            help="Folders of pictures, pictures, or files of texts (.txt, .csv, .jsonl).",
+        ),
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="NAME.lance", help="The collection.")],
+    encoder: Encoder = "vgg16:31",
+    parts: Annotated[
+        bool, typer.Option(help="Take every item apart now; else on first use. Parts are kept once made.")
+    ] = False,
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a table of texts: the column that holds them.")
+    ] = None,
+    prune: Annotated[bool, typer.Option(help="Remove items of these folders whose files are gone.")] = False,
+    size: Size = None,
+    fit: Fit = None,
+    weights: Weights = None,
+) -> None:
+    """Index a folder once, ask it anything: bilrp index photos -o photos.lance
+
+    Adding again only does what is new or changed; interrupted, it goes on where it was.
+    """
+    from bilrp.cli import terminal
+    from bilrp.collection.indexing import indexed
+    from bilrp.errors import InputError, printable
+
+    if not output.rstrip("/").endswith(".lance"):
+        raise InputError(f"--output {output}: a collection is called NAME.lance")
+    chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
+    asked = {"size": terminal.measure(size), "fit": fit, "weights": weights and os.path.realpath(weights)}
+    found, report = indexed(
+        sources if len(sources) > 1 else sources[0],
+        chosen,
+        output,
+        parts=parts,
+        progress=sys.stderr.isatty(),
+        column=column,
+        prune=prune,
+        asked={name: value for name, value in asked.items() if value is not None},
+    )
+    said = [f"{report.added} new", f"{report.known} known"]
+    said += [f"{report.same} the same as another"] if report.same else []
+    said += [f"{report.removed} removed"] if report.removed else []
+    said += [f"{len(report.failed)} broken"] if report.failed else []
+    say(f"{printable(output)}: {len(found)} items ({', '.join(said)}) in {report.seconds:.1f} s")
+    for source, why in report.failed[:SHOWN]:
+        say(f"  broken: {printable(why if source in why else f'{source}: {why}')}")
+    if len(report.failed) > SHOWN:
+        say(f"  … and {len(report.failed) - SHOWN} more")
+    say(f"Ask: bilrp search {printable(output)} {printable(found.names[0])!r}")

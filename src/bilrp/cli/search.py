@@ -1,0 +1,132 @@
+"""`bilrp search`: what is like this one, which of them share this part, and why."""
+
+from __future__ import annotations
+
+import json as numbers
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bilrp.cli.options import AsJson, Output, Palette
+from bilrp.cli.say import say
+from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from bilrp.collection import Collection
+    from bilrp.decomposition import Decomposition
+
+
+def search(
+    collection: Annotated[str, typer.Argument(metavar="NAME.lance", help="What `bilrp index` made.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="A file, a text, an item's name, number or id.")
+    ],
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="X,Y,W,H", help="Only by this box of the query, in pixels of the photograph."),
+    ] = None,
+    words: Annotated[
+        str | None, typer.Option(metavar="I-J", help="Only by these words of the query.")
+    ] = None,
+    without: Annotated[bool, typer.Option(help="All but that box or those words.")] = False,
+    count: Annotated[int, typer.Option("-k", min=1, help="How many neighbours.")] = 10,
+    similarity: Annotated[str, typer.Option(metavar="NAME", help="dot or cosine.")] = "cosine",
+    explained: Annotated[
+        bool, typer.Option("--explain", help="Say which parts match, for each that is shown.")
+    ] = False,
+    output: Output = None,
+    palette: Palette = "paper",
+    json: AsJson = False,
+) -> None:
+    """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
+    from bilrp.cli import several, terminal
+    from bilrp.collection import open
+    from bilrp.render.album import Chapter
+
+    outputs = terminal.checked_outputs(output or [], inputs=(query,))
+    several.pages_only(outputs)
+    found = open(collection)
+    thing = _query(found, query)
+    regions = None
+    if part is not None or words is not None:
+        taken = found.decomposition(thing)
+        regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
+    at = found.position(thing)
+    asked = {"without": regions} if without else {"part": regions}
+    near = found.nearest(thing, count + (at is not None), similarity=similarity, **asked)
+    near = [n for n in near if n.position != at][:count]
+    chapters = []
+    if explained or outputs:
+        for each in near:
+            pair = found.explain(thing, each.position, similarity=similarity)
+            chapters.append(
+                Chapter(pair, f"{each.score:.3f}  {each.name}", several.named(pair, query, each.name))
+            )
+    sentences = [chapter.explanation.summary() for chapter in chapters]
+    if json:
+        rows = [{"id": n.id, "name": n.name, "score": n.score} for n in near]
+        rows = (
+            [row | {"summary": said} for row, said in zip(rows, sentences, strict=True)]
+            if sentences
+            else rows
+        )
+        print(
+            numbers.dumps({"collection": collection, "query": query, "regions": regions, "neighbours": rows})
+        )
+    else:
+        by = "" if regions is None else f" {'without' if without else 'by'} {len(regions)} of its regions"
+        say(f"Nearest to {query}{by}, of {len(found)}:")
+        for number, each in enumerate(near):
+            say(f"{number + 1:3}  {each.score:8.3f}  {each.name}")
+            if explained:
+                say(f"      {sentences[number]}")
+    wish = several.Wanted(similarity, None, None, "auto", palette, None)
+    title = f"What is like {query}, in {collection}?"
+    several.write(chapters, outputs, title=title, columns=1, wanted=wish, quiet=json)
+
+
+def _query(found: Collection, query: str) -> Any:
+    """An item by number, id or name, else what the encoder reads."""
+    if query.isascii() and query.isdigit() and int(query) < len(found):
+        return int(query)
+    if found.position(query) is None and query in found.names:
+        return found.names.index(query)
+    return query
+
+
+def boxed(taken: Decomposition, part: str) -> list[int]:
+    """The regions whose middle lies in a box X,Y,W,H of the photograph."""
+    numbers = [float(n) for n in part.split(",")] if re.fullmatch(r"[\d.]+(,[\d.]+){3}", part) else []
+    from bilrp.item import Image
+
+    places = taken.places
+    if len(numbers) != 4 or places is None or not isinstance(taken.view, Image):
+        raise InputError(f"--part {part}: give X,Y,W,H in pixels of the photograph, as in 120,40,200,160")
+    left, top, wide, high = numbers
+    chosen = []
+    for region, place in enumerate(places):
+        x0, y0, x1, y1 = taken.view.photograph(tuple(place))
+        if left <= (x0 + x1) / 2 <= left + wide and top <= (y0 + y1) / 2 <= top + high:
+            chosen.append(region)
+    if not chosen:
+        size = taken.view.full or taken.view.size
+        raise InputError(
+            f"--part {part}: no region has its middle there; the photograph is {size[0]}×{size[1]}"
+        )
+    return chosen
+
+
+def spoken(taken: Decomposition, words: str) -> list[int]:
+    """Words I to J of a text, counted from 1 as people do; marks of the tokenizer's own don't count."""
+    from bilrp.item import Text
+
+    range_ = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
+    if range_ is None or not isinstance(taken.view, Text):
+        raise InputError(f"--words {words}: give I-J, words of a text counted from 1, as in 3-5")
+    regions: Sequence[int] = [i for i, span in enumerate(taken.view.spans) if span is not None]
+    first, last = int(range_[1]), int(range_[2] or range_[1])
+    if not 1 <= first <= last <= len(regions):
+        raise InputError(f"--words {words}: the text has words 1 … {len(regions)}")
+    return list(regions[first - 1 : last])

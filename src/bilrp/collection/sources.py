@@ -1,0 +1,168 @@
+"""What to index: folders of pictures, lists of files, texts line by line or from a column, with names and groups."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bilrp.disk.files import is_partial
+from bilrp.encoder import Encoder
+from bilrp.encoders.decode import SUFFIXES
+from bilrp.encoders.text.reader import Reader
+from bilrp.errors import InputError, reason
+
+COLUMNS = ("text", "sentence", "caption", "title")  # of a table, where nobody says which
+TABLES = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing to index: what the encoder reads, what people call it, the group it belongs to, and where it came from."""
+
+    content: Any
+    name: str
+    group: str
+    source: str
+
+    @property
+    def stamp(self) -> str:
+        """Changes when the file does, without reading it; empty where there is no file."""
+        if not isinstance(self.content, Path):
+            return ""
+        try:
+            about = self.content.stat()
+        except OSError:
+            return ""
+        return f"{about.st_size} {about.st_mtime_ns}"
+
+    def key(self) -> str:
+        """The id: a hash of the content, the same wherever it lies and whatever it is called."""
+        return hashlib.sha256(_bytes(self.content)).hexdigest()[:32]
+
+
+def _bytes(content: Any) -> bytes:
+    if isinstance(content, Path):
+        return content.read_bytes()
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogatepass")
+    if isinstance(content, Tensor):
+        content = content.detach().cpu().contiguous().numpy()
+    array = np.asarray(content)
+    return repr((array.shape, str(array.dtype))).encode() + array.tobytes()
+
+
+def things(source: Any, encoder: Encoder, *, column: str | None = None) -> Iterator[Thing]:
+    """Everything in a source: a folder, a file, a list of either, or any iterable of what the encoder reads.
+
+    >>> [thing.name for thing in things(["A cat.", "A dog."], Encoder(lambda x: x))]
+    ['A cat.', 'A dog.']
+    """
+    texts = isinstance(encoder.read, Reader)
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if path.exists():
+            yield from _of_path(path, texts, column)
+        elif texts and isinstance(source, str):
+            yield _text(source, "", "")
+        else:
+            raise InputError(f"{path}: no such file or folder")
+    elif isinstance(source, Iterable) and not isinstance(source, Tensor | np.ndarray):
+        for number, each in enumerate(source):
+            if isinstance(each, str | os.PathLike):
+                yield from _listed(each, texts, column)
+            else:
+                yield Thing(each, f"item {number}", "", "")
+    else:
+        yield Thing(source, "item 0", "", "")
+
+
+def _listed(each: str | os.PathLike[str], texts: bool, column: str | None) -> Iterator[Thing]:
+    """One of a list: a text is a text where texts are read, unless a file of texts has that very name."""
+    path = Path(each)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # a text that no file could be called
+        there = False
+    if there:
+        yield from _of_path(path, texts, column)
+    elif texts or not isinstance(each, os.PathLike):
+        yield _text(str(each), "", "")
+    else:
+        yield Thing(path, path.name, "", str(path))  # it will be said to be missing when it is read
+
+
+def _text(text: str, group: str, source: str) -> Thing:
+    line = " ".join(text.split())
+    return Thing(text, line if len(line) <= 80 else line[:79] + "…", group, source)
+
+
+def _of_path(path: Path, texts: bool, column: str | None) -> Iterator[Thing]:
+    if path.is_dir():
+        for file in _walk(path, (".txt",) if texts else SUFFIXES):
+            group = str(file.parent.relative_to(path))
+            place = Thing(file, file.name, "" if group == "." else group, str(file.resolve()))
+            yield _text(_read(file), place.group, place.source) if texts else place
+    elif not texts:
+        yield Thing(path, path.name, path.parent.name, str(path.resolve()))
+    else:
+        for number, (text, group) in enumerate(_lines(path, column)):
+            if text.strip():
+                yield _text(text.strip(), group, f"{path.resolve()}#{number}")
+
+
+def _walk(folder: Path, suffixes: Iterable[str]) -> Iterator[Path]:
+    """Visible files by suffix, in a stable order; links to folders are not followed, so no loop is."""
+    for here, folders, files in os.walk(folder, followlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith(".") and not is_partial(name) and Path(name).suffix.lower() in suffixes:
+                yield Path(here) / name
+
+
+def _lines(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
+    """(text, group) of each row of a table, of each object of a .jsonl, of each line of any other file."""
+    suffix = path.suffix.lower()
+    if suffix in TABLES:
+        rows = csv.DictReader(io.StringIO(_read(path)), delimiter=TABLES[suffix])
+        yield from _columns(path, rows, list(rows.fieldnames or ()), column)
+    elif suffix in (".jsonl", ".ndjson"):
+        try:
+            objects = [json.loads(line) for line in _read(path).splitlines() if line.strip()]
+        except ValueError as error:
+            raise InputError(f"{path}: not one JSON object a line ({error})") from None
+        if not all(isinstance(o, dict) for o in objects):
+            raise InputError(f"{path}: not one JSON object a line")
+        yield from _columns(path, objects, list(objects[0]) if objects else [], column)
+    else:
+        yield from ((line, "") for line in _read(path).splitlines())
+
+
+def _columns(
+    path: Path, rows: Iterable[dict[str, Any]], names: list[str], column: str | None
+) -> Iterator[tuple[str, str]]:
+    wanted = column if column is not None else next((c for c in COLUMNS if c in names), None)
+    if wanted is None or wanted not in names:
+        raise InputError(
+            f"{path}: say which column holds the texts with --column; there are {', '.join(names)}"
+        )
+    for row in rows:
+        yield str(row.get(wanted) or ""), str(row.get("group") or "")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {reason(error)}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8") from None

@@ -1,0 +1,140 @@
+"""The two tables of a collection, kept by Lance: items with their embeddings, and parts. Every write is one commit.
+
+A commit is whole or not there, whatever happens to the process that makes it; two processes may append at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bilrp.errors import InputError, guarded, reason
+
+VERSION = 1
+ABOUT = b"bilrp"
+BLOCK = 64 * 2**20  # bytes of embeddings read at once
+ITEMS, PARTS = "items.lance", "parts.lance"
+DAMAGED = "the collection is damaged: index it again under another name"
+
+
+def lance() -> Any:
+    try:
+        import lance as found
+    except ImportError:
+        raise InputError("collections need the extra: pip install 'bilrp[collection]'") from None
+    return found
+
+
+def items_schema(width: int, about: Mapping[str, Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("name", pa.string()),
+            ("group", pa.string()),
+            ("source", pa.string()),
+            ("stamp", pa.string()),
+            ("text", pa.string()),
+            ("thumbnail", pa.binary()),
+            ("view", pa.string()),
+            ("embedding", pa.list_(pa.float32(), width)),
+            ("failed", pa.string()),
+        ],
+        metadata={ABOUT: json.dumps(dict(about)).encode()},
+    )
+
+
+def parts_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("columns", pa.binary()),
+            ("values", pa.binary()),
+            ("error", pa.float64()),
+            ("frame", pa.binary()),
+        ]
+    )
+
+
+def opened(path: str, name: str) -> Any | None:
+    """The table at its latest version; None where there is none."""
+    place = joined(path, name)
+    if "://" not in place and not os.path.isdir(place):
+        return None
+    with guarded(f"{path} is not a readable collection"):
+        try:
+            return lance().dataset(place)
+        except ValueError as error:
+            if "not found" in str(error).lower():
+                return None
+            raise
+
+
+def appended(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+    """The table with these rows at its end, committed; it is made where there is none."""
+    import pyarrow as pa
+
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    table = pa.table(arrays, schema=schema)
+    place = joined(path, name)
+    try:
+        try:
+            return lance().write_dataset(table, place, mode="append" if opened(path, name) else "create")
+        except OSError as error:
+            if "already exists" not in str(error):
+                raise
+            return lance().write_dataset(table, place, mode="append")  # another process made it meanwhile
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"cannot write {path}: {reason(error)}") from None
+
+
+def deleted(path: str, name: str, key: str) -> None:
+    """Take the rows of an id out of a table, committed."""
+    dataset = opened(path, name)
+    if dataset is not None:
+        with guarded(f"cannot write {path}"):
+            dataset.delete(f"id = '{key}'")
+
+
+def about(dataset: Any) -> dict[str, Any]:
+    """What the collection says of itself: version, encoder, origin."""
+    metadata = dataset.schema.metadata or {}
+    with guarded("the collection does not say what made it"):
+        found = json.loads(metadata[ABOUT])
+    if found.get("version") != VERSION:
+        raise InputError(f"the collection has version {found.get('version')}, this program reads {VERSION}")
+    return found
+
+
+def joined(path: str, name: str) -> str:
+    return f"{str(path).rstrip('/')}/{name}"
+
+
+def columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dict[str, list[Any]]:
+    with guarded(DAMAGED):
+        found = dataset.to_table(columns=list(names), filter=where)
+        return {name: found.column(name).to_pylist() for name in names}
+
+
+def rows(dataset: Any, key: str) -> list[dict[str, Any]]:
+    """Whole rows of an id."""
+    with guarded(DAMAGED):
+        return dataset.to_table(filter=f"id = '{key}'").to_pylist()
+
+
+def blocks(dataset: Any, width: int, where: str) -> Iterator[np.ndarray]:
+    """The embeddings in order, a block of rows at a time, so that memory stays bounded whatever the size."""
+    at_once = max(1, BLOCK // (4 * width))
+    with guarded(DAMAGED):
+        found = dataset.to_batches(
+            columns=["embedding"], filter=where, batch_size=at_once, scan_in_order=True
+        )
+        for batch in found:
+            yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)

@@ -1,0 +1,96 @@
+"""Runs that begin inside a model: one module's output is the input that is explained.
+
+A model that takes token numbers has nothing to share relevance among before it looks them up. Under a
+`TorchFunctionMode` the call that uses a module's weights gives the tensor that is asked about instead of what it
+computed, so the model is neither patched nor hooked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from bilrp.errors import InputError
+from bilrp.trace.tape import tensors_in
+
+
+class _At(TorchFunctionMode):
+    """The first call that makes a tensor with `weight`: what it gave, and what is given instead."""
+
+    def __init__(self, weight: Tensor, instead: Tensor | None):
+        super().__init__()
+        self.weight, self.instead, self.found = weight, instead, None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.found is not None or getattr(func, "__name__", "") == "__get__":
+            return result
+        uses = any(t is self.weight for t in tensors_in((args, kwargs)))
+        if not (uses and isinstance(result, Tensor) and result.dtype.is_floating_point):
+            return result
+        self.found = result
+        return result if self.instead is None else self.instead
+
+
+def value_at(module: Callable[[Any], Tensor], start: str, given: Any) -> Tensor:
+    """What the module called `start` makes of what the whole is given: the input that is explained.
+
+    >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))
+    >>> value_at(net, "0", torch.tensor([[3, 5]])).shape
+    torch.Size([1, 2, 4])
+    """
+    with torch.no_grad(), _At(_weight(module, start), None) as at:
+        module(given)
+    return _met(at.found, start).detach()
+
+
+def running_from(module: Callable[[Any], Tensor], start: str, given: Any) -> Callable[[Tensor], Tensor]:
+    """x ↦ embedding: the module at what it is given, but for x as the output of the module called `start`.
+
+    >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))
+    >>> running_from(net, "0", torch.tensor([[3, 5]]))(torch.zeros(1, 2, 4)).shape
+    torch.Size([1, 2])
+    """
+    return partial(_run, module, start, given)
+
+
+def _run(module: Callable[[Any], Tensor], start: str, given: Any, x: Tensor) -> Tensor:
+    with _At(_weight(module, start), x) as at:
+        result = module(given)
+    if _met(at.found, start).shape != x.shape:
+        raise InputError(
+            f"{start} makes a tensor of shape {tuple(_met(at.found, start).shape)}, not {tuple(x.shape)}: "
+            "give an input of the same length"
+        )
+    return result
+
+
+def _weight(module: Any, start: str) -> Tensor:
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            f"start={start!r} names a module inside the encoder's, which is {type(module).__name__} and has none"
+        )
+    try:
+        weights = list(module.get_submodule(start).parameters())
+    except AttributeError:
+        known = [name for name, inner in module.named_modules() if isinstance(inner, nn.Embedding)]
+        raise InputError(
+            f"there is no module {start!r} in {type(module).__name__}: "
+            f"give {' or '.join(map(repr, known)) or 'the name of one with weights'}"
+        ) from None
+    if not weights:
+        raise InputError(f"the module {start!r} has no weights, so its call cannot be told from others")
+    return weights[0]
+
+
+def _met(found: Tensor | None, start: str) -> Tensor:
+    if found is None:
+        raise InputError(
+            f"the module {start!r} was not called for this input: nothing can begin at its output"
+        )
+    return found

@@ -1,0 +1,143 @@
+"""A full disk under everything that writes: one line or a fallback that is said, what was there stays, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import subprocess
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from attack import stores
+from attack.table import Row
+from bilrp.disk import files
+from bilrp.disk.cache import Cache
+from bilrp.encoders import fetch
+from bilrp.errors import BilrpError
+from bilrp.render import figure
+from bilrp.render.page import write as write_page
+from bilrp.studies.common.report import Report, Section, Table
+
+TRIALS = 24  # a round
+OLD = b"what was there before"
+
+
+def writers(place: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
+    """What writes, and the file that it makes or replaces."""
+    found = stores.explanation("dot")
+    report = Report("a title", "a summary", [Section("one", [Table(("a",), [(n,) for n in range(2000)])])])
+    cache = Cache(place)
+    entry = cache.path("features", "ab12")
+
+    def weights() -> None:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if not fetch.stored(place / "w.bin", lambda path: path.write_bytes(bytes(50_000))):
+                assert "used from memory" in str(said[0].message)
+                raise BilrpError("said, and used from memory")
+
+    def drawn(path: Path) -> object:
+        return figure.write(found, path)
+
+    return {
+        "result .npz": (place / "why.npz", partial(found.save, place / "why.npz")),
+        "result .safetensors": (place / "why.safetensors", partial(found.save, place / "why.safetensors")),
+        "page": (place / "why.html", partial(write_page, found, place / "why.html")),
+        "picture .png": (place / "why.png", partial(drawn, place / "why.png")),
+        "picture .svg": (place / "why.svg", partial(drawn, place / "why.svg")),
+        "picture .pdf": (place / "why.pdf", partial(drawn, place / "why.pdf")),
+        "report": (place / "report.md", partial(report.write, place)),
+        "cache": (entry, partial(cache.put, "features", "ab12", {"x": torch.rand(5000)})),
+        "weights": (place / "w.bin", weights),
+    }
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row = random.Random(seed), Row("full disk")
+    small = place / "small"
+    small.mkdir()
+    mounted = _mounted(small)
+    try:
+        for trial in range(TRIALS):
+            on_tmpfs = mounted and trial % 2 == 0
+            folder = small / f"{trial}" if on_tmpfs else place / f"{trial}"
+            folder.mkdir()
+            name, (path, write) = draw.choice(list(writers(folder).items()))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(OLD)
+            limit = int(10 ** draw.uniform(0, 5))
+            told = _tried(write, limit, small if on_tmpfs else None)
+            words = f"seed {seed} trial {trial} ({name}, {limit} bytes{', tmpfs' if on_tmpfs else ''})"
+            left = [each.name for each in folder.rglob("*") if files.is_partial(each)]
+            kept = path.read_bytes() if path.exists() else b""
+            if told not in ("written", "refused"):
+                row.failed("foreign", f"{words}: {told}")
+            elif left:
+                row.failed("litter", f"{words}: {left}")
+            elif (
+                told == "refused" and kept != OLD and name != "report"
+            ):  # a report's files follow one another
+                row.failed("lost", f"{words}: what was there is gone")
+            elif told == "written" and kept in (OLD, b""):
+                row.failed("lost", f"{words}: nothing was written")
+            else:
+                row.right += told == "written"
+                row.refused += told == "refused"
+            _filled(small, 0)
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(small)], check=False)
+    row.note = "half of them on a small tmpfs" if mounted else "no tmpfs could be mounted: limited files only"
+    return row
+
+
+def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
+    """In a process of its own: with a limit for the size of a file, or on a file system that has no more room."""
+    here, there = os.pipe()
+    child = os.fork()
+    if not child:
+        told = "it ended"
+        try:
+            if tmpfs is None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            else:
+                _filled(tmpfs, limit)
+            try:
+                write()
+                told = "written"
+            except BilrpError as error:
+                told = "refused" if "\n" not in str(error) else f"more than one line: {error}"
+        except BaseException as error:
+            told = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(there, told.encode()[:400])
+            os._exit(0)
+    os.close(there)
+    with os.fdopen(here) as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return told
+
+
+def _mounted(folder: Path) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def _filled(folder: Path, room: int) -> None:
+    """Fill the file system up to so many free bytes; 0: empty it again."""
+    filler = folder / "filler"
+    filler.unlink(missing_ok=True)
+    if not room:
+        return
+    about = os.statvfs(folder)
+    free = about.f_bavail * about.f_frsize
+    filler.write_bytes(bytes(max(0, free - room - about.f_frsize)))

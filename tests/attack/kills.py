@@ -1,0 +1,101 @@
+"""Killed at any moment: what was saved stays whole, what is resumed is the same, and the next start leaves no litter."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from attack import caches, fetches, stores
+from attack.table import Row
+from bilrp import Explanation
+from bilrp.disk import files
+from bilrp.errors import BilrpError
+from bilrp.render.page import write as write_page
+from bilrp.studies.common.report import Report, Section, Table
+
+SAVES, STUDIES, FETCHES = 12, 4, 4  # kills a round
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row = random.Random(seed), Row("kills")
+    _saving(draw, row, place / "saving", seed)
+    _studying(draw, row, place / "studying", seed)
+    fetches.kill(draw, row, place / "fetching", seed, FETCHES)
+    return row
+
+
+def killed(work: Callable[[], object], after: float) -> None:
+    """Do the work in a process of its own, and kill it after so many seconds."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _saving(draw: random.Random, row: Row, place: Path, seed: int) -> None:
+    """Results, pages and reports, saved over and over: each file is the old or the new one, and opens."""
+    place.mkdir()
+    found = [stores.explanation(similarity) for similarity in ("dot", "cosine")]
+    reports = [
+        Report(f"title {n}", "what was found", [Section("one", [Table(("a",), [(n,)] * 500)])])
+        for n in range(2)
+    ]
+
+    def save() -> None:
+        for _ in range(10_000):
+            for one, report in zip(found, reports, strict=True):
+                one.save(place / "why.npz")
+                one.save(place / "why.safetensors")
+                write_page(one, place / "why.html")
+                report.write(place)
+
+    for trial in range(SAVES):
+        killed(save, draw.uniform(0.0, 0.4))
+        words = f"seed {seed} save {trial}"
+        for name in ("why.npz", "why.safetensors"):
+            path = place / name
+            try:
+                if path.exists() and not any(stores.same(Explanation.load(path), one) for one in found):
+                    row.failed("lost", f"{words}: {name} holds something else")
+            except BilrpError as error:
+                row.failed("lost", f"{words}: {error}")
+        for name, end in (("why.html", "</html>"), ("report.html", "</html>"), ("results.json", "}")):
+            if (place / name).exists() and not (place / name).read_text().rstrip().endswith(end):
+                row.failed("lost", f"{words}: {name} is torn")
+        files.write_text(place / "next.txt", "the next start")
+        left = [path.name for path in place.iterdir() if files.is_partial(path)]
+        if left:
+            row.failed("litter", f"{words}: {left}")
+        row.right += 1
+
+
+def _studying(draw: random.Random, row: Row, place: Path, seed: int) -> None:
+    """A study killed again and again goes on where it stopped, and its numbers are those of an undisturbed one."""
+    truth = caches.small_study(place / "undisturbed")()
+    for trial in range(STUDIES):
+        folder = place / f"{trial}"
+        for _ in range(3):
+            killed(lambda folder=folder: caches.small_study(folder)(), draw.uniform(0.0, 0.5))
+        words = f"seed {seed} study {trial}"
+        try:
+            found = caches.small_study(folder)()
+        except Exception as error:
+            row.failed("lost", f"{words}: {type(error).__name__}: {error}")
+            continue
+        if not all(torch.equal(a, b) for a, b in zip(found, truth, strict=True)):
+            row.failed("wrong", f"{words}: other numbers after it was resumed")
+        elif left := [path for path in folder.rglob("*") if files.is_partial(path)]:
+            row.failed("litter", f"{words}: {len(left)} unfinished files")
+        else:
+            row.right += 3

@@ -1,0 +1,89 @@
+"""Collections from the command line: index a folder, search by a picture, a text, a box, a word."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_explain import bilrp_command, place  # noqa: F401
+from test_several import more  # noqa: F401
+
+from text_folders import ARCHITECTURES
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+BY = ("-e", "tinymodel:tiny", "--size", "32")
+
+
+def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, err = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
+    assert code == 0 and err == "" and "x.lance: 3 items (3 new, 0 known)" in out
+    code, out, _ = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
+    assert "(0 new, 3 known)" in out
+    code, out, _ = bilrp_command("search", "x.lance", "a.png", "-k", "2", "--explain", "-o", "why.html")
+    assert code == 0 and "Nearest to a.png, of 3:" in out and "b.png" in out and "Cosine" in out
+    assert (more / "why.html").read_text().count('"version":1') == 2
+    by_part = json.loads(bilrp_command("search", "x.lance", "a.png", "--part", "0,0,30,20", "--json")[1])
+    assert by_part["regions"] and len(by_part["neighbours"]) == 2
+    without = json.loads(
+        bilrp_command("search", "x.lance", "a.png", "--part", "0,0,30,20", "--without", "--json")[1]
+    )
+    assert [n["score"] for n in without["neighbours"]] != [n["score"] for n in by_part["neighbours"]]
+    d = json.loads(bilrp_command("search", "x.lance", "d.png", "--json")[1])  # a file that is not in it
+    assert len(d["neighbours"]) == 3
+
+
+def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F811
+    bilrp_command("index", "left", "right", "d.png", *BY, "-o", "x.lance")
+    code, out, err = bilrp_command("audit", "x.lance", "-o", "audit")
+    assert code == 0 and err == "" and "pairs of near neighbours, of 4 items" in out
+    assert "Where similarity sits" in (more / "audit" / "report.html").read_text()
+    assert json.loads((more / "audit" / "results.json").read_text())["pairs"] >= 2
+
+
+def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
+    folder = ARCHITECTURES[0].save(more / "bert", dtype=torch.float32)
+    (more / "texts.csv").write_text(
+        "caption,group\nThe cat sat.,x\nTwo kittens rested.,y\nIt rains.,y\nIt rains.,y\n"
+    )
+    code, out, err = bilrp_command("index", "texts.csv", "-e", f"sentence:{folder}", "-o", "t.lance")
+    assert code == 0, err
+    assert "t.lance: 3 items (3 new, 0 known, 1 the same as another)" in out
+    found = json.loads(bilrp_command("search", "t.lance", "A cat rests.", "--words", "2", "--json")[1])
+    assert len(found["neighbours"]) == 3 and len(found["regions"]) == 1
+    code, _, err = bilrp_command(
+        "index", "texts.csv", "-e", f"sentence:{folder}", "-o", "u.lance", "--column", "gone"
+    )
+    assert code == 2 and "--column; there are caption, group" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("index", "left", "-o", "x", *BY), "called NAME.lance"),
+        (("index", "gone", "-o", "x.lance", *BY), "no such file"),
+        (("search", "gone.lance", "a.png"), "no collection there"),
+        (("search", "x.lance", "gone.png"), "no such file"),
+        (("search", "x.lance", "a.png", "--part", "1,2"), "--part 1,2: give X,Y,W,H"),
+        (("search", "x.lance", "a.png", "--part", "900,900,3,3"), "the photograph is 60×40"),
+        (("search", "x.lance", "a.png", "--words", "1-2"), "--words 1-2: give I-J, words of a text"),
+        (("search", "x.lance", "a.png", "-o", "why.png"), "written as one page"),
+    ],
+)
+def test_slips_are_one_line(more: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
+    bilrp_command("index", "left", *BY, "-o", "x.lance")
+    code, out, err = bilrp_command(*arguments)
+    assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""
+
+
+def test_a_damaged_collection_is_one_line(more: Path, bilrp_command) -> None:  # noqa: F811
+    bilrp_command("index", "left", *BY, "-o", "x.lance")
+    for file in (more / "x.lance" / "items.lance" / "data").iterdir():
+        file.write_bytes(b"x" * 100)
+    code, _, err = bilrp_command("search", "x.lance", "a.png")
+    assert code == 2 and err.count("\n") == 1 and "Traceback" not in err
+    shutil.rmtree(more / "x.lance" / "items.lance" / "_versions")
+    code, _, err = bilrp_command("search", "x.lance", "a.png")
+    assert code == 2 and err.count("\n") == 1

@@ -1,0 +1,85 @@
+"""A bar stamped on a third of the photographs: the audit finds it first, and search without it restores neighbours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from test_collection import tiny
+
+from bilrp import collection
+from bilrp.errors import InputError
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+COUNT = 24  # scenes, each seen twice
+
+
+def scenes(folder: Path, *, stamped: bool) -> Path:
+    """Two views of each scene, next to each other by name; every third photograph has a bar with a caption."""
+    rng = np.random.default_rng(3)
+    folder.mkdir()
+    for number in range(COUNT):
+        pixels = rng.integers(60, 200, (5, 5, 3), dtype=np.uint8)
+        whole = Image.fromarray(pixels).resize((72, 72), Image.Resampling.BICUBIC)
+        for view in range(2):
+            picture = whole.crop((4 * view, 4 * view, 64 + 4 * view, 64 + 4 * view))
+            if stamped and (2 * number + view) % 3 == 0:
+                draw = ImageDraw.Draw(picture)
+                draw.rectangle((0, 52, 64, 64), "black")
+                draw.rectangle((6, 56, 40, 60), "white")
+            picture.save(folder / f"{number:02}-{view}.png")
+    return folder
+
+
+def right(found: collection.Collection, without=None) -> float:
+    """How many stamped photographs have the other view of their scene as nearest neighbour."""
+    hits = []
+    for position in range(len(found)):
+        if position % 3:
+            continue
+        near = found.nearest(position, 2, without=None if without is None else without, similarity="cosine")
+        best = next(n.position for n in near if n.position != position)
+        hits.append(best // 2 == position // 2)
+    return float(np.mean(hits))
+
+
+@pytest.fixture(scope="module")
+def stamped(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
+    place = tmp_path_factory.mktemp("audit")
+    return collection.build(scenes(place / "in", stamped=True), tiny(), place / "x.lance")
+
+
+def test_the_bar_is_the_first_finding(stamped) -> None:
+    found = stamped.audit(sample=48)
+    first = found.findings[0]
+    assert first.kind == "alike" and "across the bottom" in first.where and "16 of 48 items" in first.where
+    assert first.mask[13:].mean() > 0.9 and first.mask[:12].mean() < 0.05
+    assert first.share > 1.2 * first.area and all(i % 3 == 0 and j % 3 == 0 for i, j in first.pairs)
+    assert set(first.carriers) == set(range(0, 48, 3)) and first.changed is not None
+    assert found.places.sum() == pytest.approx(1) and sum(len(c.pairs) for c in found.clusters) == len(
+        found.pairs
+    )
+
+
+def test_search_without_the_bar_restores_the_neighbours(stamped, tmp_path: Path) -> None:
+    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny(), tmp_path / "y.lance")
+    bar = [12, 13, 14, 15]  # the lowest row of 8 × 8 patches
+    before, after, truth = right(stamped), right(stamped, without=bar), right(clean)
+    assert before < truth and after > before + 0.5 * (truth - before), (before, after, truth)
+
+
+def test_photographs_without_a_stamp_have_no_such_finding(tmp_path: Path) -> None:
+    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny(), tmp_path / "y.lance")
+    assert not [s for s in clean.audit(sample=48).findings if s.kind == "alike"]
+
+
+def test_what_cannot_be_audited_is_said(tmp_path: Path) -> None:
+    few = collection.build(
+        [Image.new("RGB", (32, 32), c) for c in ("red", "blue")], tiny(), tmp_path / "z.lance"
+    )
+    with pytest.raises(InputError, match="at least 3 items"):
+        few.audit()
+    assert torch.is_tensor(few.embedding(0))

@@ -1,0 +1,269 @@
+"""Collections: what is kept is what would be worked out, questions have exact answers, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import bilrp
+from bilrp import Encoder, collection
+from bilrp.collection import packing, tables
+from bilrp.collection.indexing import indexed
+from bilrp.encoders import images
+from bilrp.errors import InputError, MismatchError
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+
+
+def tiny(seed: int = 0) -> Encoder:
+    """Small, with ReLUs: most coordinates of a part are zero."""
+    torch.manual_seed(seed)
+    first, second = nn.Conv2d(3, 8, 3, stride=2), nn.Conv2d(8, 24, 3, stride=2)
+    net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="tiny")
+
+
+def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
+    """Smooth noise, each picture its own, in two groups."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        place = folder / ("even", "odd")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        small.resize((48, 36), Image.Resampling.BICUBIC).save(place / f"{number:03}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pictures(tmp_path_factory.mktemp("source") / "photographs", 20)
+
+
+@pytest.fixture(scope="module")
+def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
+    return collection.build(folder, tiny(), tmp_path_factory.mktemp("made") / "x.lance")
+
+
+def test_items_in_the_order_of_their_folders(made, folder: Path) -> None:
+    assert len(made) == 20 and len(set(made.ids)) == 20
+    assert made.names[0] == "000.png" and set(made.groups()) == {"even", "odd"}
+    assert made.groups()["odd"] == list(range(10, 20))
+    with torch.no_grad():
+        expected = tiny().module(images.read(folder / "even" / "000.png", size=32)).flatten()
+    torch.testing.assert_close(torch.from_numpy(made.embeddings[0]), expected)
+    assert made.view(0).size == (48, 36)
+
+
+def test_a_kept_pair_is_the_pair_of_the_files_to_the_storage_error(made, folder: Path) -> None:
+    a, b = folder / "even" / "000.png", folder / "odd" / "001.png"
+    exact, kept = bilrp.explain(tiny(), a, b), made.explain(a, b)
+    assert kept.score == pytest.approx(exact.score, rel=1e-5)
+    error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
+    assert 0 < kept.a.storage_error < 0.004 and error < 2 * (kept.a.storage_error + kept.b.storage_error)
+    assert kept.a.regions.count == exact.a.regions.count and kept.a.name == "000.png"
+    torch.testing.assert_close(made.relevance(a, b), kept.relevance)
+    assert float(kept.relevance.sum()) + kept.unattributed == pytest.approx(kept.score)
+
+
+def test_shares_and_the_unattributed_sum_to_the_score(made) -> None:
+    shares, taken = made.share(3), made.decomposition(3)
+    embeddings = torch.from_numpy(made.embeddings)
+    assert shares.shape == (taken.regions.count, len(made))
+    torch.testing.assert_close(shares.sum(0) + embeddings @ taken.unattributed, embeddings @ taken.embedding)
+    torch.testing.assert_close(made.share(3, against=[5, 7]), shares[:, [5, 7]])
+
+
+def test_search_by_a_part_ranks_by_exactly_what_it_contributes(made, folder: Path) -> None:
+    embeddings = torch.from_numpy(made.embeddings)
+    for query in (4, folder / "odd" / "003.png", Image.new("RGB", (40, 40), "teal")):
+        taken = made.decomposition(query)
+        for part, without, vector in (
+            (None, None, taken.embedding),
+            ([0, 5, 6], None, taken.parts[[0, 5, 6]].sum(0)),
+            (None, [0, 5, 6], taken.embedding - taken.parts[[0, 5, 6]].sum(0)),
+        ):
+            scores = embeddings @ vector
+            found = made.nearest(query, k=6, part=part, without=without)
+            assert [n.position for n in found] == scores.argsort(descending=True, stable=True)[:6].tolist()
+            assert [n.score for n in found] == pytest.approx(
+                scores.sort(descending=True).values[:6].tolist(), rel=1e-5
+            )
+            torch.testing.assert_close(found[1].share, taken.parts @ embeddings[found[1].position])
+    cosine = made.nearest(4, k=3, similarity="cosine")
+    assert cosine[0].position == 4 and cosine[0].score == pytest.approx(1.0)
+
+
+def test_contrast_of_two_groups(made) -> None:
+    even, odd = (torch.from_numpy(made.embeddings[made.groups()[g]]).mean(0) for g in ("even", "odd"))
+    found = made.contrast("even", "odd")
+    torch.testing.assert_close(found.direction, even - odd)
+    torch.testing.assert_close(found.share(2), made.decomposition(2).parts @ (even - odd))
+    with pytest.raises(InputError, match="no group 'none'"):
+        made.contrast("even", "none")
+
+
+def test_large_collections_are_read_in_blocks(made, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = made.nearest(4, k=5, part=[1, 2]), made.share(4), made.mean("odd")
+    monkeypatch.setattr("bilrp.collection.holding.RESIDENT", 0)
+    monkeypatch.setattr(tables, "BLOCK", 7 * 4 * made.width)
+    again = collection.open(made.path, encoder=tiny())
+    found = again.nearest(4, k=5, part=[1, 2])
+    assert [n.position for n in found] == [n.position for n in expected[0]]
+    torch.testing.assert_close(again.share(4), expected[1])
+    torch.testing.assert_close(again.mean("odd"), expected[2])
+
+
+def test_other_weights_are_refused_and_said(made, folder: Path) -> None:
+    with pytest.raises(MismatchError, match="made by another encoder: they differ in weights"):
+        collection.open(made.path, encoder=tiny(seed=1)).nearest(folder / "even" / "000.png", part=[0])
+    more = pictures(folder.parent / "more", 2, seed=7)
+    with pytest.raises(MismatchError, match="differ in weights"):
+        collection.build(more, tiny(seed=1), made.path)
+    assert len(collection.open(made.path)) == 20
+
+
+def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
+    parts = torch.randn(6, 40) * (torch.rand(40) < 0.2)
+    packed = packing.pack(parts)
+    assert packed.nbytes < parts.nbytes / 4 and packed.error < 0.004
+    back = packing.from_bytes(*packing.to_bytes(packed), width=40, error=packed.error)
+    assert torch.equal(back.dense(), packed.dense())
+    torch.testing.assert_close(packed.dense(), parts, rtol=0.01, atol=0)
+
+
+# ------------------------------------------------------------ adding, changing, breaking
+
+
+def test_adding_again_does_what_is_new_or_changed(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 6), tmp_path / "x.lance"
+    first, report = indexed(source, tiny(), path)
+    assert (report.added, report.known) == (6, 0)
+    _, report = indexed(source, tiny(), path)
+    assert (report.added, report.known) == (0, 6)
+    (source / "new").mkdir()
+    shutil.copy(source / "odd" / "001.png", source / "new" / "copy.png")
+    Image.new("RGB", (30, 30), "red").save(source / "new" / "red.png")
+    Image.new("RGB", (30, 30), "blue").save(source / "even" / "000.png")
+    found, report = indexed(source, tiny(), path)
+    assert (report.added, report.known, report.same) == (2, 5, 1)
+    assert len(found) == 7 and first.ids[0] not in found.ids and set(first.ids[1:]) < set(found.ids)
+    (source / "even" / "000.png").unlink()
+    found, report = indexed(source, tiny(), path, prune=True)
+    assert report.removed == 1 and len(found) == 6
+
+
+def test_removed_items_are_gone_with_their_parts(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    found = collection.build(source, tiny(), path, parts=True)
+    kept = found.ids[1:]
+    assert found.remove([0]) == 1 and found.ids == kept == collection.open(path).ids
+    parts = tables.opened(str(path), tables.PARTS)
+    assert sorted(tables.columns(parts, ["id"])["id"]) == sorted(kept)
+
+
+def test_broken_files_are_listed_and_cost_nothing_else(tmp_path: Path) -> None:
+    source = pictures(tmp_path / "in", 6)
+    (source / "text.png").write_text("no picture")
+    (source / "empty.jpg").touch()
+    whole = (source / "odd" / "001.png").read_bytes()
+    (source / "half.png").write_bytes(whole[: len(whole) // 2])
+    (source / "notes.txt").write_text("not a picture's name")
+    (source / "ünï<b>\udcff.png").write_bytes((source / "odd" / "003.png").read_bytes()[:-1] + b"x")
+    (source / "loop").symlink_to(source, target_is_directory=True)
+    Image.new("RGB", (9, 9)).save(source / "night\x1b[2J.png")
+    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    broken = {Path(name).name for name, _ in report.failed}
+    assert {"text.png", "empty.jpg", "half.png"} <= broken and len(found) + len(broken) == 6 + 3 + 2
+    assert all("\n" not in why for _, why in report.failed)
+    assert sorted(Path(name).name for name, _ in found.failed) == sorted(
+        name.encode("utf-8", "backslashreplace").decode() for name in broken
+    )
+    assert not any("\x1b" in name for name in found.names)
+
+
+def test_nothing_to_index_is_said(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(InputError, match="nothing to index"):
+        collection.build(tmp_path / "in", tiny(), tmp_path / "x.lance")
+    (tmp_path / "in" / "a.png").write_text("none")
+    with pytest.raises(InputError, match="nothing was indexed"):
+        collection.build(tmp_path / "in", tiny(), tmp_path / "x.lance")
+    with pytest.raises(InputError, match="no such file"):
+        collection.build(tmp_path / "gone", tiny(), tmp_path / "x.lance")
+    with pytest.raises(InputError, match="no collection there"):
+        collection.open(tmp_path / "x.lance")
+
+
+RUN = """
+import sys
+sys.path.insert(0, {tests!r})
+from bilrp.collection import indexing as made
+from test_collection import tiny
+made.COMMIT = 4
+found = made.build(sys.argv[1], tiny(), sys.argv[2], parts=len(sys.argv) > 3)
+print(len(found))
+"""
+
+
+def child(*arguments: str) -> subprocess.Popen[bytes]:
+    code = RUN.format(tests=str(Path(__file__).parent))
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_kills_lose_no_committed_batch(tmp_path: Path) -> None:
+    """Killed at random moments and run to its end, it holds what an uninterrupted run holds, in the same order."""
+    source, path = pictures(tmp_path / "in", 40), tmp_path / "x.lance"
+    rng, counted = random.Random(0), 0
+    for _ in range(6):
+        run = child(str(source), str(path), "parts")
+        time.sleep(rng.uniform(2.5, 6))
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        there = len(collection.open(path)) if (path / tables.ITEMS / "_versions").exists() else 0
+        assert there >= counted
+        counted = there
+    assert child(str(source), str(path), "parts").wait() == 0
+    found = collection.open(path, encoder=tiny())
+    whole = collection.build(source, tiny(), tmp_path / "y.lance")
+    assert found.ids == whole.ids and np.array_equal(found.embeddings, whole.embeddings)
+    assert len(tables.columns(tables.opened(str(path), tables.PARTS), ["id"])["id"]) >= 40
+
+
+@pytest.mark.slow
+def test_two_processes_index_into_one_collection(tmp_path: Path) -> None:
+    sources = [pictures(tmp_path / f"in{n}", 24, seed=n) for n in (1, 2)]
+    runs = [child(str(source), str(tmp_path / "x.lance")) for source in sources]
+    assert [run.wait() for run in runs] == [0, 0]
+    assert len(collection.open(tmp_path / "x.lance")) == 48
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are another matter there")
+def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pictures(tmp_path / "in", 3)
+    read = Path.read_bytes
+
+    def refused(self: Path) -> bytes:
+        if self.name == "001.png":
+            raise PermissionError(13, "Permission denied")
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    assert len(found) == 2 and "Permission denied" in report.failed[0][1]
+    monkeypatch.undo()
+    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    assert len(found) == 3 and not report.failed and not found.failed

@@ -1,0 +1,207 @@
+"""Two towers in one space: pictures against texts, what pairs, what refuses to, and runs that begin inside a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor, nn
+
+import bilrp
+from bilrp.encoder import Towers, read_item
+from bilrp.encoders import clip, vision
+from bilrp.errors import InputError, MismatchError
+from tower_folders import PAIRS, Pair
+
+TEXTS = ("A cat sat on the mat.", "Two dogs run through the snow")
+
+
+def photograph(seed: int) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((70, 50), Image.Resampling.BILINEAR)
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: pair.name)
+def saved(request, tmp_path_factory) -> tuple[Pair, Path]:
+    return request.param, request.param.save(tmp_path_factory.mktemp(request.param.name))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return PAIRS[0].save(tmp_path_factory.mktemp("clip"))
+
+
+def as_transformers_does(folder: Path, pair: Pair, text: str, image: Image.Image) -> tuple[Tensor, Tensor]:
+    """(text, image) embeddings by transformers' own tokenizer, processor and model, compared as it compares them."""
+    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float64).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    padding = {"padding": "max_length", "max_length": 40} if pair.name == "siglip" else {}
+    numbers = tokenizer(text, return_tensors="pt", **padding)["input_ids"]
+    pixels = pair.processor()(image, return_tensors="pt")["pixel_values"].double()
+    with torch.no_grad():
+        found = model(input_ids=numbers, pixel_values=pixels)
+    return found.text_embeds[0], found.image_embeds[0]
+
+
+def test_every_kind(saved: tuple[Pair, Path]) -> None:
+    pair, folder = saved
+    towers = clip(folder, dtype=torch.float64)
+    wanted = as_transformers_does(folder, pair, TEXTS[0], photograph(0))
+    for thing, tower, embedding in zip(
+        (TEXTS[0], photograph(0)), (towers.text, towers.image), wanted, strict=True
+    ):
+        push, pull = (bilrp.decompose(tower, thing, mode=mode) for mode in ("push", "pull"))
+        assert torch.allclose(push.embedding, embedding, rtol=1e-6, atol=1e-6)  # pixels are float32 there
+        scale = float(push.parts.abs().max())
+        assert scale > 1e-6
+        assert float((push.parts - pull.parts).abs().max()) < 1e-9 * scale
+        assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding, atol=1e-12)
+    found = bilrp.explain(towers, photograph(0), TEXTS[0])
+    assert found.score == pytest.approx(float(wanted[0] @ wanted[1]), abs=1e-6)
+    assert (
+        found.a.regions.count == 16 and found.b.regions.names is not None and "cat" in found.b.regions.names
+    )
+    assert abs(float(found.relevance.sum()) + found.unattributed - found.score) < 1e-12
+    turned = bilrp.explain(towers, TEXTS[0], photograph(0))
+    assert torch.allclose(turned.relevance, found.relevance.T, atol=1e-12)
+    for a, b in ((photograph(0), photograph(1)), TEXTS):
+        assert abs(bilrp.explain(towers, a, b).score) <= 1 + 1e-9
+        itself = bilrp.explain(towers, a, a)
+        assert itself.score == pytest.approx(1.0) and torch.allclose(
+            itself.relevance, itself.relevance.T, atol=1e-12
+        )
+    for tower, thing in ((towers.image, photograph(0)), (towers.text, TEXTS[0])):
+        assert not any(row.problem for row in bilrp.ops(tower, thing))
+
+
+def test_spaces_refuse_each_other(folder: Path, tmp_path: Path) -> None:
+    towers, others = clip(folder), clip(PAIRS[0].save(tmp_path, seed=1))
+    picture, text = bilrp.decompose(towers, photograph(0)), bilrp.decompose(others, TEXTS[0])
+    with pytest.raises(MismatchError, match="space"):
+        bilrp.pair(picture, text)
+    with pytest.raises(MismatchError, match="do not share a space"):
+        bilrp.explain((towers.image, others.text), photograph(0), TEXTS[0])
+    assert bilrp.pair(picture, bilrp.decompose(towers, TEXTS[0])).score == pytest.approx(
+        bilrp.explain(towers, photograph(0), TEXTS[0]).score
+    )
+    with pytest.raises(MismatchError, match="space"):
+        Towers(towers.image, others.text)
+    unlike = bilrp.decompose(towers, photograph(1), rules=bilrp.rulebooks.uniform(0.1))
+    with pytest.raises(MismatchError, match="rules"):
+        bilrp.pair(picture, unlike)  # one tower, two rule books
+
+
+def test_a_pair_is_kept_and_read_again(folder: Path, tmp_path: Path) -> None:
+    found = bilrp.explain(clip(folder), photograph(0), TEXTS[0])
+    again = bilrp.Explanation.load(found.save(tmp_path / "why.npz"))
+    assert torch.equal(again.relevance, found.relevance)
+    assert again.b.view is not None and again.summary() == found.summary()
+
+
+def test_who_reads_what(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    towers = clip(folder)
+    photograph(0).save(tmp_path / "cat.png")
+    (tmp_path / "note.txt").write_text("a cat")
+    monkeypatch.chdir(tmp_path)
+    for thing in ("cat.png", tmp_path / "cat.png", photograph(0), torch.zeros(1, 3, 32, 32)):
+        assert towers.of(thing) is towers.image
+    for text in ("a cat", "cat", "note.txt", "cat.png on a sofa"):
+        assert towers.of(text) is towers.text
+    with pytest.raises(InputError, match=r"dog\.png: no such image file"):
+        towers.of("dog.png")
+    assert bilrp.explain(towers, "cat.png", "a cat").a.name == "cat.png"
+
+
+def test_two_encoders_that_say_they_share_a_space() -> None:
+    torch.manual_seed(0)
+    long, short = (nn.Linear(n, 3, bias=False).double().requires_grad_(False) for n in (6, 4))
+    first, second = (
+        bilrp.Encoder(net, name=name, space="toy") for net, name in ((long, "long"), (short, "short"))
+    )
+    a, b = torch.randn(1, 6, dtype=torch.float64), torch.randn(1, 4, dtype=torch.float64)
+    found = bilrp.explain((first, second), a, b)
+    assert found.relevance.shape == (6, 4)
+    assert found.score == pytest.approx(float(long(a)[0] @ short(b)[0]))
+    assert abs(found.unattributed) < 1e-12
+    with pytest.raises(MismatchError, match="do not share a space"):
+        bilrp.explain((first, short), a, b)
+    with pytest.raises(InputError, match="has two"):
+        bilrp.explain((first, second, first), a, b)  # type: ignore[arg-type]
+    saliency = bilrp.baselines.saliency((first, second), a, b)
+    assert saliency.relevance.shape == (6, 4)
+
+
+class Bag(nn.Module):
+    """Token numbers in, one vector out; nothing takes embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 6), nn.Linear(6, 3, bias=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.head(torch.relu(self.table(numbers)) * (numbers > 2)[..., None]).sum(1)
+
+
+def test_a_run_begins_inside_a_model() -> None:
+    torch.manual_seed(0)
+    net = Bag().double().eval().requires_grad_(False)
+    encoder = bilrp.Encoder(net, name="bag", start="table")
+    numbers = torch.tensor([[1, 5, 9, 7]]), torch.tensor([[4, 5, 2, 8]])
+    push, pull = (bilrp.decompose(encoder, numbers[0], mode=mode) for mode in ("push", "pull"))
+    assert push.parts.shape == (4, 3) and torch.allclose(push.embedding, net(numbers[0])[0])
+    assert torch.allclose(push.parts, pull.parts, atol=1e-12) and not push.parts[0].any()  # 1 is masked
+    assert torch.allclose(push.parts.sum(0), push.embedding)
+    assert torch.allclose(push.parts[1], net(torch.tensor([[5]]))[0])
+    found = bilrp.explain(encoder, *numbers)
+    assert abs(found.unattributed) < 1e-12
+    assert found.score == pytest.approx(float(net(numbers[0])[0] @ net(numbers[1])[0]))
+    assert [row.problem for row in bilrp.ops(encoder, numbers[0])].count(None) == len(
+        bilrp.ops(encoder, numbers[0])
+    )
+    assert not net.table._forward_hooks and net.table.forward.__func__ is nn.Embedding.forward
+
+
+@pytest.mark.parametrize(("start", "said"), [("tabel", "give 'table'"), ("relu", "no module")])
+def test_a_start_that_is_not_there_is_said(start: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        bilrp.decompose(bilrp.Encoder(Bag(), start=start), torch.tensor([[3]]))
+    with pytest.raises(InputError, match="has none"):
+        bilrp.decompose(bilrp.Encoder(lambda x: x, start="table"), torch.tensor([[3]]))
+
+
+def test_the_start_of_clips_text_tower(folder: Path) -> None:
+    class Texts(nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.text_model, self.text_projection = model.text_model, model.text_projection
+
+        def forward(self, numbers: Tensor) -> Tensor:
+            return self.text_projection(self.text_model(input_ids=numbers).pooler_output)
+
+    model = transformers.CLIPModel.from_pretrained(folder, dtype=torch.float64).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    encoder = bilrp.Encoder(Texts(model).eval(), start="text_model.embeddings.token_embedding")
+    numbers = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
+    ours = bilrp.decompose(clip(folder, normalise=False, regions="tokens", dtype=torch.float64), TEXTS[0])
+    found = bilrp.decompose(encoder, numbers)
+    assert torch.allclose(found.parts, ours.parts, atol=1e-12)
+    assert read_item(encoder, numbers).given is numbers
+
+
+def test_bad_folders_cost_one_line(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        clip(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        clip(tmp_path)
+    with pytest.raises(InputError, match=r"use bilrp\.encoders\.clip"):
+        vision(folder)
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(InputError, match="has no two towers"):
+        clip(tmp_path)
