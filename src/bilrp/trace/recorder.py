@@ -33,7 +33,6 @@ NEVER_RANDOM = {
     "reduction",
     "product",
     "weighted",
-    "activation",
     "softmax",
     "norm",
     "structural",
