@@ -35,10 +35,11 @@ from bilrp.encoder import (
 )
 from bilrp.engine import memory
 from bilrp.engine.plan import Plan
-from bilrp.engine.program import Program
+from bilrp.engine.program import Key, Program
 from bilrp.engine.progress import tracking
 from bilrp.engine.refine import Refined, begin
 from bilrp.engine.run import compute
+from bilrp.engine.turn import channels_first
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
@@ -177,29 +178,20 @@ def decompose(
             raise InputError("refine splits regions by their share in one embedding: leave out layers")
         options = {"regions": regions, "rules": rules, "project": project, "mode": mode}
         return deque(coarse_to_fine(encoder, x, budget=refine, **options), maxlen=1)[0]
-    found = decompose_item(
-        encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode, progress=progress,
-        layers=layers,
-    )  # fmt: skip
+    options = {"regions": regions, "rules": rules, "project": project, "mode": mode, "layers": layers}
+    found = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
     return found[None] if layers is None else {n: found[n] for n in layers}
 
 
 def decompose_item(
-    encoder: Encoder,
-    item: Item,
-    *,
-    regions: RegionSpec | None = None,
-    rules: Rules | None = None,
-    project: int | None = None,
-    mode: str = "auto",
-    progress: bool = False,
-    layers: Sequence[int] | None = None,
+    encoder: Encoder, item: Item, *, progress: bool = False, **options: Any
 ) -> dict[int | None, Decomposition]:
-    """What `decompose` does once the input was read and checked: the decomposition of each layer, of the output as None."""
-    ready = prepare(encoder, item, regions=regions, rules=rules, project=project, mode=mode, layers=layers)
-    if layers is None:
-        return {None: ready.whole(progress=progress)}
+    """What `decompose` does once the input was read: the decomposition of each layer, of the output as None."""
+    ready = prepare(encoder, item, **options)
     parts, plan = ready.compute(ready.partition, progress=progress)
+    if not ready.taps:
+        found = parts[ready.program.output.value]
+        return {None: ready.finished(ready.partition, found, plan=plan, result=ready.embedding)}
     made = partial(ready.finished, ready.partition, plan=plan)
     return {n: made(parts[value], result=ready.results[value], layer=n) for n, value in ready.taps.items()}
 
@@ -232,11 +224,6 @@ class Prepared:
         """Parts of the output alone."""
         parts, plan = self.compute(partition, progress=progress)
         return parts[self.program.output.value], plan
-
-    def whole(self, *, progress: bool = False) -> Decomposition:
-        """All regions at once."""
-        parts, plan = self.parts(self.partition, progress=progress)
-        return self.finished(self.partition, parts, plan=plan, result=self.embedding)
 
     def begin(self, budget: int | None) -> Refined:
         """The coarsest moment of a refinement to at most `budget` regions."""
@@ -277,8 +264,9 @@ def prepare(
     project: int | None = None,
     mode: str = "auto",
     layers: Sequence[int] | None = None,
+    known: dict[Any, str] | None = None,
 ) -> Prepared:
-    """Record the run, freeze it by the rules, and lay out the regions."""
+    """Record the run, freeze it by the rules, and lay out the regions; `known` are the weights' hashes of one call."""
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
@@ -293,14 +281,15 @@ def prepare(
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
         kept = frozenset(taps.values())
-        program = freeze(simplify(tape, keep=kept), book, max(kept, default=None))
+        frozen = freeze(simplify(tape, keep=kept), book, max(kept, default=None))
+        program = channels_first(frozen, frozenset(map(Key, kept)))
         # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
-        origin = origin_of(encoder, tape, book, project)
+        origin = origin_of(encoder, tape, book, project, known)
         return Prepared(program, partition, item, origin, tape.result, project, mode, taps, results)
 
 
 def refine(
-    encoder: Model,
+    encoder: Model | Towers,
     x: Readable,
     *,
     regions: RegionSpec | None = None,
@@ -318,9 +307,8 @@ def refine(
     >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, budget=40)]
     [16, 28, 40]
     """
-    encoder = as_encoder(encoder)
-    item = read_item(encoder, x)
-    ready = prepare(encoder, item, regions=regions, rules=rules, project=project, mode=mode)
+    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
+    ready = prepare(encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode)
     found, finer = None, ready.begin(budget)
     while finer is not found:
         found = finer

@@ -321,10 +321,12 @@ def origin_at(encoder: Encoder, item: Item) -> dict[str, Any]:
         return origin_of(encoder, tape, book_of(encoder, tape), None)
 
 
-def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
+def origin_of(
+    encoder: Encoder, tape: Tape, book: RuleBook, project: int | None, known: dict[Any, str] | None = None
+) -> dict[str, Any]:
     return {
         "encoder": encoder.name,
-        "weights": tape.fingerprint(),
+        "weights": tape.fingerprint(known),
         # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
         "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
         "rules": book_name(book),

@@ -303,16 +303,16 @@ def explain_items(
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     if not wanted.any_size:
         _check_sizes(encoders, a, b)
+    known: dict[Any, str] = {}
+    options = {"rules": rules, "project": project, "mode": mode, "known": known}
+    sides = list(zip(encoders, (a, b), for_both(regions), strict=True))
     if refine is not None:
-        options = {"rules": rules, "project": project, "mode": mode}
-        sides = zip(encoders, (a, b), for_both(regions), strict=True)
         ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]
         return deque(refined(*ready, similarity=wanted, budget=refine), maxlen=1)[0]
+    # One after the other, so that one frozen run is held at a time.
     left, right = (
-        decompose_item(
-            reader, item, regions=spec, rules=rules, project=project, mode=mode, progress=progress
-        )[None]
-        for reader, item, spec in zip(encoders, (a, b), for_both(regions), strict=True)
+        decompose_item(reader, item, regions=spec, progress=progress, **options)[None]
+        for reader, item, spec in sides
     )
     return pair(left, right, similarity=wanted)
 

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +27,7 @@ from bilrp.item import Box, Image, Item
 from bilrp.regions import RegionSpec
 from bilrp.similarity import Similarity
 
-# ---------------------------------------------------------------- many inputs, one after another
-
-AHEAD = 2  # inputs that are read while others are decomposed
+AHEAD = 2  # inputs read while others are decomposed
 
 
 def decompose_many(
@@ -51,10 +50,10 @@ def decompose_many(
     if workers < 1:
         raise InputError(f"decompose_many needs at least one worker, got {workers}")
     chosen, waiting = as_encoder(encoder), deque[Future[Decomposition]]()
-    options: dict[str, Any] = {"regions": regions, "rules": rules, "project": project, "mode": mode}
+    how = partial(decompose_item, chosen, regions=regions, rules=rules, project=project, mode=mode, known={})
 
     def made(item: Future[Item]) -> Decomposition:
-        return decompose_item(chosen, item.result(), **options)[None]
+        return how(item.result())[None]
 
     with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(workers) as makers:
         try:
@@ -65,8 +64,8 @@ def decompose_many(
             while waiting:
                 yield waiting.popleft().result()
         finally:  # also where nobody asks for the rest
-            for pool in (readers, makers):
-                pool.shutdown(cancel_futures=True)
+            readers.shutdown(cancel_futures=True)
+            makers.shutdown(cancel_futures=True)
 
 
 # ---------------------------------------------------------------- two sets of inputs

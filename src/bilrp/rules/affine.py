@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from bilrp.engine.maps import Jacobian, Linear, Map, Move, Scale, Sum
+from bilrp.engine.maps import Jacobian, Linear, Map, Move, Pad, Scale, Sum, Turn
 from bilrp.errors import RuleError
 from bilrp.rules.attention import unfused
 from bilrp.rules.norms import NORMALISING, counts_itself
@@ -30,6 +30,9 @@ def _any_linear(step: Step) -> Map:
         return Sum(slots)
     if overwrites(step):
         return staying(step)
+    local = _local(step)
+    if local is not None:
+        return local
     return (Move if step.operation.mask == "moves" else Linear)(step.run, step.values, slots)
 
 
@@ -37,6 +40,28 @@ def _plain_sum(step: Step) -> bool:
     """a + b (+ a constant) of one shape and type, as at the end of a residual block."""
     same = all(v.shape == step.result.shape and v.dtype == step.result.dtype for v in step.values)
     return step.operation.sums and "alpha" not in step.kwargs and same
+
+
+def _local(step: Step) -> Map | None:
+    """Steps that keep to their place in an image: zeros around it, its channels moved last or first, constant factors."""
+    value, op = step.values[0], step.operation
+    if len(step.inputs) != 1 or value.dtype != step.result.dtype:
+        return None
+    if op.kind == "arithmetic" and value.shape == step.result.shape:
+        if op.rule == "product" or (op.rule == "quotient" and is_first(step)):
+            return Scale(step.run(torch.ones_like(value)))
+        return Sum((0,)) if op.name == "sub" and is_first(step) else None
+    if op.name == "pad" and value.dim() == 4 and step.argument(2, "mode", "constant") == "constant":
+        left, right, top, bottom, *others = (*step.argument(1, "pad"), 0, 0)
+        return None if any(others) else Pad((left, right, top, bottom))
+    if op.name in {"permute", "transpose"} and value.dim() == 4:
+        blank = torch.empty(value.shape)
+        turned = step.run(blank)
+        for last, (a, b) in ((True, (-3, -1)), (False, (-1, -3))):
+            moved = blank.movedim(a, b)
+            if (turned.shape, turned.stride()) == (moved.shape, moved.stride()):
+                return Turn(last)
+    return None
 
 
 def _check_linear(step: Step) -> None:

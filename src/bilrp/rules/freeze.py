@@ -26,7 +26,7 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
     for step in reversed(tape.steps):
         if step.output == output and result is None:
             result = step.result if step.gate is None else step.result * step.gate
-        for kind in Kind:
+        for kind in (Kind.VALUE, Kind.MASK):
             if Key(step.output, kind) in needed:
                 link = frozen_link(step, book) if kind is Kind.VALUE else mask_link(step)
                 links.append(link)

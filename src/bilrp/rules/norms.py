@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Linear, Map, Scale
+from bilrp.engine.maps import Centred, Linear, Map, Scale
 from bilrp.trace.tape import Step
 from bilrp.trace.weights import batch_norm_scale
 
@@ -15,8 +15,11 @@ from bilrp.trace.weights import batch_norm_scale
 def _layer_norm(step: Step) -> Map:
     shape, weight = step.argument(1, "normalized_shape"), step.argument(2, "weight")
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    axes = tuple(range(-len(shape), 0))
-    return _centred(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
+    axes, eps = tuple(range(-len(shape), 0)), step.argument(4, "eps", 1e-5)
+    if axes != (-1,):
+        return _centred(step, lambda t: t, axes, eps, weight)
+    rstd = (step.values[0].var(-1, unbiased=False, keepdim=True) + eps).rsqrt()
+    return Centred((rstd if weight is None else rstd * weight).expand_as(step.result))
 
 
 def _group_norm(step: Step) -> Map:

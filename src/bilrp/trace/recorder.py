@@ -7,6 +7,7 @@ input (a *live* tensor) becomes one `Step` holding its real tensors. Nothing is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,16 @@ from bilrp.trace.refusals import refuse_moving_targets, refuse_training, refuse_
 from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
 
+# Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
+NEVER_RANDOM = {
+    "arithmetic",
+    "reduction",
+    "product",
+    "weighted",
+    "softmax",
+    "norm",
+    "structural",
+}
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
@@ -55,7 +66,7 @@ def record(
         with torch.inference_mode(False), torch.enable_grad():
             start = x.detach().clone().requires_grad_().clone()
             recorder.begin(start)
-            with recorder, _Fixed():
+            with recorder:
                 result = encoder(start)
         tape = recorder.finish(x.detach(), result)
     except RuntimeError as error:
@@ -154,7 +165,8 @@ class Recorder(TorchFunctionMode):
                 self._keep_before_write(t)
         for t in tensors:
             self._use_weight(t)
-        result = func(*args, **kwargs)
+        with _Fixed():
+            result = func(*args, **kwargs)
         for t in tensors_in(result):
             self.made[id(t)] = t
         return result
@@ -187,7 +199,8 @@ class Recorder(TorchFunctionMode):
         if op.again:
             call = run_again_by(op, args, kwargs)
         recorded_args, recorded_kwargs = mapped(recorded[0], slot), mapped(recorded[1], slot)
-        result = func(*args, **kwargs)
+        with nullcontext() if op.kind in NEVER_RANDOM else _Fixed():
+            result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
         elif any(_version(t) != version for t, version in versions):

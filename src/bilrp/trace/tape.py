@@ -100,9 +100,18 @@ class Tape:
                 uses.setdefault(value, []).append(step)
         return uses
 
-    def fingerprint(self) -> str:
-        """A sha256 over the weights the run used, so that decompositions of different weights never pair."""
-        return of_tensors(self.weights)
+    def fingerprint(self, known: dict[Any, str] | None = None) -> str:
+        """A sha256 over the weights the run used, so that decompositions of different weights never pair.
+
+        `known` spares a second look at the same weights within one call. It must not live longer: what is written through
+        `.data` or numpy changes numbers, and neither their place nor their version.
+        """
+        key = tuple((w.data_ptr(), w._version, w.shape, w.stride(), w.dtype) for w in self.weights)
+        if known is None:
+            return of_tensors(self.weights)
+        if key not in known:
+            known[key] = of_tensors(self.weights)
+        return known[key]
 
 
 def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:

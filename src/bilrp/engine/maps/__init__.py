@@ -9,10 +9,12 @@ from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
 from bilrp.engine.maps.mixing import Chain, Mix
 from bilrp.engine.maps.pool import Pool
+from bilrp.engine.maps.spatial import Centred, Pad, Turn
 from bilrp.engine.maps.weighted import Term, Weighted
 from bilrp.engine.windows import Reach
 
 __all__ = [
+    "Centred",
     "Chain",
     "Gated",
     "Jacobian",
@@ -20,11 +22,13 @@ __all__ = [
     "Map",
     "Mix",
     "Move",
+    "Pad",
     "Pool",
     "Reach",
     "Scale",
     "Shapes",
     "Sum",
     "Term",
+    "Turn",
     "Weighted",
 ]

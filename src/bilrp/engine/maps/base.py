@@ -18,6 +18,7 @@ from bilrp.engine.layouts import Layout, Rows, everything
 from bilrp.engine.windows import Cone, Reach, Window, cut_each
 from bilrp.errors import quiet
 
+LAID = 2_000_000  # numbers that are laid out whole while one small product is set up
 AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
 
 
@@ -67,6 +68,10 @@ class Map(ABC):
         """Numbers that pushing (or pulling) one vector needs for a while, besides its sources and its target."""
         return shapes.sources[0].numel() if back else shapes.target.numel()
 
+    def channels_first(self, shapes: Shapes) -> Map | None:
+        """The same map of images (1, C, H, W), where this is one of (1, H, W, C); None where it is none."""
+        return None
+
     # ------------------------------------------------------------ on windows
 
     def reach(self, shapes: Shapes) -> Reach | None:
@@ -115,8 +120,23 @@ class Map(ABC):
         self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
     ) -> tuple[int, int]:
         """Multiply-adds of `push_rows` for the cone's regions, and how many products they come in."""
-        macs, columns = self.macs(shapes), len(cone.low)
-        return columns * macs, -(-columns // AT_ONCE) if macs else 0
+        own = type(self).push_rows is not Map.push_rows
+        return len(cone.low) * self.macs(shapes), 0 if own else laid_out(len(cone.low), shapes)
+
+
+def laid_out(columns: int, shapes: Shapes) -> int:
+    """What laying out columns whole costs, as a number of small products."""
+    return -(-columns * shapes.numel // LAID)
+
+
+def to_front(last: Tensor) -> Tensor:
+    """(…, H, W, C) → (…, C, H, W)."""
+    return last.movedim(-1, -3)
+
+
+def to_last(first: Tensor) -> Tensor:
+    """(…, C, H, W) → (…, H, W, C)."""
+    return first.movedim(-3, -1)
 
 
 def batched(function: Callable[..., Any]) -> Callable[..., Any]:

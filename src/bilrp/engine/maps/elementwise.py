@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, channels_last
-from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.base import Map, Shapes, to_front
 from bilrp.engine.windows import Cone, Reach, Window, cut, place
 
 
@@ -29,6 +29,12 @@ class Scale(Map):
 
     def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0
+
+    def channels_first(self, shapes: Shapes) -> Map | None:
+        if shapes.sources[0] != shapes.target or self.on_mask:
+            return None
+        factor = self.factor if self.factor.dim() == 0 else to_front(self.factor.expand(shapes.target))
+        return Scale(factor, self.slots)
 
     def reach(self, shapes: Shapes) -> Reach | None:
         return Reach() if shapes.images and shapes.sources[0] == shapes.target else None
@@ -68,6 +74,9 @@ class Sum(Map):
 
     def push(self, *tangents: Tensor) -> Tensor:
         return sum(tangents[1:], start=tangents[0])
+
+    def channels_first(self, shapes: Shapes) -> Map | None:
+        return None if self.on_mask else self
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return (cotangent,) * len(self.slots)
@@ -112,6 +121,10 @@ class Gated(Map):
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return self.inner.pull(cotangent * self.gate)
+
+    def channels_first(self, shapes: Shapes) -> Map | None:
+        inner = self.inner.channels_first(shapes)
+        return None if inner is None else Gated(inner, to_front(self.gate))
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.macs(shapes, back=back)

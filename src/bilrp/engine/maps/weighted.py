@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, channels_last, everything
 from bilrp.engine.maps import products
-from bilrp.engine.maps.base import Map, Shapes, sum_of, times, times_
+from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
 from bilrp.engine.windows import Cone, Reach, Window, cut, place
 from bilrp.trace.operators import Convolution, Dense
 
@@ -95,6 +95,18 @@ class Weighted(Map):
             return any(t.after is not None for t in self.terms) * target + several * source
         return any(t.before is not None for t in self.terms) * source + several * target
 
+    def channels_first(self, shapes: Shapes) -> Map | None:
+        """A matrix at each position is a convolution of 1×1."""
+        if self.on_mask or not isinstance(self.operator, Dense):
+            return None
+        terms = tuple(
+            Term(
+                t.weight[:, :, None, None], *(None if f is None else to_front(f) for f in (t.before, t.after))
+            )
+            for t in self.terms
+        )
+        return Weighted(Convolution((1, 1), (0, 0), (1, 1)), terms, at=to_front(self.at), slots=self.slots)
+
     # ------------------------------------------------------------ on windows
 
     def reach(self, shapes: Shapes) -> Reach | None:
@@ -175,7 +187,8 @@ class Weighted(Map):
     ) -> tuple[int, int]:
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
-            return super().row_work(layouts, target, cone, shapes)
+            columns = len(cone.low)
+            return columns * self.macs(shapes), laid_out(columns, shapes)
         return products.work(self._kernel(self.operator), layouts[0], target, cone)
 
     def _kernel(self, operator: Convolution) -> products.Kernel:
