@@ -31,7 +31,7 @@ from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
 from bilrp.findings.cluster import Finding
 from bilrp.findings.summary import sentence
-from bilrp.item import Item
+from bilrp.item import Item, Text
 from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
 
@@ -166,7 +166,12 @@ class Explanation:
 
     @cached_property
     def _found(self) -> list[Finding]:
-        relevance = self.relevance.detach().cpu().double().numpy()
+        relevance = self.relevance.detach().cpu().double().numpy().copy()
+        for side, rows in ((self.a, relevance), (self.b, relevance.T)):
+            if isinstance(
+                side.view, Text
+            ):  # marks of the tokenizer's own are in the account, and are no finding
+                rows[[span is None for span in side.view.spans]] = 0
         return cluster.find(relevance, self.a.regions, self.b.regions, score=self.score, k=relevance.size)
 
     def summary(self, *, reference: Sequence[float] | None = None) -> str:

@@ -13,7 +13,8 @@ from torch import nn
 import bilrp
 from bilrp.findings import chance, words
 from bilrp.findings.summary import sentence, warnings
-from bilrp.regions import labels, tokens
+from bilrp.item import Text
+from bilrp.regions import Regions, labels, tokens
 from bilrp.render import findings
 
 
@@ -188,3 +189,15 @@ def test_the_list_for_pages_is_the_findings():
         assert re.fullmatch(r"[a-z ]+, \d+ × \d+ px ↔ [a-z ]+, \d+ × \d+ px", entry["label"])
     assert sentence(e, e.findings()) == e.summary()
     assert warnings(e, e.findings()) == []
+
+
+def test_marks_of_the_tokenizer_are_counted_and_are_no_finding() -> None:
+    torch.manual_seed(0)
+    regions = Regions(labels=torch.arange(4), count=4, kind="tokens", names=("[CLS]", "a", "cat", "[SEP]"))
+    view = Text("a cat", (None, (0, 1), (2, 5), None))
+    side = bilrp.Decomposition(torch.rand(4, 6) + 1, torch.rand(6) + 5, regions, {"encoder": "x"}, view=view)
+    found = bilrp.pair(side, side)
+    assert all({*f.a, *f.b} <= {1, 2} for f in found.findings()) and found.findings()
+    assert "“”" not in found.summary() and "[SEP]" not in found.summary()
+    rest = float(found.relevance.sum()) - sum(f.relevance for f in found.findings(99))
+    assert rest > 0  # what marks bring is in the account
