@@ -346,8 +346,13 @@ def _data_uri(picture: np.ndarray) -> str:
     from PIL import Image as Pillow
 
     image, buffer = Pillow.fromarray(picture).convert("RGB"), io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
+    image.save(
+        buffer, "PNG", compress_level=1
+    )  # quick: trying hard only pays where it can still get small enough
     kind = "png"
+    if buffer.tell() <= 2 * _LOSSLESS_BYTES:
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", optimize=True)
     if buffer.tell() > _LOSSLESS_BYTES:
         buffer, kind = io.BytesIO(), "jpeg"
         image.thumbnail((LONGEST, LONGEST))
