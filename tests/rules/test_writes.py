@@ -35,6 +35,11 @@ WRITES = {
     "index_put into a live tensor": lambda x: (2 * x)[0].index_put((TWICE[0],), x[0])[None],
     "index_copy": lambda x: zeros(x).index_copy(1, TWICE[0], x),
     "put": lambda x: zeros(x).put(TWICE, x),
+    "index_put_": lambda x: zeros(x)[0].index_put_((TWICE[0],), x[0])[None],
+    "index_copy_": lambda x: zeros(x).index_copy_(1, TWICE[0], x),
+    "put_": lambda x: zeros(x).put_(TWICE, x),
+    "masked_scatter": lambda x: zeros(x).masked_scatter(TWICE % 2 == 0, x),
+    "masked_scatter_": lambda x: zeros(x).masked_scatter_(TWICE % 2 == 0, x),
     "constants that look like addresses": lambda x: torch.arange(8.0).to(x)[None].scatter(1, TWICE[:, :4], x[:, :4]),
 }  # fmt: skip
 
