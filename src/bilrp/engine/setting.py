@@ -74,6 +74,17 @@ class Setting:
 
     def layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
         """Which features get a row, for each value of links [first, last) and this chunk of regions."""
+        asked = (tuple(chunk.tolist()), first, last)
+        if asked not in self._laid:
+            self._laid.clear()  # planning, counting and running ask for the same chunk in turn: one is kept
+            self._laid[asked] = self._lay_out(chunk, first, last)
+        return self._laid[asked]
+
+    @cached_property
+    def _laid(self) -> dict[tuple[tuple[int, ...], int, int], dict[Key, Layout]]:
+        return {}
+
+    def _lay_out(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
         need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
         keys = [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
         return {
