@@ -491,7 +491,7 @@ NO_RULE = {
     "two live factors": lambda x: linear(x) * (x @ weight),
     "two live matrices": lambda x: linear(x).T @ (x @ weight),
     "floor division": lambda x: torch.div(linear(x), 0.1, rounding_mode="floor"),
-    "rounding": lambda x: linear(x).round(),
+    "rounding": lambda x: (100 * linear(x)).round(),
     "live weight of lerp": lambda x: torch.lerp(linear(x), x, x @ weight),
     "live grid": lambda x: F.grid_sample(
         torch.ones(1, 1, 3, 3).double(), x.reshape(1, 1, 3, 2), align_corners=False
