@@ -39,13 +39,15 @@ def contrast(
 ) -> None:
     """Why is A closer to B than to C? bilrp contrast query.jpg match.jpg other.jpg -o why.html"""
     from bilrp import contrast as contrasted
-    from bilrp.cli import several, terminal
+    from bilrp.cli import several, terminal, texts
     from bilrp.render.album import Chapter
 
     outputs = terminal.checked_outputs(output or [], inputs=(a, b, c))
     several.pages_only(outputs)
     wanted = several.Wanted(similarity, regions, None, style, palette, title)
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
+    if texts.reads_text(chosen):
+        a, b, c = (texts.text_of(thing) for thing in (a, b, c))
     found = contrasted(
         *(several.taken_apart(chosen, thing, wanted) for thing in (a, b, c)), similarity=similarity
     )

@@ -74,9 +74,11 @@ def explain(
         known(name)  # refuse a slip before the work
     named = encoders or ["vgg16:31"]
     if len(things) > 2 or len(named) > 1:
+        if plan or refine is not None:
+            raise InputError(f"--{'plan' if plan else 'refine'} is for two inputs and one encoder")
         loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
         wish = Wanted(similarity, regions, project, style, palette, title)
-        explain_all(loaded, things, outputs, wish, first=first, as_json=json)
+        explain_all(loaded, things, outputs, wish, first=first, show=show, as_json=json)
         return
     a, b = things
     chosen = terminal.reader(named[0], weights=weights, size=size, fit=fit)

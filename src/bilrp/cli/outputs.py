@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,11 +36,22 @@ def deliver(
     show: bool = False,
     quiet: bool = False,
 ) -> None:
+    """Write the explanation to every output."""
+
+    def write(path: Path) -> None:
+        terminal.write(found, path, names=names, style=style, palette=palette, title=title)
+
+    try_each(write, outputs, show=show, quiet=quiet)
+
+
+def try_each(
+    write: Callable[[Path], object], outputs: Sequence[Path], *, show: bool = False, quiet: bool = False
+) -> None:
     """Write every output; one that fails costs its own line and the exit code 2, never the others."""
     written = []
     for path in outputs:
         try:
-            terminal.write(found, path, names=names, style=style, palette=palette, title=title)
+            write(path)
         except Exception as error:  # whatever one output does, the next one is tried
             said = str(error) if str(path) in str(error) else f"{path}: {reason(error)}"
             say(f"bilrp: {printable(said)}", file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bilrp.cli.say import say
+from bilrp.disk import files
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ class Wanted:
 
 def explain_all(
     encoders: Sequence[Encoder], things: Sequence[str], outputs: Sequence[Path], wanted: Wanted, *,
-    first: bool, as_json: bool,
+    first: bool, show: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """All pairs of the things (or the first against each other one) by every encoder; told, and written as one page."""
+    from bilrp.cli import texts
     from bilrp.explanation import pair
     from bilrp.render.album import MOST, Chapter
 
@@ -45,12 +47,17 @@ def explain_all(
         raise InputError(
             f"{len(pairs) * len(encoders)} explanations are too many for a page, {MOST} fit: give fewer inputs, or --first"
         )
-    taken = {encoder: [taken_apart(encoder, thing, wanted) for thing in things] for encoder in encoders}
+    # standard input can be read once only, however many encoders ask
+    spoken = [texts.text_of(thing) for thing in things] if any(map(texts.reads_text, encoders)) else things
+    contents = {encoder: spoken if texts.reads_text(encoder) else things for encoder in encoders}
+    taken = {
+        encoder: [taken_apart(encoder, each, wanted) for each in contents[encoder]] for encoder in encoders
+    }
     chapters: list[Chapter] = []
     for a, b in pairs:
         for encoder in encoders:
             found = pair(taken[encoder][a], taken[encoder][b], similarity=wanted.similarity)
-            names = named(found, things[a], things[b])
+            names = named(found, contents[encoder][a], contents[encoder][b])
             by = [encoder.name] if len(encoders) > 1 else []
             heading = ", ".join([f"{names[0]} and {names[1]}", *by] if len(pairs) > 1 else by or names)
             chapters.append(Chapter(found, heading, names))
@@ -58,17 +65,18 @@ def explain_all(
         "Why are these similar?" if len(things) > 2 else "The same pair, seen by several encoders"
     )
     tell(chapters, outputs, as_json=as_json)
-    write(chapters, outputs, title=title, columns=len(encoders), wanted=wanted, quiet=as_json)
+    write(chapters, outputs, title=title, columns=len(encoders), wanted=wanted, show=show, quiet=as_json)
 
 
-def taken_apart(encoder: Encoder, thing: str, wanted: Wanted) -> Any:
+def taken_apart(encoder: Encoder, content: str, wanted: Wanted) -> Any:
+    """The decomposition of a file or a text, as the options want it."""
     from bilrp import regions as region_specs
     from bilrp.cli import terminal, texts
     from bilrp.decomposition import decompose_item
     from bilrp.encoder import read_item
 
     reading = texts.reads_text(encoder)
-    item = read_item(encoder, texts.text_of(thing) if reading else thing)
+    item = read_item(encoder, content)
     kind = texts.region_kind(wanted.regions, texts=reading)
     regions = region_specs.grid(kind) if isinstance(kind, int) else kind
     try:
@@ -113,14 +121,16 @@ def tell(
 
 def write(
     chapters: Sequence[Any], outputs: Sequence[Path], *, title: str, columns: int, wanted: Wanted, quiet: bool,
-    lead: str = "",
+    lead: str = "", show: bool = False,
 ) -> None:  # fmt: skip
+    """One page for all of them."""
+    from bilrp.cli.outputs import try_each
     from bilrp.render import album
 
     style = None if wanted.style == "auto" else wanted.style
-    for path in outputs:
-        album.write(
-            chapters, path, title=title, lead=lead, columns=columns, style=style, colours=wanted.palette
-        )
-        if not quiet:
-            say(f"  wrote {printable(path)}")
+    page = (
+        album.html(chapters, title=title, lead=lead, columns=columns, style=style, colours=wanted.palette)
+        if outputs
+        else ""
+    )
+    try_each(lambda path: files.write_text(path, page), outputs, show=show, quiet=quiet)

@@ -7,7 +7,7 @@ A shortcut is relevance on what most items have alike (a stamp, a caption, a fra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -232,8 +232,6 @@ def _border(looked: Sequence[_Looked]) -> list[Suspect]:
 
 def _judged(found: Collection, scene: _Scene, suspect: Suspect, positions: Sequence[int]) -> Suspect:
     """How many of the sampled carriers get another nearest neighbour without it: ranked anew, nothing is trained."""
-    from dataclasses import replace
-
     carriers = [p for p in positions if p in set(suspect.carriers)]
     changed = 0
     for position in carriers:

@@ -92,8 +92,7 @@ class Collection:
 
     def __init__(self, path: str, dataset: Any, about: dict[str, Any], encoder: Encoder | str | None) -> None:
         self.path, self.dataset, self.about = path, dataset, about
-        self._given = encoder
-        self._checked = False
+        self._given, self._checked = encoder, False
 
     # ------------------------------------------------------------ what is there
 
@@ -121,6 +120,10 @@ class Collection:
     @cached_property
     def names(self) -> list[str]:
         return self._column("name")
+
+    @cached_property
+    def _sources(self) -> list[str]:
+        return self._column("source")
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -192,7 +195,7 @@ class Collection:
 
     @cached_property
     def _by_source(self) -> dict[str, int]:
-        return {source: position for position, source in enumerate(self._column("source")) if source}
+        return {source: position for position, source in enumerate(self._sources) if source}
 
     def embedding(self, query: Readable) -> Float[Tensor, " h"]:
         """φ of a query: kept, or worked out."""
@@ -295,7 +298,7 @@ class Collection:
         text = self._take([position], ["text"])["text"][0]
         if text is not None:
             return text
-        source = self._column("source")[position]
+        source = self._sources[position]
         if source and os.path.isfile(source):
             return Path(source)
         raise InputError(
