@@ -47,7 +47,7 @@ def test_sentences_first_and_pictures_when_they_come_into_view(opened) -> None:
     assert tab.inner_text("nav li a >> nth=2") == "pair 2 <i>"
     assert 1 <= drawn(tab) < 6
     tab.click("nav li a >> nth=5")
-    tab.wait_for_function("document.querySelector('#pair-6').classList.contains('drawn')")
+    tab.wait_for_selector("#pair-6.drawn", state="attached")
     assert "pair 5" in tab.evaluate(
         "document.querySelector('#pair-6').shadowRoot.querySelector('h1').textContent"
     )
