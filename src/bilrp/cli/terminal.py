@@ -113,6 +113,8 @@ def record(
         "unattributed": account.unattributed,
         "explained_share": account.share(account.explained),
         "unattributed_share": account.share(account.unattributed),
+        "against_reference": None if e.against is None else [account.against_a, account.against_b],
+        "references": None if e.against is None else account.references,
         "positive": account.positive,
         "negative": account.negative,
         "closed": account.closed,
@@ -227,6 +229,14 @@ def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> s
         f"  explained     {amount(found['explained']):>12}{share(found['explained_share'])}",
         f"  unattributed  {amount(rest):>12}{share(found['unattributed_share'])}",
     ]
+    if found["against_reference"] is not None:  # part of the unattributed, and known
+        for name, value in (
+            ("against ref.", sum(found["against_reference"])),
+            ("references", found["references"]),
+        ):
+            lines.append(
+                f"    {name:<12}{amount(value):>12}{share(value / found['score'] if found['score'] else None)}"
+            )
     if pairs and found["top"]:
         lines += ["", "  strongest single pairs, by their relevance"]
         for number, match in enumerate(found["top"], 1):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bilrp.findings.words import amount, percent
+from bilrp.item import Image, Text
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
 
 
 def line(explanation: Explanation) -> str:
-    """One line that adds up: score = explained + unattributed.
+    """One line that adds up: score = explained + unattributed; of that, what is against a reference picture or text.
 
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(2, 2)
@@ -36,8 +37,25 @@ def line(explanation: Explanation) -> str:
     rest = abs(found.unattributed)
     return (
         f"{score} = {amount(found.explained)} explained by {by}{_share(found.share(found.explained))} "
-        f"{sign} {amount(rest)} unattributed{_share(found.share(rest))}"
+        f"{sign} {amount(rest)} unattributed{_share(found.share(rest))}{_references(explanation)}"
     )
+
+
+def _references(explanation: Explanation) -> str:
+    """What of the unattributed is known to belong to the reference inputs."""
+    if explanation.against is None:
+        return ""
+    found = explanation.account
+    return (
+        f": {amount(found.against_a + found.against_b)} either side against the reference {against(explanation)}, "
+        f"{amount(found.references)} between the references"
+    )
+
+
+def against(explanation: Explanation) -> str:
+    """What a reference is: a picture, a text or just an input."""
+    kinds = {type(side.view) for side in (explanation.a, explanation.b) if side.reference is not None}
+    return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 
 
 def _share(share: float | None) -> str:
