@@ -100,9 +100,9 @@ def _protocol(settings: VisionSettings) -> str:
         f"Photographs of {settings.size} × {settings.size} pixels, regions of {settings.regions}. Unattributed: the share "
         "|score − ΣR| / score. Planted: a small copy of a third photograph on two blurred ones; the signed share of the "
         "relevance between the two copies, as a multiple of their share of the area. Planted among detail: a piece of the "
-        "first photograph, pasted elsewhere into the second as it is. Known warp: a photograph with itself shifted, mirrored, "
-        "turned or enlarged, within one region of the true place. Occlusion: rank correlation with what covering regions "
-        "does to the score, by mean colour and by blur, for pairs of regions and for the regions of the first picture."
+        "first photograph, pasted elsewhere into the second as it is. Known warp: a photograph with itself shifted, "
+        "mirrored, turned or enlarged, within one region of the true place. Occlusion: rank correlation with what covering "
+        "regions does to the score, by mean colour and by blur, for pairs of regions and for the first picture's regions."
     )
 
 
