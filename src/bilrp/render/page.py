@@ -23,6 +23,8 @@ from bilrp.render.figure import palette
 from bilrp.render.marks import shown
 
 if TYPE_CHECKING:
+    from PIL import Image as Pillow
+
     from bilrp.decomposition import Decomposition
     from bilrp.explanation import Explanation
 
@@ -30,6 +32,7 @@ _EXACT_BYTES = 512 * 1024  # below this the relevance itself travels as float32:
 _DISPLAY_ERROR = 1e-4  # of the strongest pair: a tenth of the last digit the page shows
 _MOST_PAIRS = 4_000_000  # what a browser still normalises and thresholds while a slider moves
 _LOSSLESS_BYTES = 200 * 1024  # pictures beyond this are sent as JPEG
+_SAMPLED = 8  # one row in so many tells how well a picture packs
 VERSION = 1  # of the payload: the page refuses another than its own
 
 _FRAME = "body{margin:0}main{display:grid;min-height:100vh}noscript p{padding:40px;font:15px sans-serif}"
@@ -123,7 +126,7 @@ def payload(
     check_size(*relevance.shape)
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
         raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
-    side_a, side_b = _side(explanation.a), _side(explanation.b)
+    side_a, side_b = side(explanation.a), side(explanation.b)
     style = None if style == "auto" else style
     named = style in links.STYLES if isinstance(style, str) else False
     return {
@@ -253,21 +256,21 @@ def _quantise(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
     return np.rint(values / scale).astype("<i2"), [float(s) for s in scale]
 
 
-def _side(decomposition: Decomposition) -> dict[str, Any]:
-    """Return one input for the page: its picture or its words, and where each region lies."""
+def side(decomposition: Decomposition, *, src: str | None = None) -> dict[str, Any]:
+    """Return one input for the page: its picture (or, at `src`, its address) or its words, and where each region lies."""
     regions = decomposition.regions
     names = None if regions.names is None else [str(name) for name in regions.names]
     labels = _flat_labels(_numpy(regions.labels))
-    side: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
-    side |= {"name": decomposition.name, "view": _view(decomposition)}
+    found: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
+    found |= {"name": decomposition.name, "view": _view(decomposition, src)}
     plane = regions.boxes is not None or regions.labels.dim() == 3
     located = isinstance(decomposition.view, Image) or (names is None and plane)
     if located and labels is not None:
-        side["places"] = _places(labels, side["count"])
-    return side
+        found["places"] = _places(labels, found["count"])
+    return found
 
 
-def _view(decomposition: Decomposition) -> dict[str, Any] | None:
+def _view(decomposition: Decomposition, src: str | None) -> dict[str, Any] | None:
     """Return the input as people see it: the photograph and what lies where in it, or the text and its words.
 
     Places are [left, top, right, bottom] in pixels of the photograph as shown: `box` is the model's input (smaller than
@@ -282,7 +285,7 @@ def _view(decomposition: Decomposition) -> dict[str, Any] | None:
     wide, high = view.size
     return {
         "kind": "image",
-        "src": _data_uri(view.pixels),
+        "src": _data_uri(view.pixels) if src is None else src,
         "width": wide,
         "height": high,
         "full": list(view.full or view.size),
@@ -349,21 +352,23 @@ def _runs(labels: np.ndarray) -> list[int]:
 
 def _data_uri(picture: np.ndarray) -> str:
     """Return the picture as a data URI: PNG, or JPEG where PNG would fill the page."""
-    from PIL import Image as Pillow
+    from PIL import Image as Pillow  # here: a page of words needs none
 
     image, buffer = Pillow.fromarray(picture).convert("RGB"), io.BytesIO()
-    image.save(
-        buffer, "PNG", compress_level=1
-    )  # quick: trying hard only pays where it can still get small enough
     kind = "png"
-    if buffer.tell() <= 2 * _LOSSLESS_BYTES:
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG", optimize=True)
-    if buffer.tell() > _LOSSLESS_BYTES:
+    if _packed(image) <= 1.25 * _LOSSLESS_BYTES:  # it can get small enough
+        image.save(buffer, "PNG", compress_level=4)
+    if not 0 < buffer.tell() <= _LOSSLESS_BYTES:
         buffer, kind = io.BytesIO(), "jpeg"
         image.thumbnail((LONGEST, LONGEST))
         image.save(buffer, "JPEG", quality=88)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _packed(image: Pillow.Image) -> int:
+    """About how many bytes a PNG takes: some of its rows, as differences of neighbours, packed quickly."""
+    rows = np.asarray(image)[::_SAMPLED]
+    return len(zlib.compress(np.diff(rows, axis=1).tobytes(), 1)) * image.height // len(rows)
 
 
 def _facts(explanation: Any) -> list[list[str]]:
