@@ -126,8 +126,8 @@ def _coloured(side: Decomposition, strength: Tensor) -> Line:
 def _in_order(spans: Sequence[tuple[int, int] | None]) -> list[int]:
     """Regions as the text runs; a mark stands behind the region before it.
 
-    >>> _in_order([None, (4, 7), (0, 3), None])
-    [0, 2, 1, 3]
+    >>> _in_order([None, (4, 7), None, (0, 3)])
+    [0, 3, 1, 2]
     """
     places, before = [], (-1, -1)
     for span in spans:
