@@ -14,7 +14,10 @@ from bilrp.cli.say import say
 
 def bench(
     image: Annotated[
-        str | None, typer.Argument(metavar="IMAGE", help="A photograph; default: scikit-image's motorcycle.")
+        str | None,
+        typer.Argument(
+            metavar="IMAGE", help="A photograph, scikit-image's motorcycle by itself; with --text a sentence."
+        ),
     ] = None,
     weights: Weights = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where bench.json and bench.png go.")] = Path(
@@ -22,6 +25,10 @@ def bench(
     ),
     rounds: Annotated[int, typer.Option(min=1, help="Each way is timed this often; the best counts.")] = 2,
     growth: Annotated[bool, typer.Option(help="Also time 64 … 256 px with 4² … 16² regions.")] = True,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A sentence by this encoder (minilm, sentence:FOLDER) instead."),
+    ] = None,
 ) -> None:
     """What a decomposition costs, side by side with one LRP pass for each coordinate, as ratios."""
     from rich.console import Console
@@ -29,8 +36,13 @@ def bench(
     from bilrp.encoder import read_input
     from bilrp.encoders.families import load
     from bilrp.judge import bench as benchmark
+    from bilrp.judge import sentence
     from bilrp.studies.common.stereo import stereo_pair
 
+    if text is not None:
+        said = image or sentence.SENTENCE
+        Console().print(sentence.table(sentence.run(load(text), said, rounds=rounds), said))
+        return
     chosen = load("vgg16:31", weights=weights, progress=sys.stderr.isatty())
     x = read_input(chosen, image or stereo_pair()[0])
     console = Console()
