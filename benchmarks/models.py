@@ -1,8 +1,8 @@
 """What explaining costs on the models of today, counted and timed side by side: python benchmarks/models.py [NAME …]
 
-A photograph of a cat, regions of 16 pixels at 224 (196 of them), γ = 0, every coordinate of the embedding; in units of running the model once on
-that input. The architectures have random weights but for VGG-16, MiniLM and EfficientNet, which are fetched: what is counted
-depends little on them. `first` is the first picture of a refinement, about 16 regions.
+A photograph of a cat, regions of 16 pixels at 224 (196 of them), γ = 0, every coordinate of the embedding; in units of
+running the model once on that input. The architectures have random weights but for VGG-16, MiniLM and EfficientNet, which
+are fetched: what is counted depends little on them. The first picture of a refinement has about 16 regions.
 """
 
 from __future__ import annotations
