@@ -22,6 +22,7 @@ import bilrp
 from bilrp import Encoder, collection
 from bilrp.collection import packing, tables
 from bilrp.collection.indexing import indexed
+from bilrp.collection.items import largest
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 
@@ -117,13 +118,54 @@ def test_contrast_of_two_groups(made) -> None:
 
 def test_large_collections_are_read_in_blocks(made, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = made.nearest(4, k=5, part=[1, 2]), made.share(4), made.mean("odd")
-    monkeypatch.setattr("bilrp.collection.holding.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
     monkeypatch.setattr(tables, "BLOCK", 7 * 4 * made.width)
     again = collection.open(made.path, encoder=tiny())
     found = again.nearest(4, k=5, part=[1, 2])
     assert [n.position for n in found] == [n.position for n in expected[0]]
     torch.testing.assert_close(again.share(4), expected[1])
     torch.testing.assert_close(again.mean("odd"), expected[2])
+
+
+def test_the_best_of_blocks_are_the_best_of_all() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        scores = rng.integers(0, 9, rng.integers(1, 40)).astype(np.float32)  # with many ties
+        k = int(rng.integers(1, 12))
+        assert largest(scores, k).tolist() == np.argsort(-scores, kind="stable")[:k].tolist()
+
+
+def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = collection.open(made.path, encoder=tiny())
+    expected, read, taken = found.relevance(2, 9), [], tables.taken
+    monkeypatch.setattr(tables, "opened", lambda *_: pytest.fail("the table was opened again"))
+    monkeypatch.setattr(tables, "taken", lambda table, at, names: read.append(at) or taken(table, at, names))
+    torch.testing.assert_close(found.relevance(9, 2), expected.T)
+    assert [len(rows) for rows in read] == [2]
+
+
+def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    ours = collection.build(source, tiny(), path)
+    ours.relevance(0, 1)
+    collection.open(path, encoder=tiny()).make_parts()
+    monkeypatch.setattr(ours, "make_parts", lambda *_: pytest.fail("they were made again"))
+    assert ours.relevance(2, 3).shape == (16, 16)
+
+
+def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Path) -> None:
+    query = bilrp.decompose(tiny(), Image.new("RGB", (40, 40), "teal"))
+    found = made.nearest(query, k=3, part=[0, 5])
+    again = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3, part=[0, 5])
+    assert [n.score for n in found] == [n.score for n in again] and torch.equal(
+        found[0].share, again[0].share
+    )
+    whole = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3)
+    assert [n.score for n in made.nearest(query, k=3)] == pytest.approx([n.score for n in whole])
+    assert made.explain(query, 3).a is query
+    with pytest.raises(MismatchError, match="differ in weights"):
+        other = bilrp.decompose(tiny(seed=1), folder / "even" / "000.png")
+        made.nearest(other)
 
 
 def test_other_weights_are_refused_and_said(made, folder: Path) -> None:

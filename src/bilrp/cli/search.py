@@ -49,11 +49,11 @@ def search(
     several.pages_only(outputs)
     found = open(collection)
     thing = _query(found, query)
-    regions = None
+    at, regions = found.position(thing), None
+    thing = found.decomposition(thing) if at is None else at  # worked out once
     if part is not None or words is not None:
         taken = found.decomposition(thing)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
-    at = found.position(thing)
     asked = {"without": regions} if without else {"part": regions}
     near = found.nearest(thing, count + (at is not None), similarity=similarity, **asked)
     near = [n for n in near if n.position != at][:count]

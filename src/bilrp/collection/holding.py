@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors.torch import load as from_safetensors
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from bilrp.collection import packing, previews, tables
+from bilrp.collection import kept, packing, previews, tables
+from bilrp.collection.items import Items
+from bilrp.collection.kept import Parts
 from bilrp.collection.packing import Packed
-from bilrp.decomposition import Decomposition, decompose_item, from_stored
-from bilrp.decomposition import as_stored as stored_decomposition
+from bilrp.decomposition import Decomposition, check_embedding, decompose_item
 from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
@@ -33,8 +31,8 @@ from bilrp.similarity import Similarity
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit
 
-RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
-GOOD = "failed IS NULL"
+TOGETHER = 16  # parts that are kept with one commit
+FEW = 0.25  # of the coordinates: where fewer are active, a product on these alone is faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,56 +85,36 @@ def check_origin(path: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
 class Collection:
     """Items, their embeddings, and the parts of those that were asked for.
 
-    A query is a position, an id, a path, or anything the encoder reads.
+    A query is a position, an id, a path, anything the encoder reads, or its decomposition: then it is worked out once for
+    many questions.
     """
 
     def __init__(self, path: str, dataset: Any, about: dict[str, Any], encoder: Encoder | str | None) -> None:
-        self.path, self.dataset, self.about = path, dataset, about
-        self._given, self._checked = encoder, False
+        self.path, self.about = path, about
+        self.items, self.parts = Items(dataset, about["width"]), Parts(path, about["width"])
+        self._given, self._checked, self._making = encoder, False, threading.Lock()
 
     # ------------------------------------------------------------ what is there
 
-    @cached_property
-    def _rows(self) -> dict[str, list[Any]]:
-        """Names of everything that is not broken; of rows with one id, which two processes may write at once, the first."""
-        return tables.columns(self.dataset, ["id", "name", "group", "source", "stamp"], GOOD)
-
-    @cached_property
-    def _first(self) -> np.ndarray:
-        """Which rows count: the first of each id."""
-        _, first = np.unique(np.array(self._rows["id"], dtype=object).astype(str), return_index=True)
-        return np.sort(first)
-
-    def _column(self, name: str) -> list[Any]:
-        return [self._rows[name][i] for i in self._first]
-
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self.items)
 
-    @cached_property
+    @property
     def ids(self) -> list[str]:
-        return self._column("id")
+        return self.items.ids
 
-    @cached_property
+    @property
     def names(self) -> list[str]:
-        return self._column("name")
-
-    @cached_property
-    def _sources(self) -> list[str]:
-        return self._column("source")
+        return self.items.names
 
     @property
     def failed(self) -> list[tuple[str, str]]:
         """What could not be indexed, and why."""
-        rows = tables.columns(self.dataset, ["source", "name", "failed"], "failed IS NOT NULL")
-        return [(s or n, why) for s, n, why in zip(rows["source"], rows["name"], rows["failed"], strict=True)]
+        return self.items.failed
 
     def groups(self) -> dict[str, list[int]]:
         """The positions of each group's items: folders, or a column of a table."""
-        found: dict[str, list[int]] = defaultdict(list)
-        for position, group in enumerate(self._column("group")):
-            found[group].append(position)
-        return dict(found)
+        return self.items.groups()
 
     @property
     def width(self) -> int:
@@ -153,27 +131,7 @@ class Collection:
     @property
     def embeddings(self) -> Float[np.ndarray, "items h"]:
         """φ of every item, in order."""
-        return self._resident if self._fits else np.concatenate(list(self._blocks()))
-
-    @property
-    def _fits(self) -> bool:
-        return 4 * self.width * len(self) <= RESIDENT
-
-    @cached_property
-    def _resident(self) -> np.ndarray:
-        found = list(tables.blocks(self.dataset, self.width, GOOD))
-        return np.ascontiguousarray(np.concatenate(found)[self._first])
-
-    def _blocks(self) -> Iterator[np.ndarray]:
-        """The embeddings in blocks of bounded size."""
-        if self._fits:
-            yield self._resident
-            return
-        start, counts = 0, np.zeros(len(self._rows["id"]), dtype=bool)
-        counts[self._first] = True
-        for block in tables.blocks(self.dataset, self.width, GOOD):
-            yield block[counts[start : start + len(block)]]
-            start += len(block)
+        return self.items.resident if self.items.fits else np.concatenate(list(self.items.blocks()))
 
     # ------------------------------------------------------------ one item
 
@@ -183,135 +141,100 @@ class Collection:
             if not -len(self) <= query < len(self):
                 raise InputError(f"there is no item {query}: the collection has {len(self)}")
             return int(query) % len(self)
-        if isinstance(query, str) and query in self._positions:
-            return self._positions[query]
-        if isinstance(query, str | os.PathLike):
-            return self._by_source.get(os.path.realpath(query))
-        return None
-
-    @cached_property
-    def _positions(self) -> dict[str, int]:
-        return {key: position for position, key in enumerate(self.ids)}
-
-    @cached_property
-    def _by_source(self) -> dict[str, int]:
-        return {source: position for position, source in enumerate(self._sources) if source}
+        return self.items.position(query) if isinstance(query, str | os.PathLike) else None
 
     def embedding(self, query: Readable) -> Float[Tensor, " h"]:
         """φ of a query: kept, or worked out."""
         at = self.position(query)
         if at is None:
+            return self._run(query)
+        return torch.from_numpy(self.items.embeddings([at])[0])
+
+    def _run(self, query: Readable) -> Tensor:
+        """φ of what is not in the collection: one forward pass."""
+        if isinstance(query, Decomposition):
             return self.decomposition(query).embedding.float()
-        return torch.from_numpy(self._embeddings([at])[0])
+        item = read_item(self.encoder, query)
+        if not self._checked:
+            self._check(origin_at(self.encoder, item))
+        with torch.inference_mode():
+            found = self.encoder.module(item.x).flatten().float().cpu()
+        check_embedding(found)
+        return found.clone()
 
     def view(self, query: Readable) -> View | None:
         """What people see of an item without its file."""
         at = self.position(query)
         if at is None:
-            return read_item(self.encoder, query).view
-        row = self._take([at], ["thumbnail", "text", "view"])
+            return query.view if isinstance(query, Decomposition) else read_item(self.encoder, query).view
+        row = self.items.take([at], ["thumbnail", "text", "view"])
         return previews.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
-
-    def _take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
-        wanted = [self.ids[p] for p in positions]
-        said = ", ".join(f"'{key}'" for key in wanted)
-        found = tables.columns(self.dataset, ["id", *names], f"id IN ({said}) AND {GOOD}")
-        at = {key: number for number, key in enumerate(found["id"])}
-        return {name: [found[name][at[key]] for key in wanted] for name in names}
-
-    def _embeddings(self, positions: Sequence[int]) -> np.ndarray:
-        if self._fits:
-            return self._resident[list(positions)]
-        return np.array(self._take(positions, ["embedding"])["embedding"], dtype=np.float32)
 
     def decomposition(self, query: Readable) -> Decomposition:
         """The parts of an item as they are kept (made on first use, and kept then), or of any other query, exact."""
         at = self.position(query)
         if at is None:
-            item = read_item(self.encoder, query)
-            found = decompose_item(self.encoder, item)[None]
+            if isinstance(query, Decomposition):
+                check_origin(self.path, self.about["origin"], dict(query.origin))
+                return query
+            found = decompose_item(self.encoder, read_item(self.encoder, query))[None]
             self._check(found.origin)
             return found
         self._check_given()
-        packed, frame = self._packed(at)
-        return self._unpacked(at, packed, frame)
+        packed, key = self._packed([at])[0], self.ids[at]
+        with guarded(f"the parts of {self.names[at]} in {self.path} are damaged"):
+            found = kept.decomposition(packed, self.parts.frame(key), self.embedding(at))
+        return replace(found, view=self.view(at), name=self.names[at])
 
     def relevance(self, i: Readable, j: Readable) -> Float[Tensor, "regions_a regions_b"]:
         """R = P P'ᵀ of two items from what is kept, on the coordinates that are active in both."""
-        positions = [self.position(i), self.position(j)]
-        if positions[0] is None or positions[1] is None:
-            return self.explain(i, j).relevance
-        return packing.relevance(*(self._packed(p)[0] for p in positions if p is not None))
+        at = [p for p in (self.position(i), self.position(j)) if p is not None]
+        return packing.relevance(*self._packed(at)) if len(at) == 2 else self.explain(i, j).relevance
 
     def make_parts(self, positions: Iterable[int] | None = None, *, progress: bool = False) -> None:
         """Make and keep the parts of these items, or of all; those that are kept already stay."""
-        kept = set(self._kept_ids())
-        wanted = [
-            p for p in (range(len(self)) if positions is None else positions) if self.ids[p] not in kept
-        ]
+        there = self.parts.ids
+        asked = range(len(self)) if positions is None else positions
+        wanted = [p for p in dict.fromkeys(asked) if self.ids[p] not in there]
         with tracking(progress) as bar:
             bar.start("parts", len(wanted))
-            for position in wanted:
-                self._make(position)
-                bar.advance()
+            for start in range(0, len(wanted), TOGETHER):
+                rows = []
+                try:
+                    for position in wanted[start : start + TOGETHER]:
+                        rows.append(kept.row(self.ids[position], self._decomposed(position)))
+                        bar.advance()
+                finally:  # what is made is kept, whatever stops the rest
+                    if rows:
+                        self.parts.add(rows)
 
-    def _kept_ids(self) -> list[str]:
-        dataset = tables.opened(self.path, tables.PARTS)
-        return [] if dataset is None else tables.columns(dataset, ["id"])["id"]
+    def _packed(self, positions: Sequence[int]) -> list[Packed]:
+        """The parts of these items as they are kept; what is missing is made first, by one thread at a time."""
+        keys = [self.ids[p] for p in positions]
+        found = self.parts.packed(keys)
+        if None in found:
+            with self._making:
+                self.make_parts(positions)
+            found = self.parts.packed(keys)
+        return [packed for packed in found if packed is not None]
 
-    def _packed(self, position: int) -> tuple[Packed, bytes]:
-        key = self.ids[position]
-        dataset = tables.opened(self.path, tables.PARTS)
-        if dataset is not None:
-            found = tables.rows(dataset, key)
-            if found:
-                row = found[0]
-                with guarded(f"the parts of {self.names[position]} in {self.path} are damaged"):
-                    made = packing.from_bytes(
-                        row["columns"], row["values"], width=self.width, error=row["error"]
-                    )
-                return made, row["frame"]
-        return self._make(position)
-
-    def _make(self, position: int) -> tuple[Packed, bytes]:
-        """Decompose an item from its file or text, and keep the parts."""
-        item = read_item(self.encoder, self._original(position))
-        found = decompose_item(self.encoder, item)[None]
+    def _decomposed(self, position: int) -> Decomposition:
+        """Decompose an item from its file or text."""
+        found = decompose_item(self.encoder, read_item(self.encoder, self._original(position)))[None]
         self._check(found.origin)
-        packed = packing.pack(found.parts)
-        tensors, words = stored_decomposition(replace(found, view=None))
-        frame = {name: tensor for name, tensor in tensors.items() if name not in ("parts", "embedding")}
-        kept = zlib.compress(to_safetensors(frame | _spelled(words)), 3)
-        columns, values = packing.to_bytes(packed)
-        row = {
-            "id": self.ids[position],
-            "columns": columns,
-            "values": values,
-            "error": packed.error,
-            "frame": kept,
-        }
-        tables.appended(self.path, tables.PARTS, [row], tables.parts_schema())
-        return packed, kept
+        return found
 
     def _original(self, position: int) -> Any:
         """What the encoder reads again: the text that is kept, or the file it came from."""
-        text = self._take([position], ["text"])["text"][0]
+        text = self.items.take([position], ["text"])["text"][0]
         if text is not None:
             return text
-        source = self._sources[position]
+        source = self.items.sources[position]
         if source and os.path.isfile(source):
             return Path(source)
         raise InputError(
             f"{self.names[position]}: its file is gone, and its parts were not kept: index with parts, or put it back"
         )
-
-    def _unpacked(self, position: int, packed: Packed, frame: bytes) -> Decomposition:
-        with guarded(f"the parts of {self.names[position]} in {self.path} are damaged"):
-            stored = from_safetensors(zlib.decompress(frame))
-            tensors, words = {n: t for n, t in stored.items() if not n.startswith(WORD)}, _read(stored)
-            tensors |= {"parts": packed.dense(), "embedding": self.embedding(position)}
-            found = from_stored(tensors, words | {"storage_error": packed.error.hex()})
-        return replace(found, view=self.view(position), name=self.names[position])
 
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
@@ -337,49 +260,70 @@ class Collection:
         """The k items with the largest ⟨φ(x), φ(x')⟩; by a part, ⟨Σ_{I ∈ part} P_I, φ(x')⟩; without one, the rest of it."""
         if k < 1:
             raise InputError(f"k is a number of neighbours, got {k}")
-        vector = self._vector(query, part, without)
-        scores = self._scores(vector.numpy(), similarity)
-        order = np.argsort(-scores, kind="stable")[:k]
-        parts = _Once(lambda: self.decomposition(query).parts)
+        if similarity not in ("dot", "cosine"):
+            raise InputError(f"neighbours are ranked by dot or cosine, got {similarity!r}")
+        at = self.position(query)
+        if at is None and not (part is None and without is None):
+            query = self.decomposition(query)
+        vector = self._vector(query, part, without).numpy()
+        length = float(np.linalg.norm(vector)) or 1.0
+
+        def scored(block: np.ndarray, here: slice) -> np.ndarray:
+            return (
+                block @ vector if similarity == "dot" else block @ vector / (self.items.norms[here] * length)
+            )
+
+        parts = _Once(lambda: self._active(query))
         return [
-            Neighbour(self.ids[i], self.names[i], float(scores[i]), int(i), self._share_of(parts, int(i)))
-            for i in order
+            Neighbour(
+                self.ids[i], self.names[i], float(score), int(i), partial(self._share_of, parts, int(i))
+            )
+            for i, score in zip(*self.items.best(scored, k), strict=True)
         ]
 
     def _vector(self, query: Readable, part: Sequence[int] | None, without: Sequence[int] | None) -> Tensor:
         if part is None and without is None:
             return self.embedding(query)
-        found = self.decomposition(query)
+        columns, values = self._active(query)
         for chosen in (part, without):
-            if chosen is not None and not all(0 <= r < found.regions.count for r in chosen):
+            if chosen is not None and not all(0 <= r < len(values) for r in chosen):
                 raise InputError(
-                    f"regions of this query are numbered 0 … {found.regions.count - 1}, got {list(chosen)}"
+                    f"regions of this query are numbered 0 … {len(values) - 1}, got {list(chosen)}"
                 )
-        vector = found.embedding if part is None else found.parts[list(part)].sum(0)
-        left_out = [] if without is None else [r for r in without if part is None or r in set(part)]
-        return (vector - found.parts[left_out].sum(0)).float()
+        if part is not None:
+            left = [r for r in part if without is None or r not in set(without)]
+            return torch.from_numpy(packing.spread(columns, values[left].sum(0), self.width))
+        gone = packing.spread(columns, values[list(without or ())].sum(0), self.width)
+        return self.embedding(query) - torch.from_numpy(gone)
 
-    def _scores(self, vector: np.ndarray, similarity: str) -> np.ndarray:
-        if similarity not in ("dot", "cosine"):
-            raise InputError(f"neighbours are ranked by dot or cosine, got {similarity!r}")
-        scores = []
-        for block in self._blocks():
-            found = block @ vector
-            if similarity == "cosine":
-                found = found / (np.linalg.norm(block, axis=1) * (np.linalg.norm(vector) or 1.0))
-            scores.append(found)
-        return np.concatenate(scores)
+    def _active(self, query: Readable) -> tuple[np.ndarray, np.ndarray]:
+        """(coordinates, [regions, coordinates]): the parts of a query where they are not zero."""
+        at = self.position(query)
+        if at is not None:
+            self._check_given()
+            packed = self._packed([at])[0]
+            return packed.columns, packed.values.float().numpy()
+        parts = self.decomposition(query).parts.float().numpy()
+        columns = np.flatnonzero(parts.any(0))
+        return columns, parts[:, columns]
 
-    def _share_of(self, parts: _Once, position: int) -> Callable[[], Tensor]:
-        return lambda: parts().float() @ self.embedding(position)
+    def _share_of(self, parts: _Once, position: int) -> Tensor:
+        columns, values = parts()
+        return torch.from_numpy(values @ self.items.embeddings([position])[0][columns])
 
     def share(self, query: Readable, against: Sequence[int] | None = None) -> Float[Tensor, "regions items"]:
         """⟨P_I, φ(x')⟩ of each region of the query with each item: a heat map against everything, in one product."""
-        parts = self.decomposition(query).parts.float().numpy()
+        columns, values = self._active(query)
         if against is not None:
             positions = [p for p in map(self.position, against) if p is not None]
-            return torch.from_numpy(parts @ self._embeddings(positions).T)
-        return torch.from_numpy(np.concatenate([parts @ block.T for block in self._blocks()], axis=1))
+            return torch.from_numpy(values @ self.items.embeddings(positions)[:, columns].T)
+        found, start = np.empty((len(self), len(values)), np.float32), 0
+        if len(columns) > FEW * self.width:
+            columns, values = slice(None), packing.spread(columns, values, self.width)
+        for block in self.items.blocks():
+            np.matmul(block[:, columns], values.T, out=found[start : start + len(block)])
+            start += len(block)
+        return torch.from_numpy(found).T
 
     def explain(self, i: Readable, j: Readable, *, similarity: str | Similarity = "dot") -> Explanation:
         """Which parts of two items make them similar, from parts that are kept; the storage error is in each side."""
@@ -396,7 +340,7 @@ class Collection:
             raise InputError("a group needs at least one item")
         total, start, wanted = np.zeros(self.width), 0, np.zeros(len(self), dtype=bool)
         wanted[list(group)] = True
-        for block in self._blocks():
+        for block in self.items.blocks():
             total += block[wanted[start : start + len(block)]].sum(0, dtype=np.float64)
             start += len(block)
         return torch.from_numpy(total / len(set(group))).float()
@@ -428,23 +372,10 @@ class Collection:
 class _Once:
     """A value that is worked out when it is first asked for."""
 
-    def __init__(self, make: Callable[[], Tensor]) -> None:
+    def __init__(self, make: Callable[[], tuple[np.ndarray, np.ndarray]]) -> None:
         self.make, self.made = make, None
 
-    def __call__(self) -> Tensor:
+    def __call__(self) -> tuple[np.ndarray, np.ndarray]:
         if self.made is None:
             self.made = self.make()
         return self.made
-
-
-WORD = "word "  # how the name of a tensor begins that is a text
-
-
-def _spelled(words: dict[str, str]) -> dict[str, Tensor]:
-    return {
-        WORD + n: torch.frombuffer(bytearray(w.encode()), dtype=torch.uint8) for n, w in words.items() if w
-    }
-
-
-def _read(tensors: dict[str, Tensor]) -> dict[str, str]:
-    return {n[len(WORD) :]: t.numpy().tobytes().decode() for n, t in tensors.items() if n.startswith(WORD)}

@@ -24,8 +24,7 @@ class Packed:
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The parts as they are kept, every coordinate of them."""
         parts = torch.zeros(len(self.values), self.width, dtype=dtype)
-        parts[:, torch.from_numpy(self.columns).long()] = self.values.to(dtype)
-        return parts
+        return parts.index_copy_(1, torch.from_numpy(self.columns).long(), self.values.to(dtype))
 
     @property
     def nbytes(self) -> int:
@@ -46,6 +45,17 @@ def pack(parts: Tensor) -> Packed:
     size = float(torch.linalg.vector_norm(values.double())) or 1.0
     error = float(torch.linalg.vector_norm(kept.double() - values.double())) / size
     return Packed(columns.int().numpy(), kept, parts.shape[1], error)
+
+
+def spread(columns: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
+    """Values [..., columns] on all coordinates, zero elsewhere.
+
+    >>> spread(np.array([1, 3]), np.array([5.0, 7.0]), 4).tolist()
+    [0.0, 5.0, 0.0, 7.0]
+    """
+    found = np.zeros((*values.shape[:-1], width), values.dtype)
+    found[..., columns] = values
+    return found
 
 
 def relevance(a: Packed, b: Packed) -> Tensor:

@@ -16,7 +16,7 @@ from bilrp.errors import InputError, from_extra, guarded, reason
 
 VERSION = 1
 ABOUT = b"bilrp"
-BLOCK = 64 * 2**20  # bytes of embeddings read at once
+BLOCK = 16 * 2**20  # bytes of embeddings read at once
 ITEMS, PARTS = "items.lance", "parts.lance"
 DAMAGED = "the collection is damaged: index it again under another name"
 
@@ -119,18 +119,23 @@ def columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dic
         return {name: found.column(name).to_pylist() for name in names}
 
 
-def rows(dataset: Any, key: str) -> list[dict[str, Any]]:
-    """Whole rows of an id."""
+def taken(dataset: Any, at: Sequence[int] | np.ndarray, names: Sequence[str]) -> dict[str, list[Any]]:
+    """These columns of these rows, by their place in the table, in the order asked for."""
     with guarded(DAMAGED):
-        return dataset.to_table(filter=f"id = '{key}'").to_pylist()
+        found = dataset.take([int(row) for row in at], columns=list(names))
+        return {name: found.column(name).to_pylist() for name in names}
 
 
-def blocks(dataset: Any, width: int, where: str) -> Iterator[np.ndarray]:
-    """The embeddings in order, a block of rows at a time, so that memory stays bounded whatever the size."""
+def blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
+    """The embeddings in order, a block of rows at a time, so that memory stays bounded; rows without one are left out."""
     at_once = max(1, BLOCK // (4 * width))
     with guarded(DAMAGED):
-        found = dataset.to_batches(
-            columns=["embedding"], filter=where, batch_size=at_once, scan_in_order=True
+        scanned = dataset.scanner(
+            columns=["embedding"],
+            batch_size=at_once,
+            scan_in_order=True,
+            batch_readahead=2,
+            fragment_readahead=1,
         )
-        for batch in found:
+        for batch in scanned.to_batches():
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)

@@ -5,9 +5,10 @@ Features are (H, W, C): rows run by position, then channel. A matrix of rows has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import torch
 import torch.nn.functional as F
@@ -85,6 +86,11 @@ def channels_last(full: Tensor) -> Tensor:
 def everything(shape: torch.Size) -> Tensor:
     """All features (H, W, C) of a value of that shape."""
     return torch.ones(*shape[-2:], shape[-3], dtype=torch.bool)
+
+
+def union(masks: Iterable[Tensor]) -> Tensor:
+    """What any of the masks has. One by one: stacking them first would copy each into another order of memory."""
+    return reduce(or_, masks)
 
 
 def seen(source: Tensor, offset: Sequence[int], reach: Reach, shape: Sequence[int]) -> Tensor:

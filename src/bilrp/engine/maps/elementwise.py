@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, channels_last
+from bilrp.engine.layouts import Layout, Rows, channels_last, union
 from bilrp.engine.maps.base import Map, Shapes, to_front
 from bilrp.engine.windows import Cone, Reach, Window, cut, place
 
@@ -94,7 +93,7 @@ class Sum(Map):
         return sum(moved[1:], start=moved[0])
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return torch.stack(list(inputs)).any(0)
+        return union(inputs)
 
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         return [target] * len(self.slots)

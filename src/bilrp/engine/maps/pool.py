@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Rows, channels_last, grown, seen, steps
+from bilrp.engine.layouts import Rows, channels_last, grown, seen, steps, union
 from bilrp.engine.maps.base import Map, Shapes, sum_of
 from bilrp.engine.windows import Cone, Reach, Window, cut, place
 
@@ -86,7 +86,7 @@ class Pool(Map):
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         won = [channels_last(share) != 0 for share in self.shares]
         there = [seen(inputs[0], offset, self._reach(), won[0].shape) for offset in self.offsets]
-        return torch.stack([w & s for w, s in zip(won, there, strict=True)]).any(0)
+        return union(w & s for w, s in zip(won, there, strict=True))
 
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         (_, channels, height, width), reach = shapes.sources[0], self._reach()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, channels_last, everything
+from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
 from bilrp.engine.maps import products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
 from bilrp.engine.windows import Cone, Reach, Window, cut, place
@@ -161,11 +161,10 @@ class Weighted(Map):
     # ------------------------------------------------------------ on active rows
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        left = [
+        return union(
             everything(shapes.target) if term.after is None else channels_last(term.after) != 0
             for term in self.terms
-        ]
-        return torch.stack(left).any(0)
+        )
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
         assert isinstance(self.operator, Convolution)

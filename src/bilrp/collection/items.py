@@ -1,0 +1,154 @@
+"""The items of a collection: what they are called, where they came from, and their embeddings, read block by block."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bilrp.collection import tables
+
+RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
+NAMED = ("id", "name", "group", "source")
+
+
+class Items:
+    """The table of items at one version; a position counts those that are whole, and of one id the first.
+
+    Two processes may write one id at once, so that it is there twice.
+    """
+
+    def __init__(self, dataset: Any, width: int) -> None:
+        self.dataset, self.width = dataset, width
+
+    @cached_property
+    def _rows(self) -> dict[str, list[Any]]:
+        return tables.columns(self.dataset, [*NAMED, "failed"])
+
+    @cached_property
+    def _whole(self) -> np.ndarray:
+        """Rows that have an embedding."""
+        return np.flatnonzero([failed is None for failed in self._rows["failed"]])
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """The row of each position."""
+        ids = np.array([self._rows["id"][row] for row in self._whole], dtype=str)
+        return self._whole[np.sort(np.unique(ids, return_index=True)[1])]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def named(self, column: str) -> list[str]:
+        """One of `NAMED`, for every position."""
+        values = self._rows[column]
+        return [values[row] for row in self.offsets]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return self.named("id")
+
+    @cached_property
+    def names(self) -> list[str]:
+        return self.named("name")
+
+    @cached_property
+    def sources(self) -> list[str]:
+        return self.named("source")
+
+    @cached_property
+    def by_id(self) -> dict[str, int]:
+        return {key: position for position, key in enumerate(self.ids)}
+
+    @cached_property
+    def by_source(self) -> dict[str, int]:
+        return {source: position for position, source in enumerate(self.sources) if source}
+
+    def position(self, query: str | os.PathLike[str]) -> int | None:
+        """Where an id or a file is; None where it is not here."""
+        if isinstance(query, str) and query in self.by_id:
+            return self.by_id[query]
+        return self.by_source.get(os.path.realpath(query))
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """What could not be indexed, and why."""
+        rows = zip(*(self._rows[name] for name in ("source", "name", "failed")), strict=True)
+        return [(source or name, why) for source, name, why in rows if why is not None]
+
+    def groups(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, group in enumerate(self.named("group")):
+            found[group].append(position)
+        return dict(found)
+
+    def take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
+        """These columns of these items, and nothing else of the table."""
+        return tables.taken(self.dataset, self.offsets[list(positions)], names)
+
+    # ------------------------------------------------------------ embeddings
+
+    @property
+    def fits(self) -> bool:
+        """Are the embeddings few enough to be kept in memory?"""
+        return 4 * self.width * len(self) <= RESIDENT
+
+    @cached_property
+    def resident(self) -> Float[np.ndarray, "items h"]:
+        found = [np.zeros((0, self.width), np.float32), *self._read()]
+        return np.concatenate(found)
+
+    def _read(self) -> Iterator[np.ndarray]:
+        counts = np.isin(self._whole, self.offsets, assume_unique=True)
+        start = 0
+        for block in tables.blocks(self.dataset, self.width):
+            yield block[counts[start : start + len(block)]]
+            start += len(block)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """φ of every item, in order, in blocks of bounded size."""
+        if self.fits:
+            yield self.resident
+        else:
+            yield from self._read()
+
+    def embeddings(self, positions: Sequence[int]) -> Float[np.ndarray, "some h"]:
+        if self.fits:
+            return self.resident[list(positions)]
+        return np.array(self.take(positions, ["embedding"])["embedding"], dtype=np.float32)
+
+    @cached_property
+    def norms(self) -> Float[np.ndarray, " items"]:
+        """‖φ‖ of every item."""
+        return np.concatenate([np.sqrt(np.einsum("ij,ij->i", b, b)) for b in self.blocks()])
+
+    def best(
+        self, scored: Callable[[np.ndarray, slice], np.ndarray], k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and scores of the k best, the best first and of equal ones the first; one block is held at a time."""
+        positions, scores, start = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
+        for block in self.blocks():
+            here = slice(start, start + len(block))
+            positions = np.concatenate([positions, np.arange(here.start, here.stop)])
+            scores = np.concatenate([scores, scored(block, here)])
+            kept = largest(scores, k)
+            positions, scores, start = positions[kept], scores[kept], here.stop
+        return positions, scores
+
+
+def largest(scores: np.ndarray, k: int) -> np.ndarray:
+    """Where the k largest are, largest first, and of equal ones the first.
+
+    >>> largest(np.array([3.0, 7.0, 3.0, 9.0]), 3).tolist()
+    [3, 1, 0]
+    """
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    candidates = np.flatnonzero(scores >= least)
+    return candidates[np.argsort(-scores[candidates], kind="stable")[:k]]
