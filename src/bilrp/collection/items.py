@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bilrp.collection import tables
+from bilrp.collection.sources import written
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
 NAMED = ("id", "name", "group", "source")
@@ -73,7 +74,7 @@ class Items:
         """Where an id or a file is; None where it is not here."""
         if isinstance(query, str) and query in self.by_id:
             return self.by_id[query]
-        return self.by_source.get(os.path.realpath(query))
+        return self.by_source.get(written(os.path.realpath(query)))
 
     @property
     def failed(self) -> list[tuple[str, str]]:
