@@ -32,7 +32,7 @@ MAY = {
     "groups": {"decomposition", "encoder", "explanation", "item", "regions", "similarity"},
     "judge": {*HELD, "disk", "engine", "rules", "trace"},
     "encoders": {*HELD, "disk", "rules", "trace"},
-    "collection": {*HELD, "disk", "encoders", "engine", "findings", "rules"},
+    "collection": {*HELD, "disk", "encoders", "engine", "findings", "judge", "rules"},
     "render": {*HELD, "disk", "findings"},
     "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},
     "cli": {

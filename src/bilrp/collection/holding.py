@@ -305,7 +305,7 @@ class Collection:
         if at is not None:
             self._check_given()
             packed = self._packed([at])[0]
-            return packed.columns, packed.values.float().numpy()
+            return packed.columns, packed.values()
         parts = self.decomposition(query).parts.float().numpy()
         columns = np.flatnonzero(parts.any(0))
         return columns, parts[:, columns]

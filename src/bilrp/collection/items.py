@@ -25,7 +25,7 @@ class Items:
     """
 
     def __init__(self, dataset: Any, width: int) -> None:
-        self.dataset, self.width = dataset, width
+        self.dataset, self.width, self.most = dataset, width, RESIDENT
 
     @cached_property
     def _rows(self) -> dict[str, list[Any]]:
@@ -90,14 +90,15 @@ class Items:
 
     def take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
         """These columns of these items, and nothing else of the table."""
-        return tables.taken(self.dataset, self.offsets[list(positions)], names)
+        found = tables.taken(self.dataset, self.offsets[list(positions)], names)
+        return {name: column.to_pylist() for name, column in found.items()}
 
     # ------------------------------------------------------------ embeddings
 
     @property
     def fits(self) -> bool:
         """Are the embeddings few enough to be kept in memory?"""
-        return 4 * self.width * len(self) <= RESIDENT
+        return 4 * self.width * len(self) <= self.most
 
     @cached_property
     def resident(self) -> Float[np.ndarray, "items h"]:
