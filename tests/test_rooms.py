@@ -34,9 +34,10 @@ MAY = {
     "encoders": {*HELD, "disk", "rules", "trace"},
     "collection": {*HELD, "disk", "encoders", "engine", "findings", "judge", "rules"},
     "render": {*HELD, "disk", "findings"},
+    "app": {*HELD, "collection", "disk", "encoders", "engine", "findings", "render", "rules"},
     "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},
     "cli": {
-        *HELD, "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
+        *HELD, "app", "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
         "trace",
     },
 }  # fmt: skip

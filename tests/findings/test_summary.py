@@ -12,6 +12,7 @@ from torch import nn
 
 import bilrp
 from bilrp.findings import chance, words
+from bilrp.findings.cluster import Finding
 from bilrp.findings.summary import sentence, warnings
 from bilrp.item import Text
 from bilrp.regions import Regions, labels, tokens
@@ -179,7 +180,20 @@ def test_what_is_known_of_chance_is_what_the_photographs_give(data):
     assert chance.known(found.a.origin, (96, 96)) is None
     middle = chance.of(pairs.tolist()).quantiles[4]
     assert middle == pytest.approx(known.quantiles[4], abs=0.03)
-    assert "pairs of photographs taken at random (half of them are below 0.12)" in found.summary()
+    said = "pairs of photographs taken at random (half of them are below 0.12)"
+    assert said in found.summary()
+    for fit, compared in (("stretch", True), ("crop", False), ("pad", False)):
+        encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", fit=fit)
+        assert (said in bilrp.explain(encoder, files[1], files[2], regions=64).summary()) is compared
+
+
+def test_findings_of_one_place_are_told_together():
+    e = found()
+    R = torch.zeros_like(e.relevance)
+    R[27, 27], R[36, 36], R[0, 0] = 3.0, 2.0, 1.0
+    findings = [Finding([27], [27], 3.0, 0.5), Finding([36], [36], 2.0, 1 / 3), Finding([0], [0], 1.0, 1 / 6)]
+    said = sentence(replace(e, relevance=R, score=6.0), findings)
+    assert "middle with middle (50 % and 33 % of the score) and upper left with upper left (17 %)" in said
 
 
 def test_the_list_for_pages_is_the_findings():

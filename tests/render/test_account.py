@@ -56,5 +56,5 @@ def test_a_score_of_zero_is_not_all_explained(found: Explanation) -> None:
 
 def test_shares_as_people_read_them() -> None:
     assert [account.percent(share) for share in (0.5, -0.004, -0.5, 12.3456, None)] == [
-        "50 %", "0 %", "-50 %", "1,235 %", "",
+        "50 %", "0 %", "−50 %", "1,235 %", "",
     ]  # fmt: skip

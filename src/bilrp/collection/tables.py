@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bilrp.errors import InputError, guarded, reason
+from bilrp.errors import InputError, from_extra, guarded, reason
 
 VERSION = 1
 ABOUT = b"bilrp"
@@ -27,11 +27,7 @@ DAMAGED = "the collection is damaged: index it again under another name"
 
 
 def lance() -> Any:
-    try:
-        import lance as found
-    except ImportError:
-        raise InputError("collections need the extra: pip install 'bilrp[collection]'") from None
-    return found
+    return from_extra("lance", "collection", "collections")
 
 
 def items_schema(width: int, about: Mapping[str, Any]) -> Any:

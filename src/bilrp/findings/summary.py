@@ -152,6 +152,8 @@ def _scale(found: Explained, cosine: float | None, reference: Sequence[float] | 
         return ""
     if reference is not None and len(reference):
         return chance.against(cosine, chance.of(reference), "taken at random")
+    if not (_is_whole(found.a) and _is_whole(found.b)):
+        return ""  # what is known was measured on whole photographs
     shape = found.a.regions.labels.shape[-2:], found.b.regions.labels.shape[-2:]
     known = chance.known(found.a.origin, *shape)
     return "" if known is None else chance.against(cosine, known, "of photographs taken at random")
@@ -163,10 +165,13 @@ def _matches(found: Explained, findings: Sequence[Finding]) -> str:
     strongest = [f for f in findings if sign * f.relevance > 0 and f.share is not None][:NAMED]
     if not strongest:
         return "no regions stand out as alike"
+    shares: dict[str, list[str]] = {}  # findings of one place, told together
+    for f in strongest:
+        where = f"{_where(found.a, f.a, size=False)} with {_where(found.b, f.b, size=False)}"
+        shares.setdefault(where, []).append(about(f.share or 0.0))
     named = [
-        f"{_where(found.a, f.a, size=False)} with {_where(found.b, f.b, size=False)} "
-        f"({about(f.share or 0.0)}{' of the score' if n == 0 else ''})"
-        for n, f in enumerate(strongest)
+        f"{where} ({_listed(held)}{' of the score' if n == 0 else ''})"
+        for n, (where, held) in enumerate(shares.items())
     ]
     return f"what matches most is {_listed(named)}"
 
@@ -234,6 +239,14 @@ def _cut(view: Image) -> float:
     """How much of a picture the model did not see."""
     left, top, right, bottom = view.visible
     return 1 - (right - left) * (bottom - top) / (view.size[0] * view.size[1])
+
+
+def _is_whole(side: Side) -> bool:
+    """Does the model see the whole picture, and nothing beyond it? (True of what is no picture.)"""
+    if not isinstance(side.view, Image):
+        return True
+    wide, high = side.view.size
+    return np.allclose(side.view.box, (0, 0, wide, high), atol=1)  # a pixel of rounding
 
 
 def is_estimate(found: Explained) -> bool:

@@ -23,22 +23,22 @@ LONG = 0.7  # of a side: a place this long reaches across, and has no left or ri
 def amount(value: float | int) -> str:
     """A number as people read it.
 
-    >>> amount(27328.8), amount(0.81234)
-    ('27,329', '0.8123')
+    >>> amount(27328.8), amount(-0.81234)
+    ('27,329', '−0.8123')
     """
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    return (f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}").replace("-", "−")
 
 
 def percent(share: float | int | None, digits: int = 0) -> str:
     """A share as people read it; nothing where there is none.
 
-    >>> percent(0.974), percent(-0.0001), percent(0.0021, 2), percent(None)
-    ('97 %', '0 %', '0.21 %', '')
+    >>> percent(0.974), percent(-0.0001), percent(-0.0021, 2), percent(None)
+    ('97 %', '0 %', '−0.21 %', '')
     """
     if share is None:
         return ""
     text = f"{100 * share:,.{digits}f}"
-    return f"{text.removeprefix('-') if not text.strip('-0.,') else text} %"
+    return f"{text.removeprefix('-') if not text.strip('-0.,') else text.replace('-', '−')} %"
 
 
 def about(share: float | int) -> str:

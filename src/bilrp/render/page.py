@@ -122,7 +122,7 @@ def payload(
     check_size(*relevance.shape)
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
         raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
-    side_a, side_b = _side(explanation.a), _side(explanation.b)
+    side_a, side_b = side(explanation.a), side(explanation.b)
     style = None if style == "auto" else style
     named = style in links.STYLES if isinstance(style, str) else False
     return {
@@ -250,21 +250,21 @@ def _quantise(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
     return np.rint(values / scale).astype("<i2"), [float(s) for s in scale]
 
 
-def _side(decomposition: Decomposition) -> dict[str, Any]:
-    """Return one input for the page: its picture or its words, and where each region lies."""
+def side(decomposition: Decomposition, *, src: str | None = None) -> dict[str, Any]:
+    """Return one input for the page: its picture (or, at `src`, its address) or its words, and where each region lies."""
     regions = decomposition.regions
     names = None if regions.names is None else [str(name) for name in regions.names]
     labels = _flat_labels(_numpy(regions.labels))
-    side: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
-    side |= {"name": decomposition.name, "view": _view(decomposition)}
+    found: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
+    found |= {"name": decomposition.name, "view": _view(decomposition, src)}
     plane = regions.boxes is not None or regions.labels.dim() == 3
     located = isinstance(decomposition.view, Image) or (names is None and plane)
     if located and labels is not None:
-        side["places"] = _places(labels, side["count"])
-    return side
+        found["places"] = _places(labels, found["count"])
+    return found
 
 
-def _view(decomposition: Decomposition) -> dict[str, Any] | None:
+def _view(decomposition: Decomposition, src: str | None) -> dict[str, Any] | None:
     """Return the input as people see it: the photograph and what lies where in it, or the text and its words.
 
     Places are [left, top, right, bottom] in pixels of the photograph as shown: `box` is the model's input (smaller than
@@ -279,7 +279,7 @@ def _view(decomposition: Decomposition) -> dict[str, Any] | None:
     wide, high = view.size
     return {
         "kind": "image",
-        "src": _data_uri(view.pixels),
+        "src": _data_uri(view.pixels) if src is None else src,
         "width": wide,
         "height": high,
         "full": list(view.full or view.size),
