@@ -51,14 +51,13 @@ def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
 
 def ranked(shelf: Shelf, vector: np.ndarray, k: int, similarity: str) -> tuple[np.ndarray, np.ndarray]:
     """Positions and scores of the k items with the largest ⟨v, φ(x')⟩, or cosine; equal ones in order of position."""
-    scores = shelf.found._scores(vector, "dot")
-    if similarity == "cosine":
-        scores = scores / (shelf.norms * (np.linalg.norm(vector) or 1.0))
-    k = min(k, len(scores))
-    least = np.partition(scores, -k)[-k] if k else 0.0
-    few = np.flatnonzero(scores >= least)
-    order = few[np.argsort(-scores[few], kind="stable")][:k]
-    return order, scores[order]
+    items, length = shelf.found.items, float(np.linalg.norm(vector)) or 1.0
+
+    def scored(block: np.ndarray, here: slice) -> np.ndarray:
+        found = block @ vector
+        return found / (items.norms[here] * length) if similarity == "cosine" else found
+
+    return items.best(scored, k)
 
 
 def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:
@@ -153,7 +152,9 @@ def group(shelf: Shelf, name: str) -> dict[str, Any]:
         raise Refused(404, "there is no such group")
     positions = np.array(shelf.groups[name])
     mean = shelf.found.mean(name).numpy()
-    scores = shelf.found._scores(mean, "dot") / (shelf.norms * (np.linalg.norm(mean) or 1.0))
+    near_first, found = ranked(shelf, mean, len(shelf.found), "cosine")
+    scores = np.empty_like(found)
+    scores[near_first] = found
     order = positions[np.argsort(-scores[positions], kind="stable")]
     rest = np.ones(len(shelf.found), dtype=bool)
     rest[positions] = False

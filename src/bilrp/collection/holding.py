@@ -16,10 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.collection import kept, packing, previews, tables
+from bilrp.collection.forward import Forward
 from bilrp.collection.items import Items
 from bilrp.collection.kept import Parts
 from bilrp.collection.packing import Packed
-from bilrp.decomposition import Decomposition, check_embedding, decompose_item
+from bilrp.collection.sources import meant
+from bilrp.decomposition import Decomposition, decompose_item
 from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
@@ -157,10 +159,10 @@ class Collection:
         item = read_item(self.encoder, query)
         if not self._checked:
             self._check(origin_at(self.encoder, item))
-        with torch.inference_mode():
-            found = self.encoder.module(item.x).flatten().float().cpu()
-        check_embedding(found)
-        return found.clone()
+        found = Forward(self.encoder).run([item])[0]
+        if isinstance(found, str):
+            raise InputError(found)
+        return found.float()
 
     def view(self, query: Readable) -> View | None:
         """What people see of an item without its file."""
@@ -220,18 +222,19 @@ class Collection:
 
     def _decomposed(self, position: int) -> Decomposition:
         """Decompose an item from its file or text."""
-        found = decompose_item(self.encoder, read_item(self.encoder, self._original(position)))[None]
+        found = decompose_item(self.encoder, read_item(self.encoder, self.original(position)))[None]
         self._check(found.origin)
         return found
 
-    def _original(self, position: int) -> Any:
+    def original(self, position: int) -> Any:
         """What the encoder reads again: the text that is kept, or the file it came from."""
         text = self.items.take([position], ["text"])["text"][0]
         if text is not None:
             return text
         source = self.items.sources[position]
-        if source and os.path.isfile(source):
-            return Path(source)
+        for path in (source, meant(source)):
+            if path and os.path.isfile(path):
+                return Path(path)
         raise InputError(
             f"{self.names[position]}: its file is gone, and its parts were not kept: index with parts, or put it back"
         )
@@ -239,7 +242,7 @@ class Collection:
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
         if self._given is not None and not self._checked:
-            self._check(origin_at(self.encoder, read_item(self.encoder, self._original(0))))
+            self._check(origin_at(self.encoder, read_item(self.encoder, self.original(0))))
 
     def _check(self, origin: Any) -> None:
         if not self._checked:
@@ -302,7 +305,7 @@ class Collection:
         if at is not None:
             self._check_given()
             packed = self._packed([at])[0]
-            return packed.columns, packed.values.float().numpy()
+            return packed.columns, packed.values()
         parts = self.decomposition(query).parts.float().numpy()
         columns = np.flatnonzero(parts.any(0))
         return columns, parts[:, columns]

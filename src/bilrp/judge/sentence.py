@@ -43,8 +43,8 @@ def run(encoder: Encoder, text: str = SENTENCE, *, rounds: int = 3) -> tuple[Cos
     ['one forward pass', 'bilrp, all words at once']
     """
     found = _ways(encoder, text)
-    work = {name: times * _counted(each) for name, (each, times) in found.items()}
-    spent = {name: times * _timed(each, rounds) for name, (each, times) in found.items()}
+    work = {name: times * counted(each) for name, (each, times) in found.items()}
+    spent = {name: times * timed(each, rounds) for name, (each, times) in found.items()}
     once, ours = list(found)[:2]
     return tuple(
         Cost(name, work[name] / work[once], spent[name] / spent[once], spent[name] / spent[ours])
@@ -96,13 +96,14 @@ def _ways(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object], 
     }
 
 
-def _counted(work: Callable[[], object]) -> float:
+def counted(work: Callable[[], object]) -> float:
+    """Multiplications and additions of matrix products and convolutions, as torch counts them."""
     with FlopCounterMode(display=False) as flops:
         work()
     return float(flops.get_total_flops())
 
 
-def _timed(work: Callable[[], object], rounds: int) -> float:
+def timed(work: Callable[[], object], rounds: int = 3) -> float:
     """Processor seconds, the best of a few rounds: other people's work on the machine does not count."""
     best = float("inf")
     for _ in range(rounds):
