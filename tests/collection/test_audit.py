@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from test_collection import tiny
+from making import tiny
 
 from bilrp import collection
 from bilrp.errors import InputError
