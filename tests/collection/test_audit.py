@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
 from making import tiny
+from PIL import Image, ImageDraw
 
 from bilrp import collection
 from bilrp.errors import InputError
