@@ -13,6 +13,7 @@ from bilrp.cli.explain import explain
 from bilrp.cli.index import index
 from bilrp.cli.ops import ops
 from bilrp.cli.search import search
+from bilrp.cli.serve import serve
 from bilrp.cli.sets import sets
 from bilrp.cli.show import show
 from bilrp.cli.study import study
@@ -24,6 +25,7 @@ app.command()(sets)
 app.command()(show)
 app.command()(index)
 app.command()(search)
+app.command()(serve)
 app.command()(audit)
 app.command()(ops)
 app.add_typer(study, name="study")
