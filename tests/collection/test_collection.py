@@ -296,14 +296,14 @@ def test_two_processes_index_into_one_collection(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="permissions are another matter there")
 def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pictures(tmp_path / "in", 3)
-    read = Path.read_bytes
+    opened = Path.open
 
-    def refused(self: Path) -> bytes:
+    def refused(self: Path, *given: str) -> object:
         if self.name == "001.png":
             raise PermissionError(13, "Permission denied")
-        return read(self)
+        return opened(self, *given)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(Path, "open", refused)
     found, report = indexed(source, tiny(), tmp_path / "x.lance")
     assert len(found) == 2 and "Permission denied" in report.failed[0][1]
     monkeypatch.undo()

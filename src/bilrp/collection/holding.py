@@ -16,10 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.collection import kept, packing, previews, tables
+from bilrp.collection.forward import Forward
 from bilrp.collection.items import Items
 from bilrp.collection.kept import Parts
 from bilrp.collection.packing import Packed
-from bilrp.decomposition import Decomposition, check_embedding, decompose_item
+from bilrp.collection.sources import meant
+from bilrp.decomposition import Decomposition, decompose_item
 from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
@@ -157,10 +159,10 @@ class Collection:
         item = read_item(self.encoder, query)
         if not self._checked:
             self._check(origin_at(self.encoder, item))
-        with torch.inference_mode():
-            found = self.encoder.module(item.x).flatten().float().cpu()
-        check_embedding(found)
-        return found.clone()
+        found = Forward(self.encoder).run([item])[0]
+        if isinstance(found, str):
+            raise InputError(found)
+        return found.float()
 
     def view(self, query: Readable) -> View | None:
         """What people see of an item without its file."""
@@ -230,8 +232,9 @@ class Collection:
         if text is not None:
             return text
         source = self.items.sources[position]
-        if source and os.path.isfile(source):
-            return Path(source)
+        for path in (source, meant(source)):
+            if path and os.path.isfile(path):
+                return Path(path)
         raise InputError(
             f"{self.names[position]}: its file is gone, and its parts were not kept: index with parts, or put it back"
         )
@@ -302,7 +305,7 @@ class Collection:
         if at is not None:
             self._check_given()
             packed = self._packed([at])[0]
-            return packed.columns, packed.values.float().numpy()
+            return packed.columns, packed.values()
         parts = self.decomposition(query).parts.float().numpy()
         columns = np.flatnonzero(parts.any(0))
         return columns, parts[:, columns]

@@ -16,8 +16,9 @@ from bilrp.engine.program import BUDGET, Key, Link, Program, pull_to
 from bilrp.engine.windows import Cone
 from bilrp.regions import Regions
 
-# Coordinates that are pulled to see how much of the image one occupies: some, or more where that takes no products.
-PROBES, FREE_PROBES = 8, 64
+# Coordinates that are pulled to see how much of the image one occupies: some, or more where that takes no products and
+# moves no more numbers than these, since planning must stay small beside what it plans.
+PROBES, FREE_PROBES, MOVED = 8, 64, 10**8
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,9 @@ class Setting:
             return 0.0
         tail = replace(self.program, links=self.links[self.chain :])
         free = not any(link.map.macs(link.shapes, back=True) for link in tail.links)
-        live = self.live[:: -(-len(self.live) // (FREE_PROBES if free else PROBES))]
+        moved = sum(link.shapes.numel for link in tail.links)
+        probes = max(PROBES, min(FREE_PROBES, MOVED // max(1, moved))) if free else PROBES
+        live = self.live[:: -(-len(self.live) // probes)]
         met = pull_to(tail, self.seeds(live)).get(self.links[self.chain - 1].target)
         return 0.0 if met is None else len(tiles.occupied(self.links[self.chain - 1], met)) / len(live)
 

@@ -21,7 +21,7 @@ function pieces({ names, view, count }) {
   view.spans.forEach((span, i) => {
     if (!span || span[0] < at) return found.push({ text: words[i], i, space: true }); // a mark of the tokenizer's own
     const gap = between(span[0]);
-    found.push({ text: view.text.slice(...span), i, space: found.length > 0 && (/\s$/.test(gap) || gap === "") });
+    found.push({ text: view.text.slice(...span), i, space: found.length > 0 && /\s$/.test(gap) });
     at = span[1];
     return found;
   });
@@ -36,8 +36,9 @@ export function flowWords(side, width, measure) {
   let [x, line, widest] = [0, 0, 0];
   for (const { text, i, space } of pieces(side)) {
     const w = Math.min(width, Math.ceil(measure(text)) + (i === null ? 0 : 2 * PAD));
-    if (x && x + w > width) [x, line] = [0, line + 1];
-    else if (x && !space) x -= PAD + SPACE - 2; // punctuation stands close to its word
+    const close = x && !space ? (i === null ? PAD + SPACE - 2 : SPACE) : 0; // punctuation stands close to its word
+    if (x && x - close + w > width) [x, line] = [0, line + 1];
+    else x -= close;
     const top = line * (HIGH + LEADING);
     const box = [top, x, top + HIGH, x + w];
     if (i === null) loose.push({ text, box });
