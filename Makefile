@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test attack lint format bench clean
+.PHONY: demo test test-oldest attack lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -17,6 +17,15 @@ test: $(STAMP) lint
 SECONDS ?= 240
 attack: $(STAMP)
 	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m attack --seconds $(SECONDS) --jobs 2
+
+# On the oldest versions that pyproject.toml claims, in an environment of its own; TESTS chooses what is run.
+OLDEST := .venv-oldest
+TESTS  ?= tests/engine tests/rules tests/trace tests/test_laws.py tests/test_package.py
+test-oldest:
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[studies,text,vision,collection,video]" \
+		pytest pytest-xdist hypothesis beartype pyyaml hatchling
+	$(OLDEST)/bin/python -m pytest -n 2 -W default $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -39,7 +48,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	# An oracle for tests. Without its dependencies: it asks for torchvision, which does not import beside a CPU-only torch.
 	$(BIN)/python -m pip install --quiet --no-deps "zennit>=0.5.1" || echo "zennit did not install: its tests will be skipped"
+	# Half a minute and 240 MB, and not offered for every Python: collections are tested without it too.
+	$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.40" || echo "ray did not install: its tests will be skipped"
 	touch $@
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(OLDEST) out

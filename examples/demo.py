@@ -17,6 +17,12 @@ from bilrp.studies.common.stereo import stereo_pair
 
 OUT = Path(__file__).resolve().parents[1] / "out"
 
+NEXT = """
+next, with files of your own (.venv/bin/bilrp, or activate .venv):
+  bilrp explain A.jpg B.jpg -o why.html        which parts of your two pictures match
+  bilrp index PICTURES -o mine.lance           a folder, to be searched whole or by a part
+  bilrp ops package.module:function            your own model: every step, and the rule it gets"""
+
 
 def main() -> None:
     left, right, _ = stereo_pair()
@@ -30,6 +36,7 @@ def main() -> None:
     explorer = page.write(explanation, OUT / "demo.html", names=(left.name, right.name))
     print(f"a picture:         {picture}")
     print(f"a page to explore: {explorer.as_uri()}")
+    print(NEXT)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ MAY = {
     "groups": {"decomposition", "encoder", "explanation", "item", "regions", "similarity"},
     "judge": {*HELD, "disk", "engine", "rules", "trace"},
     "encoders": {*HELD, "disk", "rules", "trace"},
-    "collection": {*HELD, "disk", "encoders", "engine", "findings", "rules"},
+    "collection": {*HELD, "disk", "encoders", "engine", "findings", "judge", "rules"},
     "render": {*HELD, "disk", "findings"},
     "app": {*HELD, "collection", "disk", "encoders", "engine", "findings", "render", "rules"},
     "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 # What moves a cursor, breaks a line, turns the direction of writing, or is no character at all.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -65,6 +67,22 @@ def guarded(what: str, kind: type[BilrpError] = InputError) -> Iterator[None]:
         raise
     except Exception as error:
         raise kind(f"{what} ({reason(error)})") from error
+
+
+def from_extra(module: str, extra: str, what: str) -> Any:
+    """A module that comes with an extra of the package, or one line that says how to install it.
+
+    >>> from_extra("json", "text", "sentences").dumps([])
+    '[]'
+    >>> from_extra("no_such_module", "text", "sentences")
+    Traceback (most recent call last):
+    bilrp.errors.InputError: sentences need no_such_module: pip install 'bilrp[text]' (No module named 'no_such_module')
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise InputError(f"{what} need {name}: pip install 'bilrp[{extra}]' ({reason(error)})") from None
 
 
 class _Quiet:

@@ -30,8 +30,9 @@ from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
 from bilrp.findings.cluster import Finding
+from bilrp.findings.marks import only, unmarked
 from bilrp.findings.summary import sentence
-from bilrp.item import Item, Text
+from bilrp.item import Item
 from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
 
@@ -78,12 +79,13 @@ def found_at(writer: Writer | str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Account:
-    """What adds up to a score: score = positive + negative + within_a + within_b + unattributed, summed in float64.
+    """What adds up to a score: score = positive + negative + marks + within_a + within_b + unattributed, in float64.
 
-    `positive` and `negative` (≤ 0) are on pairs of regions; `within_a`, `within_b` are what each side owes to itself (0
-    but for distances). What is missing is the definition of unattributed, so the account closes to the last digit. Where the
-    rules compare with a reference input, part of that is known: what `against_a` and `against_b`, either side against the
-    other's reference, and the `references` with each other contribute.
+    `positive` and `negative` (≤ 0) are on pairs of regions; `marks` is on pairs where a mark of a tokenizer's own takes
+    part, [CLS] or </s>; `within_a`, `within_b` are what each side owes to itself (0 but for distances). What is missing
+    is the definition of unattributed, so the account closes to the last digit. Where the rules compare with a reference
+    input, part of that is known: what `against_a` and `against_b`, either side against the other's reference, and the
+    `references` with each other contribute.
 
     >>> Account(score=10.0, positive=12.0, negative=-3.0).unattributed
     1.0
@@ -94,14 +96,15 @@ class Account:
     negative: float
     within_a: float = 0.0
     within_b: float = 0.0
+    marks: float = 0.0
     against_a: float = 0.0
     against_b: float = 0.0
     references: float = 0.0
 
     @property
     def explained(self) -> float:
-        """The part of the score that regions account for."""
-        return self.positive + self.negative + self.within_a + self.within_b
+        """The part of the score that regions account for, marks among them."""
+        return self.positive + self.negative + self.marks + self.within_a + self.within_b
 
     @property
     def unattributed(self) -> float:
@@ -139,16 +142,30 @@ class Explanation:
 
     @cached_property
     def account(self) -> Account:
-        """What adds up to the score: pairs for it, pairs against it, each side with itself, and the rest."""
-        pairs = self.relevance.detach().cpu().double()
+        """What adds up to the score: pairs for it, pairs against it, marks, each side with itself, and the rest."""
+        every, pairs = self.relevance.detach().cpu().double(), self._unmarked()[2]
         own, apart = (
-            [float(t.detach().cpu().double().sum()) for t in both or ()]
+            [float(t.detach().cpu().double().sum()) for t in both or ()] or [0.0, 0.0]
             for both in (self.within, self.against)
         )
         return Account(
-            self.score, float(pairs.clamp(min=0).sum()), float(pairs.clamp(max=0).sum()), *own[:2] or (0.0, 0.0),
-            *apart[:2], references=self.references,
-        )  # fmt: skip
+            score=self.score,
+            positive=float(pairs.clamp(min=0).sum()),
+            negative=float(pairs.clamp(max=0).sum()),
+            within_a=own[0],
+            within_b=own[1],
+            marks=float(every.sum() - pairs.sum()),
+            against_a=apart[0],
+            against_b=apart[1],
+            references=self.references,
+        )
+
+    def _unmarked(self) -> tuple[list[int], list[int], Tensor]:
+        """The regions of each side that are no mark of a tokenizer's own, and the relevance among them, in float64."""
+        rows, columns = (unmarked(side.regions, side.view) for side in (self.a, self.b))
+        every = self.relevance.detach().cpu().double()
+        marked = len(rows) < self.a.regions.count or len(columns) < self.b.regions.count
+        return rows, columns, every[rows][:, columns] if marked else every
 
     @property
     def explained(self) -> float:
@@ -180,13 +197,10 @@ class Explanation:
 
     @cached_property
     def _found(self) -> list[Finding]:
-        relevance = self.relevance.detach().cpu().double().numpy().copy()
-        for side, rows in ((self.a, relevance), (self.b, relevance.T)):
-            if isinstance(
-                side.view, Text
-            ):  # marks of the tokenizer's own are in the account, and are no finding
-                rows[[span is None for span in side.view.spans]] = 0
-        return cluster.find(relevance, self.a.regions, self.b.regions, score=self.score, k=relevance.size)
+        rows, columns, relevance = self._unmarked()
+        a, b = only(self.a.regions, rows), only(self.b.regions, columns)
+        found = cluster.find(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
+        return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in found]
 
     def summary(self, *, reference: Sequence[float] | None = None) -> str:
         """One sentence: how similar, what matches, what counts against, how much is unattributed, and what to beware of.

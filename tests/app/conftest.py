@@ -119,7 +119,7 @@ def visit(chromium: Any, address: str) -> Iterator[Any]:
         tab = chromium.new_page(
             viewport={"width": width, "height": height}, reduced_motion="reduce", **options
         )
-        tab.set_default_timeout(300_000)
+        tab.set_default_timeout(90_000)
         tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.on("request", lambda request: _outside(request.url, at, trouble))

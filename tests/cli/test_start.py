@@ -92,3 +92,21 @@ def test_an_interrupt_while_modules_load_is_quiet(tmp_path, package):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and said.decode() == "bilrp: interrupted\n"
+
+
+def test_help_groups_commands_by_what_people_want_to_do() -> None:
+    said, _ = look("--help", COLUMNS="100", NO_COLOR="1")
+    order = [
+        "Explain",
+        "explain",
+        "contrast",
+        "Collections",
+        "index",
+        "search",
+        "Studies",
+        "study",
+        "Look under the hood",
+        "ops",
+    ]
+    places = [said.find(f" {word} ", said.find("─ Explain ─")) for word in order]
+    assert -1 not in places and places == sorted(places), said

@@ -48,12 +48,12 @@ def atlas(shelf: Shelf) -> dict[str, Any]:
 
 
 def _components(shelf: Shelf) -> dict[str, Any]:
-    found, norms = shelf.found, shelf.norms
+    found, norms = shelf.found, np.maximum(shelf.found.items.norms, 1e-30)
     count = len(found)
 
     def blocks() -> Any:
         start = 0
-        for block in found._blocks():
+        for block in found.items.blocks():
             yield slice(start, start + len(block)), block / norms[start : start + len(block), None]
             start += len(block)
 

@@ -29,6 +29,7 @@ class Asked:
     part: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
     similarity: str = "cosine"
+    group: str | None = None  # the mean of a group, in the place of an item
 
     @property
     def needs_parts(self) -> bool:
@@ -37,6 +38,8 @@ class Asked:
 
 def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
     """φ(x), or Σ_{I ∈ part} P_I(x), less Σ P_I(x) of what is left out: what the neighbours are ranked by."""
+    if asked.group is not None:
+        return chosen(shelf, {"group": asked.group})[1].numpy()
     if not asked.needs_parts:
         return shelf.embedding(asked.id).numpy()
     found = shelf.parts(asked.id)
@@ -51,14 +54,13 @@ def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
 
 def ranked(shelf: Shelf, vector: np.ndarray, k: int, similarity: str) -> tuple[np.ndarray, np.ndarray]:
     """Positions and scores of the k items with the largest ⟨v, φ(x')⟩, or cosine; equal ones in order of position."""
-    scores = shelf.found._scores(vector, "dot")
-    if similarity == "cosine":
-        scores = scores / (shelf.norms * (np.linalg.norm(vector) or 1.0))
-    k = min(k, len(scores))
-    least = np.partition(scores, -k)[-k] if k else 0.0
-    few = np.flatnonzero(scores >= least)
-    order = few[np.argsort(-scores[few], kind="stable")][:k]
-    return order, scores[order]
+    items, length = shelf.found.items, float(np.linalg.norm(vector)) or 1.0
+
+    def scored(block: np.ndarray, here: slice) -> np.ndarray:
+        found = block @ vector
+        return found / (items.norms[here] * length) if similarity == "cosine" else found
+
+    return items.best(scored, k)
 
 
 def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:
@@ -92,7 +94,8 @@ def heat(shelf: Shelf, key: str, against: Sequence[Asked]) -> dict[str, Any]:
     total /= own if similarity == "cosine" else 1.0
     values = found.parts.numpy() @ total
     score = float(found.embedding.float().numpy() @ total)
-    return {"id": key, "values": short(values), "score": score, "unattributed": score - float(values.sum())}
+    told = {"values": short(values), "score": score, "unattributed": score - float(values.sum())}
+    return {"id": key, "side": side(shelf, key), **told}
 
 
 def short(values: np.ndarray) -> list[float]:
@@ -136,6 +139,7 @@ def contrast(
     scores = [float(found.embedding.float() @ mean) for mean in means]
     return {
         "id": key,
+        "side": side(shelf, key),
         "values": short(values[0] - values[1]),
         "each": [short(v) for v in values],
         "score": scores[0] - scores[1],
@@ -153,7 +157,9 @@ def group(shelf: Shelf, name: str) -> dict[str, Any]:
         raise Refused(404, "there is no such group")
     positions = np.array(shelf.groups[name])
     mean = shelf.found.mean(name).numpy()
-    scores = shelf.found._scores(mean, "dot") / (shelf.norms * (np.linalg.norm(mean) or 1.0))
+    near_first, found = ranked(shelf, mean, len(shelf.found), "cosine")
+    scores = np.empty_like(found)
+    scores[near_first] = found
     order = positions[np.argsort(-scores[positions], kind="stable")]
     rest = np.ones(len(shelf.found), dtype=bool)
     rest[positions] = False

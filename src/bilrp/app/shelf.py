@@ -101,12 +101,6 @@ class Shelf:
         return isinstance(self.found.view(0), Text) if len(self.found) else False
 
     @cached_property
-    def norms(self) -> np.ndarray:
-        """‖φ(x)‖ of every item: worked out once, so that a question costs one product."""
-        squares = [np.einsum("ij,ij->i", block, block) for block in self.found._blocks()]
-        return np.maximum(np.sqrt(np.concatenate(squares)), 1e-30)
-
-    @cached_property
     def _folded(self) -> list[str]:
         return [name.casefold() for name in self.found.names]
 
@@ -157,7 +151,7 @@ class Shelf:
     def thumbnail(self, key: str) -> bytes:
         """A small picture as JPEG."""
         at = self.position(key)
-        kept = None if at is None else self.found._take([at], ["thumbnail"])["thumbnail"][0]
+        kept = None if at is None else self.found.items.take([at], ["thumbnail"])["thumbnail"][0]
         if kept:
             return kept
         view = self.view(key)
@@ -178,7 +172,7 @@ class Shelf:
         if at is None:
             return self.view(key)
         try:
-            return read_item(self.found.encoder, self.found._original(at)).view
+            return read_item(self.found.encoder, self.found.original(at)).view
         except InputError:  # gone or changed since: the small picture shows it
             return self.found.view(at)
 
@@ -217,7 +211,7 @@ class Shelf:
         at = self.position(key)
         if at is None:
             return self._queries[key].item
-        return read_item(self.found.encoder, self.found._original(at))
+        return read_item(self.found.encoder, self.found.original(at))
 
     def embedding(self, key: str) -> torch.Tensor:
         at = self.position(key)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from bilrp.cli.audit import audit
 from bilrp.cli.bench import bench
@@ -13,21 +14,37 @@ from bilrp.cli.explain import explain
 from bilrp.cli.index import index
 from bilrp.cli.ops import ops
 from bilrp.cli.search import search
+from bilrp.cli.serve import serve
 from bilrp.cli.sets import sets
 from bilrp.cli.show import show
 from bilrp.cli.study import study
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.command()(explain)
-app.command()(contrast)
-app.command()(sets)
-app.command()(show)
-app.command()(index)
-app.command()(search)
-app.command()(audit)
-app.command()(ops)
-app.add_typer(study, name="study")
-app.command()(bench)
+# What people want to do: the headings of `bilrp --help`, in this order.
+EXPLAIN, COLLECTIONS, STUDIES = "Explain", "Collections", "Studies"
+UNDER = "Look under the hood"
+
+
+class ByPurpose(TyperGroup):
+    """Commands in the order of their headings: typer would put `study`, which has commands of its own, last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = (EXPLAIN, COLLECTIONS, STUDIES, UNDER)
+        known = self.commands
+        return sorted(known, key=lambda name: order.index(getattr(known[name], "rich_help_panel", UNDER)))
+
+
+app = typer.Typer(cls=ByPurpose, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command(rich_help_panel=EXPLAIN)(explain)
+app.command(rich_help_panel=EXPLAIN)(contrast)
+app.command(rich_help_panel=EXPLAIN)(sets)
+app.command(rich_help_panel=EXPLAIN)(show)
+app.command(rich_help_panel=COLLECTIONS)(index)
+app.command(rich_help_panel=COLLECTIONS)(search)
+app.command(rich_help_panel=COLLECTIONS)(audit)
+app.command(rich_help_panel=COLLECTIONS)(serve)
+app.add_typer(study, name="study", rich_help_panel=STUDIES)
+app.command(rich_help_panel=UNDER)(ops)
+app.command(rich_help_panel=UNDER)(bench)
 
 
 def _version(wanted: bool) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from bilrp.encoders import images
-from bilrp.errors import InputError
+from bilrp.errors import InputError, from_extra
 
 DIGIT_HEIGHT = 11.6
 """Height in pixels of a digit at the scale the network works at: old-style print then has a pitch of 8 px."""
@@ -81,8 +80,7 @@ def inkedness(gray: np.ndarray) -> np.ndarray:
     >>> float(inkedness(np.ones((64, 64), np.float32)).max())
     0.0
     """
-    from scipy import ndimage
-
+    ndimage = from_extra("scipy.ndimage", "tables", "scanned tables")
     paper = ndimage.median_filter(_blocks(gray, 80), size=5, mode="nearest")
     paper = _spread(ndimage.gaussian_filter(paper, 1.0, mode="nearest"), gray.shape)
     dark = np.clip(paper - gray, 0, None)
@@ -101,10 +99,9 @@ def shapes(dark: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
     >>> [size for _, size in shapes(np.eye(3, dtype=bool))]
     [3]
     """
-    from skimage.measure import label, regionprops
-
-    numbered: Any = label(dark, connectivity=2)
-    return [(found.slice, int(found.num_pixels)) for found in regionprops(numbered)]
+    measure = from_extra("skimage.measure", "tables", "scanned tables")
+    numbered = measure.label(dark, connectivity=2)
+    return [(found.slice, int(found.num_pixels)) for found in measure.regionprops(numbered)]
 
 
 def digit_height(ink: np.ndarray) -> float | None:

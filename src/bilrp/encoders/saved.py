@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from bilrp.disk import files
-from bilrp.errors import InputError, guarded
+from bilrp.errors import InputError, from_extra, guarded
 
 WEIGHTS = (
     "model.safetensors",
@@ -46,11 +46,7 @@ def config_of(folder: Path, made_by: str = "save_pretrained") -> Mapping[str, An
 
 def library(extra: str, what: str) -> Any:
     """transformers, or one line that says which extra has it."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError(f"{what} need transformers: pip install 'bilrp[{extra}]' ({error})") from None
-    return transformers
+    return from_extra("transformers", extra, what)
 
 
 def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:

@@ -20,6 +20,7 @@ from bilrp.errors import InputError, printable
 from bilrp.item import LONGEST, Image, Text
 from bilrp.render import bundle, findings, links
 from bilrp.render.figure import palette
+from bilrp.render.marks import shown
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -48,8 +49,9 @@ def html(
     colours: str = "paper",
     names: tuple[str, str] | None = None,
     compact: bool = False,
+    marks: bool = False,
 ) -> str:
-    """Return the whole page as one string; `style`, `colours` and `names` (of the two inputs) as in a figure.
+    """Return the whole page as one string; `style`, `colours`, `names` (of the two inputs), `marks` as in a figure.
 
     `compact` is for a frame: the picture takes the height that is left, what is beyond the findings unfolds on demand.
 
@@ -57,7 +59,7 @@ def html(
     """
     palette(colours)  # refuse an unknown one
     names = None if names is None else (printable(names[0]), printable(names[1]))
-    data = payload(explanation, title=title, style=style, names=names) | {
+    data = payload(explanation, title=title, style=style, names=names, marks=marks) | {
         "palette": colours,
         "compact": compact,
     }
@@ -113,11 +115,13 @@ def payload(
     title: str | None = None,
     style: str | links.Style | None = None,
     names: tuple[str, str] | None = None,
+    marks: bool = False,
 ) -> dict[str, Any]:
     """Return what the page embeds: the two sides, the pairs, the account of the score, and how to draw them.
 
     >>> payload(explanation)["account"]["score"]  # doctest: +SKIP
     """
+    whole, explanation = explanation, shown(explanation, marks=marks)
     relevance = _numpy(explanation.relevance).astype(np.float64)
     check_size(*relevance.shape)
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
@@ -130,8 +134,8 @@ def payload(
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
         "distance": explanation.distance,
-        "account": account(explanation),
-        "summary": explanation.summary(),
+        "account": account(whole),
+        "summary": whole.summary(),
         "findings": findings.listed(explanation),
         "pairs": encode_pairs(relevance),
         "a": side_a,
@@ -169,6 +173,8 @@ def account(explanation: Explanation) -> dict[str, float]:
     parts = {"positive": found.positive, "negative": found.negative}
     if explanation.within is not None:
         parts |= {"within_a": found.within_a, "within_b": found.within_b}
+    if found.marks:
+        parts |= {"marks": found.marks}
     if explanation.against is not None:  # in which the unattributed comes
         known = {"against": found.against_a + found.against_b, "references": found.references}
         parts |= known | {"rest": found.unattributed - sum(known.values())}

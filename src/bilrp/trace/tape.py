@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bilrp.trace.fingerprint import of_tensors
+from bilrp.trace.fingerprint import of_weights, places
 from bilrp.trace.operation import Argument, Op
 
 
@@ -117,11 +117,11 @@ class Tape:
         `known` spares a second look at the same weights within one call. It must not live longer: what is written through
         `.data` or numpy changes numbers, and neither their place nor their version.
         """
-        key = tuple((w.data_ptr(), w._version, w.shape, w.stride(), w.dtype) for w in self.weights)
         if known is None:
-            return of_tensors(self.weights)
+            return of_weights(self.weights)
+        key = places(self.weights)
         if key not in known:
-            known[key] = of_tensors(self.weights)
+            known[key] = of_weights(self.weights)
         return known[key]
 
 

@@ -6,6 +6,7 @@ import { decimals, nounOf, percent, signed } from "./words.js";
 const ACCOUNT = [
   ["positive", "pairs that raise it"],
   ["negative", "pairs that lower it"],
+  ["marks", "tokenizer's marks"],
   ["within_a", "A with itself"],
   ["within_b", "B with itself"],
   ["against", "either against the reference"],
@@ -64,7 +65,8 @@ export function buildAccount({ data, whole }, table, explained) {
 
 /** The same in one line: how much of the score the pairs account for. */
 function accountWords(data, whole) {
-  const { unattributed, score } = data.account;
-  const source = "rest" in data.account ? "what the reference has in common" : "biases and other constants";
-  return `${percent(score - unattributed, whole)} of the score is explained by ${nounOf(data)}s; ${percent(unattributed, whole)} comes from ${source} that belong${"rest" in data.account ? "s" : ""} to none.`;
+  const { unattributed, score, marks = 0 } = data.account;
+  const own = marks ? `, ${percent(marks, whole)} by pairs with a mark of the tokenizer's own` : "";
+  const source = "rest" in data.account ? "what the reference has in common, which belongs" : "biases and other constants that belong";
+  return `${percent(score - unattributed - marks, whole)} of the score is explained by ${nounOf(data)}s${own}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

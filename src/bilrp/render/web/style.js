@@ -319,7 +319,7 @@ select option {
 .account :is(.unattributed, .against, .references, .rest) rect {
   fill: var(--unattributed);
 }
-.account :is(.within_a, .within_b, .chosen) rect {
+.account :is(.marks, .within_a, .within_b, .chosen) rect {
   fill: var(--soft);
 }
 .account .score rect {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bilrp.encoders import images
-from bilrp.errors import InputError, printable
+from bilrp.errors import InputError, from_extra, printable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -247,12 +247,7 @@ def _read(
 def _video(
     path: Path, name: str, skipped: list[Skipped], sizes: Counter, *, size: int, crop: float, most: int
 ) -> tuple[list[np.ndarray], list[str]]:
-    try:
-        import av  # type: ignore[import-not-found]
-    except ImportError:
-        raise InputError(
-            f"{path}: reading video files needs PyAV: pip install 'bilrp[video]' (or give folders of frames)"
-        ) from None
+    av = from_extra("av", "video", f"{path}: video files (unlike folders of frames)")
     frames: list[np.ndarray] = []
     try:
         with av.open(str(path)) as movie:

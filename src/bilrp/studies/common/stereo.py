@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bilrp.errors import InputError
+from bilrp.errors import InputError, from_extra
 
 
 def stereo_pair() -> tuple[Path, Path, np.ndarray]:
@@ -15,14 +15,11 @@ def stereo_pair() -> tuple[Path, Path, np.ndarray]:
     >>> stereo_pair()[2].shape
     (500, 741)
     """
-    try:
-        import skimage.data
-    except ImportError:
-        raise InputError("the stereo pair comes with scikit-image: pip install 'bilrp[studies]'") from None
-    folder = Path(str(skimage.data.__file__)).parent
+    samples = from_extra("skimage.data", "studies", "the stereo pair's photographs")
+    folder = Path(str(samples.__file__)).parent
     paths = folder / "motorcycle_left.png", folder / "motorcycle_right.png"
     if not all(path.is_file() for path in (*paths, folder / "motorcycle_disp.npz")):
-        left, right, disparity = skimage.data.stereo_motorcycle()
+        left, right, disparity = samples.stereo_motorcycle()
         raise InputError(
             f"scikit-image keeps its stereo pair elsewhere ({left.shape}, {right.shape}, {disparity.shape})"
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bilrp.studies.common.report import Report
 
 Number = int | float
+OF_STUDIES = ("scipy", "skimage", "sklearn")  # what the extra brings
 
 
 def option(
@@ -118,4 +119,10 @@ class Study:
         if not isinstance(self.work, str):
             return self.work(settings)
         module, _, function = self.work.partition(":")
-        return getattr(importlib.import_module(module), function)(settings)
+        try:
+            return getattr(importlib.import_module(module), function)(settings)
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            if name not in OF_STUDIES:
+                raise
+            raise InputError(f"study {self.name} needs {name}: pip install 'bilrp[studies]'") from error
