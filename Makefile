@@ -4,10 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-oldest attack lint format bench clean
+.PHONY: demo docs test test-oldest attack lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+# The documentation, in out/docs: every code block is run (what did not change comes from out/docs-blocks).
+docs: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs out/docs
+	@echo out/docs/index.html
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2
