@@ -30,7 +30,7 @@ test-oldest:
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[studies,text,vision,collection,video]" \
 		pytest pytest-xdist hypothesis beartype pyyaml hatchling
-	$(OLDEST)/bin/python -m pytest -n 2 -W default $(TESTS)
+	$(OLDEST)/bin/python -m pytest -n 2 -W default -W ignore::DeprecationWarning $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 
 import blocks  # noqa: E402
+import links  # noqa: E402
 import public  # noqa: E402
 
 import bilrp  # noqa: E402
@@ -155,7 +156,7 @@ def _help() -> str:
 def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text with `code` in it, equations and examples, not reStructuredText: escape the rest."""
     paragraphs = [text for text in "\n".join(lines).split("\n\n") if text.strip()]
-    lines[:] = "\n\n".join(map(_paragraph, paragraphs)).splitlines() + [""]
+    lines[:] = [*"\n\n".join(map(_paragraph, paragraphs)).splitlines(), ""]
 
 
 def _paragraph(text: str) -> str:
@@ -168,14 +169,17 @@ def _paragraph(text: str) -> str:
     return "".join(f"`{p}`" if p.startswith("`") else re.sub(r"([*|_\\`<>])", r"\\\1", p) for p in pieces)
 
 
-def count_names(app: Any, error: Exception | None) -> None:
-    """Every public name has its entry, or the build says which have none."""
-    if error is None:
-        missing = sorted(public.names() - set(app.env.get_domain("py").objects))
-        if missing:
-            from sphinx.util import logging
+def check(app: Any, error: Exception | None) -> None:
+    """Every public name has its entry and every link inside the site its target, or the build says which have none."""
+    from sphinx.util import logging
 
-            logging.getLogger(__name__).warning("public names without an entry in the reference: %s", missing)
+    if error is not None:
+        return
+    log = logging.getLogger(__name__)
+    for name in sorted(public.names() - set(app.env.get_domain("py").objects)):
+        log.warning("no entry in the reference: %s", name)
+    for link in links.broken(Path(app.outdir)) if app.builder.format == "html" else ():
+        log.warning("leads nowhere: %s", link)
 
 
 def mathml(as_block: bool) -> tuple[Any, None]:
@@ -199,4 +203,4 @@ def setup(app: Any) -> None:
     app.connect("builder-inited", run_all)
     app.connect("source-read", read)
     app.connect("autodoc-process-docstring", plain)
-    app.connect("build-finished", count_names)
+    app.connect("build-finished", check)

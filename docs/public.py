@@ -54,7 +54,7 @@ def directives(module: str, chosen: list[str]) -> str:
 
 def _directive(name: str, value: Any) -> str:
     if inspect.isclass(value):
-        return f".. autoclass:: {name}\n   :members:\n   :show-inheritance:\n"
+        return f".. autoclass:: {name}\n   :members:\n"
     return f".. autofunction:: {name}\n" if inspect.isroutine(value) else f".. autodata:: {name}\n"
 
 
