@@ -32,11 +32,12 @@ MAY = {
     "groups": {"decomposition", "encoder", "explanation", "item", "regions", "similarity"},
     "judge": {*HELD, "disk", "engine", "rules", "trace"},
     "encoders": {*HELD, "disk", "rules", "trace"},
-    "collection": {*HELD, "disk", "encoders", "engine", "findings", "rules"},
+    "collection": {*HELD, "disk", "encoders", "engine", "findings", "judge", "rules"},
     "render": {*HELD, "disk", "findings"},
+    "app": {*HELD, "collection", "disk", "encoders", "engine", "findings", "render", "rules"},
     "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},
     "cli": {
-        *HELD, "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
+        *HELD, "app", "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
         "trace",
     },
 }  # fmt: skip

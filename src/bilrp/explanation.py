@@ -30,8 +30,9 @@ from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
 from bilrp.findings.cluster import Finding
+from bilrp.findings.marks import only, unmarked
 from bilrp.findings.summary import sentence
-from bilrp.item import Item, Text
+from bilrp.item import Item
 from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
 
@@ -78,10 +79,13 @@ def found_at(writer: Writer | str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Account:
-    """What adds up to a score: score = positive + negative + within_a + within_b + unattributed, summed in float64.
+    """What adds up to a score: score = positive + negative + marks + within_a + within_b + unattributed, in float64.
 
-    `positive` and `negative` (≤ 0) are on pairs of regions; `within_a`, `within_b` are what each side owes to itself (0
-    but for distances). What is missing is the definition of unattributed, so the account closes to the last digit.
+    `positive` and `negative` (≤ 0) are on pairs of regions; `marks` is on pairs where a mark of a tokenizer's own takes
+    part, [CLS] or </s>; `within_a`, `within_b` are what each side owes to itself (0 but for distances). What is missing
+    is the definition of unattributed, so the account closes to the last digit. Where the rules compare with a reference
+    input, part of that is known: what `against_a` and `against_b`, either side against the other's reference, and the
+    `references` with each other contribute.
 
     >>> Account(score=10.0, positive=12.0, negative=-3.0).unattributed
     1.0
@@ -92,15 +96,19 @@ class Account:
     negative: float
     within_a: float = 0.0
     within_b: float = 0.0
+    marks: float = 0.0
+    against_a: float = 0.0
+    against_b: float = 0.0
+    references: float = 0.0
 
     @property
     def explained(self) -> float:
-        """The part of the score that regions account for."""
-        return self.positive + self.negative + self.within_a + self.within_b
+        """The part of the score that regions account for, marks among them."""
+        return self.positive + self.negative + self.marks + self.within_a + self.within_b
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no region accounts for: biases, constants, uncovered features."""
+        """The part of the score that no pair of regions accounts for: biases, constants, references, uncovered features."""
         return self.score - self.explained
 
     @property
@@ -118,7 +126,8 @@ class Explanation:
     """score = relevance.sum() + within.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
 
     `within` is what each side owes to itself, for similarities that have such a part; `distance` says that the score
-    grows where the two differ, so that what is positive sets them apart.
+    grows where the two differ, so that what is positive sets them apart. `against`, where the rules compare with a reference
+    input, is what each region shares with the other side's reference: pairs + against + the references = score.
     """
 
     a: Decomposition
@@ -128,13 +137,35 @@ class Explanation:
     similarity: str = "dot"
     within: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     distance: bool = False
+    against: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    references: float = 0.0
 
     @cached_property
     def account(self) -> Account:
-        """What adds up to the score: pairs for it, pairs against it, each side with itself, and the rest."""
-        pairs = self.relevance.detach().cpu().double()
-        within = [float(w.detach().cpu().double().sum()) for w in self.within or ()]
-        return Account(self.score, float(pairs.clamp(min=0).sum()), float(pairs.clamp(max=0).sum()), *within)
+        """What adds up to the score: pairs for it, pairs against it, marks, each side with itself, and the rest."""
+        every, pairs = self.relevance.detach().cpu().double(), self._unmarked()[2]
+        own, apart = (
+            [float(t.detach().cpu().double().sum()) for t in both or ()] or [0.0, 0.0]
+            for both in (self.within, self.against)
+        )
+        return Account(
+            score=self.score,
+            positive=float(pairs.clamp(min=0).sum()),
+            negative=float(pairs.clamp(max=0).sum()),
+            within_a=own[0],
+            within_b=own[1],
+            marks=float(every.sum() - pairs.sum()),
+            against_a=apart[0],
+            against_b=apart[1],
+            references=self.references,
+        )
+
+    def _unmarked(self) -> tuple[list[int], list[int], Tensor]:
+        """The regions of each side that are no mark of a tokenizer's own, and the relevance among them, in float64."""
+        rows, columns = (unmarked(side.regions, side.view) for side in (self.a, self.b))
+        every = self.relevance.detach().cpu().double()
+        marked = len(rows) < self.a.regions.count or len(columns) < self.b.regions.count
+        return rows, columns, every[rows][:, columns] if marked else every
 
     @property
     def explained(self) -> float:
@@ -166,13 +197,10 @@ class Explanation:
 
     @cached_property
     def _found(self) -> list[Finding]:
-        relevance = self.relevance.detach().cpu().double().numpy().copy()
-        for side, rows in ((self.a, relevance), (self.b, relevance.T)):
-            if isinstance(
-                side.view, Text
-            ):  # marks of the tokenizer's own are in the account, and are no finding
-                rows[[span is None for span in side.view.spans]] = 0
-        return cluster.find(relevance, self.a.regions, self.b.regions, score=self.score, k=relevance.size)
+        rows, columns, relevance = self._unmarked()
+        a, b = only(self.a.regions, rows), only(self.b.regions, columns)
+        found = cluster.find(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
+        return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in found]
 
     def summary(self, *, reference: Sequence[float] | None = None) -> str:
         """One sentence: how similar, what matches, what counts against, how much is unattributed, and what to beware of.
@@ -201,7 +229,9 @@ class Explanation:
         within = None
         if self.within:
             within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
-        return replace(self, a=a, b=b, relevance=by_a.T @ self.relevance @ by_b, within=within)
+        against = (by_a.T @ self.against[0], by_b.T @ self.against[1]) if self.against else None
+        relevance = by_a.T @ self.relevance @ by_b
+        return replace(self, a=a, b=b, relevance=relevance, within=within, against=against)
 
     def plot(self, **options: Any) -> Figure:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
@@ -239,9 +269,11 @@ class Explanation:
             score = float.fromhex(words["score"])
             # the only similarity with a part within that older files hold is a distance
             distance = words["distance"] == "yes" if "distance" in words else within is not None
+            against = (tensors["against.a"], tensors["against.b"]) if "against.a" in tensors else None
             found = Explanation(
-                sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance
-            )
+                sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance, against,
+                float.fromhex(words.get("references", "0x0p+0")),
+            )  # fmt: skip
             schema.check_explanation(found)
             return found
 
@@ -363,7 +395,22 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
         )
     relevance = wanted.relevance(a.parts, b.parts, a.embedding, b.embedding)
     within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
-    return Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
+    found = Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
+    return found if a.reference is None and b.reference is None else _with_references(found, wanted)
+
+
+def _with_references(found: Explanation, similarity: Similarity) -> Explanation:
+    """⟨Δ + φ₀, Δ' + φ₀'⟩ = ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩ for any bilinear form; a side without φ₀ has 0."""
+    a, b = found.a, found.b
+    left, right = (
+        (torch.zeros_like(d.embedding) if d.reference is None else d.reference)[None] for d in (a, b)
+    )
+    form = similarity.weigh(a.embedding, b.embedding)
+    one, other, both = form(a.parts, right)[:, 0], form(left, b.parts)[0], float(form(left, right))
+    if similarity.within:
+        one, other = one + 2 * a.parts @ left[0], other + 2 * b.parts @ right[0]
+        both += float(left.square().sum() + right.square().sum())
+    return replace(found, against=(one, other), references=both)
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
@@ -388,6 +435,7 @@ def stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
         side_tensors, side_words = as_stored(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
         words |= {f"{side}.{name}": text for name, text in side_words.items()}
-    if e.within:
-        tensors |= {"within.a": e.within[0], "within.b": e.within[1]}
+    for name, pair_of in (("within", e.within), ("against", e.against)):
+        tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
+    words |= {} if e.against is None else {"references": e.references.hex()}
     return tensors, words

@@ -170,6 +170,15 @@ class Text:
         """The characters of each region; empty for marks such as [CLS]."""
         return tuple("" if span is None else self.text[span[0] : span[1]] for span in self.spans)
 
+    @property
+    def marks(self) -> list[int]:
+        """The regions that stand for no characters: marks of the tokenizer's own.
+
+        >>> Text("A cat", (None, (0, 1), (2, 5), None)).marks
+        [0, 3]
+        """
+        return [region for region, span in enumerate(self.spans) if span is None]
+
     def joined(self, owner: Sequence[int], count: int) -> Text:
         """The same text in larger regions: span i belongs to region owner[i], which reaches from its first to its last.
 

@@ -15,6 +15,7 @@ from bilrp.cli import texts
 from bilrp.encoders import sentence
 from bilrp.explanation import explain
 from bilrp.item import Text
+from bilrp.render.marks import shown
 from text_folders import ARCHITECTURES
 
 
@@ -110,6 +111,7 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
     found = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.")
     lines = texts.sentences(found)
     assert lines is not None and "\x1b[" in lines and "\x1b[2J" not in lines
+    found = shown(found, marks=False)  # of a word, what it shares with words
     shares = found.marginals()
     largest = max(float(share.abs().max()) for share in shares)
     seen = 0
@@ -117,14 +119,36 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
         assert isinstance(side.view, Text)
         for span, value in zip(side.view.spans, share.tolist(), strict=True):
             weak = round(255 * (1 - abs(value) / largest))
-            if (
-                span is not None and weak <= 240
-            ):  # a mark is not in the text; what is almost white stays without colour
+            assert span is not None
+            if weak <= 240:  # what is almost white stays without colour
                 colour = f"48;2;255;{weak};{weak}m" if value > 0 else f"48;2;{weak};{weak};255m"
                 word = side.view.text[slice(*span)]
                 assert f"{colour}{word}" in lines or "\x1b" in word
                 seen += 1
     assert seen > 2
+
+
+def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
+    given = ("explain", "The cat sat.", "Two kittens rested.", "-e", f"sentence:{folder}", "--top", "40")
+    _, plain, _ = command(*given, "-o", "why.npz")
+    code, asked, _ = command("show", "why.npz", "--top", "40", "--marks")
+    assert code == 0 and "[CLS]" not in plain and "“”" not in plain
+    assert "  [CLS] The cat sat. [SEP]" in asked and "“[CLS]” ↔ “[SEP]”" in asked
+    assert "of it, marks" in plain and "of it, marks" in asked
+    whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--marks",)))
+    assert len(whole["top"]) < len(few["top"]) and whole["marks"] == few["marks"] != 0
+    parts = whole["positive"] + whole["negative"] + whole["marks"] + whole["unattributed"]
+    assert parts == pytest.approx(whole["score"], rel=1e-9)
+    numbers = {pair["a"]["region"]: pair["a"]["name"] for pair in few["top"]}
+    assert all(numbers[pair["a"]["region"]] == pair["a"]["name"] for pair in whole["top"]), "as in the file"
+
+
+def test_marks_in_the_page_of_several(command, folder: Path, tmp_path: Path) -> None:
+    given = ("explain", "The cat sat.", "Two kittens rested.", "A dog ran.", "-e", f"sentence:{folder}")
+    for options in ((), ("--marks",)):
+        code, _, err = command(*given, "-o", "all.html", *options)
+        assert code == 0, err
+        assert ('"[CLS]"' in (tmp_path / "all.html").read_text(encoding="utf-8")) == bool(options)
 
 
 def test_pictures_and_pages_of_texts(command, folder: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def visit(browser, tmp_path):
     """Open an explanation from disk; afterwards no error and no request may have been seen."""
     trouble, tabs = [], []
 
-    def open_page(explanation, *, width=1280, height=1000, **options):
+    def open_page(explanation, *, width=1280, height=1000, marks=False, **options):
         tab = browser.new_page(
             viewport={"width": width, "height": height}, reduced_motion="reduce", **options
         )
@@ -50,7 +50,7 @@ def visit(browser, tmp_path):
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.on("request", lambda request: _outside(request.url, trouble))
         tab.add_init_script(HELPERS)
-        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html").as_uri())
+        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html", marks=marks).as_uri())
         tabs.append(tab)
         return tab
 

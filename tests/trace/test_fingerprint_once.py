@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.trace import tape
+from bilrp.trace import fingerprint, tape
 
 
 def test_two_inputs_of_one_call_share_one_look_at_the_weights(monkeypatch) -> None:
     looks = []
-    monkeypatch.setattr(tape, "of_tensors", lambda tensors: str(looks.append(len(tensors))))
+    monkeypatch.setattr(tape, "of_weights", lambda tensors: str(looks.append(len(tensors))))
     net = nn.Linear(3, 2)
     bilrp.explain(net, torch.rand(1, 3), torch.rand(1, 3))
     assert looks == [2]
@@ -24,3 +24,32 @@ def test_weights_changed_behind_their_version_are_noticed_by_the_next_call() -> 
     before = bilrp.decompose(net, x).origin["weights"]
     net.weight.data[0, 0] += 1  # no version counts this
     assert bilrp.decompose(net, x).origin["weights"] != before
+
+
+def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch) -> None:
+    hashed = []
+    whole = fingerprint.of_tensors
+    monkeypatch.setattr(
+        fingerprint, "of_tensors", lambda tensors: hashed.append(1) or whole([t.clone() for t in tensors])
+    )
+    weight, odd = torch.randn(300, 200), torch.zeros(13, dtype=torch.uint8)
+    weights = [weight, odd, torch.zeros(0), weight[3:, 1:], torch.ones(4, dtype=torch.bfloat16)]
+
+    def looked() -> tuple[str, int]:
+        return fingerprint.of_weights(weights), len(hashed)
+
+    first = looked()
+    assert looked() == first == (whole(weights), 1)
+    numbers = weight.numpy()
+    for count, change in enumerate(
+        (
+            lambda: numbers.__setitem__((299, 199), numbers[299, 199] + 1),
+            lambda: numbers.__imul__(-1),
+            lambda: numbers.__setitem__([0, 41], numbers[[41, 0]]),  # two rows change places
+            lambda: odd.data.__setitem__(12, 1),
+        ),
+        2,
+    ):
+        before = looked()[0]
+        change()
+        assert looked() == (whole(weights), count) and looked()[0] != before

@@ -14,6 +14,7 @@ from bilrp.cli.explain import explain
 from bilrp.cli.index import index
 from bilrp.cli.ops import ops
 from bilrp.cli.search import search
+from bilrp.cli.serve import serve
 from bilrp.cli.sets import sets
 from bilrp.cli.show import show
 from bilrp.cli.study import study
@@ -40,6 +41,7 @@ app.command(rich_help_panel=EXPLAIN)(show)
 app.command(rich_help_panel=COLLECTIONS)(index)
 app.command(rich_help_panel=COLLECTIONS)(search)
 app.command(rich_help_panel=COLLECTIONS)(audit)
+app.command(rich_help_panel=COLLECTIONS)(serve)
 app.add_typer(study, name="study", rich_help_panel=STUDIES)
 app.command(rich_help_panel=UNDER)(ops)
 app.command(rich_help_panel=UNDER)(bench)

@@ -11,6 +11,7 @@ from bilrp.cli.options import (
     AsJson,
     Encoders,
     Fit,
+    Marks,
     Measure,
     Open,
     Output,
@@ -51,6 +52,7 @@ def explain(
     title: Title = None,
     show: Open = False,
     top: Top = None,
+    marks: Marks = False,
     plan: ShowPlan = False,
     first: Annotated[bool, typer.Option(help="Of several, only the first against each other one.")] = False,
     json: AsJson = False,
@@ -77,7 +79,7 @@ def explain(
         if plan or refine is not None:
             raise InputError(f"--{'plan' if plan else 'refine'} is for two inputs and one encoder")
         loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
-        wish = Wanted(similarity, regions, project, style, palette, title)
+        wish = Wanted(similarity, regions, project, style, palette, title, marks)
         explain_all(loaded, things, outputs, wish, first=first, show=show, as_json=json)
         return
     a, b = things
@@ -111,11 +113,13 @@ def explain(
     shown = (left, right)
     names = (left if reading[0] else found.a.name, right if reading[1] else found.b.name)
     about = terminal.record(
-        found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top
+        found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top, marks=marks
     )
-    terminal.tell(about, outputs, as_json=json, above=texts.sentences(found), pairs=bool(top))
+    told = texts.sentences(found, marks=marks)
+    terminal.tell(about, outputs, as_json=json, above=told, pairs=bool(top))
     if plan:
         print(found.a.plan, file=sys.stderr if json else sys.stdout)
     for doubt in terminal.doubts(readers[0], found, names, things):
         say(f"bilrp: {doubt}", file=sys.stderr)
-    deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=show, quiet=json)
+    drawing = {"style": style, "palette": palette, "title": title, "marks": marks}
+    deliver(found, outputs, names=names, **drawing, show=show, quiet=json)

@@ -124,6 +124,7 @@ Palette = Annotated[
     ),
 ]
 Top = Annotated[int | None, typer.Option(min=0, metavar="N", help="Also list the N strongest single pairs.")]
+Marks = Annotated[bool, typer.Option("--marks", help="Show what the tokenizer adds to a text too, as [CLS].")]
 ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 Title = Annotated[str | None, typer.Option(metavar="TEXT", help="Title of pictures and pages.")]

@@ -33,13 +33,14 @@ def deliver(
     style: str,
     palette: str,
     title: str | None,
+    marks: bool = False,
     show: bool = False,
     quiet: bool = False,
 ) -> None:
     """Write the explanation to every output."""
 
     def write(path: Path) -> None:
-        terminal.write(found, path, names=names, style=style, palette=palette, title=title)
+        terminal.write(found, path, names=names, style=style, palette=palette, title=title, marks=marks)
 
     try_each(write, outputs, show=show, quiet=quiet)
 

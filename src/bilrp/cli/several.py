@@ -29,6 +29,7 @@ class Wanted:
     style: str
     palette: str
     title: str | None
+    marks: bool = False
 
 
 def explain_all(
@@ -129,7 +130,15 @@ def write(
 
     style = None if wanted.style == "auto" else wanted.style
     page = (
-        album.html(chapters, title=title, lead=lead, columns=columns, style=style, colours=wanted.palette)
+        album.html(
+            chapters,
+            title=title,
+            lead=lead,
+            columns=columns,
+            style=style,
+            colours=wanted.palette,
+            marks=wanted.marks,
+        )
         if outputs
         else ""
     )

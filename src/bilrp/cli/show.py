@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.options import AsJson, Open, Output, Palette, Style, Title, Top
+from bilrp.cli.options import AsJson, Marks, Open, Output, Palette, Style, Title, Top
 
 
 def show(
@@ -17,6 +17,7 @@ def show(
     title: Title = None,
     browse: Open = False,
     top: Top = None,
+    marks: Marks = False,
     json: AsJson = False,
 ) -> None:
     """Tell and draw a saved explanation again: bilrp show why.npz -o why.html"""
@@ -37,6 +38,9 @@ def show(
         encoder=str(found.a.origin.get("encoder", "")),
         seconds=None,
         top=top,
+        marks=marks,
     )
-    terminal.tell(about, outputs, as_json=json, above=texts.sentences(found), pairs=bool(top))
-    deliver(found, outputs, names=names, style=style, palette=palette, title=title, show=browse, quiet=json)
+    told = texts.sentences(found, marks=marks)
+    terminal.tell(about, outputs, as_json=json, above=told, pairs=bool(top))
+    drawing = {"style": style, "palette": palette, "title": title, "marks": marks}
+    deliver(found, outputs, names=names, **drawing, show=browse, quiet=json)

@@ -86,19 +86,23 @@ def write(
     style: str,
     palette: str,
     title: str | None = None,
+    marks: bool = False,
 ) -> None:
     """The explanation in the format of the suffix."""
-    explanation.save(path, style=style, colours=palette, names=names, title=title)
+    explanation.save(path, style=style, colours=palette, names=names, title=title, marks=marks)
 
 
 def record(
-    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float | None, top: int | None
-) -> dict[str, Any]:
-    """Everything the summary says, as plain values for --json."""
+    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float | None, top: int | None,
+    marks: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything the summary says, as plain values for --json; pairs with a tokenizer's marks where they are asked for."""
     from bilrp.findings.summary import is_estimate, warnings
     from bilrp.render.findings import listed
+    from bilrp.render.marks import numbers, shown
 
     e, account = explanation, explanation.account
+    rows, columns = (numbers(side, marks=marks) for side in (e.a, e.b))
     return {
         "a": names[0],
         "b": names[1],
@@ -113,13 +117,17 @@ def record(
         "unattributed": account.unattributed,
         "explained_share": account.share(account.explained),
         "unattributed_share": account.share(account.unattributed),
+        "marks": account.marks,
+        "marks_share": account.share(account.marks),
+        "against_reference": None if e.against is None else [account.against_a, account.against_b],
+        "references": None if e.against is None else account.references,
         "positive": account.positive,
         "negative": account.negative,
         "closed": account.closed,
         "regions": [e.a.regions.count, e.b.regions.count],
         "top": [
-            {"a": _region(e.a, m.a), "b": _region(e.b, m.b), "relevance": m.relevance}
-            for m in e.top(PAIRS if top is None else top)
+            {"a": _region(e.a, rows[m.a]), "b": _region(e.b, columns[m.b]), "relevance": m.relevance}
+            for m in shown(e, marks=marks).top(PAIRS if top is None else top)
         ],
         "plan": _plan(e),
         "seconds": None if seconds is None else round(seconds, 3),
@@ -212,6 +220,11 @@ def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> s
 
     rows, columns = found["regions"]
     rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
+    marks = (
+        [f"  of it, marks  {amount(found['marks']):>12}{share(found['marks_share'])}"]
+        if found["marks"]
+        else []
+    )
     sentence = printable(found["summary"]).replace(" %", "\u00a0%")  # a number and its % stay in one line
     lines = [
         f"{printable(found['a'])}  and  {printable(found['b'])}",
@@ -225,8 +238,17 @@ def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> s
         *_findings(found["findings"], wide),
         f"  {'estimate' if found['estimate'] else 'score':<12}  {amount(found['score']):>12}",
         f"  explained     {amount(found['explained']):>12}{share(found['explained_share'])}",
+        *marks,
         f"  unattributed  {amount(rest):>12}{share(found['unattributed_share'])}",
     ]
+    if found["against_reference"] is not None:  # part of the unattributed, and known
+        for name, value in (
+            ("against ref.", sum(found["against_reference"])),
+            ("references", found["references"]),
+        ):
+            lines.append(
+                f"    {name:<12}{amount(value):>12}{share(value / found['score'] if found['score'] else None)}"
+            )
     if pairs and found["top"]:
         lines += ["", "  strongest single pairs, by their relevance"]
         for number, match in enumerate(found["top"], 1):

@@ -79,17 +79,20 @@ def region_kinds(given: str | None, texts: Sequence[bool]) -> tuple[RegionSpec |
     return first, second
 
 
-def sentences(explanation: Explanation) -> str | None:
+def sentences(explanation: Explanation, *, marks: bool = False) -> str | None:
     """The texts, each word in red for what it adds to the score and in blue for what it takes; None where there is none.
 
-    Colours come where the output is a terminal; elsewhere the texts stand alone.
+    With `marks`, what the tokenizer adds stands where it adds it, [CLS] and the like. Colours come where the output is a
+    terminal; elsewhere the texts stand alone.
     """
-    sides = (explanation.a, explanation.b)
-    if not any(isinstance(side.view, Text) for side in sides):
+    if not any(isinstance(side.view, Text) for side in (explanation.a, explanation.b)):
         return None
     from rich.console import Console
 
-    shares = explanation.marginals()
+    from bilrp.render.marks import shown
+
+    explanation = shown(explanation, marks=marks)
+    sides, shares = (explanation.a, explanation.b), explanation.marginals()
     largest = max(float(share.abs().max()) for share in shares) or 1.0
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     with console.capture() as lines:
@@ -106,14 +109,31 @@ def _coloured(side: Decomposition, strength: Tensor) -> Line:
 
     assert isinstance(side.view, Text)
     line, place = Line(), 0
-    for span, value in sorted(
-        ((span, float(v)) for span, v in zip(side.view.spans, strength, strict=True) if span is not None),
-    ):
+    marks = side.regions.names or side.view.words
+    for region in _in_order(side.view.spans):
+        span, value = side.view.spans[region], float(strength[region])
+        if span is None:
+            space = "" if not len(line) or line.plain.endswith(" ") else " "
+            line.append(space).append(printable(marks[region]), style=_shade(value)).append(" ")
+            continue
         start, stop = max(span[0], place), span[1]
         line.append(printable(" ".join(side.view.text[place:start].split("\n"))), style="dim")
         line.append(printable(side.view.text[start:stop]), style=_shade(value))
         place = max(place, stop)
     return line.append(printable(side.view.text[place:]), style="dim")  # what the encoder did not read
+
+
+def _in_order(spans: Sequence[tuple[int, int] | None]) -> list[int]:
+    """Regions as the text runs; a mark stands behind the region before it.
+
+    >>> _in_order([None, (4, 7), None, (0, 3)])
+    [0, 3, 1, 2]
+    """
+    places, before = [], (-1, -1)
+    for span in spans:
+        before = span or before
+        places.append((before, span is None))
+    return sorted(range(len(spans)), key=lambda region: places[region])
 
 
 def _shade(value: float) -> str:

@@ -16,14 +16,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.collection import kept, packing, previews, tables
+from bilrp.collection.forward import Forward
 from bilrp.collection.items import Items
 from bilrp.collection.kept import Parts
 from bilrp.collection.packing import Packed
-from bilrp.decomposition import Decomposition, check_embedding, decompose_item
+from bilrp.collection.sources import meant
+from bilrp.decomposition import Decomposition, decompose_item
 from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
-from bilrp.errors import InputError, MismatchError, guarded
+from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, pair
 from bilrp.item import View
 from bilrp.similarity import Similarity
@@ -31,7 +33,7 @@ from bilrp.similarity import Similarity
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit
 
-TOGETHER = 16  # parts that are kept with one commit
+TOGETHER = 8  # parts that are kept with one commit
 FEW = 0.25  # of the coordinates: where fewer are active, a product on these alone is faster
 
 
@@ -157,10 +159,10 @@ class Collection:
         item = read_item(self.encoder, query)
         if not self._checked:
             self._check(origin_at(self.encoder, item))
-        with torch.inference_mode():
-            found = self.encoder.module(item.x).flatten().float().cpu()
-        check_embedding(found)
-        return found.clone()
+        found = Forward(self.encoder).run([item])[0]
+        if isinstance(found, str):
+            raise InputError(found)
+        return found.float()
 
     def view(self, query: Readable) -> View | None:
         """What people see of an item without its file."""
@@ -191,22 +193,38 @@ class Collection:
         at = [p for p in (self.position(i), self.position(j)) if p is not None]
         return packing.relevance(*self._packed(at)) if len(at) == 2 else self.explain(i, j).relevance
 
-    def make_parts(self, positions: Iterable[int] | None = None, *, progress: bool = False) -> None:
-        """Make and keep the parts of these items, or of all; those that are kept already stay."""
-        there = self.parts.ids
-        asked = range(len(self)) if positions is None else positions
-        wanted = [p for p in dict.fromkeys(asked) if self.ids[p] not in there]
+    def make_parts(
+        self, positions: Iterable[int] | None = None, *, progress: bool = False
+    ) -> list[tuple[str, str]]:
+        """Make and keep the parts of these items, or of all; those that are kept already stay. What failed, and why."""
+        wanted, failed = self.without_parts(positions), []
         with tracking(progress) as bar:
             bar.start("parts", len(wanted))
             for start in range(0, len(wanted), TOGETHER):
-                rows = []
-                try:
-                    for position in wanted[start : start + TOGETHER]:
-                        rows.append(kept.row(self.ids[position], self._decomposed(position)))
-                        bar.advance()
-                finally:  # what is made is kept, whatever stops the rest
-                    if rows:
-                        self.parts.add(rows)
+                some = wanted[start : start + TOGETHER]
+                rows, broken = self.taken_apart(some)
+                self.parts.add(rows)
+                failed += broken
+                bar.advance(len(some))
+        return failed
+
+    def taken_apart(self, positions: Sequence[int]) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+        """Rows of the table of parts, made from the files or texts; and what failed, and why."""
+        rows, failed = [], []
+        for position in positions:
+            try:
+                rows.append(kept.row(self.ids[position], self._decomposed(position)))
+            except MismatchError:
+                raise
+            except BilrpError as error:
+                failed.append((self.items.sources[position] or self.names[position], str(error)))
+        return rows, failed
+
+    def without_parts(self, positions: Iterable[int] | None = None) -> list[int]:
+        """Those of these items, or of all, whose parts are not kept yet."""
+        there = self.parts.ids
+        asked = range(len(self)) if positions is None else positions
+        return [p for p in dict.fromkeys(asked) if self.ids[p] not in there]
 
     def _packed(self, positions: Sequence[int]) -> list[Packed]:
         """The parts of these items as they are kept; what is missing is made first, by one thread at a time."""
@@ -214,7 +232,9 @@ class Collection:
         found = self.parts.packed(keys)
         if None in found:
             with self._making:
-                self.make_parts(positions)
+                failed = self.make_parts(positions)
+            if failed:
+                raise InputError(failed[0][1])
             found = self.parts.packed(keys)
         return [packed for packed in found if packed is not None]
 
@@ -230,8 +250,9 @@ class Collection:
         if text is not None:
             return text
         source = self.items.sources[position]
-        if source and os.path.isfile(source):
-            return Path(source)
+        for path in (source, meant(source)):
+            if path and os.path.isfile(path):
+                return Path(path)
         raise InputError(
             f"{self.names[position]}: its file is gone, and its parts were not kept: index with parts, or put it back"
         )
@@ -302,7 +323,7 @@ class Collection:
         if at is not None:
             self._check_given()
             packed = self._packed([at])[0]
-            return packed.columns, packed.values.float().numpy()
+            return packed.columns, packed.values()
         parts = self.decomposition(query).parts.float().numpy()
         columns = np.flatnonzero(parts.any(0))
         return columns, parts[:, columns]

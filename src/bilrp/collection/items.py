@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bilrp.collection import tables
+from bilrp.collection.sources import written
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
 NAMED = ("id", "name", "group", "source")
@@ -24,7 +25,7 @@ class Items:
     """
 
     def __init__(self, dataset: Any, width: int) -> None:
-        self.dataset, self.width = dataset, width
+        self.dataset, self.width, self.most = dataset, width, RESIDENT
 
     @cached_property
     def _rows(self) -> dict[str, list[Any]]:
@@ -73,7 +74,7 @@ class Items:
         """Where an id or a file is; None where it is not here."""
         if isinstance(query, str) and query in self.by_id:
             return self.by_id[query]
-        return self.by_source.get(os.path.realpath(query))
+        return self.by_source.get(written(os.path.realpath(query)))
 
     @property
     def failed(self) -> list[tuple[str, str]]:
@@ -89,14 +90,15 @@ class Items:
 
     def take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
         """These columns of these items, and nothing else of the table."""
-        return tables.taken(self.dataset, self.offsets[list(positions)], names)
+        found = tables.taken(self.dataset, self.offsets[list(positions)], names)
+        return {name: column.to_pylist() for name, column in found.items()}
 
     # ------------------------------------------------------------ embeddings
 
     @property
     def fits(self) -> bool:
         """Are the embeddings few enough to be kept in memory?"""
-        return 4 * self.width * len(self) <= RESIDENT
+        return 4 * self.width * len(self) <= self.most
 
     @cached_property
     def resident(self) -> Float[np.ndarray, "items h"]:

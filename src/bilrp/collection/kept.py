@@ -59,7 +59,9 @@ class Parts:
         found = tables.taken(opened.dataset, [opened.rows[key] for key in there], PACKED)
         with guarded(f"parts in {self.path} are damaged: index it again under another name"):
             read = {
-                key: packing.from_bytes(columns, values, width=self.width, error=error)
+                key: packing.from_bytes(
+                    columns.as_buffer(), values.as_buffer(), width=self.width, error=error.as_py()
+                )
                 for key, columns, values, error in zip(there, *(found[n] for n in PACKED), strict=True)
             }
         return [read.get(key) for key in keys]
@@ -67,11 +69,12 @@ class Parts:
     def frame(self, key: str) -> bytes:
         """Everything of a decomposition but its parts and its embedding."""
         opened = self._table([key])
-        return tables.taken(opened.dataset, [opened.rows[key]], ["frame"])["frame"][0]
+        return tables.taken(opened.dataset, [opened.rows[key]], ["frame"])["frame"][0].as_py()
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Keep these, in one commit."""
-        tables.appended(self.path, tables.PARTS, rows, tables.parts_schema())
+        if rows:
+            tables.appended(self.path, tables.PARTS, rows, tables.parts_schema())
 
 
 def row(key: str, found: Decomposition) -> dict[str, Any]:

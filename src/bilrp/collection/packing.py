@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Buffer: TypeAlias = Any  # whatever gives its memory: bytes, a buffer of Arrow
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Parts [regions, coordinates] that are zero but on `columns`; `values` are bfloat16 [regions, columns].
+    """Parts [regions, coordinates] that are zero but on `columns`; `bits` are those of bfloat16 [regions, columns].
 
-    `error` is ‖kept − computed‖ / ‖computed‖.
+    `error` is ‖kept − computed‖ / ‖computed‖. Both may lie in a file's own memory: nothing is copied before it is used.
     """
 
     columns: np.ndarray
-    values: Tensor
+    bits: np.ndarray
     width: int
     error: float
 
-    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+    def values(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Parts on these of the columns, [regions, chosen] in float32, of which bfloat16 is the upper half."""
+        return (self.bits[:, chosen].astype(np.uint32) << 16).view(np.float32)
+
+    def dense(self) -> Tensor:
         """The parts as they are kept, every coordinate of them."""
-        parts = torch.zeros(len(self.values), self.width, dtype=dtype)
-        return parts.index_copy_(1, torch.from_numpy(self.columns).long(), self.values.to(dtype))
+        return torch.from_numpy(spread(self.columns, self.values(), self.width))
 
     @property
     def nbytes(self) -> int:
-        return self.columns.nbytes + 2 * self.values.numel()
+        return self.columns.nbytes + self.bits.nbytes
 
 
 def pack(parts: Tensor) -> Packed:
@@ -44,7 +50,8 @@ def pack(parts: Tensor) -> Packed:
     kept = values.bfloat16()
     size = float(torch.linalg.vector_norm(values.double())) or 1.0
     error = float(torch.linalg.vector_norm(kept.double() - values.double())) / size
-    return Packed(columns.int().numpy(), kept, parts.shape[1], error)
+    bits = kept.contiguous().view(torch.int16).numpy().view(np.uint16)
+    return Packed(columns.int().numpy(), bits, parts.shape[1], error)
 
 
 def spread(columns: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
@@ -65,20 +72,14 @@ def relevance(a: Packed, b: Packed) -> Tensor:
     [[6.0]]
     """
     _, ours, theirs = np.intersect1d(a.columns, b.columns, assume_unique=True, return_indices=True)
-    left, right = (p.values[:, torch.from_numpy(at)].float() for p, at in ((a, ours), (b, theirs)))
-    return left @ right.T
+    return torch.from_numpy(a.values(ours) @ b.values(theirs).T)
 
 
 def to_bytes(packed: Packed) -> tuple[bytes, bytes]:
-    return packed.columns.tobytes(), packed.values.contiguous().view(torch.int16).numpy().tobytes()
+    return packed.columns.tobytes(), packed.bits.tobytes()
 
 
-def from_bytes(columns: bytes, values: bytes, *, width: int, error: float) -> Packed:
+def from_bytes(columns: Buffer, bits: Buffer, *, width: int, error: float) -> Packed:
     """The way back from `to_bytes`; the number of regions follows from the sizes."""
-    active = np.frombuffer(bytearray(columns), dtype=np.int32)
-    numbers = (
-        torch.frombuffer(bytearray(values), dtype=torch.int16).view(torch.bfloat16)
-        if values
-        else torch.empty(0)
-    )
-    return Packed(active, numbers.reshape(-1, len(active)), width, error)
+    active = np.frombuffer(columns, dtype=np.int32)
+    return Packed(active, np.frombuffer(bits, dtype=np.uint16).reshape(-1, len(active)), width, error)

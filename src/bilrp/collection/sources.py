@@ -7,8 +7,9 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from bilrp.disk.files import is_partial
 from bilrp.encoder import Encoder
-from bilrp.encoders.decode import SUFFIXES
+from bilrp.encoders.decode import SUFFIXES, check_file
 from bilrp.encoders.text.reader import Reader
 from bilrp.errors import InputError, reason
 
@@ -47,12 +48,37 @@ class Thing:
 
     def key(self) -> str:
         """The id: a hash of the content, the same wherever it lies and whatever it is called."""
-        return hashlib.sha256(_bytes(self.content)).hexdigest()[:32]
+        if not isinstance(self.content, Path):
+            return hashlib.sha256(_bytes(self.content)).hexdigest()[:32]
+        check_file(self.content)
+        with self.content.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+    @property
+    def place(self) -> str:
+        """The source as text that any table can hold."""
+        return written(self.source)
+
+    def place_key(self) -> str:
+        """The id of what is broken: there may be many with one content, such as none."""
+        return replace(self, content=f"{self.place} {self.name}").key()
+
+
+def written(place: str) -> str:
+    """A file's name as text that any table can hold: bytes that are no UTF-8 are spelled."""
+    return place.encode("utf-8", "backslashreplace").decode()
+
+
+def meant(place: str) -> str:
+    """The way back from `written`.
+
+    >>> meant(written("caf" + chr(0xDCE9))) == "caf" + chr(0xDCE9)
+    True
+    """
+    return re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), place)
 
 
 def _bytes(content: Any) -> bytes:
-    if isinstance(content, Path):
-        return content.read_bytes()
     if isinstance(content, str):
         return content.encode("utf-8", "surrogatepass")
     if isinstance(content, Tensor):
@@ -125,8 +151,13 @@ def _walk(folder: Path, suffixes: Iterable[str]) -> Iterator[Path]:
     for here, folders, files in os.walk(folder, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            if not name.startswith(".") and not is_partial(name) and Path(name).suffix.lower() in suffixes:
-                yield Path(here) / name
+            if name.startswith(".") or is_partial(name) or Path(name).suffix.lower() not in suffixes:
+                continue
+            file = Path(here) / name
+            if (
+                file.is_file() or file.is_symlink()
+            ):  # a link to nothing is said to be broken; a pipe would wait for ever
+                yield file
 
 
 def _lines(path: Path, column: str | None) -> Iterator[tuple[str, str]]:

@@ -94,9 +94,8 @@ def listed(folder: str | Path) -> list[Path]:
     return found
 
 
-def _from_file(path: Path, *, most_pixels: int) -> Image:
-    from PIL import Image, UnidentifiedImageError
-
+def check_file(path: Path) -> None:
+    """Refuse what cannot be read at a known price: a folder, nothing, a pipe, an empty or an enormous file."""
     if path.is_dir():
         raise InputError(f"{path}: a folder, not an image file")
     if not path.exists():
@@ -107,6 +106,12 @@ def _from_file(path: Path, *, most_pixels: int) -> Image:
         raise InputError(f"{path}: the file is empty")
     if path.stat().st_size > MOST_FILE_BYTES:
         raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB; make it smaller first")
+
+
+def _from_file(path: Path, *, most_pixels: int) -> Image:
+    from PIL import Image, UnidentifiedImageError
+
+    check_file(path)
     with quiet():  # sizes are checked below, from the header
         Image.init()
         known = [kind for kind in _FORMATS if kind in Image.OPEN]  # not every build has AVIF, WebP, …

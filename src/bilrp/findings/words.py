@@ -66,7 +66,8 @@ def place(regions: Regions, view: View | None, numbers: Sequence[int], *, size: 
     """
     named = view.words if isinstance(view, Text) else regions.names
     if named is not None:
-        return _spoken(named, numbers)
+        marks = regions.names or named
+        return _spoken([word or mark for word, mark in zip(named, marks, strict=True)], numbers)
     labels = plane(regions)
     if labels is None:
         return _counted(numbers)

@@ -26,7 +26,7 @@ from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import pull
 from bilrp.judge import rivals
-from bilrp.judge.timing import measured
+from bilrp.judge.timing import Ratio, measured
 from bilrp.regions import grid
 from bilrp.rules.books import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freeze import freeze
@@ -72,6 +72,7 @@ class Report:
     growth: tuple[Growth, ...]
     forward_seconds: float
     machine: dict[str, Any]
+    collection: tuple[Ratio, ...] = ()
 
 
 def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, say=print) -> Report:
@@ -281,6 +282,18 @@ def growth_table(report: Report) -> Table:
             _seconds(g),
             "–" if g.peak_mb is None else f"{g.peak_mb:.0f}",
         )
+    return found
+
+
+def collection_table(ratios: Iterable[Ratio]) -> Table:
+    """What a collection costs, as a rich table."""
+    from rich.table import Table
+
+    found = Table(title="a collection")
+    for name in ("", "measured", "goal"):
+        found.add_column(name, justify="right" if name == "measured" else "left")
+    for each in ratios:
+        found.add_row(each.name, f"{each.value:.2f} {each.unit}", each.told)
     return found
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One figure of a benchmark, with its goal and whatever else a reader may want."""
+
+    name: str
+    value: float
+    unit: str
+    told: str
 
 
 def measured(work: Callable[[], object]) -> tuple[float, float]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bilrp.findings.words import amount, percent
+from bilrp.item import Image, Text
 
 if TYPE_CHECKING:
-    from bilrp.explanation import Explanation
+    from bilrp.explanation import Account, Explanation
 
 
 def line(explanation: Explanation) -> str:
-    """One line that adds up: score = explained + unattributed.
+    """One line that adds up: score = explained + where a tokenizer's marks take part + unattributed.
+
+    Of the unattributed it says what is against a reference picture or text.
 
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(2, 2)
@@ -23,21 +26,43 @@ def line(explanation: Explanation) -> str:
     # of a distance, each side owes something to itself
     by = "pairs of regions" if explanation.within is None else "regions"
     score = f"{explanation.similarity} {amount(found.score)}"
-    if found.closed:
+    if found.closed and not found.marks:
         return f"{score}, all of it explained by {by}"
-    if found.score == 0 and found.unattributed == 0:
+    if found.score == 0 and found.unattributed == 0 and not found.marks:
         for_it, against = found.positive + found.within_a + found.within_b, -found.negative
         return (
             f"{score}, {amount(for_it)} for it and {amount(against)} against"
             if for_it
             else f"{score}, and no region counts"
         )
-    sign = "−" if found.unattributed < 0 else "+"
-    rest = abs(found.unattributed)
+    on_pairs = found.explained - found.marks
+    terms = [f"{amount(on_pairs)} explained by {by}{_share(found.share(on_pairs))}"]
+    if found.marks:
+        terms.append(_term(found, found.marks, "with the tokenizer's marks"))
+    if not found.closed:
+        terms.append(_term(found, found.unattributed, "unattributed") + _references(explanation))
+    return f"{score} = {' '.join(terms)}"
+
+
+def _term(found: Account, value: float, what: str) -> str:
+    return f"{'−' if value < 0 else '+'} {amount(abs(value))} {what}{_share(found.share(value))}"
+
+
+def _references(explanation: Explanation) -> str:
+    """What of the unattributed is known to belong to the reference inputs."""
+    if explanation.against is None:
+        return ""
+    found = explanation.account
     return (
-        f"{score} = {amount(found.explained)} explained by {by}{_share(found.share(found.explained))} "
-        f"{sign} {amount(rest)} unattributed{_share(found.share(rest))}"
+        f": {amount(found.against_a + found.against_b)} either side against the reference {against(explanation)}, "
+        f"{amount(found.references)} between the references"
     )
+
+
+def against(explanation: Explanation) -> str:
+    """What a reference is: a picture, a text or just an input."""
+    kinds = {type(side.view) for side in (explanation.a, explanation.b) if side.reference is not None}
+    return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 
 
 def _share(share: float | None) -> str:

@@ -56,6 +56,7 @@ def html(
     columns: int = 1,
     style: str | None = None,
     colours: str = "paper",
+    marks: bool = False,
 ) -> str:
     """The page as one string: every sentence of finding first, then each explanation to explore.
 
@@ -68,20 +69,21 @@ def html(
         raise InputError(
             f"a page holds 1 to {MOST} explanations, and these are {len(chapters)}: give fewer inputs"
         )
-    drawn = [_payload(chapter, style) | {"palette": colours, "compact": True} for chapter in chapters]
+    drawn = [_payload(chapter, style, marks) | {"palette": colours, "compact": True} for chapter in chapters]
     data = {"title": printable(title), "lead": printable(lead), "columns": columns, "chapters": drawn}
     return page.document(data, title=data["title"], entry="album", start=_START, css=_FRAME)
 
 
-def _payload(chapter: Chapter, style: str | None) -> dict:
+def _payload(chapter: Chapter, style: str | None, marks: bool) -> dict:
     names = None if chapter.names is None else (printable(chapter.names[0]), printable(chapter.names[1]))
-    return page.payload(chapter.explanation, title=printable(chapter.heading), style=style, names=names)
+    heading = printable(chapter.heading)
+    return page.payload(chapter.explanation, title=heading, style=style, names=names, marks=marks)
 
 
 def write(
     chapters: Sequence[Chapter], path: str | os.PathLike[str], *, title: str, lead: str = "", columns: int = 1,
-    style: str | None = None, colours: str = "paper",
+    style: str | None = None, colours: str = "paper", marks: bool = False,
 ) -> Path:  # fmt: skip
     """Write the page to `path`, whole or not at all."""
-    text = html(chapters, title=title, lead=lead, columns=columns, style=style, colours=colours)
+    text = html(chapters, title=title, lead=lead, columns=columns, style=style, colours=colours, marks=marks)
     return files.write_bytes(Path(path), text.encode("utf-8"))

@@ -17,6 +17,7 @@ from bilrp.disk import files
 from bilrp.errors import InputError, guarded
 from bilrp.render import account, findings
 from bilrp.render import links as algorithm
+from bilrp.render.marks import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,10 +61,11 @@ def plot(
     title: str | None = None,
     names: tuple[str, str] | None = None,
     links: bool | None = None,
+    marks: bool = False,
 ) -> Figure:
     """The explanation as a matplotlib figure: its findings; with `links`, or by a style of the paper, every single pair.
 
-    What has neither pictures nor words is a matrix.
+    What has neither pictures nor words is a matrix. `marks` draws the tokenizer's own, [CLS] and the like, with a text.
 
     >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
@@ -72,11 +74,11 @@ def plot(
     algorithm.style(style)  # refuse a slip, whatever is drawn
     if not single:
         heading = title or "Which parts make these two similar?"
-        drawn = findings.draw(explanation, chosen, title=heading, names=names)
+        drawn = findings.draw(explanation, chosen, title=heading, names=names, marks=marks)
         if drawn is not None:
             return drawn
     if not _has_pictures(explanation):
-        return matrix(explanation, colours=colours, title=title)
+        return matrix(explanation, colours=colours, title=title, marks=marks)
     a, b = explanation.a, explanation.b
     made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
     canvas, top, bottom = _layout(a.picture.shape, b.picture.shape, heat=heat)
@@ -211,15 +213,16 @@ def overlay(picture: np.ndarray, boxes: Tensor, values: np.ndarray, chosen: Pale
     return base * (1 - strength) + tint * strength
 
 
-def matrix(explanation: Any, *, colours: str = "paper", title: str | None = None) -> Figure:
+def matrix(
+    explanation: Any, *, colours: str = "paper", title: str | None = None, marks: bool = False
+) -> Figure:
     """Relevance as a table of coloured cells: for inputs that are no pictures (tokens, features)."""
     from matplotlib.colors import LinearSegmentedColormap
 
     chosen = palette(colours)
-    values = explanation.relevance.detach().cpu().double().numpy()
-    rows, columns = (
-        _names(side.regions, n) for side, n in zip((explanation.a, explanation.b), values.shape, strict=True)
-    )
+    seen = shown(explanation, marks=marks)
+    values = seen.relevance.detach().cpu().double().numpy()
+    rows, columns = (_names(side.regions, n) for side, n in zip((seen.a, seen.b), values.shape, strict=True))
     width, height = (min(14, max(3.2, 1.8 + 0.32 * n)) for n in reversed(values.shape))
     drawn = _blank((width, height + 0.8))
     axes = drawn.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))

@@ -10,6 +10,7 @@ import numpy as np
 from bilrp.findings.summary import label
 from bilrp.findings.words import about, place
 from bilrp.render import account, scene, text
+from bilrp.render.marks import shown
 from bilrp.render.scene import BADGE, GAP, INK, LANE, SOFT, WIDEST, Panel, Paragraph, Photograph
 
 if TYPE_CHECKING:
@@ -48,10 +49,12 @@ def listed(explanation: Explanation, k: int = 12) -> list[dict[str, Any]]:
 
 
 def draw(
-    explanation: Explanation, chosen: Palette, *, title: str, names: tuple[str, str] | None, k: int = 12
-) -> Figure | None:
+    whole: Explanation, chosen: Palette, *, title: str, names: tuple[str, str] | None, k: int = 12,
+    marks: bool = False,
+) -> Figure | None:  # fmt: skip
     """The sheet: the sentence, both inputs with their findings, each finding close up; None where regions have no place."""
-    lines = text.wrapped(explanation.summary(), wide=WIDE - 2 * MARGIN, point=9)
+    explanation = shown(whole, marks=marks)
+    lines = text.wrapped(whole.summary(), wide=WIDE - 2 * MARGIN, point=9)
     top = 0.62 + 0.165 * len(lines) + (0.3 if names else 0.12)
     placed = side_by_side(explanation, top)
     if placed is None:
@@ -76,7 +79,7 @@ def draw(
         one.draw(axes)
     join(axes, (left, right), found, chosen, down=below)
     cards(axes, explanation, (left, right), found[: 2 * CARDS], chosen, top=under, card=card)
-    axes.text(MARGIN, high - 0.16, account.line(explanation), size=8.5, color=SOFT, va="baseline")
+    axes.text(MARGIN, high - 0.16, account.line(whole), size=8.5, color=SOFT, va="baseline")
     figure = axes.get_figure()
     assert figure is not None
     return figure  # type: ignore[return-value]

@@ -20,6 +20,7 @@ from bilrp.errors import InputError, printable
 from bilrp.item import LONGEST, Image, Text
 from bilrp.render import bundle, findings, links
 from bilrp.render.figure import palette
+from bilrp.render.marks import shown
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -48,8 +49,9 @@ def html(
     colours: str = "paper",
     names: tuple[str, str] | None = None,
     compact: bool = False,
+    marks: bool = False,
 ) -> str:
-    """Return the whole page as one string; `style`, `colours` and `names` (of the two inputs) as in a figure.
+    """Return the whole page as one string; `style`, `colours`, `names` (of the two inputs), `marks` as in a figure.
 
     `compact` is for a frame: the picture takes the height that is left, what is beyond the findings unfolds on demand.
 
@@ -57,7 +59,7 @@ def html(
     """
     palette(colours)  # refuse an unknown one
     names = None if names is None else (printable(names[0]), printable(names[1]))
-    data = payload(explanation, title=title, style=style, names=names) | {
+    data = payload(explanation, title=title, style=style, names=names, marks=marks) | {
         "palette": colours,
         "compact": compact,
     }
@@ -113,16 +115,18 @@ def payload(
     title: str | None = None,
     style: str | links.Style | None = None,
     names: tuple[str, str] | None = None,
+    marks: bool = False,
 ) -> dict[str, Any]:
     """Return what the page embeds: the two sides, the pairs, the account of the score, and how to draw them.
 
     >>> payload(explanation)["account"]["score"]  # doctest: +SKIP
     """
+    whole, explanation = explanation, shown(explanation, marks=marks)
     relevance = _numpy(explanation.relevance).astype(np.float64)
     check_size(*relevance.shape)
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
         raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
-    side_a, side_b = _side(explanation.a), _side(explanation.b)
+    side_a, side_b = side(explanation.a), side(explanation.b)
     style = None if style == "auto" else style
     named = style in links.STYLES if isinstance(style, str) else False
     return {
@@ -130,8 +134,8 @@ def payload(
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
         "distance": explanation.distance,
-        "account": account(explanation),
-        "summary": explanation.summary(),
+        "account": account(whole),
+        "summary": whole.summary(),
         "findings": findings.listed(explanation),
         "pairs": encode_pairs(relevance),
         "a": side_a,
@@ -169,6 +173,11 @@ def account(explanation: Explanation) -> dict[str, float]:
     parts = {"positive": found.positive, "negative": found.negative}
     if explanation.within is not None:
         parts |= {"within_a": found.within_a, "within_b": found.within_b}
+    if found.marks:
+        parts |= {"marks": found.marks}
+    if explanation.against is not None:  # in which the unattributed comes
+        known = {"against": found.against_a + found.against_b, "references": found.references}
+        parts |= known | {"rest": found.unattributed - sum(known.values())}
     return parts | {"unattributed": found.unattributed, "score": found.score}
 
 
@@ -250,21 +259,21 @@ def _quantise(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
     return np.rint(values / scale).astype("<i2"), [float(s) for s in scale]
 
 
-def _side(decomposition: Decomposition) -> dict[str, Any]:
-    """Return one input for the page: its picture or its words, and where each region lies."""
+def side(decomposition: Decomposition, *, src: str | None = None) -> dict[str, Any]:
+    """Return one input for the page: its picture (or, at `src`, its address) or its words, and where each region lies."""
     regions = decomposition.regions
     names = None if regions.names is None else [str(name) for name in regions.names]
     labels = _flat_labels(_numpy(regions.labels))
-    side: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
-    side |= {"name": decomposition.name, "view": _view(decomposition)}
+    found: dict[str, Any] = {"count": int(regions.count), "names": names, "places": None}
+    found |= {"name": decomposition.name, "view": _view(decomposition, src)}
     plane = regions.boxes is not None or regions.labels.dim() == 3
     located = isinstance(decomposition.view, Image) or (names is None and plane)
     if located and labels is not None:
-        side["places"] = _places(labels, side["count"])
-    return side
+        found["places"] = _places(labels, found["count"])
+    return found
 
 
-def _view(decomposition: Decomposition) -> dict[str, Any] | None:
+def _view(decomposition: Decomposition, src: str | None) -> dict[str, Any] | None:
     """Return the input as people see it: the photograph and what lies where in it, or the text and its words.
 
     Places are [left, top, right, bottom] in pixels of the photograph as shown: `box` is the model's input (smaller than
@@ -279,7 +288,7 @@ def _view(decomposition: Decomposition) -> dict[str, Any] | None:
     wide, high = view.size
     return {
         "kind": "image",
-        "src": _data_uri(view.pixels),
+        "src": _data_uri(view.pixels) if src is None else src,
         "width": wide,
         "height": high,
         "full": list(view.full or view.size),

@@ -43,7 +43,10 @@ HIDDEN = -1e4  # added to the score of a position, this or less hides it in ever
 
 
 def record(
-    encoder: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], *, operations: Table = OPERATIONS
+    encoder: Callable[[Tensor], Tensor],
+    x: Float[Tensor, "..."],  # noqa: UP037 (a shape, which older versions of jaxtyping read as a string only)
+    *,
+    operations: Table = OPERATIONS,
 ) -> Tape:
     """Run `encoder(x)` once and return the tape of everything that led from `x` to the output.
 

@@ -316,10 +316,10 @@ select option {
 .account .negative rect {
   fill: var(--negative);
 }
-.account .unattributed rect {
+.account :is(.unattributed, .against, .references, .rest) rect {
   fill: var(--unattributed);
 }
-.account :is(.within_a, .within_b, .chosen) rect {
+.account :is(.marks, .within_a, .within_b, .chosen) rect {
   fill: var(--soft);
 }
 .account .score rect {

@@ -20,5 +20,5 @@ class SentencesSettings(Settings):
     planted: int = option(20, "Words planted into unrelated sentences.", least=2, most=40)
     nouns: int = option(30, "Test pairs of noun matching, those with a noun in common.", least=2)
     steps: int = option(300, "Training steps for noun matching; 0 leaves it out.", least=0)
-    path: int = option(4, "Points on the path of integrated Jacobians.", least=1)
+    path: int = option(8, "Points on the path of integrated Jacobians.", least=1)
     seed: int = option(0, "Same seed, same pairs and intervals.", least=0)

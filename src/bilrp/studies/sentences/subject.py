@@ -6,7 +6,7 @@ A word that is left out is deleted, not masked: two sentences full of [MASK] res
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -27,6 +27,7 @@ class Subject:
     encoder: Encoder
     with_positions: Encoder
     text: str
+    _known: dict[tuple[bool, ...], Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
     def item(self) -> Item:
@@ -58,7 +59,15 @@ class Subject:
         return self.embed(torch.ones(1, len(self.words), dtype=torch.bool))[0]
 
     def embed(self, kept: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
-        """φ of the sentence with only these words left; marks always stay."""
+        """φ of the sentence with only these words left; marks always stay. No selection is embedded twice."""
+        rows = [tuple(row) for row in kept.tolist()]
+        new = torch.tensor(sorted({row for row in rows if row not in self._known}), dtype=torch.bool)
+        if len(new):
+            self._known.update(zip(map(tuple, new.tolist()), self._embedded(new), strict=True))
+        return torch.stack([self._known[row] for row in rows])
+
+    def _embedded(self, kept: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
+        """What is left is as long as its tokens, so those of one length run together."""
         tokens = torch.where(self.owner >= 0, kept[:, self.owner.clamp(min=0)], True)
         sizes = tokens.sum(1)
         found: dict[int, Tensor] = {}

@@ -1,0 +1,196 @@
+"""The door of the server: who may come in, how much they may bring, and what the browser is told about every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from bilrp.errors import InputError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+COOKIE = "bilrp"
+MOST_BYTES = 32 * 2**20  # of a request: a large photograph
+PATIENCE = 20.0  # seconds that the whole of a request may take to arrive
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Refused(InputError):
+    """A request that is not answered: its status, and why in one line."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who may come in: the names this server goes by, and the word it asks for where it is open to others.
+
+    >>> Door.at("127.0.0.1", 8000).token is None, Door.at("0.0.0.0", 8000).token is None
+    (True, False)
+    """
+
+    port: int
+    names: tuple[str, ...] = LOCAL
+    token: str | None = None
+    anywhere: bool = False  # open on every address of this machine
+
+    @staticmethod
+    def at(host: str, port: int) -> Door:
+        """The door of a server that binds to `host`: only this machine needs no token."""
+        if host in LOCAL:
+            return Door(port)
+        return Door(port, (*LOCAL, host.lower()), secrets.token_urlsafe(24), host in ("0.0.0.0", "::", ""))
+
+    def address(self, host: str) -> str:
+        """What to open in a browser."""
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def check(self, method: str, headers: Mapping[str, str], path: str, query: str) -> str | None:
+        """Refuse who has no business here; where a token came with the address, where to go on without it."""
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            raise Refused(421, "this server goes by another name: open the address it printed")
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        if origin is not None and origin != f"http://{host}":
+            raise Refused(403, "this request comes from another site")
+        arriving = headers.get("sec-fetch-mode") == "navigate" and method in ("GET", "HEAD")
+        if site not in ("same-origin", "none") and not arriving:
+            raise Refused(403, "this request comes from another site")
+        if self.token is None:
+            return None
+        given = parse_qs(query).get("token", [""])[0] if method == "GET" else ""
+        if given and secrets.compare_digest(given.encode(), self.token.encode()):
+            return path
+        if not self._knows(headers):
+            raise Refused(401, "this server asks for its token: open the whole address it printed")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            parts = urlsplit(f"//{host}")
+            name, port = parts.hostname or "", parts.port or 80
+        except ValueError:
+            return False
+        if port != self.port or parts.username is not None or parts.path:
+            return False
+        return name in self.names or (self.anywhere and _is_address(name))
+
+    def _knows(self, headers: Mapping[str, str]) -> bool:
+        said = headers.get("authorization", "").removeprefix("Bearer ")
+        try:
+            kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            kept = None
+        word = (self.token or "").encode()
+        return any(secrets.compare_digest(w.encode(), word) for w in (said, kept.value if kept else "") if w)
+
+
+def _is_address(name: str) -> bool:
+    """An address in numbers can't be pointed elsewhere by a name server."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """Everything passes here first: the door, the size and the pace of what is sent, and headers on what goes out."""
+
+    def __init__(self, app: Any, door: Door, *, most: int = MOST_BYTES, patience: float = PATIENCE) -> None:
+        self.app, self.door, self.most, self.patience = app, door, most, patience
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                said = {name for name, _ in message["headers"]}
+                extra = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in said]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
+        try:
+            if scope["type"] != "http":
+                raise Refused(400, "this server speaks HTTP only")
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            said = headers.get("content-length", "0")
+            if not (said.isascii() and said.isdigit()) or int(said) > self.most:
+                raise Refused(413, f"at most {self.most // 2**20} MB can be sent")
+            onward = self.door.check(
+                scope["method"], headers, scope["path"], scope["query_string"].decode("latin-1")
+            )
+            if onward is not None:
+                await self._welcome(onward, sending)
+                return
+            await self.app(scope, self._paced(receive), sending)
+        except Refused as refused:
+            if not begun:
+                await answer(sending, refused.status, {"error": str(refused)})
+
+    async def _welcome(self, onward: str, send: Send) -> None:
+        """Keep the token in a cookie, and out of the address."""
+        path = onward if onward.startswith("/") and not onward.startswith(("//", "/\\")) else "/"
+        kept = f"{COOKIE}={self.door.token}; HttpOnly; SameSite=Strict; Path=/"
+        await answer(send, 303, {}, {"location": path, "set-cookie": kept})
+
+    def _paced(self, receive: Receive) -> Receive:
+        """The request as it arrives, up to so many bytes and so many seconds; then whether the visitor is still there."""
+        state = {"left": self.most, "whole": False}
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.patience
+
+        async def receiving() -> Message:
+            if state["whole"]:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(until - loop.time(), 0.001))
+            except TimeoutError:
+                raise Refused(408, f"the request did not arrive within {self.patience:g} seconds") from None
+            if message["type"] == "http.request":
+                state["left"] -= len(message.get("body", b""))
+                state["whole"] = not message.get("more_body", False)
+                if state["left"] < 0:
+                    raise Refused(413, f"at most {self.most // 2**20} MB can be sent")
+            return message
+
+        return receiving
+
+
+async def answer(send: Send, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
+    """A small answer in JSON, without the framework."""
+    text = json.dumps(body).encode()
+    about = {"content-type": "application/json", "content-length": str(len(text)), **(headers or {})}
+    spelled = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
+    await send({"type": "http.response.start", "status": status, "headers": spelled})
+    await send({"type": "http.response.body", "body": text})

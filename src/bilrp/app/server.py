@@ -1,0 +1,128 @@
+"""The server: a collection (or a pair) behind its door, on one port, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bilrp.app import routes
+from bilrp.app.asking import Counter
+from bilrp.app.desk import Desk
+from bilrp.app.guard import MOST_BYTES, PATIENCE, Door, Guard
+from bilrp.app.shelf import Shelf
+from bilrp.collection import Collection
+from bilrp.errors import InputError, reason
+
+VISITORS = 400  # connections at once; beyond, they are told to come again
+HEAD_PATIENCE = 10.0  # seconds until the head of a request is whole
+
+
+def collected(
+    found: Collection,
+    door: Door,
+    *,
+    most: int = MOST_BYTES,
+    patience: float = PATIENCE,
+    waiting: int | None = None,
+) -> Any:
+    """The app on a collection, as an ASGI application."""
+    desk, counter = (Desk() if waiting is None else Desk(waiting=waiting)), Counter()
+    app = routes.Collected(Shelf(found), desk, counter)
+    return assembled([*app.routes(), *routes.shared()], desk, door, most=most, patience=patience)
+
+
+def assembled(
+    table: Sequence[Route], desk: Desk, door: Door, *, most: int = MOST_BYTES, patience: float = PATIENCE
+) -> Any:
+    """Routes behind a door."""
+
+    @asynccontextmanager
+    async def living(_: Starlette) -> AsyncIterator[None]:
+        yield
+        desk.close()
+
+    def missing(request: Request, error: Exception) -> Response:
+        status = getattr(error, "status_code", 500)
+        said = {404: "there is no such page", 405: "this is not asked that way"}
+        return JSONResponse({"error": said.get(status, "something went wrong")}, status)
+
+    handlers: dict[Any, Any] = {404: missing, 405: missing}
+    inner = Starlette(routes=list(table), lifespan=living, exception_handlers=handlers)
+    return Guard(inner, door, most=most, patience=patience)
+
+
+class Impatient(H11Protocol):
+    """HTTP whose head must be whole within some seconds: a slow client can't hold a connection for ever."""
+
+    head_patience = HEAD_PATIENCE
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        """A request that is being answered is no longer late."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif not answering and self._late is None:
+            self._late = self.loop.call_later(self.head_patience, self._give_up)
+
+    def _give_up(self) -> None:
+        self._late = None
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering and not self.transport.is_closing():
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound already: port 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise InputError(f"cannot listen on {host}:{port}: {reason(error)}; try another --port") from None
+    return bound
+
+
+def server(app: Any, *, protocol: type[H11Protocol] = Impatient) -> uvicorn.Server:
+    """A server that is not running yet."""
+    config = uvicorn.Config(
+        app, http=protocol, ws="none", loop="asyncio", log_level="error", access_log=False, server_header=False,
+        limit_concurrency=VISITORS, timeout_keep_alive=15, timeout_graceful_shutdown=2, lifespan="on",
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def run(make: Callable[[Door], Any], *, host: str, port: int, started: Callable[[str], None]) -> None:
+    """Serve until interrupted; `started` is told the address."""
+    bound = listening(host, port)
+    door = Door.at(host, bound.getsockname()[1])
+    shown = "127.0.0.1" if door.anywhere else host
+    app = make(door)
+    started(door.address(shown))
+    server(app).run(sockets=[bound])

@@ -1,0 +1,252 @@
+"""What the app holds of a collection: items by id, queries that visitors brought, and the parts asked for lately."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from bilrp.app.guard import Refused
+from bilrp.collection import Collection
+from bilrp.decomposition import Decomposition
+from bilrp.encoder import read_item
+from bilrp.encoders.text.reader import Reader
+from bilrp.errors import InputError, printable
+from bilrp.item import Image, Item, Text, View
+
+HELD_BYTES = 384 * 2**20  # of parts in memory
+QUERIES = 24  # that visitors brought, the latest
+LONGEST = 1200  # pixels of a picture on the screen
+MOST_LETTERS = 20_000
+PAGE = 200  # items of one answer
+
+Made = TypeVar("Made")
+
+
+class Lately:
+    """The latest of what was made, up to so many bytes; made once, whoever asks at the same time.
+
+    >>> kept = Lately(10)
+    >>> kept.get("a", lambda: "x", lambda made: 6), kept.get("b", lambda: "y", lambda made: 6), "a" in kept
+    ('x', 'y', False)
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.bytes = most, 0
+        self._held: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._held
+
+    def get(self, key: str, make: Callable[[], Made], size: Callable[[Made], int]) -> Made:
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key][0]
+        made = make()
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = (made, size(made))
+                self.bytes += size(made)
+            while self.bytes > self.most and len(self._held) > 1:
+                self.bytes -= self._held.popitem(last=False)[1][1]
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Something a visitor brought: read, not added."""
+
+    item: Item
+    name: str
+
+
+class Shelf:
+    """A collection as the app's visitors see it. Everything is known by its id; no path comes in from outside."""
+
+    def __init__(self, found: Collection) -> None:
+        self.found = found
+        self._parts = Lately(HELD_BYTES)
+        self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------ what is there
+
+    @cached_property
+    def groups(self) -> dict[str, list[int]]:
+        return self.found.groups()
+
+    @cached_property
+    def group_of(self) -> list[str]:
+        named = [""] * len(self.found)
+        for name, positions in self.groups.items():
+            for position in positions:
+                named[position] = name
+        return named
+
+    @cached_property
+    def is_text(self) -> bool:
+        return isinstance(self.found.view(0), Text) if len(self.found) else False
+
+    @cached_property
+    def _folded(self) -> list[str]:
+        return [name.casefold() for name in self.found.names]
+
+    def about(self) -> dict[str, Any]:
+        found = self.found
+        groups = [{"name": name, "count": len(of)} for name, of in sorted(self.groups.items())]
+        return {
+            "name": Path(found.path).name,
+            "count": len(found),
+            "kind": "text" if self.is_text else "image",
+            "encoder": found.about["encoder"],
+            "rules": str(found.about["origin"].get("rules", "")),
+            "width": found.width,
+            "groups": groups[:PAGE],
+            "failed": len(found.failed),
+        }
+
+    def listed(self, *, group: str | None = None, words: str = "") -> Sequence[int]:
+        """Positions of a group whose name holds these words."""
+        if group is not None and group not in self.groups:
+            raise Refused(404, "there is no such group")
+        inside: Sequence[int] = range(len(self.found)) if group is None else self.groups[group]
+        wanted = words.casefold().strip()
+        return [p for p in inside if wanted in self._folded[p]] if wanted else inside
+
+    def label(self, at: int) -> dict[str, Any]:
+        return {"id": self.found.ids[at], "name": self.found.names[at], "group": self.group_of[at]}
+
+    # ------------------------------------------------------------ one item or query
+
+    def position(self, key: str) -> int | None:
+        """Where an item is, None for a query; anything else is unknown."""
+        if key in self._queries:
+            return None
+        at = self.found.position(key) if re.fullmatch(r"[0-9a-f]{8,64}", key) else None
+        if at is None:
+            raise Refused(404, "there is no such item: it may have been removed, or the server was restarted")
+        return at
+
+    def name(self, key: str) -> str:
+        at = self.position(key)
+        return self._queries[key].name if at is None else self.found.names[at]
+
+    def view(self, key: str) -> View | None:
+        at = self.position(key)
+        return self._queries[key].item.view if at is None else self.found.view(at)
+
+    def thumbnail(self, key: str) -> bytes:
+        """A small picture as JPEG."""
+        at = self.position(key)
+        kept = None if at is None else self.found.items.take([at], ["thumbnail"])["thumbnail"][0]
+        if kept:
+            return kept
+        view = self.view(key)
+        if not isinstance(view, Image):
+            raise Refused(404, "this item is a text")
+        return _jpeg(view.pixels, 320)
+
+    def picture(self, key: str) -> bytes:
+        """The photograph itself where its file is still there, else the small picture that is kept."""
+        view = self.sharp(key)
+        if not isinstance(view, Image):
+            raise Refused(404, "this item is a text")
+        return _jpeg(view.pixels, LONGEST)
+
+    def sharp(self, key: str) -> View | None:
+        """What people see, from the file where it is still there."""
+        at = self.position(key)
+        if at is None:
+            return self.view(key)
+        try:
+            return read_item(self.found.encoder, self.found.original(at)).view
+        except InputError:  # gone or changed since: the small picture shows it
+            return self.found.view(at)
+
+    def bring(self, content: bytes | str, name: str) -> str:
+        """Read what a visitor brought, by the guarded reader that files go through; its id."""
+        encoder = self.found.encoder
+        texts = isinstance(encoder.read, Reader)
+        if encoder.read is None or isinstance(content, str) is not texts:
+            raise Refused(
+                415, f"this collection holds {'texts' if texts else 'pictures'}: bring one of these"
+            )
+        if isinstance(content, str):
+            if not content.strip() or len(content) > MOST_LETTERS:
+                raise Refused(413, f"a text has 1 to {MOST_LETTERS} letters")
+            read, raw = encoder.read(content), content.encode("utf-8", "replace")
+        else:
+            with tempfile.NamedTemporaryFile(prefix="bilrp-query-") as file:
+                file.write(content)
+                file.flush()
+                try:
+                    read, raw = encoder.read(Path(file.name)), content
+                except InputError as error:
+                    raise Refused(422, str(error).replace(file.name, "this file")) from None
+        item = read_item(encoder, read)
+        line = " ".join(printable(name).split()) or "your query"
+        key = "q" + hashlib.sha256(raw).hexdigest()[:31]
+        with self._lock:
+            self._queries[key] = Query(replace(item, name=line[:80]), line[:80])
+            self._queries.move_to_end(key)
+            while len(self._queries) > QUERIES:
+                self._queries.popitem(last=False)
+        return key
+
+    def item(self, key: str) -> Item:
+        """The input itself, read again where it is one of the collection."""
+        at = self.position(key)
+        if at is None:
+            return self._queries[key].item
+        return read_item(self.found.encoder, self.found.original(at))
+
+    def embedding(self, key: str) -> torch.Tensor:
+        at = self.position(key)
+        if at is not None:
+            return self.found.embedding(at)
+        if key in self._parts:
+            return self.parts(key).embedding.float()
+        return self.run(self._queries[key].item)
+
+    def run(self, item: Item) -> torch.Tensor:
+        """φ of an input: one run of the model, nothing is explained."""
+        with torch.no_grad():
+            return self.found.encoder.running(item.given)(item.x).flatten().float().cpu()
+
+    def is_ready(self, key: str) -> bool:
+        """Are its parts in memory?"""
+        self.position(key)
+        return key in self._parts
+
+    def parts(self, key: str) -> Decomposition:
+        """The decomposition of an item or query: in memory, kept on disk, or made now (and kept then)."""
+        at = self.position(key)
+        query = self._queries[key].item if at is None else at
+
+        def make() -> Decomposition:
+            made = self.found.decomposition(query)
+            return replace(made, parts=made.parts.float())
+
+        return self._parts.get(key, make, lambda made: made.parts.numel() * made.parts.element_size())
+
+
+def _jpeg(pixels: np.ndarray, longest: int) -> bytes:
+    from PIL import Image as Pillow
+
+    picture, buffer = Pillow.fromarray(pixels), io.BytesIO()
+    picture.thumbnail((longest, longest))
+    picture.save(buffer, "JPEG", quality=88)
+    return buffer.getvalue()

@@ -1,0 +1,133 @@
+"""What a collection holds while it is indexed, and the one place where batches are committed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bilrp.collection import tables
+from bilrp.collection.forward import Forward
+from bilrp.collection.holding import check_origin
+from bilrp.collection.reading import Batch, Outcome, Read, embedded
+from bilrp.collection.sources import Thing
+from bilrp.encoder import Encoder, origin_at
+
+
+@dataclass
+class Tally:
+    """What indexing did so far: how many are new, were there before, are the same as another; which are broken, and why."""
+
+    added: int = 0
+    known: int = 0
+    same: int = 0
+    removed: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class State:
+    """What the collection says of itself, whose embeddings it has, what is broken, and when each file was last changed."""
+
+    path: str
+    asked: Mapping[str, Any]
+    about: dict[str, Any] | None = None
+    ids: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)  # place → id
+    stamps: dict[str, tuple[str, str]] = field(default_factory=dict)  # place → (stamp, id)
+    twins: dict[str, set[str]] = field(default_factory=dict)  # id → other places with that content
+    orphans: set[str] = field(default_factory=set)  # twins of what has changed since
+    tally: Tally = field(default_factory=Tally)
+    described: bool = False
+    _early: list[dict[str, Any]] = field(default_factory=list)  # broken, before anything told the width
+
+    @staticmethod
+    def of(path: str, asked: Mapping[str, Any]) -> State:
+        dataset = tables.opened(path, tables.ITEMS)
+        if dataset is None:
+            return State(path, asked)
+        found = State(path, asked, tables.about(dataset))
+        rows = tables.columns(dataset, ["id", "source", "stamp", "failed"])
+        for key, place, stamp, failed in zip(*rows.values(), strict=True):
+            if failed is not None:
+                found.failed[place] = key
+            else:
+                found.ids.add(key)
+                found.stamps[place] = stamp, key
+        return found
+
+    @property
+    def width(self) -> int | None:
+        return None if self.about is None else self.about["width"]
+
+    def knows(self, thing: Thing) -> bool:
+        """Is it there, and unchanged since? Then it is not read again."""
+        stamp = thing.stamp
+        known = bool(stamp) and self.stamps.get(thing.place, ("", ""))[0] == stamp
+        self.tally.known += known
+        return known
+
+    def describe(self, encoder: Encoder, reads: Sequence[Read], forward: Forward) -> None:
+        """Once: what a new collection will say of itself, or whether this encoder is the one that made it."""
+        for each in () if self.described else reads:
+            found = None if each.item is None else forward.run([each.item])[0]
+            if each.item is None or found is None or isinstance(found, str):
+                continue
+            origin, self.described = origin_at(encoder, each.item), True
+            if self.about is not None:
+                check_origin(self.path, self.about["origin"], origin)
+                return
+            self.about = {
+                "version": tables.VERSION,
+                "encoder": encoder.name,
+                "origin": origin,
+                "width": found.numel(),
+                "asked": dict(self.asked),
+            }
+            return
+
+    def embedded(self, reads: Sequence[Read], forward: Forward) -> Batch:
+        """What came of these, seen from here."""
+        return embedded(reads, forward, known=self.ids, broken=self.failed, width=self.width)
+
+    @property
+    def schema(self) -> Any:
+        assert self.about is not None
+        return tables.items_schema(self.about["width"], self.about)
+
+    def commit(self, batch: Batch, fragments: Sequence[str] | None = None) -> None:
+        """Append a batch as one commit: its rows, or the fragments that hold them already."""
+        self._count(batch.outcomes)
+        rows = [*self._early, *batch.rows]
+        if self.about is None:
+            self._early = rows
+            return
+        self._clear(batch)
+        if fragments is not None:
+            tables.committed(self.path, tables.ITEMS, fragments)
+        elif rows:
+            tables.appended(self.path, tables.ITEMS, rows, self.schema)
+        self._early = []
+        self.ids |= batch.ids
+
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
+        for each in outcomes:
+            if each.failed is not None:
+                self.tally.failed.append((each.source, each.failed))
+            elif each.same:
+                self.twins.setdefault(each.id, set()).add(each.place)
+                self.tally.known += each.place in self.stamps
+                self.tally.same += each.place not in self.stamps
+            else:
+                self.tally.added += 1
+
+    def _clear(self, batch: Batch) -> None:
+        """Take out what these rows replace: an earlier content of the same file, and that it was broken."""
+        good = [each.place for each in batch.outcomes if each.failed is None and not each.same]
+        changed = {self.stamps.pop(place)[1] for place in good if place in self.stamps} - batch.ids
+        mended = {self.failed.pop(place) for place in good if place in self.failed}
+        for key in sorted(changed | mended):
+            for name in (tables.ITEMS, tables.PARTS):
+                tables.deleted(self.path, name, key)
+        self.ids -= changed
+        self.orphans |= {place for key in changed for place in self.twins.pop(key, ())}

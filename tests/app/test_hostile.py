@@ -1,0 +1,338 @@
+"""Whatever is sent: a clear status, nothing of the file system, and the server lives on."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import struct
+import threading
+import zlib
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from asking import PORT, ask, client
+
+from bilrp.app import server
+from bilrp.app.desk import Desk
+from bilrp.app.guard import HEADERS, Door
+from conftest import running
+
+HOST = f"127.0.0.1:{PORT}"
+
+
+@pytest.fixture(scope="module")
+def talking(made):
+    with client(made, most=2**20) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def lives_on(talking):
+    yield
+    assert talking.get("/api/about").json()["count"] == 30
+
+
+TRAVERSALS = [
+    "/web/../server.py", "/web/..%2fserver.py", "/web/%2e%2e/%2e%2e/errors.py", "/page/..%5c..%5cerrors.py",
+    "/web//etc/passwd", "/page/%2fetc%2fpasswd", "/web/main.js%00.css", "/web/page.html", "/page/page.html", "/web/",
+    "/api/items/..%2f..%2fetc%2fpasswd/thumbnail", "/api/items/%2fetc%2fpasswd/picture", "/api/items/../../x/thumbnail",
+    "/api/items/etc/passwd/picture", "/api/items/0/thumbnail", "/api/items/-1/picture", "/api/nothing", "/.git/config",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", TRAVERSALS)
+def test_no_path_leads_out(talking, path):
+    reply = talking.get(path)
+    assert reply.status_code == 404 and "root:" not in reply.text and "import" not in reply.text
+    assert "error" in reply.json()
+
+
+def test_a_source_path_is_no_id(talking, made, folder):
+    inside = str(folder / "cat" / "cat-0.jpg")
+    assert made.position(inside) is not None
+    for key in (inside, inside[1:], "cat-0.jpg", "0", "", "q" + "0" * 31, "' OR '1'='1", "f" * 32, "F" * 32):
+        assert talking.post("/api/neighbours", json={"id": key}).status_code == 404, key
+
+
+NAMES = [
+    "evil.example", f"evil.example:{PORT}", "127.0.0.1", "127.0.0.1:9999", f"127.0.0.1.evil.example:{PORT}",
+    f"evil@127.0.0.1:{PORT}", "", f"localhost:{PORT}/x", f"[::1:{PORT}", f"10.0.0.1:{PORT}", "127.0.0.1:99999999",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", NAMES)
+def test_another_host_is_refused(talking, host):
+    reply = talking.get("/api/about", headers={"host": host})
+    assert reply.status_code == 421 and "count" not in reply.text
+
+
+ORIGINS = [
+    "http://evil.example",
+    "null",
+    f"https://{HOST}",
+    "http://127.0.0.1:9999",
+    f"http://localhost:{PORT}",
+    "x",
+]
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_another_origin_is_refused(talking, made, origin):
+    for reply in (
+        talking.post("/api/neighbours", json={"id": made.ids[0]}, headers={"origin": origin}),
+        talking.get("/api/about", headers={"origin": origin}),
+    ):
+        assert reply.status_code == 403 and "access-control-allow-origin" not in reply.headers
+
+
+def test_a_cross_site_request_is_refused_and_a_link_is_not(talking):
+    foreign = {"sec-fetch-site": "cross-site"}
+    assert talking.get("/api/about", headers=foreign).status_code == 403
+    assert talking.get("/api/about", headers={"sec-fetch-site": "same-site"}).status_code == 403
+    assert talking.get("/", headers=foreign | {"sec-fetch-mode": "navigate"}).status_code == 200
+    assert talking.post("/api/map", headers=foreign | {"sec-fetch-mode": "navigate"}).status_code == 403
+    own = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+    assert talking.get("/api/about", headers=own).status_code == 200
+
+
+BODIES = [
+    (b"", 400), (b"{", 400), (b"[]", 400), (b"null", 400), (b"NaN", 400), (b'{"id": NaN}', 400), (b"\xff\xfe", 400),
+    (b"[" * 100_000, 400), (b'{"id": 3}', 422), (b'{"id": "x"}', 404), (b'{"id": ["x"]}', 422),
+    (b'{"id": "' + b"f" * 5000 + b'"}', 422), (b'{"id": "%s", "part": "all"}', 422), (b'{"id": "%s", "part": [-1]}', 422),
+    (b'{"id": "%s", "part": [99999]}', 422), (b'{"id": "%s", "part": [1.5]}', 422), (b'{"id": "%s", "part": [true]}', 422),
+    (b'{"id": "%s", "k": "many"}', 422), (b'{"id": "%s", "k": -3}', 422), (b'{"id": "%s", "similarity": "__class__"}', 422),
+    (b'{"id": "%s", "part": [' + b"1," * 5000 + b"1]}", 422), (b" " * 300_000, 413),
+    (b'{"id": "%s", "k": 99999999999999999999999}', 422),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status"), BODIES, ids=range(len(BODIES)))
+def test_bad_questions_are_refused(talking, made, body, status):
+    body = body.replace(b"%s", made.ids[0].encode())
+    reply = talking.post("/api/neighbours", content=body, headers={"content-type": "application/json"})
+    said = json.loads(reply.text.strip().splitlines()[-1])
+    assert status in (reply.status_code, said.get("status")) and len(said["error"]) < 200
+
+
+def test_the_wrong_way_of_asking(talking, made):
+    assert talking.post("/api/neighbours", content=b"id=1").status_code == 415
+    assert talking.get("/api/neighbours").status_code == 405
+    assert talking.put("/api/about").status_code == talking.delete("/").status_code == 405
+    assert talking.get("/api/items?offset=-1").status_code == 422
+    assert talking.get("/api/items?limit=9e9").status_code == 422
+    assert len(talking.get("/api/items?limit=999999").json()["items"]) == 30
+    assert (
+        talking.get("/api/items?group=none").status_code
+        == talking.get("/api/groups?name=none").status_code
+        == 404
+    )
+    for against in ([], "x", [3], [{"id": made.ids[0]}] * 25, None):
+        reply = talking.post("/api/heat", json={"id": made.ids[0], "against": against})
+        assert reply.status_code == 422, against
+    assert (
+        talking.post("/api/contrast", json={"id": made.ids[0], "first": {}, "second": 3}).status_code == 422
+    )
+    assert talking.get(f"/api/export/html?a={made.ids[29]}&b={made.ids[28]}").status_code == 409
+
+
+def png(wide: int, high: int) -> bytes:
+    """A picture that says it is huge and is a few bytes long."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", wide, high, 8, 2, 0, 0, 0)
+    packed = zlib.compress(bytes(200_000), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+UPLOADS = [
+    (b"", "image/png", 422), (b"no picture", "image/png", 422), (png(100_000, 100_000), "image/png", 422),
+    (png(60_000, 60_000)[:-30], "image/png", 422), (b"<svg onload='alert(1)'/>", "image/svg+xml", 422),
+    (b"%!PS-Adobe-3.0 EPSF-3.0", "image/eps", 422), (b"\x80\x04cos\nsystem\n", "application/octet-stream", 422),
+    (bytes(2**20 + 1), "image/png", 413), (b"a text", "text/plain", 415), (b"x", "multipart/form-data", 415),
+    (b"x", "", 415), (b"\xff\xff", "text/plain", 422),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "kind", "status"), UPLOADS, ids=range(len(UPLOADS)))
+def test_bad_uploads_are_refused(talking, body, kind, status):
+    reply = talking.post("/api/query?name=../../x", content=body, headers={"content-type": kind})
+    assert reply.status_code == status and "/tmp" not in reply.text and "Traceback" not in reply.text
+
+
+def test_a_body_without_a_length_is_counted_as_it_comes(talking):
+    pieces = (bytes(2**18) for _ in range(8))
+    reply = talking.post("/api/query", content=pieces, headers={"content-type": "image/png"})
+    assert reply.status_code == 413
+
+
+def test_queries_are_few_and_the_oldest_go(made, folder):
+    from PIL import Image
+
+    with client(made) as talking:
+        keys = []
+        for number in range(30):
+            buffer = io.BytesIO()
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(buffer, "PNG")
+            sent = talking.post(
+                "/api/query", content=buffer.getvalue(), headers={"content-type": "image/png"}
+            )
+            keys.append(sent.json()["id"])
+        known = [talking.get(f"/api/items/{key}/thumbnail").status_code for key in keys]
+        assert known == [404] * 6 + [200] * 24
+
+
+def test_every_answer_tells_the_browser_what_it_may_do(talking):
+    for path, status in (("/", 200), ("/api/about", 200), ("/web/main.js", 200), ("/none", 404)):
+        reply = talking.get(path)
+        assert reply.status_code == status
+        assert all(reply.headers[name] for name in HEADERS)
+        assert "unsafe" not in reply.headers["content-security-policy"] and "server" not in reply.headers
+
+
+def test_beyond_this_machine_a_token_is_asked_for(made):
+    door = Door.at("192.168.1.9", PORT)
+    assert door.token and len(door.token) > 24
+    with client(made, door=door, host=f"192.168.1.9:{PORT}") as talking:
+        assert talking.get("/api/about").status_code == talking.get("/?token=wrong").status_code == 401
+        assert talking.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert talking.get("/api/about", headers={"cookie": "bilrp=wrong"}).status_code == 401
+        assert talking.post(f"/api/map?token={door.token}").status_code == 401
+        said = talking.get("/api/about", headers={"authorization": f"Bearer {door.token}"})
+        assert said.status_code == 200
+        arrived = talking.get(f"/?token={door.token}", follow_redirects=False)
+        assert arrived.status_code == 303 and arrived.headers["location"] == "/"
+        assert (
+            "HttpOnly" in arrived.headers["set-cookie"] and "SameSite=Strict" in arrived.headers["set-cookie"]
+        )
+        assert talking.get("/api/about").status_code == 200  # by the cookie
+        evil = talking.get(f"//evil.example/?token={door.token}", follow_redirects=False)
+        assert not evil.headers.get("location", "/").startswith("//")
+
+
+def test_open_to_every_address_a_name_is_still_refused(made):
+    door = Door.at("0.0.0.0", PORT)
+    word = {"authorization": f"Bearer {door.token}"}
+    with client(made, door=door, host=f"10.1.2.3:{PORT}") as talking:
+        assert talking.get("/api/about", headers=word).status_code == 200
+        assert talking.get("/api/about", headers=word | {"host": f"evil.example:{PORT}"}).status_code == 421
+
+
+# ------------------------------------------------------------ over a real socket
+
+
+class Hasty(server.Impatient):
+    head_patience = 0.3
+
+
+def socket_to(address: str) -> socket.socket:
+    parts = urlsplit(address)
+    found = socket.create_connection((parts.hostname, parts.port))
+    found.settimeout(120)
+    return found
+
+
+def test_slow_clients_are_sent_away(made):
+    with running(partial(server.collected, made, patience=0.5), protocol=Hasty) as address:
+        name = urlsplit(address).netloc.encode()
+        with socket_to(address) as slow:  # a head that never ends
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: " + name + b"\r\nX: ")
+            assert slow.recv(1000) == b""
+        with socket_to(address) as silent:
+            assert silent.recv(1000) == b""
+        with socket_to(address) as slow:  # a body that never comes
+            slow.sendall(
+                b"POST /api/query HTTP/1.1\r\nHost: " + name
+                + b"\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\nabc"
+            )  # fmt: skip
+            assert b" 408 " in slow.recv(1000)
+        with socket_to(address) as rude:
+            rude.sendall(b"\x16\x03\x01 no http at all\r\n\r\n")
+            assert b" 400 " in rude.recv(1000)
+        with socket_to(address) as polite:
+            polite.sendall(b"GET /api/about HTTP/1.1\r\nHost: " + name + b"\r\nConnection: close\r\n\r\n")
+            assert polite.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_many_at_the_desk_is_busy_and_who_leaves_is_not_served(made):
+    """One piece of work holds the desk; two may wait, the third is told to come again, and who hangs up is dropped."""
+    import asyncio
+
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        go.wait(120)
+        return "done"
+
+    async def play() -> list[object]:
+        from bilrp.app.desk import Busy
+
+        desk = Desk(waiting=2)
+        first = desk.ask("first", slow)
+        begun.wait(120)
+        second, third = desk.ask("second", lambda: 2), desk.ask("third", lambda: 3)
+        with pytest.raises(Busy):
+            desk.ask("fourth", lambda: 4)
+        second.gone.set()  # left
+        again = desk.ask("third", lambda: "newer")  # takes the place of the older question
+        go.set()
+        told = [await ticket.next() for ticket in (first, again)]
+        while "answer" not in told[1]:
+            told[1] = await again.next()
+        dropped = [await third.next()]
+        while "error" not in dropped[0]:
+            dropped[0] = await third.next()
+        desk.close()
+        return [told[0]["answer"], told[1]["answer"], dropped[0]["error"].status, desk.done, desk.dropped]
+
+    assert asyncio.run(play()) == ["done", "newer", 409, 2, 2]
+
+
+def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
+    """The engine itself is stopped in the middle: it reports progress, and hears that nobody listens."""
+    from bilrp.app.shelf import Shelf
+    from bilrp.engine.progress import tracking
+
+    begun, ended, hung_up = threading.Event(), threading.Event(), threading.Event()
+
+    def endless(self: Shelf, key: str) -> None:
+        try:
+            with tracking(False) as bar:
+                bar.start("regions", 10**9)
+                begun.set()
+                while True:
+                    hung_up.wait(0.01)
+                    bar.advance()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Shelf, "parts", endless)
+    with running(partial(server.collected, made)) as address:
+        name = urlsplit(address).netloc.encode()
+        body = json.dumps({"id": made.ids[0]}).encode()
+        with socket_to(address) as leaving:
+            leaving.sendall(
+                b"POST /api/side HTTP/1.1\r\nHost: " + name + b"\r\nContent-Type: application/json\r\n"
+                b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+            )  # fmt: skip
+            assert begun.wait(120)
+            assert b'"what":"regions"' in leaving.recv(4000) + leaving.recv(4000)
+        assert ended.wait(120)
+
+
+def test_the_desk_says_busy_with_a_status_and_when_to_come_again(made):
+    with client(made, waiting=-1) as talking:
+        reply = talking.post("/api/side", json={"id": made.ids[0]})
+        assert reply.status_code == 503 and reply.headers["retry-after"] and "busy" in reply.json()["error"]
+        assert ask(talking, "/api/neighbours", id=made.ids[0])["of"] == 30  # what is quick is answered
+
+
+def test_nothing_of_the_machine_is_said(talking, made, folder: Path):
+    replies = [talking.get(p).text for p in ("/api/about", "/api/items", "/api/groups?name=cat")]
+    replies += [talking.post("/api/side", json={"id": made.ids[0]}).text]
+    assert not any(str(folder) in text or str(Path(made.path).parent) in text for text in replies)

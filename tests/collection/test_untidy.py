@@ -1,0 +1,168 @@
+"""Folders as people have them: broken files, twins, strange names, links that loop; and encoders that cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from making import pictures, tiny
+from PIL import Image
+from torch import Tensor, nn
+
+import bilrp
+from bilrp import collection
+from bilrp.collection import indexing
+from bilrp.collection.indexing import indexed
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+
+
+def huge(path: Path) -> None:
+    """A picture of 60,000 × 60,000 pixels, by its header."""
+    header = (60_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+    chunk = b"IHDR" + header
+    signature = b"\x89PNG\r\n\x1a\n"
+    path.write_bytes(
+        signature + len(header).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    )
+
+
+def small(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def test_a_thousand_files_of_which_twenty_are_broken(tmp_path: Path) -> None:
+    """940 pictures, 20 twins, 20 with strange names, 20 broken: all are counted, and nothing else is."""
+    source = tmp_path / "in"
+    for number in range(940):
+        small(source / f"{number % 7}" / f"{number % 5}" / f"{number:03}.png", number)
+    for number in range(20):
+        shutil.copy(
+            source / f"{number % 7}" / f"{number % 5}" / f"{number:03}.png", source / f"twin {number}.png"
+        )
+    strange = [
+        "ünïcødé",
+        "数字",
+        "🐎",
+        "a\nb",
+        "tab\t",
+        "quo'te",
+        'dou"ble',
+        "per%cent",
+        "back\\slash",
+        "\u202eright",
+    ]
+    for number, name in enumerate(strange):
+        small(source / "strange" / f"{name}.png", 2000 + number)
+        small(source / f"{name}" / "in it.PNG", 3000 + number)
+    broken = source / "broken"
+    broken.mkdir()
+    whole = (source / "0" / "0" / "000.png").read_bytes()
+    for number in range(4):
+        (broken / f"truncated {number}.png").write_bytes(whole[: len(whole) - 30 - number])
+        (broken / f"wrong suffix {number}.jpg").write_text(f"{number} is no picture")
+        (broken / f"empty {number}.png").touch()
+        huge(broken / f"huge {number}.png")
+        (broken / f"link to nothing {number}.png").symlink_to(source / "nowhere" / f"{number}.png")
+    with (broken / "enormous.jpg").open("wb") as file:
+        file.truncate(2**40)  # a sparse file of a terabyte
+    (source / "loop").symlink_to(source, target_is_directory=True)
+    (source / "0" / "up").symlink_to(source, target_is_directory=True)
+    os.mkfifo(source / "pipe.png")
+    (source / "notes.txt").write_text("not a picture's name")
+    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    assert (report.added, report.same, len(report.failed)) == (960, 20, 21)
+    assert len(found) == 960 and len(found.failed) == 21 and len(set(found.names)) == 950 + 1
+    assert {Path(place).parent.name for place, _ in report.failed} == {"broken", "nowhere"}
+    assert all(why and "\n" not in why for _, why in report.failed)
+    assert found.names.count("in it.PNG") == 10 and set(found.groups()) >= {"数字", "strange", "6/4"}
+    assert found.decomposition(source / "strange" / "数字.png").regions.count == 16
+    _, report = indexed(source, tiny(), tmp_path / "x.lance")
+    assert (report.added, report.known, report.same, len(report.failed)) == (0, 960, 20, 21)
+    assert len(collection.open(tmp_path / "x.lance").failed) == 21  # once each
+
+
+def test_names_that_are_no_unicode(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 3), tmp_path / "x.lance"
+    strange = source / "caf\udce9.png"
+    try:
+        small(strange, 9)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    found, report = indexed(source, tiny(), path, parts=True, prune=True)
+    assert len(found) == 4 and report.removed == 0 and not report.failed
+    assert found.position(strange) == 0 and found.names[0] == "caf\\xe9.png"
+    assert indexed(source, tiny(), path)[1].known == 4
+
+
+def test_what_was_the_same_as_something_that_changed_is_added(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 2), tmp_path / "x.lance"
+    shutil.copy(source / "odd" / "001.png", source / "odd" / "a copy.png")
+    found, report = indexed(source, tiny(), path)
+    kept = set(found.ids)
+    assert report.same == 1
+    small(source / "odd" / "001.png", 5)
+    found, report = indexed(source, tiny(), path)
+    assert len(found) == 3 and kept < set(found.ids)
+
+
+def test_a_source_that_begins_with_broken_files_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "COMMIT", 2)
+    source = pictures(tmp_path / "in", 3)
+    for number in range(5):
+        (source / "even" / f"- {number}.png").touch()
+    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    assert len(found) == 3 and len(found.failed) == len(report.failed) == 5
+
+
+class Picky(nn.Module):
+    """Fails on dark inputs, and gives half of its coordinates for bright ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.amin() < 0.2:
+            raise RuntimeError("too dark\nfor this model")
+        return x.flatten(1) if x.amax() < 0.8 else x.flatten(1)[:, ::2]
+
+
+def test_an_encoder_that_fails_on_some_costs_only_these(tmp_path: Path) -> None:
+    values = [0.5, 0.1, 0.6, 0.9, 0.7]
+    found, report = indexed([torch.full((1, 1, 4, 4), v) for v in values], Picky(), tmp_path / "x.lance")
+    assert found.names == ["item 0", "item 2", "item 4"]
+    assert dict(report.failed) == {
+        "item 1": "RuntimeError: too dark",
+        "item 3": "its embedding has 8 coordinates, the collection's have 16",
+    }
+    assert dict(found.failed) == dict(report.failed)
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.out = nn.Embedding(9, 4), nn.Linear(8, 6)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.out(self.table(numbers).flatten(1)).relu()
+
+
+def test_encoders_that_begin_inside(tmp_path: Path) -> None:
+    """What is explained is the output of a module inside; what is indexed is what the whole makes of the input."""
+    encoder, inputs = (
+        bilrp.Encoder(Bag(), name="bag", start="table"),
+        [torch.tensor([[n, n + 1]]) for n in range(5)],
+    )
+    found = collection.build(inputs, encoder, tmp_path / "x.lance")
+    with torch.no_grad():
+        expected = torch.cat([encoder.module(x) for x in inputs])
+    torch.testing.assert_close(torch.from_numpy(found.embeddings), expected)
+    near = found.nearest(inputs[2], k=1, similarity="cosine")
+    assert near[0].position == 2 and near[0].score == pytest.approx(1.0)
