@@ -240,11 +240,11 @@ class Collection:
 
     def _decomposed(self, position: int) -> Decomposition:
         """Decompose an item from its file or text."""
-        found = decompose_item(self.encoder, read_item(self.encoder, self._original(position)))[None]
+        found = decompose_item(self.encoder, read_item(self.encoder, self.original(position)))[None]
         self._check(found.origin)
         return found
 
-    def _original(self, position: int) -> Any:
+    def original(self, position: int) -> Any:
         """What the encoder reads again: the text that is kept, or the file it came from."""
         text = self.items.take([position], ["text"])["text"][0]
         if text is not None:
@@ -260,7 +260,7 @@ class Collection:
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
         if self._given is not None and not self._checked:
-            self._check(origin_at(self.encoder, read_item(self.encoder, self._original(0))))
+            self._check(origin_at(self.encoder, read_item(self.encoder, self.original(0))))
 
     def _check(self, origin: Any) -> None:
         if not self._checked:
