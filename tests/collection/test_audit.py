@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from making import tiny
 from PIL import Image, ImageDraw
-from test_collection import tiny
 
 from bilrp import collection
 from bilrp.errors import InputError

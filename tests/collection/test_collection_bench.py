@@ -6,9 +6,9 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from making import tiny
 from PIL import Image
 from rich.console import Console
-from test_collection import tiny
 
 from bilrp.judge import bench as tables
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from making import pictures, tiny
 from PIL import Image
-from test_collection import pictures, tiny
 from torch import Tensor, nn
 
 import bilrp

@@ -31,6 +31,12 @@ def index(
         str | None, typer.Option(metavar="NAME", help="Of a table of texts: the column that holds them.")
     ] = None,
     prune: Annotated[bool, typer.Option(help="Remove items of these folders whose files are gone.")] = False,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="Who works: here, or ray (a cluster; bilrp[ray]).")
+    ] = "here",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; default: one on this machine.")
+    ] = None,
     size: Size = None,
     fit: Fit = None,
     weights: Weights = None,
@@ -45,6 +51,8 @@ def index(
 
     if not output.rstrip("/").endswith(".lance"):
         raise InputError(f"--output {output}: a collection is called NAME.lance")
+    if address is not None and engine != "ray":
+        raise InputError("--address names a Ray cluster: give --engine ray with it")
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
     asked = {"size": terminal.measure(size), "fit": fit, "weights": weights and os.path.realpath(weights)}
     found, report = indexed(
@@ -55,6 +63,8 @@ def index(
         progress=sys.stderr.isatty(),
         column=column,
         prune=prune,
+        engine=engine,
+        address=address,
         asked={name: value for name, value in asked.items() if value is not None},
     )
     said = [f"{report.added} new", f"{report.known} known"]

@@ -25,7 +25,7 @@ from bilrp.decomposition import Decomposition, decompose_item
 from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
-from bilrp.errors import InputError, MismatchError, guarded
+from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, found_at, pair
 from bilrp.item import View
 from bilrp.similarity import Similarity
@@ -33,7 +33,7 @@ from bilrp.similarity import Similarity
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit
 
-TOGETHER = 16  # parts that are kept with one commit
+TOGETHER = 8  # parts that are kept with one commit
 FEW = 0.25  # of the coordinates: where fewer are active, a product on these alone is faster
 
 
@@ -193,22 +193,38 @@ class Collection:
         at = [p for p in (self.position(i), self.position(j)) if p is not None]
         return packing.relevance(*self._packed(at)) if len(at) == 2 else self.explain(i, j).relevance
 
-    def make_parts(self, positions: Iterable[int] | None = None, *, progress: bool = False) -> None:
-        """Make and keep the parts of these items, or of all; those that are kept already stay."""
-        there = self.parts.ids
-        asked = range(len(self)) if positions is None else positions
-        wanted = [p for p in dict.fromkeys(asked) if self.ids[p] not in there]
+    def make_parts(
+        self, positions: Iterable[int] | None = None, *, progress: bool = False
+    ) -> list[tuple[str, str]]:
+        """Make and keep the parts of these items, or of all; those that are kept already stay. What failed, and why."""
+        wanted, failed = self.without_parts(positions), []
         with tracking(progress) as bar:
             bar.start("parts", len(wanted))
             for start in range(0, len(wanted), TOGETHER):
-                rows = []
-                try:
-                    for position in wanted[start : start + TOGETHER]:
-                        rows.append(kept.row(self.ids[position], self._decomposed(position)))
-                        bar.advance()
-                finally:  # what is made is kept, whatever stops the rest
-                    if rows:
-                        self.parts.add(rows)
+                some = wanted[start : start + TOGETHER]
+                rows, broken = self.taken_apart(some)
+                self.parts.add(rows)
+                failed += broken
+                bar.advance(len(some))
+        return failed
+
+    def taken_apart(self, positions: Sequence[int]) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+        """Rows of the table of parts, made from the files or texts; and what failed, and why."""
+        rows, failed = [], []
+        for position in positions:
+            try:
+                rows.append(kept.row(self.ids[position], self._decomposed(position)))
+            except MismatchError:
+                raise
+            except BilrpError as error:
+                failed.append((self.items.sources[position] or self.names[position], str(error)))
+        return rows, failed
+
+    def without_parts(self, positions: Iterable[int] | None = None) -> list[int]:
+        """Those of these items, or of all, whose parts are not kept yet."""
+        there = self.parts.ids
+        asked = range(len(self)) if positions is None else positions
+        return [p for p in dict.fromkeys(asked) if self.ids[p] not in there]
 
     def _packed(self, positions: Sequence[int]) -> list[Packed]:
         """The parts of these items as they are kept; what is missing is made first, by one thread at a time."""
@@ -216,7 +232,9 @@ class Collection:
         found = self.parts.packed(keys)
         if None in found:
             with self._making:
-                self.make_parts(positions)
+                failed = self.make_parts(positions)
+            if failed:
+                raise InputError(failed[0][1])
             found = self.parts.packed(keys)
         return [packed for packed in found if packed is not None]
 

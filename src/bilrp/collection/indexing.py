@@ -6,22 +6,27 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bilrp.collection import tables
 from bilrp.collection.forward import Forward
-from bilrp.collection.holding import Collection, open
-from bilrp.collection.reading import Read, read
+from bilrp.collection.holding import TOGETHER, Collection, open
+from bilrp.collection.reading import Batch, Read, read
 from bilrp.collection.sources import Thing, things
 from bilrp.collection.state import State
 from bilrp.encoder import Encoder, Model, as_encoder
 from bilrp.encoders import families
-from bilrp.engine.progress import tracking
+from bilrp.engine.progress import Progress, tracking
 from bilrp.errors import InputError, printable
 
+if TYPE_CHECKING:
+    from bilrp.collection.cluster import Workers
+
+ENGINES = ("here", "ray")
 COMMIT = 64  # items of one commit: what a kill can cost at most
 
 
@@ -68,8 +73,12 @@ def indexed(
     column: str | None = None,
     prune: bool = False,
     asked: Mapping[str, Any] | None = None,
+    engine: str = "here",
+    address: str | None = None,
 ) -> tuple[Collection, Report]:
     """What `build` does, and a report of it; `asked` is what else the encoder's name needs to make it again (size, fit)."""
+    if engine not in ENGINES:
+        raise InputError(f"the engine is one of {', '.join(ENGINES)}, got {engine}")
     start = time.perf_counter()
     chosen = families.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)
@@ -79,27 +88,81 @@ def indexed(
     state = State.of(path, asked or {})
     tally = state.tally
     fresh = [thing for thing in listed if not state.knows(thing)]
-    with tracking(progress) as bar, ThreadPoolExecutor(2) as pool:
+    with tracking(progress) as bar, _workers(chosen, engine, address) as crew:
         bar.start("indexing", len(fresh))
-        forward = Forward(chosen)
-        for reads in _windows(fresh, chosen, state, pool):
-            state.describe(chosen, reads, forward)
-            state.commit(state.embedded(reads, forward))
-            bar.advance(len(reads))
+        forward, done = Forward(chosen), 0
+        while done < len(fresh):  # on a cluster, until it is known what the collection says of itself
+            if crew is not None and state.described:
+                _by(crew, state, fresh[done:], bar)
+                break
+            some = fresh[done:] if crew is None else fresh[done : done + COMMIT]
+            _here(state, chosen, forward, some, bar)
+            done += len(some)
         if state.orphans:  # what was the same as something that has changed since
-            again = [read(chosen, thing) for thing in fresh if thing.place in state.orphans]
-            state.commit(state.embedded(again, forward))
+            _here(state, chosen, forward, [thing for thing in fresh if thing.place in state.orphans], bar)
+        if prune:
+            tally.removed = _prune(path, source, {thing.place for thing in listed})
+        if state.about is not None and parts:
+            tally.failed += _take_apart(open(path, encoder=chosen), crew, progress)
     if state.about is None:
         first = tally.failed[0] if tally.failed else ("", "nothing could be read")
         raise InputError(f"nothing was indexed: {printable(first[0])}: {first[1]}")
-    if prune:
-        tally.removed = _prune(path, source, {thing.place for thing in listed})
-    found = open(path, encoder=chosen)
-    if parts:
-        found.make_parts(progress=progress)
     tables.compact(path)
+    found = open(path, encoder=chosen)
     seconds = time.perf_counter() - start
     return found, Report(tally.added, tally.known, tally.same, tally.removed, tuple(tally.failed), seconds)
+
+
+@contextmanager
+def _workers(encoder: Encoder, engine: str, address: str | None) -> Iterator[Workers | None]:
+    """The workers of a cluster, where that is the engine."""
+    if engine == "here":
+        yield None
+        return
+    from bilrp.collection.cluster import workers
+
+    with workers(encoder, address=address) as found:
+        yield found
+
+
+def _here(state: State, encoder: Encoder, forward: Forward, some: Sequence[Thing], bar: Progress) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for reads in _windows(some, encoder, state, pool):
+            state.describe(encoder, reads, forward)
+            state.commit(state.embedded(reads, forward))
+            bar.advance(len(reads))
+
+
+def _by(crew: Workers, state: State, some: Sequence[Thing], bar: Progress) -> None:
+    """By the workers of a cluster. Two of them may meet one content: then the later batch is made again without it."""
+    jobs = [
+        (state.path, state.about, few, set(), {thing.place for thing in few} & state.failed.keys())
+        for few in batched(some, COMMIT)
+    ]
+
+    def again(job: tuple[Any, ...], found: tuple[Batch, list[str]]) -> tuple[Any, ...] | None:
+        twice = found[0].ids & state.ids
+        return (*job[:3], job[3] | twice, job[4]) if twice else None
+
+    for batch, fragments in crew.in_order("items", jobs, again):
+        state.commit(batch, fragments)
+        bar.advance(len(batch.outcomes))
+
+
+def _take_apart(found: Collection, crew: Workers | None, progress: bool) -> list[tuple[str, str]]:
+    """Make the parts that are missing; on a cluster the first here, so that there is a table. What failed, and why."""
+    if crew is None:
+        return found.make_parts(progress=progress)
+    missing = found.without_parts()
+    failed = found.make_parts(missing[:1])
+    jobs = [(found.path, few) for few in batched(missing[1:], TOGETHER)]
+    with tracking(progress) as bar:
+        bar.start("parts", len(missing))
+        for fragments, broken in crew.in_order("parts", jobs):
+            tables.committed(found.path, tables.PARTS, fragments)
+            failed += broken
+            bar.advance(TOGETHER)
+    return failed
 
 
 def _windows(
@@ -133,6 +196,15 @@ def _prune(path: str, source: Any, there: set[str]) -> int:
         tables.deleted(path, tables.ITEMS, each)
         tables.deleted(path, tables.PARTS, each)
     return len(gone)
+
+
+def batched(some: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Pieces of a size, the last may be smaller.
+
+    >>> batched([1, 2, 3, 4, 5], 2)
+    [[1, 2], [3, 4], [5]]
+    """
+    return [some[at : at + size] for at in range(0, len(some), size)]
 
 
 def _called(source: Any) -> str:

@@ -73,7 +73,8 @@ class Parts:
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Keep these, in one commit."""
-        tables.appended(self.path, tables.PARTS, rows, tables.parts_schema())
+        if rows:
+            tables.appended(self.path, tables.PARTS, rows, tables.parts_schema())
 
 
 def row(key: str, found: Decomposition) -> dict[str, Any]:

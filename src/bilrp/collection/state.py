@@ -38,7 +38,7 @@ class State:
     twins: dict[str, set[str]] = field(default_factory=dict)  # id → other places with that content
     orphans: set[str] = field(default_factory=set)  # twins of what has changed since
     tally: Tally = field(default_factory=Tally)
-    _checked: bool = False
+    described: bool = False
     _early: list[dict[str, Any]] = field(default_factory=list)  # broken, before anything told the width
 
     @staticmethod
@@ -69,11 +69,11 @@ class State:
 
     def describe(self, encoder: Encoder, reads: Sequence[Read], forward: Forward) -> None:
         """Once: what a new collection will say of itself, or whether this encoder is the one that made it."""
-        for each in () if self._checked else reads:
+        for each in () if self.described else reads:
             found = None if each.item is None else forward.run([each.item])[0]
             if each.item is None or found is None or isinstance(found, str):
                 continue
-            origin, self._checked = origin_at(encoder, each.item), True
+            origin, self.described = origin_at(encoder, each.item), True
             if self.about is not None:
                 check_origin(self.path, self.about["origin"], origin)
                 return

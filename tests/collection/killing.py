@@ -1,0 +1,144 @@
+"""Kill a process at random moments while it indexes and while it merges fragments, and see what is left.
+
+Run by hand for more: python tests/collection/killing.py 30. Children are forked, so that each starts at once; only they
+import Lance, which is not made for a fork.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from making import pictures, tiny
+
+from bilrp.collection import holding, indexing, tables
+
+ITEMS = 24
+FEW = 2  # items of a commit
+
+
+def index(source: Path, path: Path, *, merge: bool = True) -> None:
+    """Everything an index run does, in small commits, and fragments merged soon."""
+    indexing.COMMIT = holding.TOGETHER = FEW
+    tables.MANY = FEW + 1 if merge else 10**9
+    indexing.build(source, tiny(), path, parts=True)
+
+
+def merge(path: Path) -> None:
+    tables.MANY = 2
+    tables.compact(str(path))
+
+
+def held(path: Path) -> dict[str, Any]:
+    """What the collection holds: ids in their order, embeddings and parts, as hashes."""
+    if tables.opened(str(path), tables.ITEMS) is None:
+        return {"ids": [], "embeddings": [], "parts": {}}
+    found = holding.open(path, tiny())
+    kept = sorted(found.parts.ids)
+    parts = {
+        key: _hash(packed.bits.tobytes()) for key, packed in zip(kept, found.parts.packed(kept), strict=True)
+    }
+    return {"ids": found.ids, "embeddings": [_hash(e.tobytes()) for e in found.embeddings], "parts": parts}
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def forked(work: Callable[[], Any], *, kill_after: float | None = None) -> tuple[bool, Any]:
+    """(was it killed, what it said) of a child that does this work; killed by its own hand, wherever it is then."""
+    with tempfile.TemporaryDirectory() as place:
+        said = Path(place) / "said.json"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if kill_after is not None:
+                    threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+                said.write_text(json.dumps(work()))
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return True, None
+        assert status == 0, "a run that nobody killed failed"
+        return False, json.loads(said.read_text())
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def holds_all(less: dict[str, Any], more: dict[str, Any]) -> bool:
+    """Is everything that was committed still there?"""
+    return set(less["ids"]) <= set(more["ids"]) and less["parts"].items() <= more["parts"].items()
+
+
+def while_indexing(kills: int, folder: Path, rng: random.Random) -> dict[str, int]:
+    """Killed and begun again until it is done, over and over; each time it must hold what an uninterrupted run holds."""
+    source = pictures(folder / "in", ITEMS)
+    _, seconds = forked(lambda: timed(lambda: index(source, folder / "whole.lance")))
+    _, whole = forked(lambda: held(folder / "whole.lance"))
+    assert len(whole["ids"]) == len(whole["parts"]) == ITEMS
+    done = partly = finished = 0
+    before: dict[str, Any] = {"ids": [], "embeddings": [], "parts": {}}
+    while True:
+        path = folder / f"{finished}.lance"
+        limit = rng.uniform(0, seconds) if done < kills else None
+        killed, _ = forked(lambda path=path: index(source, path), kill_after=limit)
+        _, after = forked(lambda path=path: held(path))
+        assert holds_all(before, after), "a committed batch is gone"
+        done, partly = (
+            done + killed,
+            partly + (killed and 0 < len(after["ids"]) + len(after["parts"]) < 2 * ITEMS),
+        )
+        before = after
+        if not killed:
+            assert after == whole, "what was begun again is another than the uninterrupted"
+            finished, before = finished + 1, {"ids": [], "embeddings": [], "parts": {}}
+            if done >= kills:
+                return {"kills": done, "half way": partly, "finished and equal": finished}
+
+
+def while_merging(kills: int, folder: Path, rng: random.Random) -> dict[str, int]:
+    """Killed while fragments are merged: readers see all of it before and after, and merging again ends."""
+    source, apart = pictures(folder / "also in", ITEMS), folder / "apart.lance"
+    forked(lambda: index(source, apart, merge=False))
+    _, whole = forked(lambda: held(apart))
+    assert len(whole["ids"]) == len(whole["parts"]) == ITEMS
+    shutil.copytree(apart, folder / "timed.lance")
+    _, seconds = forked(lambda: timed(lambda: merge(folder / "timed.lance")))
+    done = tried = 0
+    while done < kills and tried < 4 * kills:
+        path, tried = folder / f"merged {tried}.lance", tried + 1
+        shutil.copytree(apart, path)
+        killed, _ = forked(lambda path=path: merge(path), kill_after=rng.uniform(0, seconds))
+        assert forked(lambda path=path: held(path))[1] == whole, "a kill while merging lost something"
+        forked(lambda path=path: merge(path))
+        assert forked(lambda path=path: held(path))[1] == whole, "merging again lost something"
+        done += killed
+        shutil.rmtree(path)
+    return {"kills": done, "tried": tried}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    wanted, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    with tempfile.TemporaryDirectory() as made:
+        for name, work in (("indexing", while_indexing), ("merging", while_merging)):
+            print(name, json.dumps(work(wanted, Path(made), random.Random(seed))), flush=True)

@@ -1,0 +1,34 @@
+"""A small encoder and a folder of small pictures, for collections."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+import bilrp
+from bilrp import Encoder
+from bilrp.encoders import images
+
+
+def tiny(seed: int = 0) -> Encoder:
+    """Small, with ReLUs: most coordinates of a part are zero."""
+    torch.manual_seed(seed)
+    first, second = nn.Conv2d(3, 8, 3, stride=2), nn.Conv2d(8, 24, 3, stride=2)
+    net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="tiny")
+
+
+def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
+    """Smooth noise, each picture its own, in two groups."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        place = folder / ("even", "odd")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        small.resize((48, 36), Image.Resampling.BICUBIC).save(place / f"{number:03}.png")
+    return folder
