@@ -61,6 +61,12 @@ def _clip() -> object:
     return clips(".", size=8)
 
 
+def _served() -> object:
+    from bilrp.cli.serve import serve
+
+    return serve(["all.lance"])
+
+
 # How a user meets an extra: what is missing, and the call that would have used it.
 WITHOUT: dict[str, tuple[str, Callable[[], object]]] = {
     "text": ("transformers", lambda: bilrp.encoders.sentence(".")),
@@ -70,6 +76,11 @@ WITHOUT: dict[str, tuple[str, Callable[[], object]]] = {
     "studies": ("skimage", _stereo),
     "video": ("av", _clip),
     "ray": ("ray", _cluster),
+    "app": ("uvicorn", _served),
+    "notebook": (
+        "anywidget",
+        lambda: bilrp.explain(nn.Flatten(), torch.eye(4)[:1], torch.eye(4)[:1]).widget(),
+    ),
 }
 TWELVE_LINES = """
 import sys, torch, torch.nn as nn, bilrp
