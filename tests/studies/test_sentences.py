@@ -214,8 +214,7 @@ def test_losses_are_said() -> None:
     }
     against = {name: report.against(found, report.MEASURES[name][1], 0) for name, found in values.items()}
     means = {
-        name: {method: interval(each) for method, each in found.items()}
-        for name, found in values.items()
+        name: {method: interval(each) for method, each in found.items()} for name, found in values.items()
     }
     said = report.summary(means, against, {methods.OURS: 0.94})
     assert "loses clearly to other on Shapley by 0.200." in said

@@ -36,14 +36,16 @@ def methods(path: int) -> list[Method]:
         Method(
             "integrated Jacobians",
             f"gradients along the way from zero, {path} points",
-            lambda model, scene: baselines.integrated_hessians(
-                model.towers, scene, scene.caption, steps=path
-            ).relevance,
+            lambda model, scene: (
+                baselines.integrated_hessians(model.towers, scene, scene.caption, steps=path).relevance
+            ),
         ),
         Method("occlusion", "what is lost when a patch is made grey, and a word is deleted", occlusion),
         Method("hidden states", "the last features of each place against those of each word", hidden),
         Method("curvature", "squared second derivatives", _explained(baselines.curvature)),
-        Method("saliency", "squared inputs, which knows nothing of the model", _explained(baselines.saliency)),
+        Method(
+            "saliency", "squared inputs, which knows nothing of the model", _explained(baselines.saliency)
+        ),
     ]
 
 

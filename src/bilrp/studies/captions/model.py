@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,13 @@ from bilrp.studies.captions.scenes import (
     Scene,
     draw,
     pixels_in,
-    reversed_relations,
 )
 
-WIDTH, HEADS, LAYERS = 64, 4, 2
+WIDTH, HEADS, LAYERS = 48, 4, 2
 PATCH = 8  # pixels: the places of the image tower's last features, and the regions of a scene
 LONGEST = 3 * MOST + 2 * (MOST - 1)  # words of a caption
-BATCH, SPEED, SHARPNESS = 64, 2e-3, 20.0
+BATCH, ALIKE = 64, 4  # scenes of a step, and how many of them share their colours
+SPEED, SHARPNESS = 2e-3, 20.0
 KIND, VERSION = "captions-model", 1
 
 
@@ -42,7 +43,9 @@ class Pictures(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.below = nn.Sequential(
-            nn.Conv2d(3, 32, 4, stride=4),
+            nn.Conv2d(3, 16, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 4, stride=2, padding=1),
             nn.ReLU(),
             nn.Conv2d(32, WIDTH, 4, stride=2, padding=1),
             nn.ReLU(),
@@ -51,6 +54,10 @@ class Pictures(nn.Module):
         self.places = nn.Parameter(torch.zeros(1, WIDTH, SIDE // PATCH, SIDE // PATCH))
         self.above = nn.Conv2d(WIDTH, 2 * WIDTH, 1)
         self.head = nn.Linear(2 * WIDTH, WIDTH)
+        for layer in (*self.below, self.above):
+            if isinstance(layer, nn.Conv2d):  # torch's own start shrinks what passes from layer to layer
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def states(self, x: Tensor) -> Tensor:
         """The last features of each place, (n, places, 2·width)."""
@@ -71,7 +78,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, kept: Tensor | None) -> Tensor:
         n, words, _ = x.shape
-        parts = self.mixed(self.norms[0](x)).reshape(n, words, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.mixed(self.norms[0](x)).reshape(n, words, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        )
         mask = None if kept is None else kept[:, None, None]
         seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=mask)
         x = x + self.mixing(seen.transpose(1, 2).reshape(n, words, WIDTH))
@@ -113,7 +122,7 @@ class Model:
     pictures: Pictures
     captions: Captions
 
-    @property
+    @cached_property
     def towers(self) -> Towers:
         """Patches of 8×8 pixels against words, by the package's default rules.
 
@@ -173,13 +182,14 @@ def untrained(seed: int) -> Model:
 def trained(*, steps: int, seed: int, cache: Cache, bar: Progress) -> Model:
     """Symmetric cross-entropy over batches of new scenes; what was learnt is kept in the cache.
 
-    A caption that is true of another scene of the batch too (all it names is there) is no wrong answer there. Each
-    caption with its relations turned round is one.
+    A caption that is true of another scene of the batch too (all it names is there) is no wrong answer there.
     """
     model = untrained(seed)
     towers = {"pictures": model.pictures, "captions": model.captions}
     start = [weights_of(tower) for tower in towers.values()]
-    key = key_of("captions", {"start": start, "steps": steps, "seed": seed, "batch": BATCH, "version": VERSION})
+    key = key_of(
+        "captions", {"start": start, "steps": steps, "seed": seed, "batch": BATCH, "version": VERSION}
+    )
     found = cache.get(KIND, key)
     if found is None:
         _train(model, batches(seed, steps), steps, bar)
@@ -192,11 +202,19 @@ def trained(*, steps: int, seed: int, cache: Cache, bar: Progress) -> Model:
 
 
 def batches(seed: int, steps: int) -> Iterator[list[Scene]]:
-    """New scenes for every step: one to four objects, of which all or some are named."""
+    """New scenes for every step: one to four objects, of which all or some are named.
+
+    Four at a time have as many objects and the same colours, or colours alone would tell scenes apart for long.
+    """
     generator = np.random.default_rng([seed, 1])
     for _ in range(steps):
-        objects = generator.integers(1, MOST + 1, BATCH)
-        yield [draw(generator, objects=int(n), named=int(generator.integers(1, n + 1))) for n in objects]
+        batch: list[Scene] = []
+        while len(batch) < BATCH:
+            objects = int(generator.integers(1, MOST + 1))
+            named = int(generator.integers(1, objects + 1))
+            colours = generator.permutation(list(COLOURS))[:objects].tolist()
+            batch += [draw(generator, objects=objects, named=named, colours=colours) for _ in range(ALIKE)]
+        yield batch
 
 
 def _train(model: Model, made: Iterator[list[Scene]], steps: int, bar: Progress) -> None:
@@ -218,18 +236,12 @@ def _train(model: Model, made: Iterator[list[Scene]], steps: int, bar: Progress)
 
 
 def _loss(model: Model, batch: Sequence[Scene]) -> Tensor:
-    captions = [scene.caption for scene in batch]
-    related = [k for k, scene in enumerate(batch) if len(scene.named) > 1]
-    texts = model.read([*captions, *(reversed_relations(captions[k]) for k in related)])
-    seen = model.pictures(pixels_in(batch))
-    scores = SHARPNESS * seen @ texts.T
+    scores = SHARPNESS * model.pictures(pixels_in(batch)) @ model.read([scene.caption for scene in batch]).T
     own = torch.arange(len(batch))
-    also = true_of(batch)
-    also[own, own] = False
-    also = torch.cat([also, also[:, related]], 1)
-    also[related, len(batch) + torch.arange(len(related))] = False
-    scores = scores.masked_fill(also, -torch.inf)
-    return F.cross_entropy(scores, own) + F.cross_entropy(scores[:, : len(batch)].T, own)
+    also = true_of(batch).fill_diagonal_(False)
+    return F.cross_entropy(scores.masked_fill(also, -torch.inf), own) + F.cross_entropy(
+        scores.T.masked_fill(also.T, -torch.inf), own
+    )
 
 
 def true_of(batch: Sequence[Scene]) -> Tensor:

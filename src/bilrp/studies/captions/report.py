@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bilrp.explanation import explain
 from bilrp.render.figure import plot
 from bilrp.studies.captions.methods import OURS, Method
-from bilrp.studies.captions.model import Model
+from bilrp.studies.captions.model import BATCH, Model
 from bilrp.studies.captions.pointing import CHANCE, Row, gathered
 from bilrp.studies.captions.retrieval import Retrieved
 from bilrp.studies.captions.scenes import MOST, Scene
@@ -131,11 +131,8 @@ def _losses(rivals: Sequence[Mapping[str, Any]]) -> str:
         )
     named = "; ".join(f"{name} by {listed(each)}" for name, each in by_method.items())
     said = f"It loses clearly to {named}." if lost else "No method is clearly better in any of them."
-    close = (
-        f" Within chance, {listed(sorted({row['method'] for row in behind}))} {'is' if len({row['method'] for row in behind}) == 1 else 'are'} ahead in {len(behind)}."
-        if behind
-        else ""
-    )
+    ahead = sorted({row["method"] for row in behind})
+    close = f" Within chance, it is behind in {len(behind)}, to {listed(ahead)}." if behind else ""
     return f"Of {len(played)} comparisons with other methods it is clearly better in {better}. {said}{close}"
 
 
@@ -150,8 +147,8 @@ def _learnt(learnt: Retrieved) -> str:
     said = (
         f"{100 * learnt.accuracy:.0f} % of {learnt.of} new scenes find their own caption among {learnt.captions} "
         f"different ones (chance: {100 / learnt.captions:.1f} %). Given a caption and the same with its relations turned "
-        f"round (left for right, above for below), the model prefers the true one in {100 * learnt.relations:.0f} % (chance: "
-        "50 %)."
+        f"round (left for right, above for below), the model prefers the true one in {100 * learnt.relations:.0f} % "
+        "(chance: 50 %)."
     )
     return said if learnt.learnt else f"{_doubt(learnt)} {said}"
 
@@ -176,7 +173,9 @@ def _tables(means: Means, names: Sequence[str], settings: CaptionsSettings) -> l
     for measure, about in MEASURES.items():
         for game, title in GAMES.items():
             by_count = means[measure][game]
-            rows = [[name, *(_shown(by_count[count][name]) for count in by_count)] for name in (*names, CHANCE)]
+            rows = [
+                [name, *(_shown(by_count[count][name]) for count in by_count)] for name in (*names, CHANCE)
+            ]
             caption = (
                 f"{title}: {about}, by the number of named objects. Means over {settings.scenes} scenes each, with 95 % "
                 "bootstrap intervals over scenes."
@@ -211,9 +210,8 @@ def _method(settings: CaptionsSettings, compared: Sequence[Method]) -> list[str]
     return [
         f"Scenes are 64×64 pixels on grey with grain; objects differ in colour and in shape within a scene, so that each of "
         f"their words goes with one of them only. The image tower is a small convolutional network that ends in 8×8 places, "
-        f"the text tower two attention blocks; both are trained by symmetric cross-entropy for {settings.steps} steps of new "
-        "scenes, and never told where anything is. Seed "
-        f"{settings.seed}.",
+        f"the text tower two attention blocks; both are trained by symmetric cross-entropy for {settings.steps} steps of "
+        f"{BATCH} new scenes, and never told where anything is. Seed {settings.seed}.",
         "The relevance of an object's words (its colour and its shape, summed) is looked at on all 64 patches. The "
         "game is won where the strongest patch has its middle in the object's box. The second measure is the share of "
         "positive relevance that lies on such patches.",
@@ -235,7 +233,9 @@ def _figure(means: Means, names: Sequence[str]) -> Picture:
             at = [count + 0.05 * (place - len(names) / 2) for count in by_count]
             mean, low, high = zip(*(by_count[count][name] for count in by_count), strict=True)
             ours, colour = name == OURS, "#111111" if name == CHANCE else shades[place % len(shades)]
-            axis.plot(at, mean, ":" if name == CHANCE else "-", color=colour, lw=2.2 if ours else 1.1, label=name)
+            axis.plot(
+                at, mean, ":" if name == CHANCE else "-", color=colour, lw=2.2 if ours else 1.1, label=name
+            )
             if name != CHANCE:
                 axis.vlines(at, low, high, color=colour, lw=2.2 if ours else 1.1)
         axis.set_title(title, fontsize=10)
