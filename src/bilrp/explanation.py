@@ -280,6 +280,10 @@ class Explanation:
     def _repr_html_(self) -> str:
         return found_at("bilrp.render.page:embed")(self)
 
+    def widget(self, **options: Any) -> Any:
+        """The page as a notebook widget (`bilrp[notebook]`): `widget.selected` is what a reader has pinned."""
+        return found_at("bilrp.app.widgets:of_explanation")(self, **options)
+
     def __repr__(self) -> str:
         return (
             f"Explanation({self.similarity} = {self.score:.6g}, {self.relevance.shape[0]} × {self.relevance.shape[1]} "

@@ -26,7 +26,7 @@ from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origi
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
-from bilrp.explanation import Explanation, pair
+from bilrp.explanation import Explanation, found_at, pair
 from bilrp.item import View
 from bilrp.similarity import Similarity
 
@@ -376,6 +376,10 @@ class Collection:
         from bilrp.collection.audit import audit
 
         return audit(self, sample=sample, seed=seed, progress=progress)
+
+    def widget(self) -> Any:
+        """The collection to wander in, in a notebook (`bilrp[notebook]`): `widget.selected` is {id, part, without}."""
+        return found_at("bilrp.app.widgets:of_collection")(self)
 
     def remove(self, queries: Sequence[Readable]) -> int:
         """Take items out, with their parts; how many there were."""
