@@ -145,7 +145,7 @@ def test_training_is_the_same_each_time_and_learns() -> None:
     once, again = (model.trained(steps=6, seed=1, cache=Cache(None), bar=Progress()) for _ in range(2))
     batch = next(model.batches(9, 1))
     with torch.no_grad():
-        before, after, same = (float(model._loss(m, batch)) for m in (model.untrained(1), once, again))
+        before, after, same = (float(model.loss(m, batch)) for m in (model.untrained(1), once, again))
     assert after == pytest.approx(same, rel=1e-5) and after < before
 
 
@@ -171,7 +171,7 @@ def test_an_interrupted_study_goes_on(
         raise AssertionError("made twice")
 
     monkeypatch.setattr(study, "judged", never)
-    monkeypatch.setattr(model, "_train", never)
+    monkeypatch.setattr(model, "fit", never)
     again = study.run(settings)
     assert json.dumps(again.results["values"]) == json.dumps(first.results["values"])
     with pytest.raises(AssertionError, match="made twice"):

@@ -192,7 +192,7 @@ def trained(*, steps: int, seed: int, cache: Cache, bar: Progress) -> Model:
     )
     found = cache.get(KIND, key)
     if found is None:
-        _train(model, batches(seed, steps), steps, bar)
+        fit(model, batches(seed, steps), steps, bar)
         learnt = {f"{n}.{k}": v for n, tower in towers.items() for k, v in tower.state_dict().items()}
         cache.put(KIND, key, learnt)
     else:
@@ -217,7 +217,8 @@ def batches(seed: int, steps: int) -> Iterator[list[Scene]]:
         yield batch
 
 
-def _train(model: Model, made: Iterator[list[Scene]], steps: int, bar: Progress) -> None:
+def fit(model: Model, made: Iterator[list[Scene]], steps: int, bar: Progress) -> None:
+    """Train both towers in place on these batches; afterwards they are frozen."""
     learning = [*model.pictures.parameters(), *model.captions.parameters()]
     for parameter in learning:
         parameter.requires_grad_(True)
@@ -227,7 +228,7 @@ def _train(model: Model, made: Iterator[list[Scene]], steps: int, bar: Progress)
     with torch.enable_grad():
         for batch in made:
             optimiser.zero_grad()
-            _loss(model, batch).backward()
+            loss(model, batch).backward()
             optimiser.step()
             schedule.step()
             bar.advance()
@@ -235,7 +236,8 @@ def _train(model: Model, made: Iterator[list[Scene]], steps: int, bar: Progress)
         parameter.requires_grad_(False)
 
 
-def _loss(model: Model, batch: Sequence[Scene]) -> Tensor:
+def loss(model: Model, batch: Sequence[Scene]) -> Tensor:
+    """Symmetric cross-entropy: each scene is to find its caption, each caption its scene."""
     scores = SHARPNESS * model.pictures(pixels_in(batch)) @ model.read([scene.caption for scene in batch]).T
     own = torch.arange(len(batch))
     also = true_of(batch).fill_diagonal_(False)
