@@ -16,6 +16,7 @@ from bilrp.studies.sentences.settings import SentencesSettings
 from bilrp.studies.tables.settings import TablesSettings
 from bilrp.studies.toy.settings import ToySettings
 from bilrp.studies.transfer.settings import TransferSettings
+from bilrp.studies.vision.settings import VisionSettings
 
 STUDIES = (
     Study(
@@ -65,6 +66,12 @@ STUDIES = (
         "Which words go with which region? The pointing game on drawn scenes and their captions.",
         CaptionsSettings,
         "bilrp.studies.captions.study:run",
+    ),
+    Study(
+        "vision",
+        "Which rules say something about networks with batch norm, and does MobileNetV2 agree with VGG-16?",
+        VisionSettings,
+        "bilrp.studies.vision.study:run",
     ),
 )
 
