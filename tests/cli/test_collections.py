@@ -35,6 +35,21 @@ def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> No
     assert len(d["neighbours"]) == 3
 
 
+def test_a_plain_search_takes_nothing_apart(
+    more: Path,  # noqa: F811
+    bilrp_command,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
+    expected = json.loads(bilrp_command("search", "x.lance", "d.png", "--json", "-o", "why.html")[1])
+    monkeypatch.setattr(
+        "bilrp.collection.holding.decompose_item", lambda *_: pytest.fail("it was taken apart")
+    )
+    found = json.loads(bilrp_command("search", "x.lance", "d.png", "--json")[1])
+    for near, before in zip(found["neighbours"], expected["neighbours"], strict=True):
+        assert near["name"] == before["name"] and near["score"] == pytest.approx(before["score"], rel=1e-5)
+
+
 def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F811
     bilrp_command("index", "left", "right", "d.png", *BY, "-o", "x.lance")
     code, out, err = bilrp_command("audit", "x.lance", "-o", "audit")

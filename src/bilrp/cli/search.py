@@ -50,8 +50,12 @@ def search(
     found = open(collection)
     thing = _query(found, query)
     at, regions = found.position(thing), None
-    thing = found.decomposition(thing) if at is None else at  # worked out once
-    if part is not None or words is not None:
+    apart = part is not None or words is not None
+    if at is not None:
+        thing = at
+    elif apart or explained or outputs:
+        thing = found.decomposition(thing)  # worked out once
+    if apart:
         taken = found.decomposition(thing)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
     asked = {"without": regions} if without else {"part": regions}
