@@ -13,7 +13,6 @@ from functools import partial
 
 import torch
 from PIL import Image
-from sentences import counted, timed
 from torch import nn
 
 import bilrp
@@ -21,6 +20,7 @@ from bilrp.decomposition import prepare
 from bilrp.encoder import read_item
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
+from bilrp.judge.sentence import counted, timed
 
 SENTENCE = "A kitten slept on the mat."  # ten tokens with the marks
 GAMMA = 0.25

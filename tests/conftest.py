@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -68,3 +71,19 @@ def weights_file(random_weights: dict[str, torch.Tensor], tmp_path_factory: pyte
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The one browser of a test run: playwright allows no second one beside it."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium: install it to test pages in a browser")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_api.sync_playwright() as play:
+        found = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield found
+        found.close()

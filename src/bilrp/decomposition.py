@@ -43,9 +43,9 @@ from bilrp.engine.turn import channels_first
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.freeze import freeze
+from bilrp.rules.freeze import freeze, readied
 from bilrp.similarity import projection
-from bilrp.trace.rewrite import simplify
+from bilrp.trace.beside import at_reference
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
@@ -57,7 +57,8 @@ class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
 
     `origin` says what made it (encoder, weights, layer, rules, projection): only equal origins pair. `view` is the input
-    as people see it (a photograph, a text), `name` what they call it (a file's name).
+    as people see it (a photograph, a text), `name` what they call it (a file's name). `reference` is φ(x₀) where the rules
+    compare with a reference input (`rulebooks.secant`): what is unattributed, but for features outside every region.
     """
 
     parts: Float[Tensor, "regions h"]
@@ -69,10 +70,11 @@ class Decomposition:
     storage_error: float = 0.0  # ‖parts kept − parts computed‖ / ‖parts computed‖
     name: str = ""
     shape: tuple[int, ...] | None = None  # of the embedding before it was flattened, where it was no vector
+    reference: Float[Tensor, " h"] | None = field(default=None, repr=False)
 
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
-        """What biases, other constants and features outside every region contribute to each coordinate."""
+        """What biases, other constants, a reference and features outside every region contribute to each coordinate."""
         return self.embedding - self.parts.sum(0)
 
     @property
@@ -191,9 +193,9 @@ def decompose_item(
     parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
         found = parts[ready.program.output.value]
-        return {None: ready.finished(ready.partition, found, plan=plan, result=ready.embedding)}
+        return {None: ready.finished(ready.partition, found, plan=plan)}
     made = partial(ready.finished, ready.partition, plan=plan)
-    return {n: made(parts[value], result=ready.results[value], layer=n) for n, value in ready.taps.items()}
+    return {n: made(parts[value], layer=n) for n, value in ready.taps.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,11 +206,11 @@ class Prepared:
     partition: Regions
     item: Item
     origin: Mapping[str, Any]
-    embedding: Tensor
     project: int | None
     mode: str
     taps: Mapping[int, int]  # the value of each layer asked for
-    results: Mapping[int, Tensor]
+    results: Mapping[int | None, Tensor]  # the embedding of each layer, of the output as None
+    references: Mapping[int | None, Tensor]  # the same at a reference input, where the rules ask for one
 
     def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, Tensor], Plan]:
         """Parts [regions, coordinates] of the output and of tapped values."""
@@ -237,22 +239,29 @@ class Prepared:
         """What is known at one moment of a refinement."""
         count, view = len(found.groups), self.item.view
         view = view.joined(found.owner.tolist(), count) if isinstance(view, Text) else view
-        made = self.finished(found.regions, found.parts, plan=found.plan, result=self.embedding)
+        made = self.finished(found.regions, found.parts, plan=found.plan)
         return made if found.whole else replace(made, view=view)
 
     def finished(
-        self, regions: Regions, parts: Tensor, *, plan: Plan, result: Tensor, layer: int | None = None
+        self, regions: Regions, parts: Tensor, *, plan: Plan, layer: int | None = None
     ) -> Decomposition:
         """Embedding and parts, projected where that has not happened yet, with their origin."""
+        result, reference = self.results[layer], self.references.get(layer)
         weights = projection_of(self.project, result)
-        embedding = result.flatten() if weights is None else weights @ result.flatten()
+
+        def flat(t: Tensor) -> Tensor:
+            return t.flatten() if weights is None else weights @ t.flatten()
+
         origin = dict(self.origin)
         if layer is not None:
             parts = parts if weights is None else parts @ weights.T
             origin["layer"] = layer
-        shape = tuple(result.shape) if weights is None else tuple(embedding.shape)
-        view, name = self.item.view, self.item.name
-        return Decomposition(parts, embedding, regions, origin, view, plan, name=name, shape=shape)
+        embedding = flat(result)
+        return Decomposition(
+            parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,
+            shape=tuple(result.shape) if weights is None else tuple(embedding.shape),
+            reference=None if reference is None else flat(reference.to(result)),
+        )  # fmt: skip
 
 
 def prepare(
@@ -275,17 +284,20 @@ def prepare(
     with torch.no_grad():
         tape = encoder.record(item.x, item.given)
         taps = _taps(encoder, tape, layers)
-        results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
-        for result in results.values() if layers else [tape.result]:
+        made = {step.output: step.result for step in tape.steps if step.output in taps.values()}
+        wanted: dict[int | None, int] = {**taps} if taps else {None: tape.output}
+        results = {n: made.get(value, tape.result) for n, value in wanted.items()}
+        for result in results.values():
             check_embedding(result)
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
         kept = frozenset(taps.values())
-        frozen = freeze(simplify(tape, keep=kept), book, max(kept, default=None))
-        program = channels_first(frozen, frozenset(map(Key, kept)))
+        ready = readied(tape, book, kept)
+        references = at_reference(ready, encoder.running(item.given), wanted)
+        program = channels_first(freeze(ready, book, max(kept, default=None)), frozenset(map(Key, kept)))
         # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
         origin = origin_of(encoder, tape, book, project, known)
-        return Prepared(program, partition, item, origin, tape.result, project, mode, taps, results)
+        return Prepared(program, partition, item, origin, project, mode, taps, results, references)
 
 
 def refine(
@@ -393,6 +405,7 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
         storage_error=error,
         name=words.get("name", ""),
         shape=shape,
+        reference=tensors.get("reference"),
     )
     schema.check_decomposition(found)
     return found
@@ -401,6 +414,7 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
 def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and words that `from_stored` rebuilds a decomposition from."""
     tensors = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
+    tensors |= {} if d.reference is None else {"reference": d.reference}
     if d.regions.boxes is not None:
         tensors["boxes"] = d.regions.boxes.int()
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}

@@ -20,6 +20,7 @@ from bilrp.item import Image, Item, Text, View, name_of
 from bilrp.regions import Regions, RegionSpec
 from bilrp.rules.books import Rule, RuleBook, as_book, book_name
 from bilrp.rules.choose import default_book
+from bilrp.rules.freeze import readied
 from bilrp.rules.listing import rows
 from bilrp.trace.fingerprint import of_code
 from bilrp.trace.listing import Row
@@ -27,7 +28,6 @@ from bilrp.trace.names import modules_of
 from bilrp.trace.operation import Op
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.recorder import record
-from bilrp.trace.rewrite import simplify
 from bilrp.trace.start import running_from, value_at
 from bilrp.trace.tape import Tape
 
@@ -299,7 +299,8 @@ def ops(encoder: Model, x: Readable, *, rules: Rules | None = None) -> list[Row]
     item = read_item(encoder, x)
     with torch.no_grad():
         tape = encoder.record(item.x, item.given)
-        return rows(simplify(tape), book_of(encoder, tape, rules))
+        book = book_of(encoder, tape, rules)
+        return rows(readied(tape, book), book)
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

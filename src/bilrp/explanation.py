@@ -83,7 +83,9 @@ class Account:
 
     `positive` and `negative` (≤ 0) are on pairs of regions; `marks` is on pairs where a mark of a tokenizer's own takes
     part, [CLS] or </s>; `within_a`, `within_b` are what each side owes to itself (0 but for distances). What is missing
-    is the definition of unattributed, so the account closes to the last digit.
+    is the definition of unattributed, so the account closes to the last digit. Where the rules compare with a reference
+    input, part of that is known: what `against_a` and `against_b`, either side against the other's reference, and the
+    `references` with each other contribute.
 
     >>> Account(score=10.0, positive=12.0, negative=-3.0).unattributed
     1.0
@@ -95,6 +97,9 @@ class Account:
     within_a: float = 0.0
     within_b: float = 0.0
     marks: float = 0.0
+    against_a: float = 0.0
+    against_b: float = 0.0
+    references: float = 0.0
 
     @property
     def explained(self) -> float:
@@ -103,7 +108,7 @@ class Account:
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no region accounts for: biases, constants, uncovered features."""
+        """The part of the score that no pair of regions accounts for: biases, constants, references, uncovered features."""
         return self.score - self.explained
 
     @property
@@ -121,7 +126,8 @@ class Explanation:
     """score = relevance.sum() + within.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
 
     `within` is what each side owes to itself, for similarities that have such a part; `distance` says that the score
-    grows where the two differ, so that what is positive sets them apart.
+    grows where the two differ, so that what is positive sets them apart. `against`, where the rules compare with a reference
+    input, is what each region shares with the other side's reference: pairs + against + the references = score.
     """
 
     a: Decomposition
@@ -131,14 +137,28 @@ class Explanation:
     similarity: str = "dot"
     within: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     distance: bool = False
+    against: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    references: float = 0.0
 
     @cached_property
     def account(self) -> Account:
         """What adds up to the score: pairs for it, pairs against it, marks, each side with itself, and the rest."""
         every, pairs = self.relevance.detach().cpu().double(), self._unmarked()[2]
-        within = [float(w.detach().cpu().double().sum()) for w in self.within or ()] or [0.0, 0.0]
-        for_it, against = float(pairs.clamp(min=0).sum()), float(pairs.clamp(max=0).sum())
-        return Account(self.score, for_it, against, *within, marks=float(every.sum() - pairs.sum()))
+        own, apart = (
+            [float(t.detach().cpu().double().sum()) for t in both or ()] or [0.0, 0.0]
+            for both in (self.within, self.against)
+        )
+        return Account(
+            score=self.score,
+            positive=float(pairs.clamp(min=0).sum()),
+            negative=float(pairs.clamp(max=0).sum()),
+            within_a=own[0],
+            within_b=own[1],
+            marks=float(every.sum() - pairs.sum()),
+            against_a=apart[0],
+            against_b=apart[1],
+            references=self.references,
+        )
 
     def _unmarked(self) -> tuple[list[int], list[int], Tensor]:
         """The regions of each side that are no mark of a tokenizer's own, and the relevance among them, in float64."""
@@ -209,7 +229,9 @@ class Explanation:
         within = None
         if self.within:
             within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
-        return replace(self, a=a, b=b, relevance=by_a.T @ self.relevance @ by_b, within=within)
+        against = (by_a.T @ self.against[0], by_b.T @ self.against[1]) if self.against else None
+        relevance = by_a.T @ self.relevance @ by_b
+        return replace(self, a=a, b=b, relevance=relevance, within=within, against=against)
 
     def plot(self, **options: Any) -> Figure:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
@@ -247,14 +269,20 @@ class Explanation:
             score = float.fromhex(words["score"])
             # the only similarity with a part within that older files hold is a distance
             distance = words["distance"] == "yes" if "distance" in words else within is not None
+            against = (tensors["against.a"], tensors["against.b"]) if "against.a" in tensors else None
             found = Explanation(
-                sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance
-            )
+                sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance, against,
+                float.fromhex(words.get("references", "0x0p+0")),
+            )  # fmt: skip
             schema.check_explanation(found)
             return found
 
     def _repr_html_(self) -> str:
         return found_at("bilrp.render.page:embed")(self)
+
+    def widget(self, **options: Any) -> Any:
+        """The page as a notebook widget (`bilrp[notebook]`): `widget.selected` is what a reader has pinned."""
+        return found_at("bilrp.app.widgets:of_explanation")(self, **options)
 
     def __repr__(self) -> str:
         return (
@@ -371,7 +399,22 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
         )
     relevance = wanted.relevance(a.parts, b.parts, a.embedding, b.embedding)
     within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
-    return Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
+    found = Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
+    return found if a.reference is None and b.reference is None else _with_references(found, wanted)
+
+
+def _with_references(found: Explanation, similarity: Similarity) -> Explanation:
+    """⟨Δ + φ₀, Δ' + φ₀'⟩ = ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩ for any bilinear form; a side without φ₀ has 0."""
+    a, b = found.a, found.b
+    left, right = (
+        (torch.zeros_like(d.embedding) if d.reference is None else d.reference)[None] for d in (a, b)
+    )
+    form = similarity.weigh(a.embedding, b.embedding)
+    one, other, both = form(a.parts, right)[:, 0], form(left, b.parts)[0], float(form(left, right))
+    if similarity.within:
+        one, other = one + 2 * a.parts @ left[0], other + 2 * b.parts @ right[0]
+        both += float(left.square().sum() + right.square().sum())
+    return replace(found, against=(one, other), references=both)
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
@@ -396,6 +439,7 @@ def stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
         side_tensors, side_words = as_stored(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
         words |= {f"{side}.{name}": text for name, text in side_words.items()}
-    if e.within:
-        tensors |= {"within.a": e.within[0], "within.b": e.within[1]}
+    for name, pair_of in (("within", e.within), ("against", e.against)):
+        tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
+    words |= {} if e.against is None else {"references": e.references.hex()}
     return tensors, words

@@ -186,6 +186,6 @@ def test_the_app_is_whole_and_the_same_at_every_address(talking, made):
     assert {"/web/index.html", "/web/main.js", "/web/app.css", "/page/mount.js"} <= set(files.table())
     pages = {
         talking.get(p).text
-        for p in ("/", "/map", f"/item/{made.ids[0]}", "/audit", "/group/a/b", "/contrast")
+        for p in ("/", "/map", f"/item/{made.ids[0]}", "/audit", "/group?name=a/b", "/contrast")
     }
     assert len(pages) == 1

@@ -13,10 +13,13 @@ from rich.console import Console
 from torch import nn
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import cli, regions, rulebooks
+from bilrp.encoder import read_item
+from bilrp.encoders import sentence as sentences
 from bilrp.errors import InputError
-from bilrp.judge import bench, rivals, timing
+from bilrp.judge import bench, rivals, sentence, timing
 from bilrp.judge.bench import Growth, Report, Row
+from text_folders import ARCHITECTURES
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +93,20 @@ def test_report_as_table_file_and_plot(tmp_path):
     console.print(bench.growth_table(report))
     text = console.export_text()
     assert "16.0×" in text and "planned only" in text
+
+
+def test_a_sentence_costs_less_than_a_loop_and_than_integrated_jacobians(tmp_path, capsys, monkeypatch):
+    folder = ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32)
+    rows = sentence.run(sentences(folder), "The cat sat on two kittens.", rounds=1)
+    once, ours, gamma, loop, integrated = rows
+    assert once.passes == once.seconds == 1 and ours.slower == 1
+    assert ours.passes < gamma.passes and 2 * ours.passes < min(loop.passes, integrated.passes)
+    size = sentences(folder).module(read_item(sentences(folder), "The cat").x).numel()
+    assert f"each of {size} coordinates" in loop.name and loop.passes > size
+    monkeypatch.setattr(
+        sys, "argv", ["bilrp", "bench", "The cat sat.", "--text", f"sentence:{folder}", "--rounds", "1"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().out
+    assert not ended.value.code and "The cat sat." in said and "integrated" in said and "×" in said

@@ -1,7 +1,5 @@
 """A browser, a page opened from disk in it, and a pair of inputs to look at."""
 
-import shutil
-
 import pytest
 from looking import HELPERS
 
@@ -9,9 +7,6 @@ from looking import HELPERS
 from test_page import grid, made, noise
 
 from bilrp.render import page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 class Patient:
@@ -27,14 +22,8 @@ class Patient:
 
 
 @pytest.fixture(scope="session")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no chromium: install it to test the page in a browser")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    with sync_api.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield Patient(chromium)
-        chromium.close()
+def browser(chromium):
+    return Patient(chromium)
 
 
 @pytest.fixture

@@ -102,6 +102,17 @@ def read(tab) -> str:
 
 
 @pytest.mark.browser
+def test_a_full_stop_stands_with_its_word(found: Explanation, visit) -> None:
+    text = Text("Mountaineers climb rocks.", (None, (0, 12), (13, 18), (19, 24), (24, 25)))
+    close = replace(found, b=replace(found.b, view=text))
+    for width in (320, 340, 360, 390, 1280):
+        tab = visit(close, width=width)
+        tab.wait_for_selector(".region")
+        word, stop = (tab.locator(f".region[data-side=b][data-i='{i}']").bounding_box() for i in (2, 3))
+        assert stop["y"] == word["y"] and abs(stop["x"] - word["x"] - word["width"]) < 1.5, width
+
+
+@pytest.mark.browser
 def test_the_page(found: Explanation, visit) -> None:
     tab = visit(found)
     said = read(tab)

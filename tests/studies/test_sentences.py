@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,23 @@ def test_a_selection_is_the_sentence_without_the_other_words(subject: Subject) -
         torch.testing.assert_close(
             found[row], subject.encoder.module(study.Subject(*[subject.encoder] * 2, text).item.x)[0]
         )
+
+
+def test_no_selection_is_embedded_twice(folder: Path) -> None:
+    encoder = sentence(folder)
+    runs: list[int] = []
+
+    def counting(x: torch.Tensor) -> torch.Tensor:
+        runs.append(len(x))
+        return encoder.module(x)
+
+    counted = replace(encoder, module=counting)
+    subject = Subject(counted, counted, "The cat sat.")
+    kept, embedded = subject.selections
+    assert sum(runs) == len(kept) == 16
+    again = subject.embed(kept[[3, 3, 0, 15]])
+    assert sum(runs) == 16 and torch.equal(again.double(), embedded[[3, 3, 0, 15]])
+    assert torch.equal(subject.whole.double(), embedded[15]) and sum(runs) == 16
 
 
 def test_shapley_values_by_all_orders(subject: Subject) -> None:

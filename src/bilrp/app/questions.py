@@ -29,6 +29,7 @@ class Asked:
     part: tuple[int, ...] = ()
     without: tuple[int, ...] = ()
     similarity: str = "cosine"
+    group: str | None = None  # the mean of a group, in the place of an item
 
     @property
     def needs_parts(self) -> bool:
@@ -37,6 +38,8 @@ class Asked:
 
 def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
     """φ(x), or Σ_{I ∈ part} P_I(x), less Σ P_I(x) of what is left out: what the neighbours are ranked by."""
+    if asked.group is not None:
+        return chosen(shelf, {"group": asked.group})[1].numpy()
     if not asked.needs_parts:
         return shelf.embedding(asked.id).numpy()
     found = shelf.parts(asked.id)
@@ -91,7 +94,8 @@ def heat(shelf: Shelf, key: str, against: Sequence[Asked]) -> dict[str, Any]:
     total /= own if similarity == "cosine" else 1.0
     values = found.parts.numpy() @ total
     score = float(found.embedding.float().numpy() @ total)
-    return {"id": key, "values": short(values), "score": score, "unattributed": score - float(values.sum())}
+    told = {"values": short(values), "score": score, "unattributed": score - float(values.sum())}
+    return {"id": key, "side": side(shelf, key), **told}
 
 
 def short(values: np.ndarray) -> list[float]:
@@ -135,6 +139,7 @@ def contrast(
     scores = [float(found.embedding.float() @ mean) for mean in means]
     return {
         "id": key,
+        "side": side(shelf, key),
         "values": short(values[0] - values[1]),
         "each": [short(v) for v in values],
         "score": scores[0] - scores[1],

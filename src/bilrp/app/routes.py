@@ -17,7 +17,7 @@ from bilrp.app.guard import Refused
 from bilrp.app.questions import Asked
 from bilrp.app.shelf import PAGE, Shelf
 
-VIEWS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group/{name:path}", "/group", "/audit")
+VIEWS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit")
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}  # an id is a hash of the content
 MOST_AGAINST = 24
 
@@ -118,6 +118,8 @@ class Collected:
         return Response(made, media_type="image/jpeg", headers=FOREVER)
 
     def _asked(self, given: dict[str, Any]) -> Asked:
+        if "group" in given:
+            return Asked("", similarity=similarity(given), group=word(given, "group"))
         found = Asked(word(given, "id"), regions(given, "part"), regions(given, "without"), similarity(given))
         self.shelf.position(found.id)
         return found
@@ -141,7 +143,7 @@ class Collected:
         said = {"similarity": similarity(given)}
         asked = [self._asked({**each, **said}) for each in against if isinstance(each, dict)]
         if len(asked) < len(against):
-            raise Refused(422, "against is a list of {id, part, without}")
+            raise Refused(422, "against is a list of {id, part, without} or {group}")
         needed = [key, *(each.id for each in asked if each.needs_parts)]
         return await self._by(request, partial(questions.heat, self.shelf, key, asked), *needed)
 

@@ -159,12 +159,12 @@ class Shelf:
             raise Refused(404, "this item is a text")
         return _jpeg(view.pixels, 320)
 
-    def picture(self, key: str) -> bytes:
+    def picture(self, key: str, longest: int = LONGEST) -> bytes:
         """The photograph itself where its file is still there, else the small picture that is kept."""
         view = self.sharp(key)
         if not isinstance(view, Image):
             raise Refused(404, "this item is a text")
-        return _jpeg(view.pixels, LONGEST)
+        return _jpeg(view.pixels, longest)
 
     def sharp(self, key: str) -> View | None:
         """What people see, from the file where it is still there."""

@@ -14,7 +14,10 @@ from bilrp.cli.say import say
 
 def bench(
     image: Annotated[
-        str | None, typer.Argument(metavar="IMAGE", help="A photograph; default: scikit-image's motorcycle.")
+        str | None,
+        typer.Argument(
+            metavar="IMAGE", help="A photograph, scikit-image's motorcycle by itself; with --text a sentence."
+        ),
     ] = None,
     weights: Weights = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where bench.json and bench.png go.")] = Path(
@@ -28,6 +31,10 @@ def bench(
             metavar="WHAT", help="decomposition or collection; default: both, where Lance is installed."
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A sentence by this encoder (minilm, sentence:FOLDER) instead."),
+    ] = None,
 ) -> None:
     """What a decomposition and a collection cost, side by side with the plain ways, as ratios."""
     from dataclasses import replace
@@ -40,10 +47,15 @@ def bench(
     from bilrp.encoders.families import load
     from bilrp.errors import InputError
     from bilrp.judge import bench as benchmark
+    from bilrp.judge import sentence
     from bilrp.studies.common.stereo import stereo_pair
 
     if only not in (None, "decomposition", "collection"):
         raise InputError(f"--only {only}: decomposition or collection")
+    if text is not None:
+        said = image or sentence.SENTENCE
+        Console().print(sentence.table(sentence.run(load(text), said, rounds=rounds), said))
+        return
     chosen = load("vgg16:31", weights=weights, progress=sys.stderr.isatty())
     photograph = image or stereo_pair()[0]
     console = Console()

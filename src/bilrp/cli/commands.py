@@ -14,6 +14,7 @@ from bilrp.cli.explain import explain
 from bilrp.cli.index import index
 from bilrp.cli.ops import ops
 from bilrp.cli.search import search
+from bilrp.cli.serve import serve
 from bilrp.cli.sets import sets
 from bilrp.cli.show import show
 from bilrp.cli.study import study
@@ -27,9 +28,9 @@ class ByPurpose(TyperGroup):
     """Commands in the order of their headings: typer would put `study`, which has commands of its own, last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        order = (EXPLAIN, COLLECTIONS, STUDIES, UNDER)
-        known = self.commands
-        return sorted(known, key=lambda name: order.index(getattr(known[name], "rich_help_panel", UNDER)))
+        order = {panel: place for place, panel in enumerate((EXPLAIN, COLLECTIONS, STUDIES, UNDER))}
+        panels = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
+        return sorted(panels, key=lambda name: order.get(str(panels[name]), len(order)))
 
 
 app = typer.Typer(cls=ByPurpose, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -40,6 +41,7 @@ app.command(rich_help_panel=EXPLAIN)(show)
 app.command(rich_help_panel=COLLECTIONS)(index)
 app.command(rich_help_panel=COLLECTIONS)(search)
 app.command(rich_help_panel=COLLECTIONS)(audit)
+app.command(rich_help_panel=COLLECTIONS)(serve)
 app.add_typer(study, name="study", rich_help_panel=STUDIES)
 app.command(rich_help_panel=UNDER)(ops)
 app.command(rich_help_panel=UNDER)(bench)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bilrp.cli.say import say
-from bilrp.errors import InputError
+from bilrp.errors import InputError, from_extra
 
 
 def serve(
@@ -21,12 +21,9 @@ def serve(
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Wander through a collection in the browser. bilrp serve photos.lance --open"""
-    try:
-        from bilrp.app import server
-    except ImportError as error:
-        if (error.name or "").split(".")[0] not in ("starlette", "uvicorn", "anyio"):
-            raise
-        raise InputError("serving needs the extra: pip install 'bilrp[app]'") from None
+    for module in ("starlette", "uvicorn"):
+        from_extra(module, "app", "served views")
+    from bilrp.app import server
     from bilrp.collection import open
 
     if len(things) != 1:

@@ -119,6 +119,8 @@ def record(
         "unattributed_share": account.share(account.unattributed),
         "marks": account.marks,
         "marks_share": account.share(account.marks),
+        "against_reference": None if e.against is None else [account.against_a, account.against_b],
+        "references": None if e.against is None else account.references,
         "positive": account.positive,
         "negative": account.negative,
         "closed": account.closed,
@@ -239,6 +241,14 @@ def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> s
         *marks,
         f"  unattributed  {amount(rest):>12}{share(found['unattributed_share'])}",
     ]
+    if found["against_reference"] is not None:  # part of the unattributed, and known
+        for name, value in (
+            ("against ref.", sum(found["against_reference"])),
+            ("references", found["references"]),
+        ):
+            lines.append(
+                f"    {name:<12}{amount(value):>12}{share(value / found['score'] if found['score'] else None)}"
+            )
     if pairs and found["top"]:
         lines += ["", "  strongest single pairs, by their relevance"]
         for number, match in enumerate(found["top"], 1):

@@ -26,7 +26,7 @@ from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origi
 from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
-from bilrp.explanation import Explanation, pair
+from bilrp.explanation import Explanation, found_at, pair
 from bilrp.item import View
 from bilrp.similarity import Similarity
 
@@ -261,11 +261,11 @@ class Collection:
 
     def _decomposed(self, position: int) -> Decomposition:
         """Decompose an item from its file or text."""
-        found = decompose_item(self.encoder, read_item(self.encoder, self._original(position)))[None]
+        found = decompose_item(self.encoder, read_item(self.encoder, self.original(position)))[None]
         self._check(found.origin)
         return found
 
-    def _original(self, position: int) -> Any:
+    def original(self, position: int) -> Any:
         """What the encoder reads again: the text that is kept, or the file it came from."""
         text = self.items.take([position], ["text"])["text"][0]
         if text is not None:
@@ -281,7 +281,7 @@ class Collection:
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
         if self._given is not None and not self._checked:
-            self._check(origin_at(self.encoder, read_item(self.encoder, self._original(0))))
+            self._check(origin_at(self.encoder, read_item(self.encoder, self.original(0))))
 
     def _check(self, origin: Any) -> None:
         if not self._checked:
@@ -397,6 +397,10 @@ class Collection:
         from bilrp.collection.audit import audit
 
         return audit(self, sample=sample, seed=seed, progress=progress)
+
+    def widget(self) -> Any:
+        """The collection to wander in, in a notebook (`bilrp[notebook]`): `widget.selected` is {id, part, without}."""
+        return found_at("bilrp.app.widgets:of_collection")(self)
 
     def remove(self, queries: Sequence[Readable]) -> int:
         """Take items out, with their parts; how many there were."""

@@ -25,6 +25,9 @@ def check_tensors(tensors: Mapping[str, Tensor], count: Any) -> None:
     _need(parts.dim() == 2 and embedding.dim() == 1 and parts.shape == (count, len(embedding)), "shapes")
     for name in ("parts", "embedding"):
         finite(name, tensors[name])
+    if "reference" in tensors:
+        _need(tensors["reference"].shape == embedding.shape, "reference")
+        finite("reference", tensors["reference"])
     _need(not labels.is_floating_point() and int(labels.min()) >= -1 and int(labels.max()) < count, "labels")
     if "boxes" in tensors:
         boxes = tensors["boxes"]
@@ -57,6 +60,10 @@ def check_explanation(e: Explanation) -> None:
     for side, within, count in zip("ab", e.within or (), shape, strict=False):
         _need(within.shape == (count, count), f"within.{side}")
         finite(f"within.{side}", within)
+    for side, against, count in zip("ab", e.against or (), shape, strict=False):
+        _need(against.shape == (count,), f"against.{side}")
+        finite(f"against.{side}", against)
+    _need(float("-inf") < e.references < float("inf"), "references")
     if e.similarity in similarities.NAMED and e.a.embedding.numel():
         _agree(e, similarities.resolve(e.similarity))
 

@@ -66,6 +66,10 @@ class Explained(Protocol):
     def distance(self) -> bool: ...
     @property
     def within(self) -> tuple[Tensor, Tensor] | None: ...
+    @property
+    def against(self) -> tuple[Tensor, Tensor] | None: ...
+    @property
+    def references(self) -> float: ...
 
 
 def sentence(
@@ -189,6 +193,13 @@ def _rest(found: Explained) -> list[str]:
     said = [f"{percent(against)} {verb}"] if against >= WORTH else []
     rest = found.unattributed / found.score
     said.append(f"{about(rest)} is unattributed" if abs(rest) >= WORTH else "nothing is unattributed")
+    if found.against is not None and abs(rest) >= WORTH:
+        known = (
+            sum(float(t.detach().cpu().double().sum()) for t in found.against) + found.references
+        ) / found.score
+        said[-1] += (
+            f" ({'all of it' if abs(rest - known) < WORTH else about(known)} against the reference picture)"
+        )
     return said
 
 

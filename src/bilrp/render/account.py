@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bilrp.findings.words import amount, percent
+from bilrp.item import Image, Text
 
 if TYPE_CHECKING:
     from bilrp.explanation import Account, Explanation
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 def line(explanation: Explanation) -> str:
     """One line that adds up: score = explained + where a tokenizer's marks take part + unattributed.
+
+    Of the unattributed it says what is against a reference picture or text.
 
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(2, 2)
@@ -37,12 +40,29 @@ def line(explanation: Explanation) -> str:
     if found.marks:
         terms.append(_term(found, found.marks, "with the tokenizer's marks"))
     if not found.closed:
-        terms.append(_term(found, found.unattributed, "unattributed"))
+        terms.append(_term(found, found.unattributed, "unattributed") + _references(explanation))
     return f"{score} = {' '.join(terms)}"
 
 
 def _term(found: Account, value: float, what: str) -> str:
     return f"{'−' if value < 0 else '+'} {amount(abs(value))} {what}{_share(found.share(value))}"
+
+
+def _references(explanation: Explanation) -> str:
+    """What of the unattributed is known to belong to the reference inputs."""
+    if explanation.against is None:
+        return ""
+    found = explanation.account
+    return (
+        f": {amount(found.against_a + found.against_b)} either side against the reference {against(explanation)}, "
+        f"{amount(found.references)} between the references"
+    )
+
+
+def against(explanation: Explanation) -> str:
+    """What a reference is: a picture, a text or just an input."""
+    kinds = {type(side.view) for side in (explanation.a, explanation.b) if side.reference is not None}
+    return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 
 
 def _share(share: float | None) -> str:

@@ -175,6 +175,9 @@ def account(explanation: Explanation) -> dict[str, float]:
         parts |= {"within_a": found.within_a, "within_b": found.within_b}
     if found.marks:
         parts |= {"marks": found.marks}
+    if explanation.against is not None:  # in which the unattributed comes
+        known = {"against": found.against_a + found.against_b, "references": found.references}
+        parts |= known | {"rest": found.unattributed - sum(known.values())}
     return parts | {"unattributed": found.unattributed, "score": found.score}
 
 

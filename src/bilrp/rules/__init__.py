@@ -9,6 +9,7 @@ from bilrp.rules.attnlrp import halves, shared_attention
 from bilrp.rules.defaults import frozen, natural
 from bilrp.rules.products import product
 from bilrp.rules.rule import Rule
+from bilrp.rules.secants import secant
 from bilrp.rules.selection import select
 from bilrp.rules.weighted import alphabeta, by_terms, epsilon, flat, gamma, wsquare, zbox, zero, zplus
 from bilrp.trace.weights import weights_of
@@ -28,6 +29,7 @@ __all__ = [
     "linear",
     "natural",
     "product",
+    "secant",
     "select",
     "shared_attention",
     "weights_of",

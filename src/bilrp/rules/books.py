@@ -14,6 +14,7 @@ from typing import Any
 from bilrp import rules
 from bilrp.errors import RuleError
 from bilrp.rules.attnlrp import halves, shared_attention
+from bilrp.rules.references import Given, Reference, as_reference
 from bilrp.rules.rule import Rule, exact
 from bilrp.trace.fingerprint import of_code
 from bilrp.trace.tape import Step
@@ -30,10 +31,14 @@ IMAGENET_HIGH = tuple(round((1 - m) / s, 6) for m, s in zip(IMAGENET_MEAN, IMAGE
 
 @dataclass(frozen=True)
 class Book:
-    """A rule book with a name, so that a decomposition can say which rules made it."""
+    """A rule book with a name, so that a decomposition can say which rules made it.
+
+    With a `reference`, steps are seen at that input too, and it is x − x₀ that is taken apart.
+    """
 
     name: str
     choose: RuleBook
+    reference: Reference | None = None
 
     def __call__(self, step: Step) -> Rule | None:
         return self.choose(step)
@@ -125,6 +130,20 @@ def absorbing(gamma: float = 0.25) -> Book:
     )
 
 
+def secant(reference: Given = "mean", *, gamma: float = 0.0) -> Book:
+    """Every step by its secant between a reference input x₀ and x: Σ_I P_I = φ(x) − φ(x₀), exactly, with no bias left.
+
+    The reference is 'mean' (the picture's mean colour), 'blurred', 'zero', a tensor, or a function of the input. A score
+    is then pairs + either side against the other's reference + the references: ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩.
+
+    >>> secant("blurred").name, secant(gamma=0.25).name
+    ('secant(blurred)', 'secant(mean, 0.25)')
+    """
+    rule, given = rules.secant(gamma), as_reference(reference)
+    name = given.name if gamma == 0 else f"{given.name}, {exact(gamma)}"
+    return Book(f"secant({name})", lambda step: rule, given)
+
+
 def transformer(gamma: float = 0.0) -> Book:
     """Transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
     book = uniform(gamma)
@@ -175,7 +194,12 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: RuleBook) -> Book:
         return next((rule for condition, rule in entries if _fits(condition, step)), None) or otherwise(step)
 
     listed = ", ".join(f"{c if isinstance(c, str) else book_name(c)}: {r.name}" for c, r in entries)
-    return Book(f"first_match({listed}, otherwise: {book_name(otherwise)})", choose)
+    return Book(f"first_match({listed}, otherwise: {book_name(otherwise)})", choose, reference_of(otherwise))
+
+
+def reference_of(book: RuleBook) -> Reference | None:
+    """The reference input that a rule book asks for, if it does."""
+    return getattr(book, "reference", None)
 
 
 def is_weighted(step: Step) -> bool:

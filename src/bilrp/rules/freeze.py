@@ -7,11 +7,21 @@ import torch
 from bilrp.engine.maps import Map, Move, Scale, Shapes
 from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
-from bilrp.rules.books import RuleBook, book_name
+from bilrp.rules.books import RuleBook, book_name, reference_of
 from bilrp.rules.rule import Rule
 from bilrp.rules.trial import tried
+from bilrp.trace.beside import beside
+from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step, Tape
 from bilrp.trace.weights import weights_of
+
+
+def readied(tape: Tape, book: RuleBook, keep: frozenset[int] = frozenset()) -> Tape:
+    """The tape as the book's rules want it: simplified, and beside its run at a reference where they ask for one."""
+    reference = reference_of(book)
+    if reference is None:
+        return simplify(tape, keep)
+    return beside(simplify(tape, keep, fuse=False), reference(tape.x))
 
 
 def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
@@ -32,9 +42,9 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
                 links.append(link)
                 needed.update(link.sources)
     assert result is not None
-    return Program(
-        x=tape.x, links=tuple(reversed(links)), output=Key(output), result=result, weights=tape.weights
-    )
+    # with secants it is the difference from the reference that is taken apart
+    x = tape.x if tape.reference is None else tape.x - tape.reference.values[0]
+    return Program(x=x, links=tuple(reversed(links)), output=Key(output), result=result, weights=tape.weights)
 
 
 def frozen_link(step: Step, book: RuleBook) -> Link:

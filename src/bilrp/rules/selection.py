@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -15,32 +17,56 @@ from bilrp.rules.rule import Rule
 from bilrp.trace.tape import Step, fill
 from bilrp.trace.weights import spread
 
+Candidates = Callable[[tuple[Tensor, ...]], Tensor]
+"""From the values of a step's live operands to what its outputs choose the largest of, (candidates, *outputs)."""
+
+Shares = Callable[[Step, Candidates], Tensor]
+"""What each candidate has of each output: not negative, and summing to one over the candidates."""
+
 
 def select() -> Rule:
     """Max and min, over windows, axes or operands: J selects the winner; ties share equally."""
-    return Rule("select", freeze_selection)
+    return Rule("select", lambda step: freeze_selection(step, winners))
 
 
-def freeze_selection(step: Step) -> Map:
+def winners(step: Step, candidates: Candidates) -> Tensor:
+    """All to the largest; equal ones share."""
+    among = candidates(step.values)
+    won = (among == among.amax(0)).to(step.result.dtype)
+    return won / won.sum(0)
+
+
+def freeze_selection(step: Step, shares: Shares) -> Map:
     if step.operation.rule != "select":
         raise RuleError(
             f"select is a rule for max, min, topk, sort and max-pooling, not for {step.describe()}"
         )
-    by_kind = {"order": _by_index, "pool": _pool, "adaptive": _adaptive_pool}
-    if step.operation.kind in by_kind:
-        return by_kind[step.operation.kind](step)
+    if step.operation.kind == "order":
+        return _by_index(step)
+    if step.operation.kind == "pool":
+        return _pool(step, shares)
+    if step.operation.kind == "adaptive":
+        return _adaptive_pool(step, shares)
     operands = len(step.inputs) == 2 or isinstance(step.argument(1, "other"), Tensor)
-    return _between_operands(step) if operands else _along_axes(step)
+    return _between_operands(step, shares) if operands else _along_axes(step, shares)
 
 
-def _between_operands(step: Step) -> Map:
+def _sign(step: Step) -> int:
+    """A minimum is the maximum of what is turned round."""
+    return -1 if step.op in {"min", "amin", "minimum", "fmin"} else 1
+
+
+def _between_operands(step: Step, shares: Shares) -> Map:
     """max(a, b), min(a, b): the winner's place; equal operands share."""
-    left, right = step.argument(0, "input"), step.argument(1, "other")
-    tie = (left == right).to(step.result.dtype) / 2
-    shares = [(side == step.result).to(step.result.dtype) - tie for side in (left, right)]
-    live = [shares[i] for i, side in enumerate((left, right)) if any(side is v for v in step.values)]
-    if len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]:
-        live = [torch.full_like(tie, 0.5)] * 2
+    places = [
+        step.args[i] if i < len(step.args) else step.kwargs[name] for i, name in enumerate(("input", "other"))
+    ]
+
+    def candidates(values: tuple[Tensor, ...]) -> Tensor:
+        return _sign(step) * torch.stack(torch.broadcast_tensors(*(fill(place, values) for place in places)))
+
+    found = shares(step, candidates)
+    live = [share for share, place in zip(found, places, strict=True) if not isinstance(place, Tensor)]
     if len(live) == 1 and step.values[0].shape == step.result.shape:
         return Scale(live[0])
 
@@ -50,22 +76,21 @@ def _between_operands(step: Step) -> Map:
     return Linear(function, step.values, tuple(range(len(live))))
 
 
-def _along_axes(step: Step) -> Map:
+def _along_axes(step: Step, shares: Shares) -> Map:
     """amax, amin, max(dim), min(dim), max(): the winners along the axes."""
     a = step.values[0]
     axes = step.argument(1, "dim", None)
     axes = tuple(range(a.dim())) if axes is None or axes == () else axes
     keep = bool(step.argument(2, "keepdim", False))
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    front = tuple(range(len(axes)))
+    sizes = [a.shape[axis] for axis in axes]
 
-    def spread(t: Tensor) -> Tensor:
-        for axis in () if keep else sorted(x % a.dim() for x in axes):
-            t = t.unsqueeze(axis)
-        return t
+    def candidates(values: tuple[Tensor, ...]) -> Tensor:
+        return _sign(step) * values[0].movedim(axes, front).flatten(0, len(axes) - 1)
 
-    won = (a == spread(step.result)).to(a.dtype)
-    shares = won / won.sum(axes, keepdim=True)
-    return Linear(lambda s: (s * shares).sum(axes, keepdim=keep), step.values)
+    found = shares(step, candidates).unflatten(0, sizes).movedim(front, axes)
+    return Linear(lambda s: (s * found).sum(axes, keepdim=keep), step.values)
 
 
 def _by_index(step: Step) -> Map:
@@ -77,19 +102,25 @@ def _by_index(step: Step) -> Map:
     return Linear(lambda s: s.gather(dim, index), step.values)
 
 
-def _pool(step: Step) -> Map:
-    a, out = step.values[0], step.result
+def _pool(step: Step, shares: Shares) -> Map:
     rank = step.operation.axes
     kernel = spread(step.argument(1, "kernel_size"), rank)
     stride = step.argument(2, "stride")
     stride = kernel if stride is None or stride == [] else spread(stride, rank)
     padding = spread(step.argument(3, "padding", 0), rank)
     dilation = spread(step.argument(4, "dilation", 1), rank)
-    return _winners(a, out, kernel, stride, padding, dilation)
+    return _windows(step, shares, kernel, stride, padding, dilation)
 
 
-def _winners(a: Tensor, out: Tensor, kernel, stride, padding, dilation) -> Pool:
-    rank = len(kernel)
+def _windows(
+    step: Step,
+    shares: Shares,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Pool:
+    a, out, rank = step.values[0], step.result, len(kernel)
     sizes_in, sizes_out = a.shape[-rank:], out.shape[-rank:]
     # zeros after the last element, as far as the last window reaches (ceil_mode reaches further)
     after = [
@@ -101,19 +132,24 @@ def _winners(a: Tensor, out: Tensor, kernel, stride, padding, dilation) -> Pool:
         tuple(i * d for i, d in zip(index, dilation, strict=True))
         for index in itertools.product(*(range(k) for k in kernel))
     )
-    blank = Pool(shares=out.unsqueeze(0), offsets=offsets, stride=stride, padding=pads, at=a)
-    lowest = F.pad(a, [p for pad in reversed(pads) for p in pad], value=-math.inf)
-    won = torch.stack([(blank.window(lowest, o) == out) for o in range(len(offsets))]).to(out.dtype)
-    return Pool(shares=won / won.sum(0), offsets=offsets, stride=stride, padding=pads, at=a)
+    blank = Pool(shares=out.unsqueeze(0), offsets=offsets, stride=tuple(stride), padding=pads, at=a)
+
+    def candidates(values: tuple[Tensor, ...]) -> Tensor:
+        lowest = F.pad(values[0], [p for pad in reversed(pads) for p in pad], value=-math.inf)
+        return torch.stack([blank.window(lowest, o) for o in range(len(offsets))])
+
+    return replace(blank, shares=shares(step, candidates))
 
 
-def _adaptive_pool(step: Step) -> Map:
+def _adaptive_pool(step: Step, shares: Shares) -> Map:
     a, out = step.values[0], step.result
     rank = step.operation.axes
     sizes = list(zip(a.shape[-rank:], out.shape[-rank:], strict=True))
     if all(n % m == 0 for n, m in sizes):
         kernel = tuple(n // m for n, m in sizes)
-        return _winners(a, out, kernel, kernel, (0,) * rank, (1,) * rank)
+        return _windows(step, shares, kernel, kernel, (0,) * rank, (1,) * rank)
+    if shares is not winners:
+        raise RuleError(f"the windows of {step.describe()} are uneven: only select is a rule for it")
     # Uneven windows overlap irregularly: follow torch's own winner (a tie goes to the first).
     pool = getattr(F, f"adaptive_max_pool{rank}d")
     index = pool(a, tuple(m for _, m in sizes), return_indices=True)[1].flatten(-rank)

@@ -62,7 +62,7 @@ def zero() -> Rule:
 
 def epsilon(eps: float = 1e-6) -> Rule:
     """LRP-ε: J = diag(z / (z + ε·sign z)) W, with sign 0 = +1."""
-    _at_least_zero("epsilon", eps)
+    at_least_zero("epsilon", eps)
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         sign = torch.where(w.z < 0, -1.0, 1.0).to(w.z.dtype)
@@ -81,14 +81,14 @@ def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
     >>> gamma(0.0).name, gamma(0.25, bias="inputs").name
     ('gamma(0)', 'gamma(0.25, bias=inputs)')
     """
-    _at_least_zero("gamma", value)
+    at_least_zero("gamma", value)
     if bias not in BIASES:
         raise RuleError(f"unknown bias={bias!r} for gamma: use one of {', '.join(BIASES)}")
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         if bias == "inputs" and w.bias is not None:
             return _handed_terms(w, w.bias, value)
-        return [Term(w.weight)] if value == 0 else _gamma_terms(w, value, gated=gate is not None)
+        return [Term(w.weight)] if value == 0 else gamma_terms(w, value, gated=gate is not None)
 
     return by_terms(f"gamma({exact(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
 
@@ -111,7 +111,7 @@ def _handed_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
     return [Term(w.weight, after=more * u), Term(size, signs, u * (half * sign + handed))]
 
 
-def _gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
+def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     """J = diag(u) ((1 + γ/2) W + γ/2 diag(sign z) |W| diag(sign a)): ρ± written with W and |W|, two products, not four.
 
     Both halves have one denominator: u = |z| / ((1 + γ/2)|z| + γ/2 (|W||a| + |b|)). Where all inputs have one sign and
@@ -247,7 +247,7 @@ def _show(bound: Any) -> str:
     return "(" + ", ".join(exact(v) for v in values.flatten().tolist()) + ")"
 
 
-def _at_least_zero(name: str, value: float) -> None:
+def at_least_zero(name: str, value: float) -> None:
     if not isinstance(value, Real):
         raise RuleError(f"{name} needs a number, got {type(value).__name__}: call it, as in {name}(0.1)")
     if not 0 <= value < math.inf:

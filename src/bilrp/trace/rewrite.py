@@ -14,8 +14,8 @@ from bilrp.trace.weights import batch_norm_scale, convolves, same_padding, sprea
 from bilrp.trace.widen import widen
 
 
-def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
-    """All rewrites in order. Values in `keep` stay visible (layers that are asked for by number).
+def simplify(tape: Tape, keep: frozenset[int] = frozenset(), *, fuse: bool = True) -> Tape:
+    """All rewrites in order. Values in `keep` stay visible (layers that are asked for by number); ReLUs without `fuse`.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record
@@ -23,7 +23,8 @@ def simplify(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     >>> [step.label for step in simplify(record(net, torch.ones(1, 1, 4, 4))).steps]
     ['conv2d+relu']
     """
-    return fuse_relu(fold_batch_norm(drop_identities(pad_first(widen(tape)), keep), keep), keep)
+    folded = fold_batch_norm(drop_identities(pad_first(widen(tape)), keep), keep)
+    return fuse_relu(folded, keep) if fuse else folded
 
 
 def pad_first(tape: Tape) -> Tape:

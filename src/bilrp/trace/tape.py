@@ -20,13 +20,22 @@ class Slot:
 
 
 @dataclass(frozen=True, eq=False)
+class At:
+    """What went in and what came out at a reference input."""
+
+    values: tuple[Tensor, ...]
+    result: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
     """One torch call of the run: what was called, on which values, with what result.
 
     `inputs[k]` is the number of the live value that stands at `Slot(k)`, `values[k]` its tensor; all other
     arguments are constants of the run. `sources[k]` is the operation that made it, looking through reshapes,
     arithmetic with constants and denominators. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
-    this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it).
+    this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it). `reference`,
+    where set, is the same step at a reference input (`trace.beside`).
     """
 
     operation: Op
@@ -41,6 +50,7 @@ class Step:
     sources: tuple[Op, ...] = ()
     item: int | None = None
     gate: Tensor | None = None
+    reference: At | None = None
 
     def run(self, *live: Tensor) -> Tensor:
         """Call the step again with other tensors in the places of the live ones."""
@@ -91,6 +101,7 @@ class Tape:
     output: int
     weights: tuple[Tensor, ...] = field(default=(), repr=False)
     input: int = 0
+    reference: At | None = field(default=None, repr=False)
 
     def consumers(self) -> dict[int, list[Step]]:
         """Which steps use each value."""

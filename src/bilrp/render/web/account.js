@@ -3,20 +3,27 @@
 import { node } from "./dom.js";
 import { decimals, nounOf, percent, signed } from "./words.js";
 
-export const ACCOUNT = [
+const ACCOUNT = [
   ["positive", "pairs that raise it"],
   ["negative", "pairs that lower it"],
   ["marks", "tokenizer's marks"],
   ["within_a", "A with itself"],
   ["within_b", "B with itself"],
+  ["against", "either against the reference"],
+  ["references", "the references"],
+  ["rest", "belongs to none of these"],
   ["unattributed", "belongs to no pair"],
   ["score", "score"],
 ];
 
+/** The rows of this account: what is unattributed in one piece, or in those that a reference input gives it. */
+export const accountRows = (account) =>
+  ACCOUNT.filter(([name]) => name in account && !(name === "unattributed" && "rest" in account));
+
 /** [name, label, from, to, value] of each step down to the score. */
 function waterfall(account) {
   let reached = 0;
-  return ACCOUNT.filter(([name]) => name in account).map(([name, label]) => {
+  return accountRows(account).map(([name, label]) => {
     const from = name === "score" ? 0 : reached;
     reached = name === "score" ? account.score : reached + account[name];
     return [name, label, from, reached, account[name]];
@@ -60,5 +67,6 @@ export function buildAccount({ data, whole }, table, explained) {
 function accountWords(data, whole) {
   const { unattributed, score, marks = 0 } = data.account;
   const own = marks ? `, ${percent(marks, whole)} by pairs with a mark of the tokenizer's own` : "";
-  return `${percent(score - unattributed - marks, whole)} of the score is explained by ${nounOf(data)}s${own}; ${percent(unattributed, whole)} comes from biases and other constants that belong to none.`;
+  const source = "rest" in data.account ? "what the reference has in common, which belongs" : "biases and other constants that belong";
+  return `${percent(score - unattributed - marks, whole)} of the score is explained by ${nounOf(data)}s${own}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

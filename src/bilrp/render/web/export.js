@@ -1,6 +1,6 @@
 // Saving what is seen: a copy of the stage, with its names, its legend and the words that belong to it.
 
-import { ACCOUNT, accountDigits } from "./account.js";
+import { accountDigits, accountRows } from "./account.js";
 import { node, SVG } from "./dom.js";
 import { colours, paint } from "./paint.js";
 import { activeOf } from "./scene.js";
@@ -26,7 +26,7 @@ function wrapped(words, width, size) {
 function notes({ model, state, dom }) {
   const { account } = model.data;
   const digits = accountDigits(account);
-  const parts = ACCOUNT.filter(([name]) => name in account && name !== "score");
+  const parts = accountRows(account).filter(([name]) => name !== "score");
   const spelt = parts.map(([name, label]) => `${signed(account[name], digits)} ${label}`);
   const { l, h, p } = state.drawing;
   const drawn = state.paper ? ` · Algorithm 1: l ${shortNumber(l)}, h ${shortNumber(h)}, p ${shortNumber(p)}` : "";

@@ -73,6 +73,18 @@ export function paint(app) {
   if (app.dom.readout.textContent !== words) app.dom.readout.textContent = words;
   app.showChosen(chosenValue(app, scene));
   for (const { el, choice } of app.dom.entries) set(el, { "aria-pressed": same(choice, app.state.pinned) });
+  tellPinned(app);
+}
+
+/** Whoever holds the page hears what is pinned: regions of a side (and a partner), or a finding; null for nothing. */
+function tellPinned(app) {
+  const { pinned } = app.state;
+  if (same(app.told ?? null, pinned)) return;
+  app.told = pinned;
+  const found = pinned?.finding == null ? null : app.model.findings[pinned.finding];
+  const chosen = pinned && { side: pinned.side, regions: pinned.set, partner: pinned.partner ?? null };
+  const detail = found ? { finding: pinned.finding, a: found.a, b: found.b } : chosen;
+  app.dom.page.dispatchEvent(new CustomEvent("bilrp-chosen", { bubbles: true, composed: true, detail }));
 }
 
 /** What the chosen regions, pair or finding contribute to the score; null where nothing is chosen. */

@@ -316,7 +316,7 @@ select option {
 .account .negative rect {
   fill: var(--negative);
 }
-.account .unattributed rect {
+.account :is(.unattributed, .against, .references, .rest) rect {
   fill: var(--unattributed);
 }
 .account :is(.marks, .within_a, .within_b, .chosen) rect {

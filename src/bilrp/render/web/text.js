@@ -34,11 +34,17 @@ export function flowWords(side, width, measure) {
   const boxes = Array.from({ length: side.count }, () => [0, 0, 0, 0]);
   const [loose, labels, lines] = [[], [], Array.from({ length: side.count }, () => 0)];
   let [x, line, widest] = [0, 0, 0];
-  for (const { text, i, space } of pieces(side)) {
-    const w = Math.min(width, Math.ceil(measure(text)) + (i === null ? 0 : 2 * PAD));
-    const close = x && !space ? (i === null ? PAD + SPACE - 2 : SPACE) : 0; // punctuation stands close to its word
-    if (x && x - close + w > width) [x, line] = [0, line + 1];
-    else x -= close;
+  const all = pieces(side).map(({ text, i, space }) => ({
+    text,
+    i,
+    close: space ? 0 : i === null ? PAD + SPACE - 2 : SPACE, // punctuation stands close to its word,
+    w: Math.min(width, Math.ceil(measure(text)) + (i === null ? 0 : 2 * PAD)),
+  }));
+  for (const [k, { text, i, close, w }] of all.entries()) {
+    let reach = x - close + w;
+    for (let n = k + 1; all[n]?.close; n++) reach += SPACE - all[n].close + all[n].w; // and never begins a line
+    if (x && reach > width) [x, line] = [0, line + 1];
+    else if (x) x -= close;
     const top = line * (HIGH + LEADING);
     const box = [top, x, top + HIGH, x + w];
     if (i === null) loose.push({ text, box });

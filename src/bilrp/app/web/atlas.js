@@ -1,0 +1,146 @@
+// The map: every item as a point where its embedding lies; near points are opened by click or by keyboard.
+
+import { node } from "../page/dom.js";
+import { counted } from "../page/words.js";
+import * as address from "./address.js";
+import { ask, fetched, progress } from "./api.js";
+
+const COLOURS = ["#4269d0", "#c2571a", "#3a8a5c", "#a463a4", "#b0354f", "#7f6a3c", "#2f8fa3", "#6b6b6b"];
+const FAR = 24; // pixels from which a point is still pointed at
+
+const decode = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+
+/** Labels of items by position, in pages, as they are pointed at. */
+function createLabels(signal) {
+  const pages = new Map();
+  return async (i) => {
+    const page = Math.floor(i / 100);
+    if (!pages.has(page)) pages.set(page, fetched(`/api/items?offset=${100 * page}&limit=100`, signal));
+    return (await pages.get(page)).items[i % 100];
+  };
+}
+
+export async function atlas(root, { about, signal }) {
+  const wait = node("p", { class: "wait", role: "status" }, "Making the map …");
+  root.replaceChildren(node("h1", {}, "Map"), wait);
+  const found = await ask("/api/map", {}, { signal, told: (news) => (wait.textContent = progress(news)) });
+  const places = decode(found.places);
+  const count = places.length / 2;
+  const label = createLabels(signal);
+  const canvas = node("canvas", { tabindex: 0, role: "application", "aria-roledescription": "map of items", "aria-label": `Map of ${counted(count, "item")}: arrows walk from point to point, Enter opens one` });
+  const tip = node("a", { class: "tip", hidden: "" });
+  const told = node("p", { class: "note", role: "status" });
+  const lead = `By ${found.by}: they hold ${(100 * found.holds).toFixed(0)} % of the variance, so what is near here need not be near in all coordinates.`;
+  const stage = node("div", { class: "atlas" }, canvas, tip);
+  root.replaceChildren(node("h1", {}, "Map"), node("p", { class: "lead" }, lead), stage, told, legend(about));
+  const state = { at: -1, size: [0, 0], group: await groupsOf(about, count, signal) };
+  const { middle, extent } = boundsOf(places);
+  const spot = (i) => {
+    const [w, h] = state.size;
+    const scale = Math.min((w - 48) / extent[0], (h - 48) / extent[1]); // the same for both axes
+    return [w / 2 + (places[2 * i] - middle[0]) * scale, h / 2 - (places[2 * i + 1] - middle[1]) * scale];
+  };
+  const draw = () => {
+    const [w, h] = (state.size = [stage.clientWidth, stage.clientHeight]);
+    Object.assign(canvas, { width: w * devicePixelRatio, height: h * devicePixelRatio });
+    const pen = canvas.getContext("2d");
+    pen.scale(devicePixelRatio, devicePixelRatio);
+    const ink = getComputedStyle(document.body);
+    const r = count > 3000 ? 2 : count > 400 ? 3.5 : 6;
+    pen.globalAlpha = count > 3000 ? 0.55 : 0.85;
+    for (let i = 0; i < count; i++) {
+      const [x, y] = spot(i);
+      pen.fillStyle = about.groups.length > 1 ? COLOURS[state.group[i] % COLOURS.length] : ink.getPropertyValue("--soft");
+      pen.beginPath();
+      pen.arc(x, y, r, 0, 7);
+      pen.fill();
+    }
+    if (state.at < 0) return;
+    const [x, y] = spot(state.at);
+    Object.assign(pen, { globalAlpha: 1, lineWidth: 2.5, strokeStyle: ink.getPropertyValue("--ink") });
+    pen.beginPath();
+    pen.arc(x, y, r + 4, 0, 7);
+    pen.stroke();
+  };
+  const point = async (i) => {
+    if (i === state.at) return;
+    state.at = i;
+    draw();
+    tip.hidden = i < 0;
+    if (i < 0) return;
+    const one = await label(i);
+    if (state.at !== i) return;
+    const [x, y] = spot(i);
+    tip.href = address.item(one.id);
+    tip.replaceChildren(...(about.kind === "image" ? [node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" })] : []), node("span", {}, one.name));
+    const [w, h] = state.size;
+    Object.assign(tip.style, { left: `${Math.min(x + 12, Math.max(w - 190, 0))}px`, top: `${Math.min(y + 12, Math.max(h - 150, 0))}px` });
+    told.textContent = `${one.name}${one.group ? `, ${one.group}` : ""}`;
+  };
+  const nearest = (px, py) => {
+    let [best, least] = [-1, FAR ** 2];
+    for (let i = 0; i < count; i++) {
+      const [x, y] = spot(i);
+      const far = (x - px) ** 2 + (y - py) ** 2;
+      if (far < least) [best, least] = [i, far];
+    }
+    return best;
+  };
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return nearest(event.clientX - box.left, event.clientY - box.top);
+  };
+  const open = async () => state.at >= 0 && address.go(address.item((await label(state.at)).id));
+  canvas.addEventListener("pointermove", (event) => point(under(event)));
+  canvas.addEventListener("click", async (event) => (await point(under(event)), open()));
+  canvas.addEventListener("focus", () => state.at < 0 && canvas.matches(":focus-visible") && point(0));
+  canvas.addEventListener("keydown", (event) => {
+    const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (event.key === "Enter") open();
+    else if (way) point(step(Math.max(state.at, 0), way, count, spot));
+    else return;
+    event.preventDefault();
+  });
+  new ResizeObserver(draw).observe(stage);
+  draw();
+}
+
+/** The middle and the extent of all points along both axes. */
+function boundsOf(places) {
+  const [low, high] = [[Infinity, Infinity], [-Infinity, -Infinity]];
+  places.forEach((t, k) => ([low[k % 2], high[k % 2]] = [Math.min(low[k % 2], t), Math.max(high[k % 2], t)]));
+  return { middle: [0, 1].map((d) => (low[d] + high[d]) / 2), extent: [0, 1].map((d) => high[d] - low[d] || 1) };
+}
+
+/** The nearest point within 45° of a direction. */
+function step(from, [dx, dy], count, spot) {
+  const [x, y] = spot(from);
+  let [best, least] = [from, Infinity];
+  for (let i = 0; i < count; i++) {
+    const [cx, cy] = spot(i);
+    const along = (cx - x) * dx + (cy - y) * dy;
+    const across = Math.abs((cx - x) * dy) + Math.abs((cy - y) * dx);
+    if (i !== from && along > 0.5 && across <= along && along + across < least) [best, least] = [i, along + across];
+  }
+  return best;
+}
+
+/** The number of each item's group: colours only, so a large collection is told apart by its first pages alone. */
+async function groupsOf(about, count, signal) {
+  const groups = new Map(about.groups.map(({ name }, k) => [name, k]));
+  const found = new Uint16Array(count);
+  if (groups.size < 2) return found;
+  const pages = Array.from({ length: Math.ceil(Math.min(count, 4000) / 200) }, (_, k) => fetched(`/api/items?offset=${200 * k}&limit=200`, signal));
+  for (const { offset, items } of await Promise.all(pages)) items.forEach(({ group }, k) => (found[offset + k] = groups.get(group) ?? 0));
+  return found;
+}
+
+function legend({ groups }) {
+  if (groups.length < 2) return "";
+  const entry = ({ name }, k) => {
+    const dot = node("i");
+    dot.style.background = COLOURS[k % COLOURS.length];
+    return node("li", {}, node("a", { href: address.group(name) }, dot, name || "no group"));
+  };
+  return node("ul", { class: "legend", "aria-label": "Groups" }, ...groups.slice(0, 24).map(entry));
+}

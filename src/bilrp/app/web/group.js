@@ -1,0 +1,41 @@
+// A group: what holds it together, who is typical and who is not, and who else is near.
+
+import { node } from "../page/dom.js";
+import { counted } from "../page/words.js";
+import * as address from "./address.js";
+import { ask, fetched } from "./api.js";
+import { heat } from "./heat.js";
+
+const number = (value) => value.toFixed(3).replace("-", "−");
+
+function row(title, items, kind) {
+  if (!items.length) return { el: "", places: [] };
+  const places = [];
+  const cards = items.map((one) => {
+    const place = node("div", { class: "shown" }, kind === "image" ? node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" }) : node("p", { class: "line" }, one.name));
+    places.push(place);
+    const link = node("a", { class: "open", href: address.item(one.id), "aria-label": one.name }, place);
+    return node("li", {}, link, node("div", { class: "about" }, node("b", {}, number(one.score)), node("span", { class: "name" }, kind === "image" ? one.name : "")));
+  });
+  return { el: node("section", {}, node("h2", {}, title), node("ol", { class: `near ${kind}` }, ...cards)), places };
+}
+
+export async function group(root, { about, said, signal }) {
+  const name = said.name ?? "";
+  const found = await fetched(address.to("/api/groups", { name }), signal);
+  const near = found.outside == null ? "" : `, those of all others ${number(found.outside)}`;
+  const lead = `${counted(found.count, "item")}. Their mean cosine with the group's mean is ${number(found.inside)}${near}. Coloured: what each shares with the group.`;
+  const rows = [
+    row("Most typical", found.typical, about.kind),
+    row("Least typical", found.untypical, about.kind),
+    row("Nearest from outside", found.near, about.kind),
+  ];
+  const links = node("p", { class: "trail" }, node("a", { href: address.to("/", { group: name }) }, "all its items"), " · ", node("a", { href: address.to("/contrast", { first: `group:${name}` }) }, "set it against another group"));
+  root.replaceChildren(node("h1", {}, name || "no group"), node("p", { class: "lead" }, lead), links, ...rows.map(({ el }) => el).filter(Boolean));
+  const all = rows.flatMap(({ places }, k) => places.map((place, i) => [place, [found.typical, found.untypical, found.near][k][i]]));
+  for (const [place, { id, name: called }] of all) {
+    const answer = await ask("/api/heat", { id, against: [{ group: name }] }, { signal });
+    place.replaceChildren(heat(answer.side, answer.values, `/api/items/${id}/thumbnail`, `What ${called} shares with the group`));
+  }
+  root.dataset.done = "yes";
+}

@@ -1,0 +1,55 @@
+// An item with its heat map: a picture with its regions coloured, or words on coloured ground. Only to be looked at.
+
+import { node } from "../page/dom.js";
+import { shapeOf } from "../page/geometry.js";
+
+const LEVELS = 10; // of opacity: few paths for many regions
+const ALPHA = 0.72;
+
+/** Strength of colour of each value, in [-1, 1]: linear, from half of what a region has on average to the strongest. */
+export function strengths(values) {
+  const sizes = values.map(Math.abs);
+  const least = sizes.reduce((s, v) => s + v, 0) / (2 * sizes.length);
+  const most = sizes.reduce((s, v) => Math.max(s, v), 0);
+  return values.map((v) => (most > least ? Math.sign(v) * Math.max(0, (Math.abs(v) - least) / (most - least)) : 0));
+}
+
+/** Regions of one sign and strength as one path. */
+function layers(shape, values) {
+  const found = new Map();
+  strengths(values).forEach((s, i) => {
+    const level = Math.round(s * LEVELS);
+    if (level) found.set(level, (found.get(level) ?? "") + shape.paths[i]);
+  });
+  return [...found].map(([level, d]) =>
+    node("svg:path", { d, class: level > 0 ? "for" : "against", "fill-opacity": (ALPHA * Math.abs(level)) / LEVELS }),
+  );
+}
+
+/** The picture of a side at some address, and its regions coloured by value. */
+function picture(side, values, src, label) {
+  const shape = shapeOf(side, 0, null);
+  const { width, height } = side.view ?? shape;
+  const image = node("svg:image", { href: src, x: 0, y: 0, width, height, preserveAspectRatio: "none" });
+  const box = [shape.x, shape.y, shape.width, shape.height].join(" ");
+  const about = { viewBox: box, class: values ? "heat lit" : "heat", role: "img", "aria-label": label };
+  return node("svg:svg", about, image, ...(values ? layers(shape, values) : []));
+}
+
+/** The words of a side, on ground of their colour. */
+function words(side, values, label) {
+  const shown = values ? strengths(values) : [];
+  const spelled = side.names ?? [];
+  const spans = spelled.map((name, i) => {
+    const el = node("span", {}, name);
+    const sign = shown[i] > 0 ? "positive" : "negative";
+    if (shown[i])
+      el.style.background = `color-mix(in srgb, var(--${sign}) ${Math.round(60 * Math.abs(shown[i]))}%, transparent)`;
+    return el;
+  });
+  return node("p", { class: "heat words", "aria-label": label, role: "img" }, ...spans.flatMap((s) => [s, " "]));
+}
+
+/** {src} is where the picture is; `values` may still be on their way. */
+export const heat = (side, values, src, label) =>
+  side.places ? picture(side, values, src, label) : words(side, values, label);

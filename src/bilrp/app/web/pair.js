@@ -1,0 +1,94 @@
+// A pair: the page's own view of it, kept once made; what can be taken away; and a cover-up that puts it to the test.
+
+import { node } from "../page/dom.js";
+import { mount } from "../page/mount.js";
+import * as address from "./address.js";
+import { ask, progress } from "./api.js";
+import { createBoard } from "./board.js";
+
+const EXPORTS = [["html", "page"], ["png", "picture"], ["csv", "matches (CSV)"], ["json", "everything (JSON)"]];
+const number = (value) => value.toFixed(3).replace("-", "−");
+
+export async function pair(root, { rest: [a, b], said, signal }) {
+  const similarity = said.by === "dot" ? "dot" : "cosine";
+  const wait = node("p", { class: "wait", role: "status" }, "Taking both apart …");
+  root.replaceChildren(wait);
+  const payload = await ask("/api/pair", { a, b, similarity }, { signal, told: (news) => (wait.textContent = progress(news)) });
+  const [one, other] = payload.names ?? ["A", "B"];
+  const by = said.by === "dot" ? "dot" : "";
+  const query = (kind) => address.to(`/api/export/${kind}`, { a, b, similarity });
+  const saves = EXPORTS.map(([kind, words]) => node("a", { href: query(kind), download: `bilrp.${kind}` }, words));
+  const links = node(
+    "p",
+    { class: "trail" },
+    node("a", { href: address.item(a, { by }) }, one),
+    " and ",
+    node("a", { href: address.item(b, { by }) }, other),
+    node("a", { class: "turn", href: address.pair(b, a, { by }) }, "other way round"),
+    node("span", { class: "saves" }, "Save: ", ...saves.flatMap((link, k) => (k ? [" · ", link] : [link]))),
+  );
+  const stage = node("div", { class: "mounted" });
+  root.replaceChildren(node("h1", { class: "unseen" }, `${one} and ${other}`), links, stage);
+  const { theme, palette } = document.body.dataset;
+  const handle = mount(stage, { ...payload, palette });
+  await handle.ready;
+  Object.assign(stage.shadowRoot.querySelector(".page").dataset, { theme, palette });
+  signal.addEventListener("abort", () => handle.destroy());
+  root.append(coverUp({ a, b, payload, similarity, signal, names: [one, other] }));
+}
+
+/** Paint over a part of A: the model's own score then, beside what the explanation says it will be. */
+function coverUp({ a, b, payload, similarity, signal, names }) {
+  const place = node("div", { class: "place" });
+  const table = node("table", { class: "scores" });
+  const note = node("p", { class: "note", role: "status" });
+  const clear = node("button", { type: "button" }, "Uncover");
+  const lead = `Paint over a part of ${names[0]} and the model is run again: does its score fall as the explanation says?`;
+  const details = node(
+    "details",
+    { class: "cover" },
+    node("summary", {}, "Cover-up: put it to the test"),
+    node("p", { class: "lead" }, lead),
+    node("div", { class: "split" }, place, node("div", {}, table, note, clear)),
+  );
+  let turn = new AbortController();
+  const run = async (regions) => {
+    turn.abort();
+    turn = new AbortController();
+    table.replaceChildren();
+    if (!regions.length) return (note.textContent = "Brush over the picture, or press Enter on a part.");
+    note.textContent = "Running the model …";
+    const life = AbortSignal.any([signal, turn.signal]);
+    try {
+      show(table, note, await ask("/api/cover", { a, b, regions, similarity }, { signal: life }));
+    } catch (error) {
+      if (!life.aborted) note.textContent = error.message;
+    }
+  };
+  let board = null;
+  details.addEventListener("toggle", () => {
+    if (board || !details.open) return;
+    const changed = ({ part }, done) => done && run(part);
+    board = createBoard(place, payload.a, { src: payload.a.view?.src, label: `Parts of ${names[0]} to cover`, changed, only: "part" });
+    place.classList.add("covering");
+    run([]);
+  });
+  clear.addEventListener("click", () => (board.set({ part: [], without: [] }), run([])));
+  return details;
+}
+
+function show(table, note, { before, predicted, true: measured, similarity }) {
+  const rows = [["before", before], ["predicted by the explanation", predicted], ["by the model, covered", measured]];
+  const most = Math.max(...rows.map(([, value]) => Math.abs(value))) || 1;
+  const bar = (value) => {
+    const el = node("span", { class: value < 0 ? "bar against" : "bar" });
+    el.style.width = `${(100 * Math.abs(value)) / most}%`;
+    return el;
+  };
+  table.replaceChildren(
+    node("caption", {}, `${similarity === "dot" ? "Dot product" : "Cosine"} with B`),
+    node("tbody", {}, ...rows.map(([name, value], k) => node("tr", { class: ["before", "predicted", "true"][k] }, node("th", { scope: "row" }, name), node("td", { class: "number" }, number(value)), node("td", { class: "bars" }, bar(value))))),
+  );
+  const [said, came] = [before - predicted, before - measured];
+  note.textContent = `The explanation said it would ${said < 0 ? "rise" : "fall"} by ${number(Math.abs(said))}; it ${came < 0 ? "rose" : "fell"} by ${number(Math.abs(came))}.`;
+}

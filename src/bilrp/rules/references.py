@@ -1,0 +1,103 @@
+"""Reference inputs: what an input is compared with when steps are frozen to their secants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp.errors import RuleError
+from bilrp.trace.fingerprint import of_code, of_tensors
+
+if TYPE_CHECKING:
+    Given: TypeAlias = "str | Tensor | Reference | Callable[[Tensor], Tensor]"
+    """A reference by its name, as a tensor of the input's shape, or as a function of the input."""
+else:  # checked by `as_reference`, in words that say what to do
+    Given = Any
+
+
+@dataclass(frozen=True)
+class Reference:
+    """x₀ for an input x, by a name that travels in a decomposition's origin."""
+
+    name: str
+    of: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x₀, checked: of the input's shape, and of numbers."""
+        made = self.of(x)
+        if not isinstance(made, Tensor) or made.shape != x.shape:
+            shape = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+            raise RuleError(
+                f"the reference '{self.name}' is {shape} for an input of shape {tuple(x.shape)}: it must have the "
+                "input's shape"
+            )
+        if not bool(torch.isfinite(made).all()):
+            raise RuleError(f"the reference '{self.name}' has NaN or infinite values: clean it first")
+        return made.detach().to(x)
+
+
+def mean(x: Tensor) -> Tensor:
+    """An image's own mean colour, all over.
+
+    >>> mean(torch.tensor([[[[1.0, 3.0]]]]))
+    tensor([[[[2., 2.]]]])
+    """
+    _image(x, "mean")
+    return x.mean((2, 3), keepdim=True).expand_as(x).contiguous()
+
+
+def blurred(x: Tensor) -> Tensor:
+    """An image without detail finer than an eighth of its shorter side (a box blur, twice).
+
+    >>> blurred(torch.ones(1, 3, 32, 32)).shape
+    torch.Size([1, 3, 32, 32])
+    """
+    _image(x, "blurred")
+    radius = max(1, min(x.shape[2:]) // 8)
+    for _ in range(2):
+        x = F.avg_pool2d(F.pad(x, (radius,) * 4, mode="replicate"), 2 * radius + 1, stride=1)
+    return x
+
+
+NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": mean,
+    "blurred": blurred,
+    "zero": torch.zeros_like,
+}
+
+
+def as_reference(given: Given) -> Reference:
+    """A reference by its name, as a tensor of the input's shape, or as a function of the input.
+
+    >>> as_reference("mean").name
+    'mean'
+    """
+    if isinstance(given, Reference):
+        return given
+    if isinstance(given, str):
+        if given not in NAMED:
+            raise RuleError(
+                f"unknown reference {given!r}: use one of {', '.join(NAMED)}, a tensor, or a function of the input"
+            )
+        return Reference(given, NAMED[given])
+    if isinstance(given, Tensor):
+        kept = given.detach().clone()  # whatever becomes of the one given
+        return Reference(f"tensor{tuple(given.shape)} {of_tensors([kept])}", lambda x: kept)
+    if not callable(given):
+        raise RuleError(
+            f"a reference is one of {', '.join(NAMED)}, a tensor, or a function of the input, got {type(given).__name__}"
+        )
+    return Reference(f"{getattr(given, '__qualname__', type(given).__qualname__)} {of_code(given)}", given)
+
+
+def _image(x: Tensor, name: str) -> None:
+    if x.dim() != 4:
+        raise RuleError(
+            f"the reference '{name}' is for images (1, channels, height, width), and this input has shape "
+            f"{tuple(x.shape)}: give a tensor, or a function of the input"
+        )

@@ -1,0 +1,305 @@
+"""Secants: every step frozen to its mean derivative on the straight way from a reference input to the input itself.
+
+J = ∫₀¹ f'(a₀ + t Δa) dt, so that J Δa = Δf exactly: no bias is left over, and nothing is unattributed but what the
+reference itself has. An elementwise f becomes diag(Δf/Δa), a product the sum of both halves at the middle, ū Δv + v̄ Δu, a
+maximum the share of the way on which each candidate wins. Norms and softmax are made of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bilrp.engine.maps import Linear, Map, Scale, Term, Weighted
+from bilrp.errors import RuleError
+from bilrp.rules.affine import known_linear, linear
+from bilrp.rules.norms import NORMALISING, counts_itself
+from bilrp.rules.rule import Rule, exact
+from bilrp.rules.selection import Candidates, freeze_selection
+from bilrp.rules.weighted import at_least_zero, gamma_terms
+from bilrp.trace.tape import Step
+from bilrp.trace.weights import weights_of
+
+
+def secant(gamma: float = 0.0) -> Rule:
+    """Any step by its secant between reference and input, J Δa = Δf; weighted steps are WΔa, or LRP-γ on differences.
+
+    >>> secant().name, secant(0.25).name
+    ('secant', 'secant(0.25)')
+    """
+    at_least_zero("secant", gamma)
+    return Rule("secant" if gamma == 0 else f"secant({exact(gamma)})", lambda step: _frozen(step, gamma))
+
+
+def _frozen(step: Step, gamma: float) -> Map:
+    if step.reference is None:
+        raise RuleError(
+            f"secant needs a reference input, and {step.describe()} was seen at one input only: use "
+            "rules=bilrp.rulebooks.secant('mean')"
+        )
+    if weights_of(step) is not None:
+        return _weighted(step, gamma)
+    if known_linear(step):
+        return linear()(step)
+    special = (
+        SPECIAL.get(step.op) or SPECIAL.get(step.operation.kind) or SPECIAL.get(step.operation.rule or "")
+    )
+    made = None if special is None else special(step)
+    if made is None and len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE:
+        made = _elementwise(step)
+    if made is None:
+        raise RuleError(
+            f"no secant is known for {step.describe()}: use rules without a reference, or leave a rest there with "
+            f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.secant(…))"
+        )
+    return made
+
+
+ELEMENTWISE = {"activation", "curve", "arithmetic"}
+
+
+def both(step: Step) -> list[tuple[Tensor, Tensor]]:
+    """(at the input, at the reference) of every live operand."""
+    assert step.reference is not None
+    return list(zip(step.values, step.reference.values, strict=True))
+
+
+def slope(a: Tensor, a0: Tensor, f: Tensor, f0: Tensor, derivative: Callable[[Tensor], Tensor]) -> Tensor:
+    """Δf/Δa; where Δa is a difference of almost equal numbers, f' in the middle."""
+    change = a - a0
+    near = change.abs() <= torch.finfo(a.dtype).eps ** 0.5 * torch.maximum(a.abs(), a0.abs())
+    found = (f - f0) / torch.where(near, 1, change)
+    if bool(near.any()):
+        found = torch.where(near, derivative((a + a0) / 2), found)
+    return torch.where(found.isfinite(), found, 0)
+
+
+# ---------------------------------------------------------------- single steps
+
+
+def _weighted(step: Step, gamma: float) -> Map:
+    """Δz = WΔa: the bias is in both. γ asks for the signs and sizes of differences instead of values."""
+    w = weights_of(step)
+    assert w is not None and step.reference is not None
+    if gamma == 0:
+        return Weighted(w.operator, (Term(w.weight),), at=w.a)
+    moved = replace(w, a=w.a - step.reference.values[0], z=w.z - step.reference.result, bias=None)
+    return Weighted(w.operator, tuple(gamma_terms(moved, gamma, gated=False)), at=w.a)
+
+
+def _elementwise(step: Step) -> Map | None:
+    """diag(Δf/Δa): of a ReLU in [0, 1]."""
+    ((a, a0),) = both(step)
+    if a.shape != step.result.shape:
+        return None
+    assert step.reference is not None
+
+    def derivative(at: Tensor) -> Tensor:
+        return torch.func.vjp(step.run, at)[1](torch.ones_like(at))[0]
+
+    return Scale(slope(a, a0, step.result, step.reference.result, derivative))
+
+
+def _product(step: Step) -> Map | None:
+    """u v − u₀ v₀ = ū Δv + v̄ Δu with the means ū and v̄: of any call that is linear in each of two operands."""
+    if len(step.inputs) != 2 or step.operation.live != "one":
+        return None
+    left, right = ((v + v0) / 2 for v, v0 in both(step))
+    return Linear(lambda s, t: step.run(s, right) + step.run(left, t), step.values, (0, 1))
+
+
+def _quotient(step: Step) -> Map | None:
+    """u/v as a product with 1/v, whose secant is −Δv/(v v₀)."""
+    if len(step.inputs) != 2 or step.kwargs.get("rounding_mode") is not None:
+        return None
+    (u, u0), (v, v0) = both(step)
+    upper, lower, steep = (u + u0) / 2, (1 / v + 1 / v0) / 2, -1 / (v * v0)
+    return Linear(lambda s, t: s * lower + upper * (t * steep), step.values, (0, 1))
+
+
+def _selection(step: Step) -> Map | None:
+    """max and min: each candidate with the share of the way on which it wins."""
+    return None if step.operation.kind == "order" else freeze_selection(step, way_won)
+
+
+def way_won(step: Step, candidates: Candidates) -> Tensor:
+    """The share of the way a₀ + t Δa, t from 0 to 1, on which each candidate is the largest; equal ones share.
+
+    Σ_k share_k Δa_k = max a − max a₀. The largest of lines is followed from crossing to crossing, to ever steeper ones.
+    """
+    assert step.reference is not None
+    start, end = candidates(step.reference.values), candidates(step.values)
+    lowest = torch.minimum(*(t.masked_fill(t.isinf(), torch.inf).amin() for t in (start, end))) - 1
+    start, end = (t.masked_fill(t == -torch.inf, lowest) for t in (start, end))  # padding, which never wins
+    steep = end - start
+    shares, time = torch.zeros_like(start), torch.zeros_like(start[0])
+    leads = start == start.amax(0)
+    while True:
+        first = steep.masked_fill(~leads, -torch.inf).argmax(
+            0, keepdim=True
+        )  # the steepest of those that lead
+        own, ahead = (t.gather(0, first) for t in (steep, start))
+        until = ((ahead - start) / (steep - own)).masked_fill(
+            steep <= own, torch.inf
+        )  # where others overtake
+        end_of = until.amin(0).clamp(max=1).maximum(time)
+        same = ((steep == own) & (start == ahead)).to(shares.dtype)
+        shares += same / same.sum(0) * (end_of - time)
+        if bool((end_of >= 1).all()):
+            return shares
+        leads, time = until == until.amin(0), end_of
+
+
+def _batch_norm(step: Step) -> Map | None:
+    """Affine with running statistics; with its own ones a norm like any other."""
+    if not counts_itself(step):
+        return NORMALISING["batch_norm"](step)
+    a, weight = step.values[0], step.argument(3, "weight")
+    axes = (0, *range(2, a.dim()))
+    return _normed(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
+
+
+# ---------------------------------------------------------------- norms
+
+
+def _normed(
+    step: Step,
+    view: Callable[[Tensor], Tensor],
+    axes: tuple[int, ...],
+    eps: float,
+    weight: Tensor | None,
+    *,
+    centred: bool = True,
+    mean: bool = True,
+) -> Map:
+    """y = c r w with c = a − mean a and r = (mean c² + ε)^−½: Δy = (r̄ Δc + c̄ Δr) w, Δr = −(r r₀)²/(r + r₀) · mean 2 c̄ Δc."""
+
+    def centre(t: Tensor) -> Tensor:
+        return t - t.mean(axes, keepdim=True) if centred else t
+
+    def total(t: Tensor) -> Tensor:
+        return t.mean(axes, keepdim=True) if mean else t.sum(axes, keepdim=True)
+
+    ((a, a0),) = both(step)
+    c, c0 = centre(view(a)), centre(view(a0))
+    r, r0 = ((total(t.square()) + eps).rsqrt() for t in (c, c0))
+    middle, scale = (c + c0) / 2, (r + r0) / 2
+    steep = -((r * r0) ** 2) / (r + r0)
+
+    def function(s: Tensor) -> Tensor:
+        moved = centre(view(s))
+        out = moved * scale + middle * (steep * total(2 * middle * moved))
+        out = out.reshape(s.shape)
+        return out if weight is None else out * weight
+
+    return Linear(function, step.values)
+
+
+def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
+    return None if weight is None else weight.reshape(-1, *[1] * (value.dim() - 2))
+
+
+def _last(shape: Any) -> tuple[int, ...]:
+    return tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
+
+
+def _layer_norm(step: Step) -> Map:
+    axes, weight = _last(step.argument(1, "normalized_shape")), step.argument(2, "weight")
+    return _normed(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
+
+
+def _group_norm(step: Step) -> Map:
+    groups, weight = step.argument(1, "num_groups"), _per_channel(step.argument(2, "weight"), step.values[0])
+    return _normed(
+        step, lambda t: t.reshape(t.shape[0], groups, -1), (-1,), step.argument(4, "eps", 1e-5), weight
+    )
+
+
+def _instance_norm(step: Step) -> Map | None:
+    if not step.argument(5, "use_input_stats", True):
+        return None
+    weight = _per_channel(step.argument(3, "weight"), step.values[0])
+    return _normed(step, lambda t: t.flatten(2), (-1,), step.argument(7, "eps", 1e-5), weight)
+
+
+def _rms_norm(step: Step) -> Map:
+    axes, eps = _last(step.argument(1, "normalized_shape")), step.argument(3, "eps")
+    eps = torch.finfo(step.values[0].dtype).eps if eps is None else eps
+    return _normed(step, lambda t: t, axes, eps, step.argument(2, "weight"), centred=False)
+
+
+def _normalize(step: Step) -> Map | None:
+    dim = step.argument(2, "dim", 1)
+    if step.argument(1, "p", 2.0) != 2:
+        return None
+    axes = (dim,) if isinstance(dim, int) else tuple(dim)
+    return _normed(step, lambda t: t, axes, 0.0, None, centred=False, mean=False)
+
+
+# ---------------------------------------------------------------- softmax and attention
+
+
+def _mixing(a: Tensor, a0: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+    """The secant of softmax as a function: diag(m) − m mᵀ/Σm, with the logarithmic means m = Δp / Δ log p.
+
+    Δ log p = Δa − c for one number c, and ΣΔp = 0 says which: c = Σ mΔa / Σm.
+    """
+    log, log0 = a.log_softmax(dim), a0.log_softmax(dim)
+    means = slope(log, log0, log.exp(), log0.exp(), torch.exp)
+    total = means.sum(dim, keepdim=True)
+    return lambda s: means * (s - (means * s).sum(dim, keepdim=True) / total)
+
+
+def _softmax(step: Step) -> Map | None:
+    dim = step.argument(1, "dim")
+    if step.op != "softmax" or dim is None:
+        return None
+    ((a, a0),) = both(step)
+    return Linear(_mixing(a, a0, dim), step.values)
+
+
+def _attention(step: Step) -> Map | None:
+    """y = softmax(Q Kᵀ · scale + mask) V, product by product."""
+    if len(step.inputs) != 3 or step.argument(7, "enable_gqa", False):
+        return None
+    (q, q0), (k, k0), (v, v0) = both(step)
+    mask, causal = step.argument(3, "attn_mask"), step.argument(5, "is_causal", False)
+    factor = step.argument(6, "scale")
+    factor = q.shape[-1] ** -0.5 if factor is None else factor
+    shut = torch.zeros(q.shape[-2], k.shape[-2], dtype=q.dtype, device=q.device)
+    if causal:
+        shut = shut.masked_fill(torch.ones_like(shut, dtype=torch.bool).triu(1), -torch.inf)
+    if mask is not None:
+        shut = shut + (
+            shut.new_zeros(mask.shape).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask
+        )
+    logits, logits0 = (x @ y.transpose(-1, -2) * factor + shut for x, y in ((q, k), (q0, k0)))
+    mix = _mixing(logits, logits0, -1)
+    weights = (logits.softmax(-1) + logits0.softmax(-1)) / 2
+    query, key, value = (q + q0) / 2, (k + k0) / 2, (v + v0) / 2
+
+    def function(sq: Tensor, sk: Tensor, sv: Tensor) -> Tensor:
+        moved = (sq @ key.transpose(-1, -2) + query @ sk.transpose(-1, -2)) * factor
+        return mix(moved) @ value + weights @ sv
+
+    return Linear(function, step.values, (0, 1, 2))
+
+
+# What is no sum and no elementwise function: by operation, else by kind, else by the word for its natural rule.
+SPECIAL: dict[str, Callable[[Step], Map | None]] = {
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "rms_norm": _rms_norm,
+    "normalize": _normalize,
+    "softmax": _softmax,
+    "scaled_dot_product_attention": _attention,
+    "select": _selection,
+    "product": _product,
+    "quotient": _quotient,
+}
