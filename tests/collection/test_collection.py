@@ -20,6 +20,7 @@ import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packing, tables
+from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
 from bilrp.collection.items import largest
 from bilrp.encoders import images
@@ -146,6 +147,31 @@ def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Pa
     with pytest.raises(MismatchError, match="differ in weights"):
         other = bilrp.decompose(tiny(seed=1), folder / "even" / "000.png")
         made.nearest(other)
+
+
+def test_a_part_alone_is_a_query_of_its_own(made) -> None:
+    """Its neighbours are those by that part, and its explanations have relevance there and nowhere else."""
+    whole, part = made.decomposition(4), [1, 2, 6]
+    alone, rest = limited(whole, part=part), limited(whole, without=part)
+    torch.testing.assert_close(alone.embedding + rest.embedding, whole.embedding)
+    for query, asked in ((alone, {"part": part}), (rest, {"without": part})):
+        found, expected = (made.nearest(q, 5, **given) for q, given in ((query, {}), (4, asked)))
+        assert [n.position for n in found] == [n.position for n in expected]
+        assert [n.score for n in found] == pytest.approx([n.score for n in expected], rel=1e-5)
+    pair = made.explain(alone, 7, similarity="cosine")
+    assert set(pair.relevance.abs().sum(1).nonzero()[:, 0].tolist()) <= set(part)
+    by_part = {n.position: n.score for n in made.nearest(4, 20, part=part, similarity="cosine")}
+    assert pair.score == pytest.approx(by_part[7], rel=1e-5)
+
+
+def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    Image.effect_noise((900, 600), 60).convert("RGB").save(source / "large.png")
+    found = collection.build(source, tiny(), tmp_path / "x.lance")
+    assert found.view(0).size == (320, 213) and found.view(0, full=True).size == (900, 600)
+    Image.new("RGB", (50, 50)).save(source / "large.png")
+    assert found.view(0, full=True).size == (320, 213)
 
 
 def test_other_weights_are_refused_and_said(made, folder: Path) -> None:

@@ -85,6 +85,24 @@ def check_origin(path: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
         raise MismatchError(f"{path} was made by another encoder: they differ in {found}")
 
 
+def limited(
+    taken: Decomposition, *, part: Sequence[int] | None = None, without: Sequence[int] | None = None
+) -> Decomposition:
+    """A query that is nothing but a part: φ is Σ_{I ∈ part} P_I; without one, φ − Σ_{I ∈ without} P_I.
+
+    >>> from bilrp import decompose
+    >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2))
+    >>> bool(torch.equal(limited(whole, part=[1]).embedding, whole.parts[1]))
+    True
+    """
+    stays = torch.zeros(taken.regions.count, dtype=torch.bool)
+    stays[list(range(len(stays)) if part is None else part)] = True
+    gone = taken.parts[list(without or ())].sum(0)
+    stays[list(without or ())] = False
+    parts = taken.parts * stays[:, None]
+    return replace(taken, parts=parts, embedding=taken.embedding - gone if part is None else parts.sum(0))
+
+
 class Collection:
     """Items, their embeddings, and the parts of those that were asked for.
 
@@ -169,12 +187,15 @@ class Collection:
             raise InputError(found)
         return found.float()
 
-    def view(self, query: Readable) -> View | None:
-        """What people see of an item without its file."""
+    def view(self, query: Readable, *, full: bool = False) -> View | None:
+        """What people see of an item without its file; `full`: from its file, where that is unchanged."""
         at = self.position(query)
         if at is None:
             return query.view if isinstance(query, Decomposition) else read_item(self.encoder, query).view
-        row = self.items.take([at], ["thumbnail", "text", "view"])
+        row = self.items.take([at], ["thumbnail", "text", "view", "stamp"])
+        path = meant(self.items.sources[at])
+        if full and row["thumbnail"][0] and path and Thing(Path(path), "", "", "").stamp == row["stamp"][0]:
+            return read_item(self.encoder, Path(path)).view
         return previews.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
 
     def decomposition(self, query: Readable) -> Decomposition:
