@@ -24,6 +24,7 @@ from bilrp.collection import Collection
 from bilrp.errors import InputError, reason
 
 VISITORS = 400  # connections at once; beyond, they are told to come again
+BACKLOG = 512  # who may knock before the server answers
 HEAD_PATIENCE = 10.0  # seconds until the head of a request is whole
 
 
@@ -97,12 +98,13 @@ class Impatient(H11Protocol):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that is bound already: port 0 is any that is free."""
+    """A socket that takes visitors already: port 0 is any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(BACKLOG)  # a browser may come before the server has started: it waits
     except OSError as error:
         bound.close()
         raise InputError(f"cannot listen on {host}:{port}: {reason(error)}; try another --port") from None
