@@ -4,10 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-oldest attack lint format bench clean
+.PHONY: demo docs test test-oldest attack lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+# The documentation, in out/docs: every code block is run (what did not change comes from out/docs-blocks).
+docs: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs out/docs
+	@echo out/docs/index.html
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2
@@ -25,7 +30,7 @@ test-oldest:
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[studies,text,vision,collection,video]" \
 		pytest pytest-xdist hypothesis beartype pyyaml hatchling
-	$(OLDEST)/bin/python -m pytest -n 2 -W default $(TESTS)
+	$(OLDEST)/bin/python -m pytest -n 2 -W default -W ignore::DeprecationWarning $(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

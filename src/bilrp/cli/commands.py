@@ -28,9 +28,9 @@ class ByPurpose(TyperGroup):
     """Commands in the order of their headings: typer would put `study`, which has commands of its own, last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        order = (EXPLAIN, COLLECTIONS, STUDIES, UNDER)
-        known = self.commands
-        return sorted(known, key=lambda name: order.index(getattr(known[name], "rich_help_panel", UNDER)))
+        order = {panel: place for place, panel in enumerate((EXPLAIN, COLLECTIONS, STUDIES, UNDER))}
+        panels = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
+        return sorted(panels, key=lambda name: order.get(str(panels[name]), len(order)))
 
 
 app = typer.Typer(cls=ByPurpose, no_args_is_help=True, pretty_exceptions_enable=False)
