@@ -128,30 +128,31 @@ class Total:
 
 def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram: bool) -> Total:
     first: Decomposition | None = None
-    parts = embedding = grams = first_embedding = None
-    views: Mean | None = None
+    sums: list[Tensor] = []  # of parts, embeddings and references
+    first_embedding = grams = views = None
     count, squares = 0, 0.0
     for d in decompositions:
         first = first or d
         _check_member(first, d, count)
         scale = similarities.norm(d.embedding) if unit else 1.0
-        p, phi = d.parts / scale, d.embedding / scale
-        if first_embedding is None or parts is None or embedding is None:
-            first_embedding, parts, embedding = phi, p.clone(), phi.clone()
-        else:
-            parts += p
-            embedding += phi
+        scaled = [t / scale for t in (d.parts, d.embedding, d.reference) if t is not None]
+        p, phi = scaled[:2]
         if gram:
-            square = p @ p.T
-            grams = square if grams is None else grams.add_(square)
+            grams = p @ p.T if grams is None else grams.add_(p @ p.T)
         squares += float(phi @ phi)
+        if first_embedding is None:
+            first_embedding, sums = phi.clone(), [torch.zeros_like(t) for t in scaled]
+        for total, one in zip(sums, scaled, strict=True):
+            total += one
         views = _with(views, d, count)
         count += 1
-    if first is None or parts is None or embedding is None or first_embedding is None:
+    if first is None or first_embedding is None:
         raise InputError(f"{name} is an empty set: give at least one decomposition")
     view = first.view if count == 1 else None if views is None else views.image(count)
     called = first.name if count == 1 else f"{count} inputs"
-    summed = replace(first, parts=parts, embedding=embedding, view=view, name=called)
+    parts, embedding, *references = sums
+    reference = None if gram or not references else references[0]  # a sum of distances has none of its own
+    summed = replace(first, parts=parts, embedding=embedding, reference=reference, view=view, name=called)
     return Total(summed, count, first_embedding, grams, squares)
 
 

@@ -321,3 +321,27 @@ def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
     ):
         with pytest.raises(BilrpError, match="cannot be right"):
             bilrp.Explanation.load(broken.save(tmp_path / "broken.npz"))
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
+def test_a_set_has_the_references_of_its_members(similarity: str) -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    sides = [
+        [bilrp.decompose(net, x, rules=bilrp.rulebooks.secant("zero")) for x in torch.rand(3, 1, 6).double()]
+        for _ in range(2)
+    ]
+    found = bilrp.explain_sets(*sides, similarity=similarity)
+    known = found.account.against_a + found.account.against_b + found.account.references
+    pairs = [bilrp.pair(a, b, similarity=similarity).account for a in sides[0] for b in sides[1]]
+    assert found.score == pytest.approx(sum(p.score for p in pairs))
+    assert found.unattributed == pytest.approx(sum(p.unattributed for p in pairs))
+    if found.against is not None:
+        assert known == pytest.approx(found.unattributed) and similarity != "squared_distance"
+
+
+def test_a_reference_stays_what_it_was() -> None:
+    given, net, x = torch.zeros(1, 6), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), torch.rand(1, 6)
+    book = bilrp.rulebooks.secant(given)
+    before = bilrp.decompose(net, x, rules=book).parts
+    given += 1
+    assert torch.equal(bilrp.decompose(net, x, rules=book).parts, before)

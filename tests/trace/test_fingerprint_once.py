@@ -33,7 +33,8 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
         fingerprint, "of_tensors", lambda tensors: hashed.append(1) or whole([t.clone() for t in tensors])
     )
     weight, odd = torch.randn(300, 200), torch.zeros(13, dtype=torch.uint8)
-    weights = [weight, odd, torch.zeros(0), weight[3:, 1:], torch.ones(4, dtype=torch.bfloat16)]
+    double = torch.randn(64, 64, dtype=torch.float64)
+    weights = [weight, double, odd, torch.zeros(0), weight[3:, 1:], torch.ones(4, dtype=torch.bfloat16)]
 
     def looked() -> tuple[str, int]:
         return fingerprint.of_weights(weights), len(hashed)
@@ -45,6 +46,8 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
         (
             lambda: numbers.__setitem__((299, 199), numbers[299, 199] + 1),
             lambda: numbers.__imul__(-1),
+            lambda: numbers[:, 1::2].__imul__(-1),
+            lambda: double.data.neg_(),
             lambda: numbers.__setitem__([0, 41], numbers[[41, 0]]),  # two rows change places
             lambda: odd.data.__setitem__(12, 1),
         ),

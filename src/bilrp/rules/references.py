@@ -86,7 +86,8 @@ def as_reference(given: Given) -> Reference:
             )
         return Reference(given, NAMED[given])
     if isinstance(given, Tensor):
-        return Reference(f"tensor{tuple(given.shape)} {of_tensors([given])}", lambda x: given)
+        kept = given.detach().clone()  # whatever becomes of the one given
+        return Reference(f"tensor{tuple(given.shape)} {of_tensors([kept])}", lambda x: kept)
     if not callable(given):
         raise RuleError(
             f"a reference is one of {', '.join(NAMED)}, a tensor, or a function of the input, got {type(given).__name__}"
