@@ -23,7 +23,7 @@ def serve(
             "--encoder",
             "-e",
             metavar="NAME",
-            help="Of two files or texts (default: vgg16:31); of a collection, where it is your own (package.module:function).",
+            help="Of two files or texts (else vgg16:31); of a collection, where it is your own (package.module:function).",
         ),
     ] = None,
     weights: Weights = None,
