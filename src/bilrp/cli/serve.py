@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.options import Encoder, Size, Weights
+from bilrp.cli.options import OwnEncoder, Size, Weights
 from bilrp.cli.say import say
 from bilrp.errors import InputError, from_extra
 
@@ -17,7 +17,6 @@ def serve(
         list[str],
         typer.Argument(metavar="NAME.lance | A B", help="What `bilrp index` made, or two pictures or texts."),
     ],
-    encoder: Encoder = "vgg16:31",
     weights: Weights = None,
     size: Size = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
@@ -25,6 +24,7 @@ def serve(
         str,
         typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine a token is asked for."),
     ] = "127.0.0.1",
+    encoder: OwnEncoder = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Look at a collection, or at one pair, in the browser. bilrp serve photos.lance --open"""
@@ -36,13 +36,13 @@ def serve(
     if len(things) == 2:
         from bilrp.encoder import read_item
 
-        reader = terminal.encoder(encoder, weights=weights, size=size)
+        reader = terminal.encoder(encoder or "vgg16:31", weights=weights, size=size)
         a, b = (read_item(reader, thing) for thing in things)
         said, make = f"{things[0]} and {things[1]} by {reader.name}", partial(server.paired, reader, a, b)
     elif len(things) == 1:
         from bilrp.collection import open
 
-        found = open(things[0])
+        found = open(things[0], encoder)
         found.encoder  # noqa: B018  what is missing is said before anybody is let in
         said, make = (
             f"{things[0]}: {len(found)} items by {found.about['encoder']}",
