@@ -36,7 +36,7 @@ html_show_sourcelink = False
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
 default_role = "literal"
-suppress_warnings = ["config.cache"]
+suppress_warnings = ["config.cache", "toc.not_included"]  # a page that is new is found by its links
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -44,6 +44,7 @@ python_use_unqualified_type_names = True
 html_math_renderer = "mathml"  # below: browsers draw it themselves, and no script comes from a network
 
 CACHE = ROOT / "out" / "docs-blocks"
+_OTHERS = "<!-- names of all other modules -->"
 _HELP = "<!-- every command's help -->"
 _NAMES = re.compile(r"^<!-- names: (\S+)((?: \w+)*) -->$", re.MULTILINE)
 
@@ -87,10 +88,17 @@ def read(app: Any, name: str, source: list[str]) -> None:
     """What a page shows between its blocks, the reference of names, and the command line's help."""
     up = "../" * name.count("/")
     text = _with_shown(_inside(source[0], name, up), app.shown.get(name), up)
+    text = text.replace(_OTHERS, _other_modules(text))
     text = _NAMES.sub(
         lambda found: f"```{{eval-rst}}\n{public.directives(found[1], found[2].split())}\n```", text
     )
     source[0] = text.replace(_HELP, _help()) if _HELP in text else text
+
+
+def _other_modules(text: str) -> str:
+    """A heading and its names for each exported module that the reference does not speak of yet."""
+    missing = [module for module in public.exported() if f"<!-- names: {module}" not in text]
+    return "\n\n".join(f"## {module}\n\n<!-- names: {module} -->" for module in missing)
 
 
 def _inside(text: str, name: str, up: str) -> str:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 
 import bilrp
 from bilrp import collection
+from bilrp.cli import app
 from bilrp.collection import packing, tables
 from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
@@ -309,3 +311,29 @@ def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     found, report = indexed(source, tiny(), tmp_path / "x.lance")
     assert len(found) == 3 and not report.failed and not found.failed
+
+
+def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was made by may be anything; only who asks may say that it is run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    path = tmp_path / "x.lance"
+    collection.build(pictures(tmp_path / "in", 3), replace(tiny(), name="evil:run"), path)
+    for command in (["search", str(path), "nobody.png"], ["audit", str(path)]):
+        with pytest.raises(InputError, match="an encoder of its author's own: give it, -e evil:run"):
+            app(command, standalone_mode=False)
+    assert not (tmp_path / "ran").exists()
+    found = collection.open(path, "evil:run")
+    with pytest.raises(InputError, match="evil"):  # asked for, so it is imported; it has no such function
+        found.encoder  # noqa: B018
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_file_that_changed_is_not_taken_for_the_one_indexed(tmp_path: Path) -> None:
+    source = pictures(tmp_path / "in", 3)
+    found = collection.build(source, tiny(), tmp_path / "x.lance")
+    changed = sorted(source.rglob("*.png"))[0]
+    Image.new("RGB", (48, 36), "teal").save(changed)
+    with pytest.raises(InputError, match=r"000\.png: its file has changed since: index it again"):
+        found.decomposition(0)
+    assert found.parts.packed(found.ids) == [None] * 3

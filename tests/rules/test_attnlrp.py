@@ -137,7 +137,7 @@ def test_the_default_is_chosen_by_what_is_on_the_tape() -> None:
         "transformer-first": "transformer(0)",
         "bert": "transformer(0)",
         "vit": "transformer(0)",  # a patch embedding does not make it convolutional
-        "mobile": "absorbing(0.25)",  # batch norm behind convolutions of single channels
+        "mobile": "secant(blurred)",  # batch norm behind convolutions of single channels
         "hybrid": "mixed(0.25)",
     }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson
+from bilrp.cli.options import AsJson, OwnEncoder
 from bilrp.cli.say import say
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def audit(
         str, typer.Option("--output", "-o", metavar="DIR", help="Where the report goes.")
     ] = "out/audit",
     sample: Annotated[int, typer.Option(min=3, help="Items whose nearest neighbour is explained.")] = 64,
+    encoder: OwnEncoder = None,
     json: AsJson = False,
 ) -> None:
     """Where does the similarity of near neighbours sit: on captions, borders, stamps? bilrp audit photos.lance"""
     from bilrp.collection import open
 
-    found = open(collection)
+    found = open(collection, encoder)
     result = found.audit(sample=sample, progress=sys.stderr.isatty())
     if json:
         import json as numbers

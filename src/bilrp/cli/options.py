@@ -50,6 +50,15 @@ Encoders = Annotated[
         help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). Twice: side by side.",
     ),
 ]
+OwnEncoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        help="The encoder that made the collection, where it is your own (package.module:function).",
+    ),
+]
 Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson, Output, Palette
+from bilrp.cli.options import AsJson, Output, OwnEncoder, Palette
 from bilrp.cli.say import say
 from bilrp.errors import InputError
 
@@ -37,6 +37,7 @@ def search(
     explained: Annotated[
         bool, typer.Option("--explain", help="Say which parts match, for each that is shown.")
     ] = False,
+    encoder: OwnEncoder = None,
     output: Output = None,
     palette: Palette = "paper",
     json: AsJson = False,
@@ -49,7 +50,7 @@ def search(
 
     outputs = terminal.checked_outputs(output or [], inputs=(query,))
     several.pages_only(outputs)
-    found = open(collection)
+    found = open(collection, encoder)
     thing = _query(found, query)
     at, regions = found.position(thing), None
     asked = found.decomposition(thing) if at is None else at  # worked out once

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bilrp.cli.options import OwnEncoder
 from bilrp.cli.say import say
 from bilrp.errors import InputError, from_extra
 
@@ -18,6 +19,7 @@ def serve(
         str,
         typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine a token is asked for."),
     ] = "127.0.0.1",
+    encoder: OwnEncoder = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Wander through a collection in the browser. bilrp serve photos.lance --open"""
@@ -28,7 +30,7 @@ def serve(
 
     if len(things) != 1:
         raise InputError("give one collection that `bilrp index` made")
-    found = open(things[0])
+    found = open(things[0], encoder)
     found.encoder  # noqa: B018  what is missing is said before anybody is let in
     said = f"{things[0]}: {len(found)} items by {found.about['encoder']}"
     server.run(partial(server.collected, found), host=host, port=port, started=partial(_started, said, show))

@@ -146,9 +146,13 @@ class Collection:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder that made the collection, by its stored name where none was given."""
-        if self._given is None:
-            return families.load(self.about["encoder"], **self.about.get("asked", {}))
-        return families.load(self._given) if isinstance(self._given, str) else self._given
+        stored = self.about["encoder"]
+        wanted = stored if self._given is None else self._given
+        if not isinstance(wanted, str):
+            return wanted
+        if self._given is None and not families.is_known(stored):  # a collection may come from anybody
+            raise InputError(f"{self.path} was made by an encoder of its author's own: give it, -e {stored}")
+        return families.load(wanted, **(self.about.get("asked", {}) if wanted == stored else {}))
 
     @property
     def embeddings(self) -> Float[np.ndarray, "items h"]:
@@ -268,13 +272,15 @@ class Collection:
         return found
 
     def original(self, position: int) -> Any:
-        """What the encoder reads again: the text that is kept, or the file it came from."""
+        """What the encoder reads again: the text that is kept, or the file it came from, if it is still the same."""
         text = self.items.take([position], ["text"])["text"][0]
         if text is not None:
             return text
         source = self.items.sources[position]
         for path in (source, meant(source)):
             if path and os.path.isfile(path):
+                if Thing(Path(path), "", "", path).key() != self.ids[position]:
+                    raise InputError(f"{self.names[position]}: its file has changed since: index it again")
                 return Path(path)
         raise InputError(
             f"{self.names[position]}: its file is gone, and its parts were not kept: index with parts, or put it back"

@@ -158,6 +158,15 @@ def completions(incomplete: str, families: tuple[Family, ...] = FAMILIES) -> lis
     return [name for family in families for name in family.complete if name.startswith(incomplete)]
 
 
+def is_known(name: str) -> bool:
+    """Does a family of the table make it? Another name imports what it says: only its own user may ask for that.
+
+    >>> is_known("vgg16:17"), is_known("os:system")
+    (True, False)
+    """
+    return name.partition(":")[0] in {family.name for family in FAMILIES}
+
+
 def load(
     name: str,
     *,

@@ -79,7 +79,9 @@ def sentence(
 
     `reference` are cosines of pairs taken at random, to say how much is much.
     """
-    clauses = [_matches(found, findings), *_rest(found), *warnings(found, findings)]
+    said = warnings(found, findings)
+    loud, others = (said[:1], said[1:]) if mostly_unattributed(found) else ([], said)
+    clauses = [*loud, _matches(found, findings), *_rest(found), *others]
     return f"{_score(found, reference)}: {'; '.join(clauses)}."
 
 
@@ -88,11 +90,16 @@ def label(found: Explained, finding: Finding) -> str:
     return f"{_where(found.a, finding.a)} ↔ {_where(found.b, finding.b)}"
 
 
+def mostly_unattributed(found: Explained) -> bool:
+    """Do pairs of regions account for less than half of the score? Then everything else is said after that."""
+    return bool(found.score) and abs(found.unattributed) > MOST * abs(found.score)
+
+
 def warnings(found: Explained, findings: Sequence[Finding]) -> list[str]:
     """What a reader should know before trusting the rest; empty where there is nothing to warn of."""
     said = []
-    if abs(found.unattributed) > MOST * abs(found.score) and found.score:
-        said.append("most of the score is unattributed, so that the rest says little")
+    if mostly_unattributed(found):
+        said.append("BEWARE, most of the score is unattributed, so that the rest says little")
     elif sum(abs(f.share or 0.0) for f in findings[:NAMED]) < FAINT and found.score:
         said.append("nothing stands out: the similarity is spread over many small matches")
     mass = found.relevance.detach().cpu().double().abs().numpy()

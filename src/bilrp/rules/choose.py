@@ -14,14 +14,16 @@ correlates (18 pairs of 96 pixels, 24×24 regions, 95 % intervals).
 from __future__ import annotations
 
 from bilrp.rules.attnlrp import written_out
-from bilrp.rules.books import Book, absorbing, mixed, transformer, uniform
+from bilrp.rules.books import Book, absorbing, mixed, secant, transformer, uniform
+from bilrp.rules.secants import has_secant
 from bilrp.trace.tape import Step, Tape
 from bilrp.trace.weights import convolves, spread, weights_of
 
 
 def default_book(tape: Tape) -> Book:
     """`transformer(0)` where the tape has attention, `mixed(0.25)` where convolutions too, else `uniform(0.25)`;
-    `absorbing(0.25)` where there is batch norm behind convolutions that take each channel by itself, but no attention.
+    `secant('blurred')` where there is batch norm behind convolutions that take each channel by itself, but no attention
+    (`absorbing(0.25)` where a step of such a network has no secant, or its input is no image).
 
     A patch embedding, whose windows don't overlap, is a linear step on patches and makes no network convolutional.
 
@@ -33,7 +35,9 @@ def default_book(tape: Tape) -> Book:
     """
     if not any(step.operation.kind == "attention" or written_out(step) for step in tape.steps):
         normed = any(step.operation.kind == "statistics" for step in tape.steps)
-        return absorbing() if normed and any(_apart(step) for step in tape.steps) else uniform()
+        if not normed or not any(_apart(step) for step in tape.steps):
+            return uniform()
+        return secant("blurred") if tape.x.dim() == 4 and all(map(has_secant, tape.steps)) else absorbing()
     return mixed() if any(_convolves(step) for step in tape.steps) else transformer()
 
 

@@ -62,6 +62,14 @@ def _frozen(step: Step, gamma: float) -> Map:
 ELEMENTWISE = {"activation", "curve", "arithmetic"}
 
 
+def has_secant(step: Step) -> bool:
+    """By what the operation is; some of its settings may still be refused."""
+    special = {step.op, step.operation.kind, step.operation.rule} & SPECIAL.keys()
+    elementwise = len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE
+    easy = weights_of(step) is not None or known_linear(step) or elementwise
+    return easy or (bool(special) and step.operation.kind != "order")
+
+
 def both(step: Step) -> list[tuple[Tensor, Tensor]]:
     """(at the input, at the reference) of every live operand."""
     assert step.reference is not None

@@ -15,6 +15,7 @@ from bilrp.studies.sentences.settings import SentencesSettings
 from bilrp.studies.tables.settings import TablesSettings
 from bilrp.studies.toy.settings import ToySettings
 from bilrp.studies.transfer.settings import TransferSettings
+from bilrp.studies.vision.settings import VisionSettings
 
 STUDIES = (
     Study(
@@ -58,6 +59,12 @@ STUDIES = (
         "Which rules tell the truth about a sentence encoder? Eight methods, judged by what the model does.",
         SentencesSettings,
         "bilrp.studies.sentences.study:run",
+    ),
+    Study(
+        "vision",
+        "Which rules say something about networks with batch norm, and does MobileNetV2 agree with VGG-16?",
+        VisionSettings,
+        "bilrp.studies.vision.study:run",
     ),
 )
 
