@@ -159,7 +159,9 @@ def test_a_part_alone_is_a_query_of_its_own(made) -> None:
         assert [n.position for n in found] == [n.position for n in expected]
         assert [n.score for n in found] == pytest.approx([n.score for n in expected], rel=1e-5)
     pair = made.explain(alone, 7, similarity="cosine")
-    assert set(pair.relevance.abs().sum(1).nonzero()[:, 0].tolist()) <= set(part)
+    lengths = float(alone.embedding.norm() * made.embedding(7).norm())
+    torch.testing.assert_close(pair.relevance * lengths, made.explain(4, 7).relevance[part])
+    assert torch.equal(alone.regions.boxes, whole.regions.boxes[part])
     by_part = {n.position: n.score for n in made.nearest(4, 20, part=part, similarity="cosine")}
     assert pair.score == pytest.approx(by_part[7], rel=1e-5)
 

@@ -104,7 +104,9 @@ def search(
 
 def seen(found: Collection, taken: Decomposition, query: Any) -> Decomposition:
     """With what people see of it from its file, where that is still there: small print can be read then."""
-    return replace(taken, view=found.view(query, full=True))
+    from bilrp.item import Image
+
+    return replace(taken, view=found.view(query, full=True)) if isinstance(taken.view, Image) else taken
 
 
 def _query(found: Collection, query: str) -> Any:

@@ -28,7 +28,8 @@ from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, found_at, pair
-from bilrp.item import Item, View
+from bilrp.findings.marks import only
+from bilrp.item import Item, Text, View
 from bilrp.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -91,16 +92,17 @@ def limited(
     """A query that is nothing but a part: φ is Σ_{I ∈ part} P_I; without one, φ − Σ_{I ∈ without} P_I.
 
     >>> from bilrp import decompose
-    >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2))
+    >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2), regions=1)
     >>> bool(torch.equal(limited(whole, part=[1]).embedding, whole.parts[1]))
     True
     """
-    stays = torch.zeros(taken.regions.count, dtype=torch.bool)
-    stays[list(range(len(stays)) if part is None else part)] = True
-    gone = taken.parts[list(without or ())].sum(0)
-    stays[list(without or ())] = False
-    parts = taken.parts * stays[:, None]
-    return replace(taken, parts=parts, embedding=taken.embedding - gone if part is None else parts.sum(0))
+    out = set(without or ())
+    stay = [r for r in (range(taken.regions.count) if part is None else part) if r not in out]
+    parts, view = taken.parts[stay], taken.view
+    if isinstance(view, Text):
+        view = Text(view.text, tuple(view.spans[region] for region in stay))
+    rest = taken.embedding - taken.parts[sorted(out)].sum(0) if part is None else parts.sum(0)
+    return replace(taken, parts=parts, embedding=rest, regions=only(taken.regions, stay), view=view)
 
 
 class Collection:
