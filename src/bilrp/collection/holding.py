@@ -92,7 +92,7 @@ def limited(
 
     >>> from bilrp import decompose
     >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2))
-    >>> bool(torch.equal(limited(whole, part=[1]).embedding, whole.parts[1]))
+    >>> bool(torch.equal(limited(whole, part=[0]).embedding, whole.parts[0]))
     True
     """
     out = set(without or ())
