@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import pictures, tiny
+from making import apart, pictures, tiny
 from PIL import Image
 
 import bilrp
@@ -185,6 +185,31 @@ def test_other_weights_are_refused_and_said(made, folder: Path) -> None:
     assert len(collection.open(made.path)) == 20
 
 
+def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 3), tmp_path / "x.lance"
+    collection.build(source, tiny(), path, parts=True)
+    for gone in ("even/000.png", "even/002.png", "odd/001.png"):
+        (source / gone).unlink()
+        found = collection.open(path, encoder=tiny())
+        assert found.explain(0, 2).relevance.shape == (16, 16)
+        assert len(found.nearest(1, part=[0])) == 3
+        left = any(file.is_file() for file in source.rglob("*.png"))
+        refused = replace(tiny(seed=int(left)), name="tiny" if left else "another")
+        with pytest.raises(MismatchError, match="differ in weights" if left else "differ in encoder"):
+            collection.open(path, encoder=refused).explain(0, 2)
+    with pytest.raises(
+        MismatchError, match="differ in weights"
+    ):  # what the name does not tell, the first run does
+        collection.open(path, encoder=tiny(seed=1)).explain(0, Image.new("RGB", (40, 40), "teal"))
+
+
+def test_an_embedding_of_something_else_goes_on_in_autograd(made) -> None:
+    weights = torch.ones(made.width, requires_grad=True)
+    found = made.embedding(Image.new("RGB", (40, 40), "teal"))
+    (weights * found).sum().backward()
+    assert torch.equal(weights.grad, found)
+
+
 def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
     parts = torch.randn(6, 40) * (torch.rand(40) < 0.2)
     packed = packing.pack(parts)
@@ -278,12 +303,10 @@ def child(*arguments: str) -> subprocess.Popen[bytes]:
 def test_kills_lose_no_committed_batch() -> None:
     """Killed at random moments and begun again, it holds what an uninterrupted run holds, in the same order."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "killing.py"), "4"],
-        env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    indexing, merging = (json.loads(line.partition(" ")[2]) for line in run.stdout.splitlines())
+    command = [sys.executable, str(Path(__file__).parent / "killing.py"), "4"]
+    code, out, err = apart(command, os.environ | {"PYTHONPATH": paths}, seconds=600)
+    assert code == 0, err
+    indexing, merging = (json.loads(line.partition(" ")[2]) for line in out.splitlines())
     assert indexing["kills"] == 4 and indexing["finished and equal"] >= 1 and merging["tried"] >= 4
 
 

@@ -53,8 +53,11 @@ def search(
     found = open(collection, encoder)
     thing = _query(found, query)
     at, regions = found.position(thing), None
-    asked = found.decomposition(thing) if at is None else at  # worked out once
-    if part is not None or words is not None:
+    apart = part is not None or words is not None
+    asked = thing if at is None else at
+    if at is None and (apart or explained or outputs):
+        asked = found.decomposition(thing)  # worked out once
+    if apart:
         taken = found.decomposition(asked)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
         asked = limited(taken, without=regions) if without else limited(taken, part=regions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, found_at, pair
 from bilrp.findings.marks import only
-from bilrp.item import Text, View
+from bilrp.item import Item, Text, View
 from bilrp.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -289,7 +290,21 @@ class Collection:
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
         if self._given is not None and not self._checked:
-            self._check(origin_at(self.encoder, read_item(self.encoder, self.original(0))))
+            item = self._readable
+            if item is not None:
+                self._check(origin_at(self.encoder, item))
+            else:  # what is kept can be told; the rest when the encoder is first run
+                ours = self.about["origin"]
+                check_origin(self.path, ours, ours | {"encoder": self.encoder.name})
+
+    @cached_property
+    def _readable(self) -> Item | None:
+        """The first item that can be read again, if any."""
+        for position, source in enumerate(self.items.sources):
+            if position == 0 or os.path.isfile(meant(source)):  # texts can all be read
+                with suppress(BilrpError, OSError):
+                    return read_item(self.encoder, self.original(position))
+        return None
 
     def _check(self, origin: Any) -> None:
         if not self._checked:
