@@ -345,3 +345,14 @@ def test_a_reference_stays_what_it_was() -> None:
     before = bilrp.decompose(net, x, rules=book).parts
     given += 1
     assert torch.equal(bilrp.decompose(net, x, rules=book).parts, before)
+
+
+def test_the_default_is_no_secant_where_a_step_has_none() -> None:
+    """Uneven adaptive pooling, or a reference without a direction: a plain call works as it did, or says what to do."""
+    net = settle(
+        nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.BatchNorm2d(3), nn.ReLU6(), nn.AdaptiveMaxPool2d(4))
+    )
+    x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    assert bilrp.decompose(net, x, regions=4).origin["rules"] == "absorbing(0.25)"
+    with pytest.raises(RuleError, match="no secant is known"):
+        bilrp.decompose(lambda v: F.normalize(v.flatten(1)), x, rules=rulebooks.secant("zero"))

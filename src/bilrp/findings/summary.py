@@ -18,7 +18,7 @@ from bilrp.findings import chance
 from bilrp.findings.cluster import Finding
 from bilrp.findings.layout import plane
 from bilrp.findings.words import about, amount, percent, place
-from bilrp.item import Image, View
+from bilrp.item import Image, Text, View
 from bilrp.regions import Regions
 
 NAMED = 3  # findings in the sentence
@@ -205,9 +205,15 @@ def _rest(found: Explained) -> list[str]:
             sum(float(t.detach().cpu().double().sum()) for t in found.against) + found.references
         ) / found.score
         said[-1] += (
-            f" ({'all of it' if abs(rest - known) < WORTH else about(known)} against the reference picture)"
+            f" ({'all of it' if abs(rest - known) < WORTH else about(known)} against the reference {_shown(found)})"
         )
     return said
+
+
+def _shown(found: Explained) -> str:
+    """What is compared with a reference: pictures, texts, or just inputs."""
+    kinds = {type(side.view) for side in (found.a, found.b)}
+    return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 
 
 class _Trouble(NamedTuple):

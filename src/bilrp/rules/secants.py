@@ -21,7 +21,7 @@ from bilrp.rules.norms import NORMALISING, counts_itself
 from bilrp.rules.rule import Rule, exact
 from bilrp.rules.selection import Candidates, freeze_selection
 from bilrp.rules.weighted import at_least_zero, gamma_terms
-from bilrp.trace.tape import Step
+from bilrp.trace.tape import At, Step
 from bilrp.trace.weights import weights_of
 
 
@@ -63,11 +63,12 @@ ELEMENTWISE = {"activation", "curve", "arithmetic"}
 
 
 def has_secant(step: Step) -> bool:
-    """By what the operation is; some of its settings may still be refused."""
-    special = {step.op, step.operation.kind, step.operation.rule} & SPECIAL.keys()
-    elementwise = len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE
-    easy = weights_of(step) is not None or known_linear(step) or elementwise
-    return easy or (bool(special) and step.operation.kind != "order")
+    """As strict as freezing: the step is tried with its own run as the reference."""
+    try:
+        _frozen(replace(step, reference=At(step.values, step.result)), 0.0)
+    except RuleError:
+        return False
+    return True
 
 
 def both(step: Step) -> list[tuple[Tensor, Tensor]]:
@@ -183,7 +184,7 @@ def _normed(
     *,
     centred: bool = True,
     mean: bool = True,
-) -> Map:
+) -> Map | None:
     """y = c r w with c = a − mean a and r = (mean c² + ε)^−½: Δy = (r̄ Δc + c̄ Δr) w, Δr = −(r r₀)²/(r + r₀) · mean 2 c̄ Δc."""
 
     def centre(t: Tensor) -> Tensor:
@@ -195,6 +196,8 @@ def _normed(
     ((a, a0),) = both(step)
     c, c0 = centre(view(a)), centre(view(a0))
     r, r0 = ((total(t.square()) + eps).rsqrt() for t in (c, c0))
+    if not bool((r.isfinite() & r0.isfinite()).all()):
+        return None  # a vector of length zero has no direction, and none to it
     middle, scale = (c + c0) / 2, (r + r0) / 2
     steep = -((r * r0) ** 2) / (r + r0)
 
@@ -215,12 +218,12 @@ def _last(shape: Any) -> tuple[int, ...]:
     return tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
 
 
-def _layer_norm(step: Step) -> Map:
+def _layer_norm(step: Step) -> Map | None:
     axes, weight = _last(step.argument(1, "normalized_shape")), step.argument(2, "weight")
     return _normed(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
 
 
-def _group_norm(step: Step) -> Map:
+def _group_norm(step: Step) -> Map | None:
     groups, weight = step.argument(1, "num_groups"), _per_channel(step.argument(2, "weight"), step.values[0])
     return _normed(
         step, lambda t: t.reshape(t.shape[0], groups, -1), (-1,), step.argument(4, "eps", 1e-5), weight
@@ -234,7 +237,7 @@ def _instance_norm(step: Step) -> Map | None:
     return _normed(step, lambda t: t.flatten(2), (-1,), step.argument(7, "eps", 1e-5), weight)
 
 
-def _rms_norm(step: Step) -> Map:
+def _rms_norm(step: Step) -> Map | None:
     axes, eps = _last(step.argument(1, "normalized_shape")), step.argument(3, "eps")
     eps = torch.finfo(step.values[0].dtype).eps if eps is None else eps
     return _normed(step, lambda t: t, axes, eps, step.argument(2, "weight"), centred=False)
