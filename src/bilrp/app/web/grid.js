@@ -8,7 +8,7 @@ import { createPages } from "./api.js";
 const PAGE = 100; // items asked for at once
 const SPARE = 2; // rows beyond what is in sight
 const ROW = { image: 176, text: 64 };
-const LEAST = { image: 168, text: 420 }; // pixels across
+const LEAST = { image: 150, text: 320 }; // pixels across
 
 const cell = ({ id, name, group }, kind, number, total) => {
   const shown =
