@@ -50,6 +50,8 @@ def test_other_settings_give_what_explain_gives(two):
         assert layered[0]["title"].startswith("Layer 5")
         for bad in (
             {"layers": [99]},
+            {"layers": [[5]]},
+            {"layers": [5.0]},
             {"rules": "exec"},
             {"regions": "../x"},
             {"similarity": 3},

@@ -134,7 +134,7 @@ def _wish(given: dict[str, Any], choices: dict[str, Any]) -> Wish:
     if (
         not isinstance(layers, list)
         or len(layers) > SIDE_BY_SIDE
-        or not set(layers) <= set(choices["layers"])
+        or not all(isinstance(n, int) and n in choices["layers"] for n in layers)
     ):
         raise Refused(422, f"layers are up to {SIDE_BY_SIDE} of {choices['layers']}")
     picked = {name: given.get(name, choices[name][0]) for name in ("rules", "similarity")}
