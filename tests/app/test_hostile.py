@@ -237,14 +237,23 @@ def socket_to(address: str) -> socket.socket:
     return found
 
 
-def test_slow_clients_are_sent_away(made):
-    with running(partial(server.collected, made, patience=0.5), protocol=Hasty) as address:
+def test_who_never_finishes_a_head_is_sent_away(made):
+    with running(partial(server.collected, made), protocol=Hasty) as address:
         name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a head that never ends
             slow.sendall(b"GET / HTTP/1.1\r\nHost: " + name + b"\r\nX: ")
             assert slow.recv(1000) == b""
         with socket_to(address) as silent:
             assert silent.recv(1000) == b""
+
+
+class Calm(server.Impatient):
+    head_patience = 600.0
+
+
+def test_who_never_sends_a_body_is_told_so(made):
+    with running(partial(server.collected, made, patience=0.5), protocol=Calm) as address:
+        name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a body that never comes
             slow.sendall(
                 b"POST /api/query HTTP/1.1\r\nHost: " + name

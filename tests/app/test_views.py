@@ -63,9 +63,9 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
 
 def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, made):
     at = 8
-    tab = visit(f"/item/{made.ids[at]}")
+    tab = visit(f"/item/{made.ids[at]}", height=560)  # so low that the picture does not fill its place
     whole = ranked(tab, "Ranked by the whole")
-    box = tab.locator(".board").bounding_box()
+    box = tab.locator(".board image").bounding_box()
 
     def spot(row, column):
         return box["x"] + (column + 0.5) * box["width"] / 8, box["y"] + (row + 0.5) * box["height"] / 8

@@ -42,11 +42,11 @@ async def json_of(request: Request) -> dict[str, Any]:
     """The JSON object that was sent; anything else is refused."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise Refused(415, "send JSON, as application/json")
-    if int(request.headers.get("content-length", 0)) > MOST_JSON:
-        raise Refused(413, f"a question has at most {MOST_JSON // 1024} KB")
-    body = await request.body()
-    if len(body) > MOST_JSON:
-        raise Refused(413, f"a question has at most {MOST_JSON // 1024} KB")
+    body = bytearray()
+    async for piece in request.stream():  # no more of it is held than a question may have
+        body += piece
+        if len(body) > MOST_JSON:
+            raise Refused(413, f"a question has at most {MOST_JSON // 1024} KB")
     try:
         found = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -68,11 +68,12 @@ def word(given: dict[str, Any], name: str, default: str | None = None) -> str:
     return found
 
 
-def number(text: str | int | None, name: str, default: int, most: int) -> int:
+def number(text: object, name: str, default: int, most: int) -> int:
     """A whole number from 0 to `most`; more is `most`."""
     if text is None or text == "":
         return default
-    if isinstance(text, bool) or not (isinstance(text, int) or (text.isascii() and text.isdigit())):
+    digits = isinstance(text, str) and text.isascii() and text.isdigit()
+    if not isinstance(text, int | str) or isinstance(text, bool) or not (isinstance(text, int) or digits):
         raise Refused(422, f"{name} is a whole number")
     if len(str(text)) > 12 or int(text) < 0:
         raise Refused(422, f"{name} is a whole number from 0 to {most}")

@@ -63,7 +63,8 @@ class Desk:
     """
 
     def __init__(self, *, waiting: int = WAITING) -> None:
-        self.waiting, self.line, self.done, self.dropped = waiting, [], 0, 0
+        self.waiting, self.done, self.dropped = waiting, 0, 0
+        self.line: list[Ticket] = []  # the first is at work
         self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bilrp-desk")
 
@@ -74,13 +75,31 @@ class Desk:
             for other in self.line:
                 if other.visitor == visitor:
                     other.gone.set()
-            if sum(not other.gone.is_set() for other in self.line) > self.waiting:
+            for other in [other for other in self.line[1:] if other.gone.is_set()]:
+                self.line.remove(other)  # now: nothing of it waits for the worker
+                self._drop(other)
+            if len(self.line) > self.waiting:
                 raise Busy
+            if self.line:
+                ticket.tell(waiting=len(self.line))
+            else:
+                self._worker.submit(self._serve_all)
             self.line.append(ticket)
-            if len(self.line) > 1:
-                ticket.tell(waiting=len(self.line) - 1)
-        self._worker.submit(self._serve, ticket)
         return ticket
+
+    def _drop(self, ticket: Ticket) -> None:
+        self.dropped += 1
+        ticket.tell(error=Refused(409, "a newer question took the place of this one"))
+
+    def _serve_all(self) -> None:
+        """Whoever is in line, until nobody is."""
+        with self._lock:
+            ticket: Ticket | None = self.line[0]
+        while ticket is not None:
+            self._serve(ticket)
+            with self._lock:
+                del self.line[0]
+                ticket = self.line[0] if self.line else None
 
     def _serve(self, ticket: Ticket) -> None:
         try:
@@ -91,13 +110,10 @@ class Desk:
             self.done += 1
             ticket.tell(answer=found)
         except Left:
-            self.dropped += 1
-            ticket.tell(error=Refused(409, "a newer question took the place of this one"))
+            with self._lock:
+                self._drop(ticket)
         except Exception as error:
             ticket.tell(error=error)
-        finally:
-            with self._lock:
-                self.line.remove(ticket)
 
     def close(self) -> None:
         """Nobody is served any more."""

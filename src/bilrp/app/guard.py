@@ -168,11 +168,13 @@ class Guard:
         """The request as it arrives, up to so many bytes and so many seconds; then whether the visitor is still there."""
         state = {"left": self.most, "whole": False}
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.patience
+        until: float | None = None  # whoever waits for their turn to be read is not late
 
         async def receiving() -> Message:
+            nonlocal until
             if state["whole"]:
                 return await receive()
+            until = loop.time() + self.patience if until is None else until
             try:
                 message = await asyncio.wait_for(receive(), max(until - loop.time(), 0.001))
             except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 
 from bilrp.app.shelf import Shelf
 from bilrp.disk import files
+from bilrp.errors import InputError
 from bilrp.item import Image
 
 FOLDER = "app"
@@ -34,8 +36,11 @@ def kept(shelf: Shelf, name: str, make: Callable[[], dict[str, Any]]) -> dict[st
         pass
     made = make()
     if folder.is_dir():  # a collection in a cloud is only looked at
-        path.parent.mkdir(exist_ok=True)
-        files.write_bytes(path, json.dumps({"stamp": stamp, "made": made}).encode())
+        with contextlib.suppress(
+            OSError, InputError
+        ):  # where nothing can be written, it is made anew next time
+            path.parent.mkdir(exist_ok=True)
+            files.write_bytes(path, json.dumps({"stamp": stamp, "made": made}).encode())
     return made
 
 
@@ -93,7 +98,8 @@ def audit(shelf: Shelf) -> dict[str, Any]:
 
 
 def _audited(shelf: Shelf) -> dict[str, Any]:
-    report = shelf.found.audit(sample=SAMPLE)
+    with shelf.discreet():
+        report = shelf.found.audit(sample=SAMPLE)
     label, shown = shelf.label, shelf.found.view(report.pairs[0][0])
 
     def pairs(of: Any) -> list[list[dict[str, Any]]]:

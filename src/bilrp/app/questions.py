@@ -11,12 +11,10 @@ import torch
 
 from bilrp.app.guard import Refused
 from bilrp.app.shelf import Shelf
-from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.item import Image
 from bilrp.render import page
 
-SIMILARITIES = ("cosine", "dot")
 MOST = 100  # neighbours of one answer
 TYPICAL = 6  # items that show what a group is
 
@@ -64,8 +62,8 @@ def ranked(shelf: Shelf, vector: np.ndarray, k: int, similarity: str) -> tuple[n
 
 
 def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:
-    """The nearest items, without the item itself."""
-    at = shelf.position(asked.id)
+    """The nearest items, without the item itself; of a group, its own members too."""
+    at = shelf.position(asked.id) if asked.group is None else None
     order, scores = ranked(shelf, vector_of(shelf, asked), k + (at is not None), asked.similarity)
     near = [
         {**shelf.label(int(i)), "score": float(s)} for i, s in zip(order, scores, strict=True) if int(i) != at
@@ -201,9 +199,3 @@ def cover(shelf: Shelf, a: str, b: str, regions: Sequence[int], similarity: str)
         scale = float(own.norm()) * float(other.norm()) if similarity == "cosine" else 1.0
         scores[name] = float(vector @ other) / (scale or 1.0)
     return {"a": a, "b": b, "regions": len(regions), "similarity": similarity, **scores}
-
-
-def checked_similarity(name: object) -> str:
-    if name not in SIMILARITIES:
-        raise InputError(f"neighbours are ranked by {' or '.join(SIMILARITIES)}")
-    return str(name)

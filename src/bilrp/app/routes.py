@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import Any
@@ -20,6 +21,7 @@ from bilrp.app.shelf import PAGE, Shelf
 VIEWS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit")
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}  # an id is a hash of the content
 MOST_AGAINST = 24
+UPLOADS = 4  # files that are read into memory at once; the others wait at the socket
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -52,9 +54,10 @@ async def file(request: Request) -> Response:
 def one_of(given: dict[str, Any], name: str) -> dict[str, Any]:
     """One item or one group of a question: {id} or {group}."""
     found = given.get(name)
-    if not isinstance(found, dict) or not isinstance(found.get("id", found.get("group")), str):
+    if not isinstance(found, dict) or ("id" in found) is ("group" in found):
         raise Refused(422, f"{name} is {{id}} or {{group}}")
-    return found
+    kind = "group" if "group" in found else "id"
+    return {kind: word(found, kind)}
 
 
 def shared() -> list[Route]:
@@ -67,6 +70,7 @@ class Collected:
 
     def __init__(self, shelf: Shelf, desk: Desk, counter: Counter) -> None:
         self.shelf, self.desk, self.counter = shelf, desk, counter
+        self.uploads = asyncio.Semaphore(UPLOADS)
 
     def routes(self) -> list[Route]:
         get = {
@@ -181,20 +185,20 @@ class Collected:
         kind = request.headers.get("content-type", "").split(";")[0].strip()
         if kind != "text/plain" and kind != "application/octet-stream" and not kind.startswith("image/"):
             raise Refused(415, "bring a picture or a text")
-        body = await request.body()
-        if not body:
-            raise Refused(422, "this is empty")
-        content: bytes | str = body
-        if kind == "text/plain":
-            try:
-                content = body.decode("utf-8")
-            except UnicodeDecodeError:
-                raise Refused(422, "this is no text in UTF-8") from None
-        name = request.query_params.get("name", "")[:200] or (
-            content[:80] if isinstance(content, str) else ""
-        )
-        key = await self.counter.run(partial(self.shelf.bring, content, name))
-        return JSONResponse({"id": key, "name": self.shelf.name(key)})
+        async with self.uploads:
+            content: bytes | str = await request.body()
+            if not content:
+                raise Refused(422, "this is empty")
+            if kind == "text/plain":
+                try:
+                    content = content.decode("utf-8")
+                except UnicodeDecodeError:
+                    raise Refused(422, "this is no text in UTF-8") from None
+            name = request.query_params.get("name", "")[:200] or (
+                content[:80] if isinstance(content, str) else ""
+            )
+            key, called = await self.counter.run(partial(self.shelf.bring, content, name))
+        return JSONResponse({"id": key, "name": called})
 
     async def export(self, request: Request) -> Response:
         """A pair as a file: the page, a picture, or its matches as numbers."""

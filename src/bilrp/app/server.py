@@ -15,15 +15,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bilrp.app import routes
+from bilrp.app import live, routes
 from bilrp.app.asking import Counter
 from bilrp.app.desk import Desk
 from bilrp.app.guard import MOST_BYTES, PATIENCE, Door, Guard
 from bilrp.app.shelf import Shelf
 from bilrp.collection import Collection
+from bilrp.encoder import Encoder
 from bilrp.errors import InputError, reason
+from bilrp.item import Item
 
 VISITORS = 400  # connections at once; beyond, they are told to come again
+BACKLOG = 512  # who may knock before the server answers
 HEAD_PATIENCE = 10.0  # seconds until the head of a request is whole
 
 
@@ -39,6 +42,12 @@ def collected(
     desk, counter = (Desk() if waiting is None else Desk(waiting=waiting)), Counter()
     app = routes.Collected(Shelf(found), desk, counter)
     return assembled([*app.routes(), *routes.shared()], desk, door, most=most, patience=patience)
+
+
+def paired(encoder: Encoder, a: Item, b: Item, door: Door) -> Any:
+    """The app on one pair, as an ASGI application."""
+    desk, counter = Desk(), Counter()
+    return assembled([*live.routes(live.Live(encoder, a, b), desk, counter), *routes.shared()], desk, door)
 
 
 def assembled(
@@ -97,12 +106,13 @@ class Impatient(H11Protocol):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that is bound already: port 0 is any that is free."""
+    """A socket that takes visitors already: port 0 is any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(BACKLOG)  # a browser may come before the server has started: it waits
     except OSError as error:
         bound.close()
         raise InputError(f"cannot listen on {host}:{port}: {reason(error)}; try another --port") from None

@@ -8,7 +8,8 @@ import re
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from bilrp.collection import Collection
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
 from bilrp.encoders.text.reader import Reader
-from bilrp.errors import InputError, printable
+from bilrp.errors import BilrpError, InputError, printable
 from bilrp.item import Image, Item, Text, View
 
 HELD_BYTES = 384 * 2**20  # of parts in memory
@@ -35,7 +36,7 @@ Made = TypeVar("Made")
 
 
 class Lately:
-    """The latest of what was made, up to so many bytes; made once, whoever asks at the same time.
+    """The latest of what was made, up to so many bytes. Who asks for the same at the same time may make it twice.
 
     >>> kept = Lately(10)
     >>> kept.get("a", lambda: "x", lambda made: 6), kept.get("b", lambda: "y", lambda made: 6), "a" in kept
@@ -131,29 +132,36 @@ class Shelf:
 
     # ------------------------------------------------------------ one item or query
 
-    def position(self, key: str) -> int | None:
-        """Where an item is, None for a query; anything else is unknown."""
-        if key in self._queries:
-            return None
+    def _known(self, key: str) -> int | Query:
+        """An item's position or a query, looked up once: another visitor's query may push it out at any time."""
+        query = self._queries.get(key)
+        if query is not None:
+            return query
         at = self.found.position(key) if re.fullmatch(r"[0-9a-f]{8,64}", key) else None
         if at is None:
             raise Refused(404, "there is no such item: it may have been removed, or the server was restarted")
         return at
 
+    def position(self, key: str) -> int | None:
+        """Where an item is, None for a query; anything else is unknown."""
+        known = self._known(key)
+        return None if isinstance(known, Query) else known
+
     def name(self, key: str) -> str:
-        at = self.position(key)
-        return self._queries[key].name if at is None else self.found.names[at]
+        known = self._known(key)
+        return known.name if isinstance(known, Query) else self.found.names[known]
 
     def view(self, key: str) -> View | None:
-        at = self.position(key)
-        return self._queries[key].item.view if at is None else self.found.view(at)
+        known = self._known(key)
+        return known.item.view if isinstance(known, Query) else self.found.view(known)
 
     def thumbnail(self, key: str) -> bytes:
         """A small picture as JPEG."""
-        at = self.position(key)
-        kept = None if at is None else self.found.items.take([at], ["thumbnail"])["thumbnail"][0]
-        if kept:
-            return kept
+        known = self._known(key)
+        if not isinstance(known, Query):
+            kept = self.found.items.take([known], ["thumbnail"])["thumbnail"][0]
+            if kept:
+                return kept
         view = self.view(key)
         if not isinstance(view, Image):
             raise Refused(404, "this item is a text")
@@ -168,16 +176,16 @@ class Shelf:
 
     def sharp(self, key: str) -> View | None:
         """What people see, from the file where it is still there."""
-        at = self.position(key)
-        if at is None:
-            return self.view(key)
+        known = self._known(key)
+        if isinstance(known, Query):
+            return known.item.view
         try:
-            return read_item(self.found.encoder, self.found.original(at)).view
+            return read_item(self.found.encoder, self.found.original(known)).view
         except InputError:  # gone or changed since: the small picture shows it
-            return self.found.view(at)
+            return self.found.view(known)
 
-    def bring(self, content: bytes | str, name: str) -> str:
-        """Read what a visitor brought, by the guarded reader that files go through; its id."""
+    def bring(self, content: bytes | str, name: str) -> tuple[str, str]:
+        """Read what a visitor brought, by the guarded reader that files go through; its id and its name."""
         encoder = self.found.encoder
         texts = isinstance(encoder.read, Reader)
         if encoder.read is None or isinstance(content, str) is not texts:
@@ -197,29 +205,32 @@ class Shelf:
                 except InputError as error:
                     raise Refused(422, str(error).replace(file.name, "this file")) from None
         item = read_item(encoder, read)
-        line = " ".join(printable(name).split()) or "your query"
-        key = "q" + hashlib.sha256(raw).hexdigest()[:31]
+        line = (" ".join(printable(name).split()) or "your query")[:80]
+        # Its name is a part of it: who brings the same under another name does not rename yours.
+        named = hashlib.sha256(line.encode("utf-8", "replace")).digest()
+        key = "q" + hashlib.sha256(named + raw).hexdigest()[:31]
         with self._lock:
-            self._queries[key] = Query(replace(item, name=line[:80]), line[:80])
+            self._queries[key] = Query(replace(item, name=line), line)
             self._queries.move_to_end(key)
             while len(self._queries) > QUERIES:
                 self._queries.popitem(last=False)
-        return key
+        return key, line
 
     def item(self, key: str) -> Item:
         """The input itself, read again where it is one of the collection."""
-        at = self.position(key)
-        if at is None:
-            return self._queries[key].item
-        return read_item(self.found.encoder, self.found.original(at))
+        known = self._known(key)
+        if isinstance(known, Query):
+            return known.item
+        with self.discreet():
+            return read_item(self.found.encoder, self.found.original(known))
 
     def embedding(self, key: str) -> torch.Tensor:
-        at = self.position(key)
-        if at is not None:
-            return self.found.embedding(at)
+        known = self._known(key)
+        if not isinstance(known, Query):
+            return self.found.embedding(known)
         if key in self._parts:
             return self.parts(key).embedding.float()
-        return self.run(self._queries[key].item)
+        return self.run(known.item)
 
     def run(self, item: Item) -> torch.Tensor:
         """φ of an input: one run of the model, nothing is explained."""
@@ -233,14 +244,29 @@ class Shelf:
 
     def parts(self, key: str) -> Decomposition:
         """The decomposition of an item or query: in memory, kept on disk, or made now (and kept then)."""
-        at = self.position(key)
-        query = self._queries[key].item if at is None else at
+        known = self._known(key)
 
         def make() -> Decomposition:
-            made = self.found.decomposition(query)
+            with self.discreet():
+                made = self.found.decomposition(known.item if isinstance(known, Query) else known)
             return replace(made, parts=made.parts.float())
 
         return self._parts.get(key, make, lambda made: made.parts.numel() * made.parts.element_size())
+
+    @contextmanager
+    def discreet(self) -> Iterator[None]:
+        """What goes wrong is said of an item's or the collection's name: where they lie is no visitor's business."""
+        try:
+            yield
+        except Refused:
+            raise
+        except BilrpError as error:
+            said = str(error)
+            for source, name in zip(self.found.items.sources, self.found.names, strict=True):
+                if source and printable(source) in said:
+                    said = said.replace(printable(source), printable(name))
+            path = printable(self.found.path)
+            raise Refused(422, said.replace(path, Path(path).name)) from None
 
 
 def _jpeg(pixels: np.ndarray, longest: int) -> bytes:

@@ -20,7 +20,7 @@ from bilrp.errors import InputError, printable
 from bilrp.item import LONGEST, Image, Text
 from bilrp.render import bundle, findings, links
 from bilrp.render.figure import palette
-from bilrp.render.marks import shown
+from bilrp.render.marks import numbers, shown
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -126,7 +126,9 @@ def payload(
     check_size(*relevance.shape)
     if not np.isfinite(relevance).all() or not np.isfinite(float(explanation.score)):
         raise InputError("the explanation holds NaN or infinite relevance: there is nothing to show")
-    side_a, side_b = side(explanation.a), side(explanation.b)
+    # A side without its marks counts anew: outside the page, regions are called by the decomposition's numbers.
+    side_a = side(explanation.a) | {"numbers": numbers(whole.a, marks=marks)}
+    side_b = side(explanation.b) | {"numbers": numbers(whole.b, marks=marks)}
     style = None if style == "auto" else style
     named = style in links.STYLES if isinstance(style, str) else False
     return {

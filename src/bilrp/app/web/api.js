@@ -17,6 +17,19 @@ async function checked(reply) {
 
 export const fetched = async (path, signal) => (await checked(await fetch(path, { signal }))).json();
 
+/** Pages that are asked for once each, by their number; one that failed is asked for again. */
+export function createPages(url, signal) {
+  const pages = new Map();
+  return (page) => {
+    if (!pages.has(page)) {
+      const asked = fetched(url(page), signal);
+      pages.set(page, asked);
+      asked.catch(() => pages.delete(page));
+    }
+    return pages.get(page);
+  };
+}
+
 const pause = (seconds, signal) =>
   new Promise((done, fail) => {
     const timer = setTimeout(done, 1000 * seconds);

@@ -3,21 +3,18 @@
 import { node } from "../page/dom.js";
 import { counted } from "../page/words.js";
 import * as address from "./address.js";
-import { ask, fetched, progress } from "./api.js";
+import { ask, createPages, fetched, progress } from "./api.js";
 
-const COLOURS = ["#4269d0", "#c2571a", "#3a8a5c", "#a463a4", "#b0354f", "#7f6a3c", "#2f8fa3", "#6b6b6b"];
+const COLOURS = ["#4269d0", "#c2571a", "#3a8a5c", "#a463a4", "#b0354f", "#7f6a3c", "#2f8fa3", "#d9488b"];
+export const UNKNOWN = 0xffff; // the group of an item that is in none that is told apart: grey
 const FAR = 24; // pixels from which a point is still pointed at
 
 const decode = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 
 /** Labels of items by position, in pages, as they are pointed at. */
 function createLabels(signal) {
-  const pages = new Map();
-  return async (i) => {
-    const page = Math.floor(i / 100);
-    if (!pages.has(page)) pages.set(page, fetched(`/api/items?offset=${100 * page}&limit=100`, signal));
-    return (await pages.get(page)).items[i % 100];
-  };
+  const page = createPages((n) => `/api/items?offset=${100 * n}&limit=100`, signal);
+  return async (i) => (await page(Math.floor(i / 100))).items[i % 100];
 }
 
 export async function atlas(root, { about, signal }) {
@@ -50,7 +47,7 @@ export async function atlas(root, { about, signal }) {
     pen.globalAlpha = count > 3000 ? 0.55 : 0.85;
     for (let i = 0; i < count; i++) {
       const [x, y] = spot(i);
-      pen.fillStyle = about.groups.length > 1 ? COLOURS[state.group[i] % COLOURS.length] : ink.getPropertyValue("--soft");
+      pen.fillStyle = state.group[i] === UNKNOWN ? ink.getPropertyValue("--soft") : COLOURS[state.group[i] % COLOURS.length];
       pen.beginPath();
       pen.arc(x, y, r, 0, 7);
       pen.fill();
@@ -126,12 +123,12 @@ function step(from, [dx, dy], count, spot) {
 }
 
 /** The number of each item's group: colours only, so a large collection is told apart by its first pages alone. */
-async function groupsOf(about, count, signal) {
+export async function groupsOf(about, count, signal) {
   const groups = new Map(about.groups.map(({ name }, k) => [name, k]));
-  const found = new Uint16Array(count);
+  const found = new Uint16Array(count).fill(UNKNOWN);
   if (groups.size < 2) return found;
   const pages = Array.from({ length: Math.ceil(Math.min(count, 4000) / 200) }, (_, k) => fetched(`/api/items?offset=${200 * k}&limit=200`, signal));
-  for (const { offset, items } of await Promise.all(pages)) items.forEach(({ group }, k) => (found[offset + k] = groups.get(group) ?? 0));
+  for (const { offset, items } of await Promise.all(pages)) items.forEach(({ group }, k) => (found[offset + k] = groups.get(group) ?? UNKNOWN));
   return found;
 }
 

@@ -30,12 +30,10 @@ function regionUnder(board, event) {
   return best;
 }
 
-function pointOf({ svg, shape }, event) {
-  const box = svg.getBoundingClientRect();
-  return [
-    shape.x + ((event.clientX - box.left) / box.width) * shape.width,
-    shape.y + ((event.clientY - box.top) / box.height) * shape.height,
-  ];
+/** Where a pointer is, in the board's own units, also where the picture does not fill its element. */
+function pointOf({ svg }, event) {
+  const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  return [x, y];
 }
 
 function regionsOf(side, shape, about) {

@@ -64,7 +64,7 @@ export async function contrast(root, { about, said, signal }) {
   list.classList.toggle("single", shown.length === 1);
   if (said.item) {
     const ids = sides.filter((side) => side.id).map(({ id }) => id);
-    list.append(...ids.map((id, k) => node("li", { class: "rival" }, node("a", { href: address.pair(said.item, id) }, about.kind === "image" ? node("img", { src: `/api/items/${id}/thumbnail`, alt: "" }) : "the pair"), node("p", { class: "about" }, k ? "… and not that" : "why this …"))));
+    list.append(...ids.map((id, k) => node("li", { class: "rival" }, node("a", { href: address.pair(said.item, id), "aria-label": k ? "The pair with that one" : "The pair with this one" }, about.kind === "image" ? node("img", { src: `/api/items/${id}/thumbnail`, alt: "" }) : "the pair"), node("p", { class: "about" }, k ? "… and not that" : "why this …"))));
   }
   list.dataset.done = "yes";
 }

@@ -3,12 +3,12 @@
 import { node, set } from "../page/dom.js";
 import { counted } from "../page/words.js";
 import * as address from "./address.js";
-import { fetched } from "./api.js";
+import { createPages } from "./api.js";
 
 const PAGE = 100; // items asked for at once
 const SPARE = 2; // rows beyond what is in sight
 const ROW = { image: 176, text: 64 };
-const LEAST = { image: 168, text: 420 }; // pixels across
+const LEAST = { image: 150, text: 320 }; // pixels across
 
 const cell = ({ id, name, group }, kind, number, total) => {
   const shown =
@@ -19,15 +19,7 @@ const cell = ({ id, name, group }, kind, number, total) => {
   return node("li", { "aria-setsize": total, "aria-posinset": number + 1 }, link);
 };
 
-/** Pages of items, each asked for once. */
-function createPages(said, signal) {
-  const pages = new Map();
-  const url = (page) => address.to("/api/items", { ...said, offset: page * PAGE, limit: PAGE });
-  return (page) => {
-    if (!pages.has(page)) pages.set(page, fetched(url(page), signal));
-    return pages.get(page);
-  };
-}
+const pagesOf = (said, signal) => createPages((page) => address.to("/api/items", { ...said, offset: page * PAGE, limit: PAGE }), signal);
 
 function controls(about, said) {
   const groups = about.groups.map(({ name, count }) => node("option", { value: name }, `${name || "no group"} (${count})`));
@@ -47,7 +39,7 @@ export async function collection(root, { about, said, signal }) {
   const lead = node("p", { class: "lead" }, `${counted(about.count, "item")} by ${about.encoder}${about.failed ? `; ${about.failed} could not be read` : ""}.`);
   root.replaceChildren(node("h1", {}, about.name), lead, tools.el, list);
   const state = { said: { group: said.group, words: said.words }, total: 0, across: 1, at: 0, shown: new Map() };
-  let page = createPages(state.said, signal);
+  let page = pagesOf(state.said, signal);
   let turn = 0;
 
   const place = () => {
@@ -89,7 +81,7 @@ export async function collection(root, { about, said, signal }) {
   };
 
   const start = async () => {
-    page = createPages(state.said, signal);
+    page = pagesOf(state.said, signal);
     for (const el of state.shown.values()) el.remove();
     state.shown.clear();
     state.at = 0;

@@ -10,6 +10,7 @@ import { contrast } from "./contrast.js";
 import { group } from "./group.js";
 import { collection } from "./grid.js";
 import { item } from "./item.js";
+import { live } from "./live.js";
 import { pair } from "./pair.js";
 
 const VIEWS = { collection, map: atlas, item, pair, contrast, group, audit };
@@ -112,14 +113,14 @@ async function show(about, moved) {
   life = new AbortController();
   const { signal } = life;
   const at = address.here();
-  const view = VIEWS[at.view] ?? collection;
+  const view = about.live ? live : (VIEWS[at.view] ?? collection);
   for (const link of document.querySelectorAll(".bar nav a")) {
     const current = link.getAttribute("href") === location.pathname;
     if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   say("");
-  main.className = at.view;
+  main.className = about.live ? "pair live" : at.view;
   main.replaceChildren(node("p", { class: "wait" }, "…"));
   scrollTo(0, 0);
   if (moved) main.focus({ preventScroll: true });

@@ -68,7 +68,8 @@ function coverUp({ a, b, payload, similarity, signal, names }) {
   let board = null;
   details.addEventListener("toggle", () => {
     if (board || !details.open) return;
-    const changed = ({ part }, done) => done && run(part);
+    const { numbers } = payload.a; // a text's marks are not drawn: the server counts them
+    const changed = ({ part }, done) => done && run(part.map((i) => numbers?.[i] ?? i));
     board = createBoard(place, payload.a, { src: payload.a.view?.src, label: `Parts of ${names[0]} to cover`, changed, only: "part" });
     place.classList.add("covering");
     run([]);

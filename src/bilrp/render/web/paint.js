@@ -76,15 +76,23 @@ export function paint(app) {
   tellPinned(app);
 }
 
-/** Whoever holds the page hears what is pinned: regions of a side (and a partner), or a finding; null for nothing. */
+/**
+ * Whoever holds the page hears what is pinned: regions of a side (and a partner), or a finding; null for nothing.
+ * Regions are called by the decomposition's numbers, whatever the page leaves out.
+ */
 function tellPinned(app) {
   const { pinned } = app.state;
   if (same(app.told ?? null, pinned)) return;
   app.told = pinned;
-  const found = pinned?.finding == null ? null : app.model.findings[pinned.finding];
-  const chosen = pinned && { side: pinned.side, regions: pinned.set, partner: pinned.partner ?? null };
-  const detail = found ? { finding: pinned.finding, a: found.a, b: found.b } : chosen;
+  const detail = pinned && told(app.model, pinned);
   app.dom.page.dispatchEvent(new CustomEvent("bilrp-chosen", { bubbles: true, composed: true, detail }));
+}
+
+function told({ data, findings }, { side, set: regions, partner, finding }) {
+  const outside = (of, some) => some.map((i) => data[of].numbers?.[i] ?? i);
+  if (finding != null) return { finding, a: outside("a", findings[finding].a), b: outside("b", findings[finding].b) };
+  const [across] = partner == null ? [null] : outside(side === "a" ? "b" : "a", [partner]);
+  return { side, regions: outside(side, regions), partner: across };
 }
 
 /** What the chosen regions, pair or finding contribute to the score; null where nothing is chosen. */

@@ -1,0 +1,351 @@
+"""What is counted and bounded: regions by the decomposition's numbers, memory, names, and what a refusal tells."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import shutil
+import socket
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from asking import PORT, ask, client, running, tiny
+from PIL import Image
+
+from bilrp import collection
+from bilrp.app import routes, server
+from bilrp.app.asking import MOST_JSON
+from bilrp.app.desk import Busy, Desk
+from bilrp.app.guard import Door, Refused
+from bilrp.app.shelf import Shelf
+from bilrp.render import bundle, page
+
+
+@pytest.fixture(scope="module")
+def talking(made):
+    with client(made) as found:
+        yield found
+
+
+def png(colour: int = 0) -> bytes:
+    picture = io.BytesIO()
+    Image.new("RGB", (16, 16), (colour, 0, 0)).save(picture, "PNG")
+    return picture.getvalue()
+
+
+def alone(play):
+    """Run a coroutine where no loop is running: this thread may have one already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, play).result()
+
+
+# ------------------------------------------------------------ texts
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Sentences between [CLS] and [SEP], by a small BERT."""
+    pytest.importorskip("transformers", reason="sentence encoders need bilrp[text]")
+    from bilrp.encoders import sentence
+    from text_folders import ARCHITECTURES
+
+    folder = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
+    said = ["The cat sat.", "Two kittens rested.", "A dog sat."]
+    return collection.build(said, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
+
+
+def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):
+    with client(texts) as talking:
+        drawn = ask(talking, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
+        whole = texts.decomposition(0)
+        assert drawn["a"]["count"] == whole.regions.count - 2, "the marks are not drawn"
+        assert drawn["a"]["numbers"] == list(range(1, whole.regions.count - 1))
+        cat = drawn["a"]["numbers"][drawn["a"]["names"].index("cat")]
+        found = ask(talking, "/api/cover", a=texts.ids[0], b=texts.ids[1], regions=[cat], similarity="dot")
+        names = whole.regions.names
+        assert names is not None and names[cat] == "cat"
+        share = texts.explain(0, 1, similarity="dot").relevance[cat].sum()
+        fell = found["before"] - found["predicted"]
+        other = texts.decomposition(1)
+        rest = float(whole.parts[cat].float() @ other.unattributed.float())
+        assert fell == pytest.approx(float(share) + rest, rel=2e-2, abs=1e-3)
+
+
+@pytest.mark.browser
+def test_a_covered_word_is_the_word_that_was_brushed(visit, texts):
+    with running(partial(server.collected, texts)) as at:
+        tab = visit(f"/pair/{texts.ids[0]}/{texts.ids[1]}", at=at)
+        tab.click(".cover summary")
+        word = tab.locator(".cover .board .region[data-i='1']")
+        assert "cat" in word.get_attribute("aria-label")
+        word.focus()
+        with tab.expect_request("**/api/cover") as sent:
+            tab.keyboard.press("Enter")
+        assert sent.value.post_data_json["regions"] == [2]  # [CLS] is 0
+        tab.wait_for_selector(".cover .scores tr.true")
+        tab.close()
+
+
+@pytest.mark.browser
+def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
+    found = texts.explain(0, 1, similarity="dot")
+    tab = chromium.new_page()
+    tab.set_default_timeout(90_000)
+    tab.set_content("<main></main>")
+    tab.evaluate(
+        "() => { window.told = []; addEventListener('bilrp-chosen', ({ detail }) => told.push(detail)); }"
+    )
+    data = json.dumps(page.payload(found) | {"palette": "paper", "compact": False})
+    tab.add_script_tag(
+        content=f"{bundle.script('mount')}\nmount(document.querySelector('main'), {data});", type="module"
+    )
+    tab.locator(".region[data-side=a][data-i='0']").focus()
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Enter")
+    tab.locator(".region[data-side=a][data-i='1'][aria-selected=true]").wait_for()
+    tab.locator(".found button").first.click()
+    tab.locator(".found button[aria-pressed=true]").wait_for()
+    first = found.findings()[0]
+    told = tab.evaluate("() => told")
+    assert told[0] == {"side": "a", "regions": [2], "partner": None}
+    assert told[-1] == {"finding": 0, "a": list(first.a), "b": list(first.b)}
+    tab.close()
+
+
+# ------------------------------------------------------------ memory
+
+
+def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
+    begun, go = threading.Event(), threading.Event()
+
+    class Large:
+        """What a question holds."""
+
+    def slow() -> str:
+        begun.set()
+        go.wait(120)
+        return "done"
+
+    async def play() -> list[object]:
+        desk = Desk(waiting=2)
+        first = desk.ask("first", slow)
+        begun.wait(120)
+        held, tickets = [], []
+        for _ in range(40):
+            large = Large()
+            held.append(weakref.ref(large))
+            tickets.append(desk.ask("hasty", partial(id, large)))
+            del large
+        longest = len(desk.line)
+        for ticket in tickets[:-1]:  # told at once: the worker is still at the first
+            news = await ticket.next()
+            while "error" not in news:
+                news = await ticket.next()
+            assert news["error"].status == 409
+        tickets = tickets[-1:]
+        del ticket
+        gc.collect()
+        alive = sum(ref() is not None for ref in held)
+        for number in range(30):  # who leaves makes room, and takes nothing with them
+            desk.ask(f"leaving{number}", int).gone.set()
+        desk.ask("other", int)
+        with pytest.raises(Busy):
+            desk.ask("another", int)
+        go.set()
+        assert await first.next() == {"answer": "done"}
+        desk.close()
+        return [longest, alive]
+
+    assert alone(play()) == [2, 1]
+
+
+def scope(path: str, kind: str) -> dict:
+    headers = {"host": f"127.0.0.1:{PORT}", "content-type": kind}
+    spelled = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return {
+        "type": "http", "method": "POST", "path": path, "query_string": b"", "headers": spelled, "http_version": "1.1",
+        "scheme": "http", "raw_path": path.encode(), "root_path": "", "server": ("127.0.0.1", PORT),
+        "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+
+
+def test_of_a_question_no_more_is_held_than_it_may_have(made):
+    app, piece, taken, status = server.collected(made, Door(PORT)), bytes(64 * 1024), [], []
+
+    async def receive() -> dict:
+        taken.append(len(piece))
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    async def send(message: dict) -> None:
+        status.append(message.get("status"))
+
+    alone(app(scope("/api/neighbours", "application/json"), receive, send))
+    assert status[0] == 413 and sum(taken) <= MOST_JSON + len(piece)
+
+
+def test_few_uploads_are_in_memory_at_once_and_who_waits_is_not_late(made):
+    app, begun, answered = server.collected(made, Door(PORT), patience=60), set(), []
+
+    async def play() -> int:
+        go = asyncio.Event()
+
+        async def upload(number: int) -> None:
+            async def receive() -> dict:
+                begun.add(number)
+                await go.wait()
+                return {"type": "http.request", "body": png(), "more_body": False}
+
+            async def send(message: dict) -> None:
+                answered.extend([message["status"]] if "status" in message else [])
+
+            await app(scope("/api/query", "image/png"), receive, send)
+
+        everyone = [asyncio.ensure_future(upload(number)) for number in range(3 * routes.UPLOADS)]
+        for _ in range(200):  # each goes as far as it can
+            await asyncio.sleep(0)
+        early = len(begun)
+        go.set()
+        await asyncio.gather(*everyone)
+        return early
+
+    assert alone(play()) == routes.UPLOADS
+    assert answered == [200] * 3 * routes.UPLOADS and len(begun) == 3 * routes.UPLOADS
+
+
+# ------------------------------------------------------------ questions
+
+
+def test_neighbours_of_a_group_are_those_of_its_mean(talking, made):
+    found = ask(talking, "/api/neighbours", group="cat", k=5, similarity="dot")["neighbours"]
+    scores = made.embeddings @ made.mean("cat").numpy()
+    order = np.argsort(-scores, kind="stable")[:5]
+    assert [n["id"] for n in found] == [made.ids[i] for i in order]
+    assert talking.post("/api/neighbours", json={"group": "none"}).status_code == 404
+
+
+@pytest.mark.parametrize("k", [1.5, [1], {}, True])
+def test_how_many_is_a_whole_number(talking, made, k):
+    assert talking.post("/api/neighbours", json={"id": made.ids[0], "k": k}).status_code == 422
+
+
+def test_a_side_of_a_contrast_is_an_item_or_a_group(talking, made):
+    key = made.ids[0]
+    for first in ({"id": key, "group": [1]}, {"id": key, "group": "cat"}, {"group": {}}, {"id": [1]}, {}):
+        reply = talking.post("/api/contrast", json={"id": key, "first": first, "second": {"group": "cat"}})
+        assert reply.status_code == 422, (first, reply.text)
+
+
+def brought(talking, colour: int, name: str) -> str:
+    kind = {"content-type": "image/png"}
+    return talking.post(f"/api/query?name={name}", content=png(colour), headers=kind).json()["id"]
+
+
+def test_nobody_renames_what_another_brought(talking):
+    mine, theirs = brought(talking, 1, "mine.png"), brought(talking, 1, "theirs.png")
+    assert mine != theirs and brought(talking, 1, "mine.png") == mine
+    assert ask(talking, "/api/side", id=mine)["name"] == "mine.png"
+
+
+def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch):
+    """It goes right after the first look."""
+
+    class Fleeting(dict):
+        def get(self, name, default=None):
+            return self.pop(name, default)
+
+        def __contains__(self, name):
+            return self.pop(name, None) is not None
+
+    shelf = Shelf(made)
+    key, _ = shelf.bring(png(), "mine.png")
+    query = shelf._queries[key]
+    for call in (
+        shelf.name, shelf.view, shelf.thumbnail, shelf.sharp, shelf.item, shelf.embedding, shelf.parts
+    ):  # fmt: skip
+        monkeypatch.setattr(shelf, "_queries", Fleeting({key: query}))
+        try:
+            call(key)
+        except Refused as refused:
+            assert refused.status == 404
+
+
+# ------------------------------------------------------------ files
+
+
+@pytest.fixture
+def few(folder, tmp_path):
+    """A collection of its own, whose files may be spoiled."""
+    shutil.copytree(folder / "cat", tmp_path / "secret place" / "cat")
+    return collection.build(tmp_path / "secret place", tiny(), tmp_path / "kept apart" / "cats.lance")
+
+
+def test_what_cannot_be_kept_is_shown_all_the_same(few):
+    (Path(few.path) / "app").write_text("in the way: no folder can be made here")
+    with client(few) as talking:
+        assert ask(talking, "/api/map")["places"]
+        assert "suspects" in ask(talking, "/api/audit")
+
+
+def test_where_a_file_lies_is_not_told(few, tmp_path):
+    spoiled = tmp_path / "secret place" / "cat" / "cat-0.jpg"
+    spoiled.write_bytes(b"")
+    with client(few) as talking:
+        at = few.names.index("cat-0.jpg")
+        question = {"a": few.ids[at], "b": few.ids[at - 1], "regions": [1]}
+        said = talking.post("/api/cover", json=question).text
+        assert "cat-0.jpg: the file is empty" in said
+        assert "secret" not in said and str(tmp_path) not in said
+
+
+# ------------------------------------------------------------ the server
+
+
+def test_who_comes_before_the_server_has_started_waits():
+    bound = server.listening("127.0.0.1", 0)
+    with bound, socket.create_connection(bound.getsockname(), 60) as early:
+        assert early.getpeername() == bound.getsockname()
+
+
+# ------------------------------------------------------------ modules of the page
+
+
+@pytest.mark.browser
+def test_items_of_groups_that_are_not_told_apart_have_no_colour_of_one_that_is(visit, made):
+    tab = visit("/")
+    about = {"groups": [{"name": "cat"}, {"name": "coffee"}]}
+    found = tab.evaluate(
+        """async (about) => {
+            const { groupsOf, UNKNOWN } = await import("/web/atlas.js");
+            return Array.from(await groupsOf(about, 35), (k) => (k === UNKNOWN ? null : k));
+        }""",
+        about,
+    )
+    group = [name for _, name in sorted((p, n) for n, of in made.groups().items() for p in of)]
+    assert found == [{"cat": 0, "coffee": 1}.get(name) for name in group] + [None] * 5
+
+
+@pytest.mark.browser
+def test_a_page_that_failed_is_asked_for_again(chromium, address):
+    tab = chromium.new_page()
+    tab.set_default_timeout(90_000)
+    tab.goto(f"{address}/contrast")
+    tab.route("**/api/items?offset=7*", lambda route: route.abort(), times=1)
+    found = tab.evaluate(
+        """async () => {
+            const { createPages } = await import("/web/api.js");
+            const page = createPages((n) => `/api/items?offset=7&limit=${n}`);
+            const first = await page(3).then(() => "there", () => "failed");
+            const second = await page(3);
+            return [first, second.items.length, page(3) === page(3)];
+        }"""
+    )
+    assert found == ["failed", 3, True]
+    tab.close()

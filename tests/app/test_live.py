@@ -1,0 +1,77 @@
+"""One pair, live: other settings give what `explain` gives with them, and the plan is said before."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from asking import PORT, ask, running
+from starlette.testclient import TestClient
+
+import bilrp
+from bilrp import rulebooks
+from bilrp.app import server
+from bilrp.app.guard import Door
+from bilrp.encoder import read_item
+
+
+@pytest.fixture(scope="module")
+def two(folder, random_weights):
+    """Five layers of VGG-16's shape, and two photographs."""
+    encoder = bilrp.encoders.vgg16(5, weights=random_weights, size=32)
+    paths = [folder / "cat" / f"cat-{k}.jpg" for k in (0, 1)]
+    return encoder, paths, [read_item(encoder, path) for path in paths]
+
+
+def test_other_settings_give_what_explain_gives(two):
+    encoder, paths, items = two
+    with TestClient(
+        server.paired(encoder, *items, Door(PORT)), base_url=f"http://127.0.0.1:{PORT}"
+    ) as talking:
+        about = talking.get("/api/about").json()
+        assert (
+            about["live"] and about["choices"]["layers"] == [5] and about["name"] == "cat-0.jpg and cat-1.jpg"
+        )
+        wish = {"rules": "γ = 0.1", "similarity": "dot", "regions": "16"}
+        before = ask(talking, "/api/plan", **wish)
+        (shown,) = ask(talking, "/api/live", **wish)
+        book = rulebooks.uniform(0.1)
+        expected = bilrp.explain(
+            encoder, *paths, rules=book, similarity="dot", regions=bilrp.regions.grid(16)
+        )
+        assert shown["account"]["score"] == pytest.approx(expected.score) and shown["a"]["count"] == 4
+        work = sum(
+            bilrp.decompose(encoder, p, rules=book, regions=bilrp.regions.grid(16)).plan.flops for p in paths
+        )
+        assert before["gflop"] == pytest.approx(work / 1e9) and before["seconds"] > 0
+        assert ask(talking, "/api/plan", **wish)["gflop"] == 0  # at hand
+        layered = ask(talking, "/api/live", layers=[5], regions="16")
+        assert layered[0]["title"].startswith("Layer 5")
+        for bad in (
+            {"layers": [99]},
+            {"rules": "exec"},
+            {"regions": "../x"},
+            {"similarity": 3},
+            {"layers": "5"},
+        ):
+            assert talking.post("/api/live", json=bad).status_code == 422
+        assert talking.get("/api/items").status_code == 404
+
+
+@pytest.mark.browser
+def test_settings_are_changed_and_seen_again(two, visit):
+    encoder, _, items = two
+    torch.manual_seed(0)
+    with running(partial(server.paired, encoder, *items)) as at:
+        tab = visit("/", at=at)
+        tab.wait_for_selector(".layers[data-done=yes]")
+        tab.select_option("[name=regions]", "16")
+        tab.wait_for_selector(".note:has-text('FLOP')")
+        tab.click("text=See it")
+        tab.wait_for_selector(".layers[data-done=yes]")
+        assert tab.locator(".layers .region[data-side=a]").count() == 4 and "regions=16" in tab.url
+        tab.reload()
+        tab.wait_for_selector(".layers[data-done=yes]")
+        assert tab.locator(".layers .region[data-side=a]").count() == 4
+        tab.close()

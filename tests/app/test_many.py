@@ -1,0 +1,212 @@
+"""Many items, many visitors, a killed server; and what a screen reader meets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from asking import running
+from PIL import Image
+from torch import nn
+
+from bilrp import Encoder, collection
+from bilrp.app import server
+from bilrp.encoders import images
+
+MANY = 2500
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Very small pictures of noise, very many of them."""
+    noise = np.random.default_rng(0).integers(0, 256, (MANY, 8, 8, 3), dtype=np.uint8)
+    encoder = Encoder(nn.Flatten(), read=partial(images.item, size=8), name="flat")
+    pictures = [Image.fromarray(one) for one in noise]
+    return collection.build(pictures, encoder, tmp_path_factory.mktemp("many") / "noise.lance")
+
+
+@pytest.mark.browser
+def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, many, made, address):
+    """Counted: what is sent until the grid stands does not grow with the collection, and only what is in sight is there."""
+
+    def painted(at):
+        sent = []
+        tab = visit("/contrast", at=at)  # somewhere else first, so that files are not counted
+        tab.on("requestfinished", lambda request: sent.append(request.url))
+        tab.goto(f"{at}/")
+        tab.wait_for_selector(".grid li img")
+        tab.wait_for_load_state("networkidle")
+        asked = [url for url in sent if "/api/" in url]
+        pages = [len(tab.request.get(url).body()) for url in asked if "thumbnail" not in url]
+        return tab, len(asked), sum(pages), tab.locator(".grid li").count()
+
+    with running(partial(server.collected, many)) as at:
+        tab, requests, size, cells = painted(at)
+        _, few_requests, few_size, few_cells = painted(address)
+        assert few_cells == 30 and cells <= 70 and requests <= few_requests + 45
+        assert few_size <= size <= 20_000  # a page of items and what the collection is
+        tab.focus(".grid [tabindex='0']")
+        tab.keyboard.press("End")
+        tab.wait_for_selector(f".grid li[aria-posinset='{MANY}'] a:focus")
+        assert tab.locator(".grid li").count() <= 120
+        tab.keyboard.press("Home")
+        tab.wait_for_selector(".grid li[aria-posinset='1'] a:focus")
+        tab.close()  # before the server does
+
+
+def asked(address, path, question=None, visitor="v"):
+    """(status, last line) of one request on a connection of its own."""
+    parts = urlsplit(address)
+    link = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
+    if question is None:
+        link.request("GET", path)
+    else:
+        headers = {"content-type": "application/json", "x-bilrp-visitor": visitor}
+        link.request("POST", path, json.dumps(question), headers)
+    reply = link.getresponse()
+    body = reply.read()
+    link.close()
+    kind = reply.headers["content-type"]
+    return reply.status, body if "image" in kind else json.loads(body.strip().splitlines()[-1])
+
+
+def wander(address, made, expected, seed, until):
+    """One visitor: what they saw, and how often they were told to come again."""
+    rng, right, busy = random.Random(seed), 0, 0
+    while time.monotonic() < until or right + busy < 4:
+        i = rng.randrange(len(made))
+        part = None if rng.random() < 0.5 else [rng.randrange(64)]
+        question = {"id": made.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
+        status, said = asked(address, "/api/neighbours", question, f"visitor{seed}")
+        if status == 503:
+            busy += 1
+        else:
+            assert status == 200 and [n["id"] for n in said["answer"]["neighbours"]] == expected(i, part), (
+                said
+            )
+            right += 1
+        status, picture = asked(address, f"/api/items/{made.ids[i]}/thumbnail")
+        assert status == 503 or (status == 200 and picture[:2] == b"\xff\xd8")
+    return right, busy
+
+
+def test_many_visitors_at_once_get_their_own_answers(made, address):
+    """BILRP_LOAD=SECONDS makes it longer, and fifty of them."""
+    seconds = float(os.environ.get("BILRP_LOAD", 0))
+    visitors = 50 if seconds else 8
+    scores = made.embeddings @ made.embeddings.T
+    shares = {i: made.share(i).numpy() for i in range(len(made))}
+
+    def expected(i, part):
+        values = scores[i] if part is None else shares[i][part].sum(0)
+        order = [int(j) for j in np.argsort(-values, kind="stable") if j != i]
+        return [made.ids[j] for j in order[:3]]
+
+    until = time.monotonic() + seconds
+    with ThreadPoolExecutor(visitors) as crowd:
+        told = list(crowd.map(lambda seed: wander(address, made, expected, seed, until), range(visitors)))
+    right, busy = (sum(t[k] for t in told) for k in range(2))
+    print(f"{visitors} visitors, {right} right answers, {busy} times busy")
+    assert right >= visitors
+
+
+MINE = """
+import torch, bilrp
+from functools import partial
+from torch import nn
+from bilrp.encoders import images
+
+def tiny():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    return bilrp.Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="mine:tiny")
+"""
+
+
+@pytest.mark.slow
+def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
+    (tmp_path / "mine.py").write_text(MINE)
+    source = str(Path(collection.__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([source, str(tmp_path)])}
+    command = [sys.executable, "-m", "bilrp"]
+    run = partial(subprocess.run, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    run([*command, "index", str(folder / "cat"), "-e", "mine:tiny", "-o", "cats.lance"])
+
+    def started():
+        child = subprocess.Popen(
+            [*command, "serve", "cats.lance", "--port", "0"],
+            cwd=tmp_path, env=environment | {"PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout is not None
+        address = next(line for line in child.stdout if line.startswith("Open ")).split()[1].rstrip("/")
+        for _ in range(600):
+            try:
+                asked(address, "/api/about")
+                break
+            except ConnectionError:
+                time.sleep(0.05)
+        return child, address
+
+    child, address = started()
+    ids = [item["id"] for item in asked(address, "/api/items")[1]["items"]]
+    _, before = asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})
+    _, atlas = asked(address, "/api/map", {})
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    kept = collection.open(tmp_path / "cats.lance").parts.ids
+    assert {ids[0], ids[1]} <= set(kept)
+    child, address = started()
+    _, after = asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})
+    # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
+    assert (
+        after["answer"]["pairs"]
+        == asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})[1]["answer"]["pairs"]
+    )
+    assert before["answer"]["account"]["score"] == pytest.approx(after["answer"]["account"]["score"])
+    assert asked(address, "/api/map", {})[1] == atlas
+    child.terminate()
+    child.communicate(timeout=120)
+    assert child.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+VIEWS = {
+    "/": ".grid li img", "/map": ".atlas", "/item/{0}?part=9-10": ".near[data-done=yes]", "/audit": ".findings",
+    "/pair/{0}/{1}": ".cover", "/group?name=cat": "main[data-done=yes]",
+    "/contrast?item={0}&first=item:{1}&second=item:{2}": ".shows[data-done=yes]",
+}  # fmt: skip
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing_serious_in_any_view(visit, made, theme, width, address):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="no axe: pip install axe-playwright-python"
+    )
+    tab = visit("/", width=width, color_scheme=theme)
+    serious = {}
+    for path, there in VIEWS.items():
+        tab.goto(address + path.format(*(made.ids[i] for i in (0, 7, 14))))
+        tab.wait_for_selector(there)
+        if path.startswith("/pair"):
+            tab.click(".cover summary")
+            tab.wait_for_selector(".cover .board")
+        found = axe.Axe().run(tab).response["violations"]
+        worst = [
+            (v["id"], v["nodes"][0]["html"][:160]) for v in found if v["impact"] in ("serious", "critical")
+        ]
+        wide = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if worst or wide > 0:
+            serious[path] = (worst, wide)
+    assert serious == {}
