@@ -187,7 +187,10 @@ def test_losses_and_doubts_are_said() -> None:
     assert (
         "clearly better in 1. It loses clearly to other by 0.25 (four objects drawn, some named, 3)." in said
     )
-    assert "NOT learnt" not in said
+    assert "NOT learnt" not in said and "share" not in said
+    shares = report.against(found, measure="share", game="four drawn", count=3, seed=0)
+    said = report.summary(means, [*rivals, *shares], learnt)
+    assert said.endswith("By the share of relevance in the box it is behind other in 1 of 2, clearly in 1.")
     assert report.summary(means, rivals, replace(learnt, accuracy=0.2)).startswith("The model has NOT learnt")
 
 

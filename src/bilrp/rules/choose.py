@@ -4,7 +4,7 @@ On all-MiniLM-L6-v2, parts under `transformer(0)` agree with exact Shapley value
 half of the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ is what keeps gradients from
 shattering.
 
-In MobileNetV2 γ = 0.25 leaves all of the score to the biases that batch norm makes. Handed to the inputs, 63 % are left;
+In MobileNetV2 γ = 0.25 leaves all of the score to the biases that batch norm makes. Handed to the inputs, 62 % are left;
 secants to the blurred picture leave 15 %, all of it known to be against the reference, and find a planted patch at 11.3
 times chance, where handed biases have 8.2 and γ alone, of a score it does not explain, 14.3 (`bilrp study vision`,
 docs/vision.md).

@@ -133,7 +133,16 @@ def _losses(rivals: Sequence[Mapping[str, Any]]) -> str:
     said = f"It loses clearly to {named}." if lost else "No method is clearly better in any of them."
     ahead = sorted({row["method"] for row in behind})
     close = f" Within chance, it is behind in {len(behind)}, to {listed(ahead)}." if behind else ""
-    return f"Of {len(played)} comparisons with other methods it is clearly better in {better}. {said}{close}"
+    shares = [row for row in rivals if row["measure"] == "share"]
+    less = [row for row in shares if row["better"] < 0]
+    clearly = sum(row["clear"] for row in less)
+    share = (
+        f" By the share of relevance in the box it is behind {listed(sorted({row['method'] for row in less}))} in "
+        f"{len(less)} of {len(shares)}, clearly in {clearly}."
+        if less
+        else ""
+    )
+    return f"Of {len(played)} comparisons with other methods it is clearly better in {better}. {said}{close}{share}"
 
 
 def _doubt(learnt: Retrieved) -> str:
