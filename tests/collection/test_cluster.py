@@ -18,7 +18,7 @@ from making import UP, apart, pictures, tiny
 
 from bilrp import collection
 from bilrp.collection import cluster
-from bilrp.collection.indexing import _take_apart, indexed
+from bilrp.collection.indexing import indexed, take_apart
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -69,7 +69,7 @@ def test_parts_where_the_first_items_cannot_be_taken_apart(tmp_path: Path) -> No
     found = collection.build(source, tiny(), path)
     for gone in ("000.png", "002.png"):
         (source / "even" / gone).unlink()
-    failed = _take_apart(found, Here(), progress=False)
+    failed = take_apart(found, Here(), progress=False)
     assert [Path(name).name for name, _ in failed] == ["000.png", "002.png"]
     assert found.parts.ids == set(found.ids[2:])
 

@@ -109,7 +109,7 @@ def indexed(
         if prune:
             tally.removed = _prune(path, folders, places)
         if state.about is not None and parts:
-            tally.failed += _take_apart(open(path, encoder=chosen), crew, progress)
+            tally.failed += take_apart(open(path, encoder=chosen), crew, progress)
     if state.about is None:
         first = tally.failed[0] if tally.failed else ("", "nothing could be read")
         raise InputError(f"nothing was indexed: {printable(first[0])}: {first[1]}")
@@ -155,7 +155,7 @@ def _by(crew: Workers, state: State, some: Sequence[Thing], bar: Progress) -> No
         bar.advance(len(batch.outcomes))
 
 
-def _take_apart(found: Collection, crew: Workers | None, progress: bool) -> list[tuple[str, str]]:
+def take_apart(found: Collection, crew: Workers | None, progress: bool) -> list[tuple[str, str]]:
     """Make the parts that are missing; on a cluster here until there is a table of them. What failed, and why."""
     if crew is None:
         return found.make_parts(progress=progress)
