@@ -15,6 +15,7 @@ from text_folders import ARCHITECTURES
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 BY = ("-e", "tinymodel:tiny", "--size", "32")
+AGAIN = ("-e", "tinymodel:tiny")  # a collection names no code that runs unless it is asked for
 
 
 def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> None:  # noqa: F811
@@ -22,22 +23,43 @@ def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> No
     assert code == 0 and err == "" and "x.lance: 3 items (3 new, 0 known)" in out
     code, out, _ = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     assert "(0 new, 3 known)" in out
-    code, out, _ = bilrp_command("search", "x.lance", "a.png", "-k", "2", "--explain", "-o", "why.html")
+    code, out, _ = bilrp_command(
+        "search", "x.lance", *AGAIN, "a.png", "-k", "2", "--explain", "-o", "why.html"
+    )
     assert code == 0 and "Nearest to a.png, of 3:" in out and "b.png" in out and "Cosine" in out
     assert (more / "why.html").read_text().count('"version":1') == 2
-    by_part = json.loads(bilrp_command("search", "x.lance", "a.png", "--part", "0,0,30,20", "--json")[1])
+    by_part = json.loads(
+        bilrp_command("search", "x.lance", *AGAIN, "a.png", "--part", "0,0,30,20", "--json")[1]
+    )
     assert by_part["regions"] and len(by_part["neighbours"]) == 2
     without = json.loads(
-        bilrp_command("search", "x.lance", "a.png", "--part", "0,0,30,20", "--without", "--json")[1]
+        bilrp_command("search", "x.lance", *AGAIN, "a.png", "--part", "0,0,30,20", "--without", "--json")[1]
     )
     assert [n["score"] for n in without["neighbours"]] != [n["score"] for n in by_part["neighbours"]]
-    d = json.loads(bilrp_command("search", "x.lance", "d.png", "--json")[1])  # a file that is not in it
+    d = json.loads(
+        bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1]
+    )  # a file that is not in it
     assert len(d["neighbours"]) == 3
+
+
+def test_a_plain_search_takes_nothing_apart(
+    more: Path,  # noqa: F811
+    bilrp_command,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
+    expected = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json", "-o", "why.html")[1])
+    monkeypatch.setattr(
+        "bilrp.collection.holding.decompose_item", lambda *_: pytest.fail("it was taken apart")
+    )
+    found = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
+    for near, before in zip(found["neighbours"], expected["neighbours"], strict=True):
+        assert near["name"] == before["name"] and near["score"] == pytest.approx(before["score"], rel=1e-5)
 
 
 def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F811
     bilrp_command("index", "left", "right", "d.png", *BY, "-o", "x.lance")
-    code, out, err = bilrp_command("audit", "x.lance", "-o", "audit")
+    code, out, err = bilrp_command("audit", "x.lance", *AGAIN, "-o", "audit")
     assert code == 0 and err == "" and "pairs of near neighbours, of 4 items" in out
     assert "Where similarity sits" in (more / "audit" / "report.html").read_text()
     assert json.loads((more / "audit" / "results.json").read_text())["pairs"] >= 2
@@ -65,11 +87,11 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
         (("index", "left", "-o", "x", *BY), "called NAME.lance"),
         (("index", "gone", "-o", "x.lance", *BY), "no such file"),
         (("search", "gone.lance", "a.png"), "no collection there"),
-        (("search", "x.lance", "gone.png"), "no such file"),
-        (("search", "x.lance", "a.png", "--part", "1,2"), "--part 1,2: give X,Y,W,H"),
-        (("search", "x.lance", "a.png", "--part", "900,900,3,3"), "the photograph is 60×40"),
-        (("search", "x.lance", "a.png", "--words", "1-2"), "--words 1-2: give I-J, words of a text"),
-        (("search", "x.lance", "a.png", "-o", "why.png"), "written as one page"),
+        (("search", "x.lance", *AGAIN, "gone.png"), "no such file"),
+        (("search", "x.lance", *AGAIN, "a.png", "--part", "1,2"), "--part 1,2: give X,Y,W,H"),
+        (("search", "x.lance", *AGAIN, "a.png", "--part", "900,900,3,3"), "the photograph is 60×40"),
+        (("search", "x.lance", *AGAIN, "a.png", "--words", "1-2"), "--words 1-2: give I-J, words of a text"),
+        (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "written as one page"),
     ],
 )
 def test_slips_are_one_line(more: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
@@ -82,8 +104,8 @@ def test_a_damaged_collection_is_one_line(more: Path, bilrp_command) -> None:  #
     bilrp_command("index", "left", *BY, "-o", "x.lance")
     for file in (more / "x.lance" / "items.lance" / "data").iterdir():
         file.write_bytes(b"x" * 100)
-    code, _, err = bilrp_command("search", "x.lance", "a.png")
+    code, _, err = bilrp_command("search", "x.lance", *AGAIN, "a.png")
     assert code == 2 and err.count("\n") == 1 and "Traceback" not in err
     shutil.rmtree(more / "x.lance" / "items.lance" / "_versions")
-    code, _, err = bilrp_command("search", "x.lance", "a.png")
+    code, _, err = bilrp_command("search", "x.lance", *AGAIN, "a.png")
     assert code == 2 and err.count("\n") == 1

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +19,8 @@ from torch import nn
 import bilrp
 from bilrp import Encoder
 from bilrp.encoders import images
+
+UP = "the cluster stands"
 
 
 def tiny(seed: int = 0) -> Encoder:
@@ -32,3 +40,24 @@ def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
         small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
         small.resize((48, 36), Image.Resampling.BICUBIC).save(place / f"{number:03}.png")
     return folder
+
+
+def apart(command: Sequence[str], env: Mapping[str, str], *, seconds: float) -> tuple[int | None, str, str]:
+    """(code, what it said, its errors) of a command; None where it took too long. Its children end with it."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        run = subprocess.Popen(command, env=env, stdout=out, stderr=err, start_new_session=True)
+        try:
+            code = run.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if hasattr(os, "killpg"):
+                with suppress(ProcessLookupError):
+                    os.killpg(run.pid, signal.SIGKILL)
+            run.kill()
+            run.wait()
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
+    return code, said[0], said[1]

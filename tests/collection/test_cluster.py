@@ -6,20 +6,23 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from making import pictures, tiny
+from making import UP, apart, pictures, tiny
 
 from bilrp import collection
-from bilrp.collection.indexing import indexed
+from bilrp.collection import cluster
+from bilrp.collection.indexing import _take_apart, indexed
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
-LONG = 400  # seconds, after which a cluster that has not come up is not waited for
+LONG = 400  # seconds: then it has not come up, or hangs
 
 
 @pytest.mark.ray
@@ -30,18 +33,13 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     shutil.copy(source / "even" / "000.png", source / "odd" / "twin.png")  # in another batch than its twin
     (source / "even" / "empty.png").touch()
     paths = os.pathsep.join([str(Path(__file__).parent), *(p for p in sys.path if p)])
-    try:
-        run = subprocess.run(
-            [sys.executable, str(Path(__file__).parent / "two_nodes.py"), str(source), str(path)],
-            env=os.environ | {"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"},
-            capture_output=True, text=True, timeout=LONG,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"no cluster of two nodes came up here in {LONG} s")
-    if run.returncode == 77:
-        pytest.skip(f"no cluster of two nodes can be started here: {run.stdout}")
-    assert run.returncode == 0, run.stderr[-2000:]
-    said = json.loads(next(line for line in run.stdout.splitlines() if line.startswith("{")))
+    command = [sys.executable, str(Path(__file__).parent / "two_nodes.py"), str(source), str(path)]
+    env = os.environ | {"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}
+    code, out, err = apart(command, env, seconds=LONG)
+    if UP not in out.splitlines():
+        pytest.skip(f"no cluster of two nodes can be started here in {LONG} s: {out}")
+    assert code == 0, "it hangs" if code is None else err[-2000:]
+    said = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
     assert (said["items"], said["parts"], said["added"], said["same"], said["failed"]) == (24, 24, 24, 1, 1)
     assert said["lost"] >= 1
     found, whole = (
@@ -56,3 +54,48 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
 def test_an_engine_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the engine is one of here, ray, got spark"):
         indexed(tmp_path, tiny(), tmp_path / "x.lance", engine="spark")
+
+
+class Here:
+    """The work of a cluster, done by one worker in this process."""
+
+    def in_order(self, method: str, jobs: Sequence[Any], again: Any = None) -> Iterator[Any]:
+        worker = cluster.Worker(tiny())
+        yield from (getattr(worker, method)(*job) for job in jobs)
+
+
+def test_parts_where_the_first_items_cannot_be_taken_apart(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 5), tmp_path / "x.lance"
+    found = collection.build(source, tiny(), path)
+    for gone in ("000.png", "002.png"):
+        (source / "even" / gone).unlink()
+    failed = _take_apart(found, Here(), progress=False)
+    assert [Path(name).name for name, _ in failed] == ["000.png", "002.png"]
+    assert found.parts.ids == set(found.ids[2:])
+
+
+def test_workers_that_cannot_start_are_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(Exception):
+        pass
+
+    class Broken(Exception):
+        pass
+
+    def get(promise: object) -> None:
+        raise Lost(
+            "The actor died because of an error raised in its creation task\n  …\nMemoryError: no room"
+        )
+
+    actor = SimpleNamespace(ready=SimpleNamespace(remote=object))
+    ray = SimpleNamespace(
+        wait=lambda promises, num_returns: (promises[:1], promises[1:]), get=get,
+        exceptions=SimpleNamespace(RayError=Lost, RayTaskError=Broken),
+    )  # fmt: skip
+    monkeypatch.setattr(cluster, "ray", lambda: ray)
+    made = iter(range(50))  # more than that is for ever
+    pool = cluster.Workers(lambda: (next(made), actor)[1], 2)
+    pool.start()
+    pool.start()
+    with pytest.raises(InputError, match="no worker can start: MemoryError: no room"):
+        list(pool.in_order("items", [()]))
+    assert next(made) <= 2 + cluster.TRIES

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import pictures, tiny
+from making import apart, pictures, tiny
 from PIL import Image
 
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packing, tables
+from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
 from bilrp.collection.items import largest
 from bilrp.encoders import images
@@ -148,6 +149,31 @@ def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Pa
         made.nearest(other)
 
 
+def test_a_part_alone_is_a_query_of_its_own(made) -> None:
+    """Its neighbours are those by that part, and its explanations have relevance there and nowhere else."""
+    whole, part = made.decomposition(4), [1, 2, 6]
+    alone, rest = limited(whole, part=part), limited(whole, without=part)
+    torch.testing.assert_close(alone.embedding + rest.embedding, whole.embedding)
+    for query, asked in ((alone, {"part": part}), (rest, {"without": part})):
+        found, expected = (made.nearest(q, 5, **given) for q, given in ((query, {}), (4, asked)))
+        assert [n.position for n in found] == [n.position for n in expected]
+        assert [n.score for n in found] == pytest.approx([n.score for n in expected], rel=1e-5)
+    pair = made.explain(alone, 7, similarity="cosine")
+    assert set(pair.relevance.abs().sum(1).nonzero()[:, 0].tolist()) <= set(part)
+    by_part = {n.position: n.score for n in made.nearest(4, 20, part=part, similarity="cosine")}
+    assert pair.score == pytest.approx(by_part[7], rel=1e-5)
+
+
+def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    Image.effect_noise((900, 600), 60).convert("RGB").save(source / "large.png")
+    found = collection.build(source, tiny(), tmp_path / "x.lance")
+    assert found.view(0).size == (320, 213) and found.view(0, full=True).size == (900, 600)
+    Image.new("RGB", (50, 50)).save(source / "large.png")
+    assert found.view(0, full=True).size == (320, 213)
+
+
 def test_other_weights_are_refused_and_said(made, folder: Path) -> None:
     with pytest.raises(MismatchError, match="made by another encoder: they differ in weights"):
         collection.open(made.path, encoder=tiny(seed=1)).nearest(folder / "even" / "000.png", part=[0])
@@ -155,6 +181,31 @@ def test_other_weights_are_refused_and_said(made, folder: Path) -> None:
     with pytest.raises(MismatchError, match="differ in weights"):
         collection.build(more, tiny(seed=1), made.path)
     assert len(collection.open(made.path)) == 20
+
+
+def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 3), tmp_path / "x.lance"
+    collection.build(source, tiny(), path, parts=True)
+    for gone in ("even/000.png", "even/002.png", "odd/001.png"):
+        (source / gone).unlink()
+        found = collection.open(path, encoder=tiny())
+        assert found.explain(0, 2).relevance.shape == (16, 16)
+        assert len(found.nearest(1, part=[0])) == 3
+        left = any(file.is_file() for file in source.rglob("*.png"))
+        refused = replace(tiny(seed=int(left)), name="tiny" if left else "another")
+        with pytest.raises(MismatchError, match="differ in weights" if left else "differ in encoder"):
+            collection.open(path, encoder=refused).explain(0, 2)
+    with pytest.raises(
+        MismatchError, match="differ in weights"
+    ):  # what the name does not tell, the first run does
+        collection.open(path, encoder=tiny(seed=1)).explain(0, Image.new("RGB", (40, 40), "teal"))
+
+
+def test_an_embedding_of_something_else_goes_on_in_autograd(made) -> None:
+    weights = torch.ones(made.width, requires_grad=True)
+    found = made.embedding(Image.new("RGB", (40, 40), "teal"))
+    (weights * found).sum().backward()
+    assert torch.equal(weights.grad, found)
 
 
 def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
@@ -250,12 +301,10 @@ def child(*arguments: str) -> subprocess.Popen[bytes]:
 def test_kills_lose_no_committed_batch() -> None:
     """Killed at random moments and begun again, it holds what an uninterrupted run holds, in the same order."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "killing.py"), "4"],
-        env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    indexing, merging = (json.loads(line.partition(" ")[2]) for line in run.stdout.splitlines())
+    command = [sys.executable, str(Path(__file__).parent / "killing.py"), "4"]
+    code, out, err = apart(command, os.environ | {"PYTHONPATH": paths}, seconds=600)
+    assert code == 0, err
+    indexing, merging = (json.loads(line.partition(" ")[2]) for line in out.splitlines())
     assert indexing["kills"] == 4 and indexing["finished and equal"] >= 1 and merging["tried"] >= 4
 
 

@@ -113,6 +113,71 @@ def test_what_was_the_same_as_something_that_changed_is_added(tmp_path: Path) ->
     assert len(found) == 3 and kept < set(found.ids)
 
 
+def test_a_twin_that_was_read_before_its_like_was_taken_out_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "COMMIT", 2)
+    source, path = tmp_path / "in", tmp_path / "x.lance"
+    small(source / "a.png", 0)
+    shutil.copy(source / "a.png", source / "z.png")
+    kept = set(indexed(source, tiny(), path)[0].ids)
+    for number, name in enumerate("abc", 1):
+        small(source / f"{name}.png", number)
+    found, _ = indexed(source, tiny(), path)
+    assert len(found) == 4 and kept < set(found.ids) and found.position(source / "z.png") is not None
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_a_file_that_was_renamed_is_kept_under_its_new_name(tmp_path: Path, prune: bool) -> None:
+    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    before = collection.build(source, tiny(), path, parts=True)
+    (source / "new").mkdir()
+    new = (source / "even" / "000.png").rename(source / "new" / "named.png")
+    found, report = indexed(source, tiny(), path, prune=prune)
+    assert set(found.ids) == set(before.ids) and len(found) == 4
+    at = found.position(new)
+    assert at is not None and found.original(at) == new and found.names[at] == "named.png"
+    assert found.ids[at] == before.ids[0] and found.groups()["new"] == [at]
+    assert np.array_equal(found.embeddings[at], before.embeddings[0]) and found.view(at) is not None
+    assert (report.known, report.same, report.added, report.removed) == (4, 0, 0, 0)
+    assert indexed(source, tiny(), path, prune=prune)[1].known == 4
+
+
+def test_a_copy_elsewhere_does_not_take_the_item_along(tmp_path: Path) -> None:
+    source, other, path = pictures(tmp_path / "in", 2), tmp_path / "other", tmp_path / "x.lance"
+    collection.build(source, tiny(), path)
+    shutil.copytree(source, other)
+    found, report = indexed(other, tiny(), path, prune=True)
+    assert (len(found), report.same, report.removed) == (2, 2, 0)
+    assert found.position(source / "odd" / "001.png") is not None
+
+
+def test_a_file_that_was_renamed_to_another_takes_its_place(tmp_path: Path) -> None:
+    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    before = collection.build(source, tiny(), path)
+    (source / "even" / "002.png").rename(source / "even" / "000.png")
+    one, other = source / "odd" / "001.png", source / "odd" / "003.png"
+    third = one.rename(source / "odd" / "third")
+    other.rename(one), third.rename(other)  # the two have changed places
+    found = collection.build(source, tiny(), path)
+    assert set(found.ids) == set(before.ids[1:])
+    assert found.position(source / "even" / "000.png") == found.position(before.ids[1])
+    assert found.position(one) == found.position(before.ids[3])
+
+
+def test_what_came_from_no_file_replaces_nothing(tmp_path: Path) -> None:
+    inputs, path = list(torch.rand(3, 1, 3, 8, 8)), tmp_path / "x.lance"
+    for count in range(1, 4):
+        found, report = indexed(inputs[:count], nn.Flatten(), path)
+        assert len(found) == count and (report.added, report.known) == (1, count - 1)
+
+
+def test_twins_of_what_an_encoder_cannot_are_broken_too(tmp_path: Path) -> None:
+    inputs = [torch.rand(1, 3, 4, 4), *[torch.ones(1, 3, 4, 8)] * 3]
+    found, report = indexed(inputs, nn.Flatten(), tmp_path / "x.lance")
+    assert len(found) == 1 and len(report.failed) == 3 and report.same == 0
+
+
 def test_a_source_that_begins_with_broken_files_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

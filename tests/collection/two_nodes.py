@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import ray
-from making import tiny
+from making import UP, tiny
 from ray.cluster_utils import Cluster
 
 from bilrp.collection import cluster as engine
@@ -25,6 +25,7 @@ if __name__ == "__main__":
     except Exception as error:  # no shared memory, no network: then there is nothing to test
         print(repr(error))
         sys.exit(77)
+    print(UP, flush=True)  # from here on nothing but the work can fail
     committed = tables.committed
     made: list[str] = []
     started: list[engine.Workers] = []

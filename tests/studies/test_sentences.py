@@ -17,6 +17,7 @@ from bilrp.encoders import sentence
 from bilrp.engine.progress import Progress
 from bilrp.errors import InputError
 from bilrp.studies.common.report import Report, Table
+from bilrp.studies.common.statistics import interval
 from bilrp.studies.sentences import data, judging, matching, measures, methods, report, study
 from bilrp.studies.sentences.settings import SentencesSettings
 from bilrp.studies.sentences.subject import Subject
@@ -213,8 +214,7 @@ def test_losses_are_said() -> None:
     }
     against = {name: report.against(found, report.MEASURES[name][1], 0) for name, found in values.items()}
     means = {
-        name: {method: measures.interval(each) for method, each in found.items()}
-        for name, found in values.items()
+        name: {method: interval(each) for method, each in found.items()} for name, found in values.items()
     }
     said = report.summary(means, against, {methods.OURS: 0.94})
     assert "loses clearly to other on Shapley by 0.200." in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as numbers
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,7 @@ def search(
     """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
     from bilrp.cli import several, terminal
     from bilrp.collection import open
+    from bilrp.collection.holding import limited
     from bilrp.render.album import Chapter
 
     outputs = terminal.checked_outputs(output or [], inputs=(query,))
@@ -51,17 +53,22 @@ def search(
     found = open(collection, encoder)
     thing = _query(found, query)
     at, regions = found.position(thing), None
-    thing = found.decomposition(thing) if at is None else at  # worked out once
-    if part is not None or words is not None:
-        taken = found.decomposition(thing)
+    apart = part is not None or words is not None
+    asked = thing if at is None else at
+    if at is None and (apart or explained or outputs):
+        asked = found.decomposition(thing)  # worked out once
+    if apart:
+        taken = found.decomposition(asked)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
-    asked = {"without": regions} if without else {"part": regions}
-    near = found.nearest(thing, count + (at is not None), similarity=similarity, **asked)
+        asked = limited(taken, without=regions) if without else limited(taken, part=regions)
+    near = found.nearest(asked, count + (at is not None), similarity=similarity)
     near = [n for n in near if n.position != at][:count]
     chapters = []
     if explained or outputs:
+        left = seen(found, found.decomposition(asked), asked if at is None else at)
         for each in near:
-            pair = found.explain(thing, each.position, similarity=similarity)
+            right = seen(found, found.decomposition(each.position), each.position)
+            pair = found.explain(left, right, similarity=similarity)
             chapters.append(
                 Chapter(pair, f"{each.score:.3f}  {each.name}", several.named(pair, query, each.name))
             )
@@ -84,8 +91,20 @@ def search(
             if explained:
                 say(f"      {sentences[number]}")
     wish = several.Wanted(similarity, None, None, "auto", palette, None)
-    title = f"What is like {query}, in {collection}?"
-    several.write(chapters, outputs, title=title, columns=1, wanted=wish, quiet=json)
+    title = f"What is like {query}?" if regions is None else f"What shares this part of {query}?"
+    title = f"What is like {query} without this part?" if regions is not None and without else title
+    lead = f"The nearest {len(near)} of {len(found)} items in {collection}"
+    lead += (
+        "."
+        if regions is None
+        else f", by {'all but ' if without else ''}{len(regions)} regions of the query alone."
+    )
+    several.write(chapters, outputs, title=title, columns=1, wanted=wish, quiet=json, lead=lead)
+
+
+def seen(found: Collection, taken: Decomposition, query: Any) -> Decomposition:
+    """With what people see of it from its file, where that is still there: small print can be read then."""
+    return replace(taken, view=found.view(query, full=True))
 
 
 def _query(found: Collection, query: str) -> Any:

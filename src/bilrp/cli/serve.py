@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.options import OwnEncoder, Size, Weights
+from bilrp.cli.options import Size, Weights
 from bilrp.cli.say import say
 from bilrp.errors import InputError, from_extra
 
@@ -17,6 +17,15 @@ def serve(
         list[str],
         typer.Argument(metavar="NAME.lance | A B", help="What `bilrp index` made, or two pictures or texts."),
     ],
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            "-e",
+            metavar="NAME",
+            help="Of two files or texts (else vgg16:31); of a collection, where it is your own (package.module:function).",
+        ),
+    ] = None,
     weights: Weights = None,
     size: Size = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
@@ -24,7 +33,6 @@ def serve(
         str,
         typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine a token is asked for."),
     ] = "127.0.0.1",
-    encoder: OwnEncoder = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Look at a collection, or at one pair, in the browser. bilrp serve photos.lance --open"""

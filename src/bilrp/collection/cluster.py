@@ -21,7 +21,7 @@ from bilrp.collection.holding import Collection, open
 from bilrp.collection.reading import Batch, embedded, read
 from bilrp.collection.sources import Thing
 from bilrp.encoder import Encoder
-from bilrp.errors import InputError, reason
+from bilrp.errors import InputError, printable, reason
 
 TRIES = 3  # workers that one batch may cost
 AHEAD = 2  # batches a worker that may be made before their turn to be committed
@@ -59,10 +59,11 @@ class Worker:
         fragments = tables.written(path, tables.ITEMS, made.rows, schema) if made.rows else []
         return Batch(made.outcomes, ()), fragments
 
-    def parts(self, path: str, positions: Sequence[int]) -> tuple[list[str], list[tuple[str, str]]]:
+    def parts(self, path: str, keys: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
         """Take items apart: the fragments that hold their parts, and what failed."""
         self.found = self.found or open(path, self.encoder)
-        rows, failed = self.found.taken_apart(positions)
+        there = self.found.items.by_id
+        rows, failed = self.found.taken_apart([there[key] for key in keys if key in there])
         return tables.written(path, tables.PARTS, rows, tables.parts_schema()) if rows else [], failed
 
 
@@ -72,6 +73,7 @@ class Workers:
 
     make: Callable[[], Any]
     count: int
+    unstarted: int = 0  # since one last answered
     idle: list[Any] = field(default_factory=list)
     running: dict[Any, tuple[int | None, Any]] = field(
         default_factory=dict
@@ -125,9 +127,14 @@ class Workers:
             result = ray().get(promise)
         except ray().exceptions.RayTaskError as error:  # what the work itself raised
             raise InputError(f"a worker failed: {reason(error.cause)}") from None
-        except ray().exceptions.RayError:  # the worker or its node is gone
+        except ray().exceptions.RayError as error:  # the worker or its node is gone
+            self.unstarted += number is None
+            if self.unstarted >= max(TRIES, self.count):  # a lost node takes fewer along
+                last = str(error).strip().splitlines() or [type(error).__name__]
+                raise InputError(f"no worker can start: {printable(last[-1])}") from None
             self.start()
             return number, LOST
+        self.unstarted = 0
         self.idle.append(actor)
         return number, result
 

@@ -30,7 +30,7 @@ class Forward:
         for number, item in enumerate(items):
             shapes[tuple(_called_with(item).shape)].append(number)
         found: dict[int, Tensor | str] = {}
-        with torch.inference_mode():
+        with torch.no_grad():  # what inference mode makes, autograd refuses for ever
             for numbers in shapes.values():
                 for at in range(0, len(numbers), BATCH):
                     few = numbers[at : at + BATCH]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, found_at, pair
-from bilrp.item import View
+from bilrp.item import Item, View
 from bilrp.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -82,6 +83,24 @@ def check_origin(path: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
     found = differing(ours, theirs)
     if found:
         raise MismatchError(f"{path} was made by another encoder: they differ in {found}")
+
+
+def limited(
+    taken: Decomposition, *, part: Sequence[int] | None = None, without: Sequence[int] | None = None
+) -> Decomposition:
+    """A query that is nothing but a part: φ is Σ_{I ∈ part} P_I; without one, φ − Σ_{I ∈ without} P_I.
+
+    >>> from bilrp import decompose
+    >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2))
+    >>> bool(torch.equal(limited(whole, part=[1]).embedding, whole.parts[1]))
+    True
+    """
+    stays = torch.zeros(taken.regions.count, dtype=torch.bool)
+    stays[list(range(len(stays)) if part is None else part)] = True
+    gone = taken.parts[list(without or ())].sum(0)
+    stays[list(without or ())] = False
+    parts = taken.parts * stays[:, None]
+    return replace(taken, parts=parts, embedding=taken.embedding - gone if part is None else parts.sum(0))
 
 
 class Collection:
@@ -168,12 +187,15 @@ class Collection:
             raise InputError(found)
         return found.float()
 
-    def view(self, query: Readable) -> View | None:
-        """What people see of an item without its file."""
+    def view(self, query: Readable, *, full: bool = False) -> View | None:
+        """What people see of an item without its file; `full`: from its file, where that is unchanged."""
         at = self.position(query)
         if at is None:
             return query.view if isinstance(query, Decomposition) else read_item(self.encoder, query).view
-        row = self.items.take([at], ["thumbnail", "text", "view"])
+        row = self.items.take([at], ["thumbnail", "text", "view", "stamp"])
+        path = meant(self.items.sources[at])
+        if full and row["thumbnail"][0] and path and Thing(Path(path), "", "", "").stamp == row["stamp"][0]:
+            return read_item(self.encoder, Path(path)).view
         return previews.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
 
     def decomposition(self, query: Readable) -> Decomposition:
@@ -266,7 +288,21 @@ class Collection:
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
         if self._given is not None and not self._checked:
-            self._check(origin_at(self.encoder, read_item(self.encoder, self.original(0))))
+            item = self._readable
+            if item is not None:
+                self._check(origin_at(self.encoder, item))
+            else:  # what is kept can be told; the rest when the encoder is first run
+                ours = self.about["origin"]
+                check_origin(self.path, ours, ours | {"encoder": self.encoder.name})
+
+    @cached_property
+    def _readable(self) -> Item | None:
+        """The first item that can be read again, if any."""
+        for position, source in enumerate(self.items.sources):
+            if position == 0 or os.path.isfile(meant(source)):  # texts can all be read
+                with suppress(BilrpError, OSError):
+                    return read_item(self.encoder, self.original(position))
+        return None
 
     def _check(self, origin: Any) -> None:
         if not self._checked:

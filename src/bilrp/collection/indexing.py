@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from bilrp.collection import tables
 from bilrp.collection.forward import Forward
 from bilrp.collection.holding import TOGETHER, Collection, open
 from bilrp.collection.reading import Batch, Read, read
-from bilrp.collection.sources import Thing, things
+from bilrp.collection.sources import Thing, meant, things
 from bilrp.collection.state import State
 from bilrp.encoder import Encoder, Model, as_encoder
 from bilrp.encoders import families
@@ -98,10 +99,15 @@ def indexed(
             some = fresh[done:] if crew is None else fresh[done : done + COMMIT]
             _here(state, chosen, forward, some, bar)
             done += len(some)
-        if state.orphans:  # what was the same as something that has changed since
-            _here(state, chosen, forward, [thing for thing in fresh if thing.place in state.orphans], bar)
+        while state.orphans:  # what was the same as something that has changed since
+            alone, state.orphans = state.orphans, set()
+            _here(state, chosen, forward, [thing for thing in fresh if thing.place in alone], bar)
+        places, folders = {thing.place: thing for thing in listed}, _folders(source) if prune else []
+        state.move(
+            places, lambda place: place not in places and (_within(place, folders) or not _lies(place))
+        )
         if prune:
-            tally.removed = _prune(path, source, {thing.place for thing in listed})
+            tally.removed = _prune(path, folders, places)
         if state.about is not None and parts:
             tally.failed += _take_apart(open(path, encoder=chosen), crew, progress)
     if state.about is None:
@@ -150,12 +156,13 @@ def _by(crew: Workers, state: State, some: Sequence[Thing], bar: Progress) -> No
 
 
 def _take_apart(found: Collection, crew: Workers | None, progress: bool) -> list[tuple[str, str]]:
-    """Make the parts that are missing; on a cluster the first here, so that there is a table. What failed, and why."""
+    """Make the parts that are missing; on a cluster here until there is a table of them. What failed, and why."""
     if crew is None:
         return found.make_parts(progress=progress)
-    missing = found.without_parts()
-    failed = found.make_parts(missing[:1])
-    jobs = [(found.path, few) for few in batched(missing[1:], TOGETHER)]
+    missing, failed = [found.ids[position] for position in found.without_parts()], []
+    while missing and not found.parts.ids:
+        failed += found.make_parts([found.items.by_id[missing.pop(0)]])
+    jobs = [(found.path, few) for few in batched(missing, TOGETHER)]
     with tracking(progress) as bar:
         bar.start("parts", len(missing))
         for fragments, broken in crew.in_order("parts", jobs):
@@ -180,9 +187,23 @@ def _windows(
         yield [each.result() for each in now]
 
 
-def _prune(path: str, source: Any, there: set[str]) -> int:
+def _folders(source: Any) -> list[Path]:
+    several = [source] if isinstance(source, str | os.PathLike) else source
+    paths = [Path(each) for each in several if isinstance(each, str | os.PathLike)]
+    return [path.resolve() for path in paths if path.is_dir()]
+
+
+def _within(place: str, folders: Sequence[Path]) -> bool:
+    return any(Path(meant(place)).is_relative_to(folder) for folder in folders)
+
+
+def _lies(place: str) -> bool:
+    """Is the file there, or the one whose line it is? What came from no file is not gone either."""
+    return not place or os.path.lexists(meant(place)) or os.path.lexists(meant(place.rpartition("#")[0]))
+
+
+def _prune(path: str, folders: Sequence[Path], there: Container[str]) -> int:
     """Remove items of these folders whose files are gone."""
-    folders = [Path(s) for s in ([source] if isinstance(source, str | Path) else source) if Path(s).is_dir()]
     dataset = tables.opened(path, tables.ITEMS)
     if dataset is None:
         return 0
@@ -190,7 +211,7 @@ def _prune(path: str, source: Any, there: set[str]) -> int:
     gone = [
         i
         for i, source in zip(rows["id"], rows["source"], strict=True)
-        if source not in there and any(Path(source).is_relative_to(f.resolve()) for f in folders)
+        if source not in there and _within(source, folders)
     ]
     for each in gone:
         tables.deleted(path, tables.ITEMS, each)

@@ -91,12 +91,11 @@ def embedded(
     outcomes, rows = [], []
     for each in reads:
         name = each.thing.source or each.thing.name
-        first = new.get(each.id) is each
-        if each.failed is None and not first:
+        embedding = found.get(each.id)
+        failed = each.failed or _trouble(embedding, width)
+        if failed is None and new.get(each.id) is not each:
             outcomes.append(Outcome(each.id, name, each.thing.place, same=True))
             continue
-        embedding = found[each.id] if first else None
-        failed = each.failed or _trouble(embedding, width)
         key = each.id if failed is None else each.thing.place_key()
         numbers = embedding.float().numpy() if failed is None and isinstance(embedding, Tensor) else None
         outcomes.append(Outcome(key, name, each.thing.place, failed))
@@ -112,14 +111,10 @@ def _trouble(embedding: Tensor | str | None, width: int | None) -> str | None:
 
 
 def _row(read: Read, key: str, embedding: np.ndarray | None, failed: str | None) -> dict[str, Any]:
-    thing = read.thing
-    about = {
-        "id": key,
-        "name": printable(thing.name),
-        "group": printable(thing.group),
-        "source": thing.place,
-        "stamp": read.stamp,
-        "failed": failed,
-        "embedding": embedding,
-    }
+    about = {"id": key, "stamp": read.stamp, "failed": failed, "embedding": embedding} | named(read.thing)
     return about if read.item is None else about | previews.to_row(read.item.view)
+
+
+def named(thing: Thing) -> dict[str, str]:
+    """What a row says of where a thing lies and how it is called."""
+    return {"name": printable(thing.name), "group": printable(thing.group), "source": thing.place}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bilrp.collection import tables
 from bilrp.collection.forward import Forward
 from bilrp.collection.holding import check_origin
-from bilrp.collection.reading import Batch, Outcome, Read, embedded
+from bilrp.collection.reading import Batch, Outcome, Read, embedded, named
 from bilrp.collection.sources import Thing
 from bilrp.encoder import Encoder, origin_at
 
@@ -35,6 +35,7 @@ class State:
     ids: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)  # place → id
     stamps: dict[str, tuple[str, str]] = field(default_factory=dict)  # place → (stamp, id)
+    unplaced: set[str] = field(default_factory=set)  # ids from no file, there before
     twins: dict[str, set[str]] = field(default_factory=dict)  # id → other places with that content
     orphans: set[str] = field(default_factory=set)  # twins of what has changed since
     tally: Tally = field(default_factory=Tally)
@@ -53,7 +54,10 @@ class State:
                 found.failed[place] = key
             else:
                 found.ids.add(key)
-                found.stamps[place] = stamp, key
+                if place:  # what came from no file replaces nothing
+                    found.stamps[place] = stamp, key
+                else:
+                    found.unplaced.add(key)
         return found
 
     @property
@@ -109,6 +113,18 @@ class State:
             tables.appended(self.path, tables.ITEMS, rows, self.schema)
         self._early = []
         self.ids |= batch.ids
+        # what was read before an item with its content was taken out
+        self.orphans |= {each.place for each in batch.outcomes if each.same and each.id not in self.ids}
+
+    def move(self, things: Mapping[str, Thing], gone: Callable[[str], bool]) -> None:
+        """An item whose file is gone, and whose content lies elsewhere, goes by that file: it was renamed."""
+        rows = {}
+        for place, (_, key) in self.stamps.items():
+            there = sorted((self.twins.get(key, set()) & things.keys()) - self.stamps.keys())
+            if there and key in self.ids and gone(place):
+                rows[key] = {"id": key, "stamp": things[there[0]].stamp} | named(things[there[0]])
+        tables.replaced(self.path, tables.ITEMS, list(rows.values()))
+        self.tally.same, self.tally.known = self.tally.same - len(rows), self.tally.known + len(rows)
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         for each in outcomes:
@@ -116,18 +132,27 @@ class State:
                 self.tally.failed.append((each.source, each.failed))
             elif each.same:
                 self.twins.setdefault(each.id, set()).add(each.place)
-                self.tally.known += each.place in self.stamps
-                self.tally.same += each.place not in self.stamps
+                known = each.id in self.unplaced
+                if each.place in self.stamps:
+                    stamp, key = self.stamps[each.place]
+                    known = key == each.id or not stamp
+                self.tally.known += known
+                self.tally.same += not known
             else:
                 self.tally.added += 1
 
     def _clear(self, batch: Batch) -> None:
         """Take out what these rows replace: an earlier content of the same file, and that it was broken."""
-        good = [each.place for each in batch.outcomes if each.failed is None and not each.same]
-        changed = {self.stamps.pop(place)[1] for place in good if place in self.stamps} - batch.ids
-        mended = {self.failed.pop(place) for place in good if place in self.failed}
+        good = [each for each in batch.outcomes if each.failed is None]
+        changed = {self.stamps.pop(each.place)[1] for each in good if self._replaces(each)} - batch.ids
+        mended = {self.failed.pop(each.place) for each in good if each.place in self.failed}
         for key in sorted(changed | mended):
             for name in (tables.ITEMS, tables.PARTS):
                 tables.deleted(self.path, name, key)
         self.ids -= changed
         self.orphans |= {place for key in changed for place in self.twins.pop(key, ())}
+
+    def _replaces(self, outcome: Outcome) -> bool:
+        """Had its file another content before? A line of a text that has moved to another has not."""
+        stamp, key = self.stamps.get(outcome.place, ("", outcome.id))
+        return key != outcome.id and (bool(stamp) or not outcome.same)

@@ -146,6 +146,16 @@ def deleted(path: str, name: str, key: str) -> None:
             dataset.delete(f"id = '{key}'")
 
 
+def replaced(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Some columns of the rows with these ids anew, in one commit; the other columns stay."""
+    import pyarrow as pa
+
+    dataset = opened(path, name) if rows else None
+    if dataset is not None:
+        with _writing(path):
+            dataset.merge_insert("id").when_matched_update_all().execute(pa.Table.from_pylist(list(rows)))
+
+
 def about(dataset: Any) -> dict[str, Any]:
     """What the collection says of itself: version, encoder, origin."""
     metadata = dataset.schema.metadata or {}

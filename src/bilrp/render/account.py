@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from bilrp.findings.words import amount, percent
 from bilrp.item import Image, Text
 
+ROUNDED = 1e-4  # of a score
+
 if TYPE_CHECKING:
     from bilrp.explanation import Account, Explanation
 
@@ -49,14 +51,13 @@ def _term(found: Account, value: float, what: str) -> str:
 
 
 def _references(explanation: Explanation) -> str:
-    """What of the unattributed is known to belong to the reference inputs."""
+    """How much of the unattributed is known to be against a reference input: either side's regions, or the references."""
     if explanation.against is None:
         return ""
     found = explanation.account
-    return (
-        f": {amount(found.against_a + found.against_b)} either side against the reference {against(explanation)}, "
-        f"{amount(found.references)} between the references"
-    )
+    known = found.against_a + found.against_b + found.references
+    all_of_it = abs(found.unattributed - known) <= ROUNDED * abs(found.score)
+    return f", {'all' if all_of_it else amount(known)} of it against the reference {against(explanation)}"
 
 
 def against(explanation: Explanation) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from bilrp.errors import InputError
+from bilrp.studies.captions.settings import CaptionsSettings
 from bilrp.studies.common.study import Study
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
 from bilrp.studies.invariance.settings import InvarianceSettings
@@ -59,6 +60,12 @@ STUDIES = (
         "Which rules tell the truth about a sentence encoder? Eight methods, judged by what the model does.",
         SentencesSettings,
         "bilrp.studies.sentences.study:run",
+    ),
+    Study(
+        "captions",
+        "Which words go with which region? The pointing game on drawn scenes and their captions.",
+        CaptionsSettings,
+        "bilrp.studies.captions.study:run",
     ),
     Study(
         "vision",

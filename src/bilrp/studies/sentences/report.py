@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bilrp.studies.common.report import Picture, Report, Section, Table, Text
-from bilrp.studies.sentences.measures import interval
+from bilrp.studies.common.statistics import interval
 from bilrp.studies.sentences.methods import OURS, Method
 from bilrp.studies.sentences.settings import SentencesSettings
 

@@ -205,7 +205,7 @@ def regular(columns: np.ndarray, cover: np.ndarray) -> np.ndarray:
         )
     found = parted[:1]
     for left, right in parted[1:]:
-        count = round((left - found[-1][0]) / pitch) - 1
+        count = max(0, round((left - found[-1][0]) / pitch) - 1)
         step = (left - found[-1][0]) / (count + 1)
         start = found[-1][0]
         faint = [_faint(cover, start + i * step, width, pitch) for i in range(1, count + 1)]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bilrp.engine.progress import tracking
 from bilrp.studies.common.report import Report
+from bilrp.studies.common.threads import one_thread
 from bilrp.studies.toy import report
 from bilrp.studies.toy.measure import by_likeness, measured, summary
 from bilrp.studies.toy.settings import ToySettings
-from bilrp.studies.toy.task import COMMON, digit_vectors, one_thread, train
+from bilrp.studies.toy.task import COMMON, digit_vectors, train
 
 OTHERS = (0.1, 0.25, 1.0)  # how much the findings owe to how alike digits are
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -123,17 +122,6 @@ def train(
             layer.weight.data = weight.detach()[k].T.contiguous()
         net.requires_grad_(False)
     return nets
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """So many small steps that a second thread would spend its time waiting, most of all on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def predicted(net: nn.Module, pairs: Pairs) -> Tensor:

@@ -1,0 +1,1 @@
+"""Which words go with which region? The pointing game on drawn scenes and their captions."""

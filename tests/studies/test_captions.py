@@ -1,0 +1,207 @@
+"""The captions study: the truth that is drawn, the game by its definition, its report, and that it can be interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import bilrp
+from bilrp.disk.cache import Cache
+from bilrp.engine.progress import Progress
+from bilrp.errors import InputError
+from bilrp.studies.captions import methods, model, pointing, report, retrieval, scenes, study
+from bilrp.studies.captions.settings import CaptionsSettings
+from bilrp.studies.common.report import Report
+
+
+def drawn(count: int, *, named: int | None = None, seed: int = 0) -> scenes.Scene:
+    return scenes.draw(np.random.default_rng(seed), objects=count, named=named or count)
+
+
+@pytest.fixture(scope="module")
+def untrained() -> model.Model:
+    return model.untrained(3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_methods() -> Iterator[None]:
+    """Runs of the study compare two methods; what each finds has a test of its own."""
+    few = [each for each in methods.methods(1) if each.name in (methods.OURS, "hidden states")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "methods", lambda path: few)
+        yield
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> CaptionsSettings:
+    return CaptionsSettings(out=tmp_path_factory.mktemp("out"), steps=1, scenes=2, retrieval=8, path=1)
+
+
+@pytest.fixture(scope="module")
+def first(settings: CaptionsSettings, few_methods: None) -> Report:
+    """One run of the whole study: the dearest thing here."""
+    return study.run(settings)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_boxes_hold_their_objects_and_nothing_else_does(count: int) -> None:
+    for seed in range(5):
+        scene = drawn(count, seed=seed)
+        # grey has three equal channels up to grain; every colour is far from it
+        coloured = np.ptp(scene.pixels.astype(int), axis=2) > 90
+        assert len(scene.things) == count
+        for thing in scene.things:
+            top, left, bottom, right = thing.box
+            part = coloured[top:bottom, left:right].copy()
+            for edge in (part[0], part[-1], part[:, 0], part[:, -1]):
+                assert edge.any(), "a box is tight"
+            middle = scene.pixels[top:bottom, left:right][part].mean(0) / 255
+            assert np.abs(middle - scenes.COLOURS[thing.colour]).max() < 0.08
+            coloured[top:bottom, left:right] = False
+        assert not coloured.any()
+        assert len({t.colour for t in scene.things}) == len({t.shape for t in scene.things}) == count
+
+
+def test_words_go_with_the_object_they_name() -> None:
+    for seed in range(10):
+        scene = drawn(4, named=3, seed=seed)
+        words = scene.caption.split()
+        assert len(words) == len(scene.owners) and set(words) <= set(scenes.WORDS)
+        for number, thing in enumerate(scene.named):
+            said = [w for w, owner in zip(words, scene.owners, strict=True) if owner == number]
+            assert said == [thing.colour, thing.shape] and thing in scene.things
+        assert [o for o in scene.owners if o is not None] == [0, 0, 1, 1, 2, 2]
+
+
+def test_relations_are_true() -> None:
+    for seed in range(20):
+        one, other = (scene := drawn(2, seed=seed)).named
+        said, turned = scene.caption.split()[3], scenes.reversed_relations(scene.caption).split()[3]
+        (y, x), (v, u) = one.middle, other.middle
+        holds = {"left": x < u, "right": x > u, "above": y < v, "below": y > v}
+        assert holds[said] and not holds[turned]
+
+
+def test_a_caption_is_no_wrong_answer_where_it_is_true() -> None:
+    scene = drawn(3, named=1)
+    another = drawn(4, seed=5)
+    found = model.true_of([scene, replace(scene, named=scene.things), another])
+    assert found[:2, :2].tolist() == [[True, True], [True, True]]
+    assert not found[:2, 2].any() and found[2, 2]
+
+
+def test_the_game_by_hand() -> None:
+    near = scenes.Thing("red", "circle", (0, 0, 16, 16))
+    far = scenes.Thing("blue", "square", (40, 40, 64, 64))
+    scene = scenes.Scene(np.zeros((64, 64, 3), np.uint8), (near, far), (near, far))
+    assert scene.caption == "a red circle left of a blue square"
+    relevance = torch.zeros(64, 8)
+    relevance[9, 1] = 3.0  # red, in the circle's box
+    relevance[20, 2] = 1.0  # circle, outside
+    relevance[0, 7] = 2.0  # square, in the circle's box
+    relevance[63, 0] = 9.0  # a word of no object
+    assert pointing.pointed(relevance, scene) == (0.5, 0.375)
+    assert pointing.pointed(-relevance, scene) == (0.0, 0.0)
+    assert pointing.patches_in(far.box).sum() == 9
+
+
+def test_padding_changes_nothing(untrained: model.Model) -> None:
+    captions = ["a red circle", "a red circle left of a blue square"]
+    alone = torch.cat([untrained.captions(untrained.text(caption).x) for caption in captions])
+    torch.testing.assert_close(untrained.read(captions), alone)
+
+
+def test_every_method_looks_at_patches_and_words(untrained: model.Model) -> None:
+    scene = drawn(2)
+    words = scene.caption.split()
+    with torch.no_grad():
+        for method in methods.methods(1):
+            found = method.found(untrained, scene)
+            assert found.shape == (64, len(words)) and found.isfinite().all(), method.name
+            assert found.abs().sum() > 0, method.name
+
+
+def test_the_towers_explain_exactly(untrained: model.Model) -> None:
+    """Push = pull on both towers, patches against words; hidden states add up but for the heads' biases."""
+    scene = drawn(2)
+    pushed, pulled = (
+        bilrp.explain(untrained.towers, scene, scene.caption, mode=mode) for mode in ("push", "pull")
+    )
+    torch.testing.assert_close(pushed.relevance, pulled.relevance, rtol=1e-3, atol=1e-6)
+    assert pushed.b.regions.names == tuple(scene.caption.split())
+    with torch.no_grad():
+        places = untrained.pictures.states(scenes.pixels_in([scene])).mean(1)
+        texts = untrained.captions.states(untrained.text(scene.caption).x).mean(1)
+        heads = places @ untrained.pictures.head.weight.T, texts @ untrained.captions.head.weight.T
+        torch.testing.assert_close(methods.hidden(untrained, scene).sum(), (heads[0] * heads[1]).sum())
+
+
+def test_training_is_the_same_each_time_and_learns() -> None:
+    once, again = (model.trained(steps=6, seed=1, cache=Cache(None), bar=Progress()) for _ in range(2))
+    batch = next(model.batches(9, 1))
+    with torch.no_grad():
+        before, after, same = (float(model.loss(m, batch)) for m in (model.untrained(1), once, again))
+    assert after == pytest.approx(same, rel=1e-5) and after < before
+
+
+def test_the_whole_study_and_its_report(settings: CaptionsSettings, first: Report) -> None:
+    first.write(settings.out)
+    results = json.loads((settings.out / "results.json").read_text())
+    for games in results["means"].values():
+        assert set(games) == set(report.GAMES)
+        for by_count in games.values():
+            assert set(by_count) == {"1", "2", "3", "4"}
+            for found in by_count.values():
+                assert set(found) == {methods.OURS, "hidden states", pointing.CHANCE}
+                assert all(0 <= low <= mean <= high <= 1 for mean, low, high in found.values())
+    assert results["retrieval"]["of"] == 8 and not results["retrieval"]["learnt"]
+    page = (settings.out / "report.html").read_text()
+    assert "has NOT learnt its task" in page and "scene-1.png" in page and "pointing.png" in page
+
+
+def test_an_interrupted_study_goes_on(
+    settings: CaptionsSettings, first: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("made twice")
+
+    monkeypatch.setattr(study, "judged", never)
+    monkeypatch.setattr(model, "fit", never)
+    again = study.run(settings)
+    assert json.dumps(again.results["values"]) == json.dumps(first.results["values"])
+    with pytest.raises(AssertionError, match="made twice"):
+        study.run(replace(settings, seed=1))
+
+
+def test_losses_and_doubts_are_said() -> None:
+    found = {methods.OURS: [0.5] * 6, "other": [0.75] * 6, "worse": [0.0] * 6, pointing.CHANCE: [0.1] * 6}
+    rivals = report.against(found, measure="pointing", game="four drawn", count=3, seed=0)
+    means = {"pointing": {"four drawn": {3: {methods.OURS: (0.5, 0.5, 0.5)}}}}
+    learnt = retrieval.Retrieved(0.9, (0.9,), 100, 90, 0.5)
+    said = report.summary(means, rivals, learnt)
+    assert (
+        "clearly better in 1. It loses clearly to other by 0.25 (four objects drawn, some named, 3)." in said
+    )
+    assert "NOT learnt" not in said and "share" not in said
+    shares = report.against(found, measure="share", game="four drawn", count=3, seed=0)
+    said = report.summary(means, [*rivals, *shares], learnt)
+    assert said.endswith("By the share of relevance in the box it is behind other in 1 of 2, clearly in 1.")
+    assert report.summary(means, rivals, replace(learnt, accuracy=0.2)).startswith("The model has NOT learnt")
+
+
+def test_nonsense_is_one_line(untrained: model.Model) -> None:
+    for wrong in ({"steps": 0}, {"scenes": 1}, {"retrieval": 1}, {"path": 0}, {"seed": -1}):
+        with pytest.raises(InputError, match="give at least"):
+            CaptionsSettings(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no caption has the word 'cat'"):
+        bilrp.explain(untrained.towers, drawn(1), "a red cat")
+    with pytest.raises(InputError, match="reads drawn scenes"):
+        bilrp.decompose(untrained.towers.image, "scene.png")
+    for bad in ("", " ".join(["a"] * 40)):
+        with pytest.raises(InputError, match="a caption has from one to"):
+            untrained.text(bad)
