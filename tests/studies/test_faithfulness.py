@@ -17,6 +17,7 @@ from bilrp.encoder import read_input
 from bilrp.encoders import vgg, weights
 from bilrp.errors import InputError
 from bilrp.regions import grid
+from bilrp.studies.common import warps
 from bilrp.studies.common.folders import Found
 from bilrp.studies.common.report import Table, Text
 from bilrp.studies.faithfulness import methods, statistics, study, suite
@@ -118,8 +119,8 @@ def test_noise_stays_within_the_range_of_pixels(pictures):
 def test_warps_move_what_they_say(number):
     x = torch.rand(1, 3, 32, 32)
     regions = grid(8)(x)
-    kind, match, among, moved = suite.warp(x, regions, number)
-    assert kind == suite.WARPS[number][0]
+    kind, match, among, moved = warps.warp(x, regions, number)
+    assert kind == warps.WARPS[number][0]
     assert moved.shape == x.shape and not torch.equal(moved, x)
     assert match.shape == among.shape == (16, 16)
     known = among[:, 0] > 0

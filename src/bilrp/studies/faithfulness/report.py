@@ -7,11 +7,11 @@ from typing import Any
 
 from bilrp.studies.common.folders import Found
 from bilrp.studies.common.report import Picture, Report, Section, Table, Text, counted, listed
+from bilrp.studies.common.warps import WARPS
 from bilrp.studies.faithfulness.figures import figure, label, titles
 from bilrp.studies.faithfulness.methods import METHODS
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
 from bilrp.studies.faithfulness.statistics import BLOCK, MEASURES, Measure, summary
-from bilrp.studies.faithfulness.suite import WARPS
 
 TO = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from bilrp.studies.common.statistics import over_blocks as interval
+from bilrp.studies.common.warps import WARPS
 from bilrp.studies.faithfulness.methods import METHODS
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
-from bilrp.studies.faithfulness.suite import WARPS
 
 # Pairs in a row that are resampled together. Neighbours along the chain share a picture, and a block of this length
 # holds every kind of warp once, as the whole does: which kinds there are is no matter of chance.
@@ -38,24 +39,6 @@ MEASURES = (
     Measure("randomisation", "rank correlation with random weights", -1),
     Measure("stability", "cosine under noise", 1),
 )
-
-
-def interval(
-    values: Sequence[float], *, block: int = 1, resamples: int = 2000, seed: int = 0
-) -> dict[str, float]:
-    """Mean and its 95 % bootstrap interval (percentile), resampling `block` neighbours at a time around the circle.
-
-    Blocks keep what neighbours have in common together (the circular block bootstrap of Politis and Romano 1992).
-
-    >>> interval([1.0, 1.0, 1.0])
-    {'mean': 1.0, 'low': 1.0, 'high': 1.0}
-    """
-    array = np.asarray(values, dtype=float)
-    count = len(array)
-    starts = np.random.default_rng(seed).integers(count, size=(resamples, -(-count // block), 1))
-    drawn = ((starts + np.arange(block)) % count).reshape(resamples, -1)[:, :count]
-    low, high = np.quantile(array[drawn].mean(1), [0.025, 0.975])
-    return {"mean": float(array.mean()), "low": float(low), "high": float(high)}
 
 
 def summary(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:

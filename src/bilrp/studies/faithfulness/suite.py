@@ -14,15 +14,9 @@ from bilrp.encoder import Encoder
 from bilrp.encoders import images
 from bilrp.judge import evaluate
 from bilrp.regions import Regions, grid
+from bilrp.studies.common.warps import warp
 from bilrp.studies.faithfulness.methods import BLIND, METHODS, Side, Sides, relevance, seed_of, sides
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
-
-WARPS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("shift", {"shift": (0.125, 0.125)}),
-    ("flip", {"flip": True}),
-    ("rotation", {"rotate": 20.0}),
-    ("crop", {"zoom": 1.25}),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,19 +172,6 @@ def blocks(module: Any) -> dict[int, tuple[int, int]]:
     depths = [len(evaluate.weighted_modules(nn.ModuleList(layers[start:]))) for start in starts]
     found = {k: pair for k, pair in enumerate(zip(starts, depths, strict=True), start=1) if pair[1]}
     return dict(reversed(found.items()))
-
-
-def warp(x: Tensor, regions: Regions, number: int) -> tuple[str, Tensor, Tensor, Tensor]:
-    """A known warp of the picture, in turn: its kind, the true matches, the rows that have one, and the picture."""
-    kind, given = WARPS[number % len(WARPS)]
-    height, width = x.shape[2:]
-    options = dict(given)
-    if "shift" in options:
-        options["shift"] = (round(options["shift"][0] * height), round(options["shift"][1] * width))
-    matrix = evaluate.affine(**options, size=(height, width))
-    where = evaluate.destinations(matrix, (height, width))
-    match, among = evaluate.matches(where, regions, regions)
-    return kind, match, among, evaluate.warped(x, matrix)
 
 
 def plant(a: Tensor, b: Tensor, regions: Regions, *, seed: int) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from bilrp.regions import Regions, grid
 from bilrp.rules import books as rulebooks
 from bilrp.rules.books import Book
 from bilrp.rules.references import mean
-from bilrp.studies.faithfulness.suite import warp
+from bilrp.studies.common.warps import warp
 
 CANDIDATES: Mapping[str, Book] = {
     "γ = 0.25": rulebooks.uniform(0.25),

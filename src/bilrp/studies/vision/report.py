@@ -7,7 +7,8 @@ from typing import Any
 
 from bilrp.studies.common.folders import Found
 from bilrp.studies.common.report import Picture, Report, Section, Table, Text, counted, left_out
-from bilrp.studies.faithfulness.statistics import BLOCK, interval
+from bilrp.studies.common.statistics import over_blocks as interval
+from bilrp.studies.common.warps import WARPS
 from bilrp.studies.vision.agreement import Compared
 from bilrp.studies.vision.settings import VisionSettings
 
@@ -42,7 +43,7 @@ def write(rows: Rows, compared: Sequence[Compared], settings: VisionSettings, fo
 
 def summary(rows: Rows, compared: Sequence[Compared], settings: VisionSettings) -> dict[str, Any]:
     """results.json: every measure of every candidate with its interval, and every pair's agreement."""
-    options = {"block": BLOCK, "resamples": settings.resamples, "seed": settings.seed}
+    options = {"block": len(WARPS), "resamples": settings.resamples, "seed": settings.seed}
     table = {
         net: {
             name: {key: interval([row[name][key] for row in found], **options) for key in MEASURES}
