@@ -146,7 +146,7 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
 
     def started():
         child = subprocess.Popen(
-            [*command, "serve", "cats.lance", "--port", "0"],
+            [*command, "serve", "cats.lance", "-e", "mine:tiny", "--port", "0"],
             cwd=tmp_path, env=environment | {"PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout is not None
