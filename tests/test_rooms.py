@@ -181,3 +181,9 @@ TESTS = Path(__file__).parent
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda p: str(p.relative_to(TESTS)))
 def test_no_test_reaches_for_a_private_name(path: Path) -> None:
     assert list(reached_for(path)) == []
+
+
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest imports them by name alone: the second would not be collected."""
+    names = [path.name for path in TESTS.rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(set(names)) == sorted(names)

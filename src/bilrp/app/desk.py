@@ -58,7 +58,8 @@ class Desk:
     >>> desk = Desk(waiting=1)
     >>> async def ask():
     ...     return await desk.ask("me", lambda: 6 * 7).next()
-    >>> asyncio.run(ask())
+    >>> with ThreadPoolExecutor(1) as elsewhere:  # here a loop may be running already
+    ...     elsewhere.submit(asyncio.run, ask()).result()
     {'answer': 42}
     """
 
