@@ -41,7 +41,8 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     assert code == 0, "it hangs" if code is None else err[-2000:]
     said = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
     assert (said["items"], said["parts"], said["added"], said["same"], said["failed"]) == (24, 24, 24, 1, 1)
-    assert said["commits"] > 3  # the node was taken away after three; it may have had nothing in hand just then
+    # The node was taken away after three; it may have had nothing in hand just then.
+    assert said["commits"] > 3
     found, whole = (
         collection.open(path, encoder=tiny()),
         collection.build(source, tiny(), tmp_path / "y.lance"),
