@@ -1,50 +1,60 @@
-"""The commands, by what people want to do; each stands in a file of its own."""
+"""The commands, by what people want to do; each stands in a file of its own, read when it is asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from bilrp.cli.audit import audit
-from bilrp.cli.bench import bench
-from bilrp.cli.contrast import contrast
-from bilrp.cli.explain import explain
-from bilrp.cli.index import index
-from bilrp.cli.ops import ops
-from bilrp.cli.search import search
-from bilrp.cli.serve import serve
-from bilrp.cli.sets import sets
-from bilrp.cli.show import show
-from bilrp.cli.study import study
-
-# What people want to do: the headings of `bilrp --help`, in this order.
-EXPLAIN, COLLECTIONS, STUDIES = "Explain", "Collections", "Studies"
-UNDER = "Look under the hood"
+# The headings of `bilrp --help`, in this order, and what stands under them.
+PANELS = {
+    "Explain": ("explain", "contrast", "sets", "show"),
+    "Collections": ("index", "search", "audit", "serve"),
+    "Studies": ("study",),
+    "Look under the hood": ("ops", "bench"),
+}
 
 
-class ByPurpose(TyperGroup):
-    """Commands in the order of their headings: typer would put `study`, which has commands of its own, last."""
+class Commands(Mapping[str, Any]):
+    """Commands by name, each made on first use: most of the time of `bilrp --version` would be the others' options."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        order = {panel: place for place, panel in enumerate((EXPLAIN, COLLECTIONS, STUDIES, UNDER))}
-        panels = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
-        return sorted(panels, key=lambda name: order.get(str(panels[name]), len(order)))
+    def __init__(self) -> None:
+        self.panels = {name: panel for panel, names in PANELS.items() for name in names}
+        self.made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.made:
+            self.made[name] = _made(name, self.panels[name])
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.panels)
+
+    def __len__(self) -> int:
+        return len(self.panels)
 
 
-app = typer.Typer(cls=ByPurpose, no_args_is_help=True, pretty_exceptions_enable=False)
-app.command(rich_help_panel=EXPLAIN)(explain)
-app.command(rich_help_panel=EXPLAIN)(contrast)
-app.command(rich_help_panel=EXPLAIN)(sets)
-app.command(rich_help_panel=EXPLAIN)(show)
-app.command(rich_help_panel=COLLECTIONS)(index)
-app.command(rich_help_panel=COLLECTIONS)(search)
-app.command(rich_help_panel=COLLECTIONS)(audit)
-app.command(rich_help_panel=COLLECTIONS)(serve)
-app.add_typer(study, name="study", rich_help_panel=STUDIES)
-app.command(rich_help_panel=UNDER)(ops)
-app.command(rich_help_panel=UNDER)(bench)
+def _made(name: str, panel: str) -> Any:
+    found = getattr(import_module(f"bilrp.cli.{name}"), name)
+    if isinstance(found, typer.Typer):  # it has commands of its own
+        made: Any = typer.main.get_group(found)
+        made.name, made.rich_help_panel = name, panel
+        return made
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, rich_help_panel=panel)(found)
+    return typer.main.get_command(alone)
+
+
+class Root(TyperGroup):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = Commands()
+
+
+app = typer.Typer(cls=Root, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> bool:

@@ -65,12 +65,11 @@ def covered(cone: Cone) -> Tensor:
 def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None:
     """Write windows (K, C, h, w) into the columns of a matrix of rows."""
     ys, xs = window.places()
-    row = layout.row[ys[:, :, None], xs[:, None, :]].flatten(1)  # (K, h·w·C)
     # One more place takes what has no row: writing it away costs less than picking out the rest.
+    places = layout.row.where(layout.active, layout.rows)
+    row = places[ys[:, :, None], xs[:, None, :]].flatten(1)  # (K, h·w·C)
     laid = out.new_zeros(len(row), layout.rows + 1)
-    laid.scatter_(
-        1, row.where(row >= 0, torch.tensor(layout.rows)), window.data.permute(0, 2, 3, 1).flatten(1)
-    )
+    laid.scatter_(1, row, window.data.permute(0, 2, 3, 1).flatten(1))
     out[:, columns] = laid[:, :-1].T
 
 

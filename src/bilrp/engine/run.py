@@ -123,7 +123,9 @@ class _Windows:
 def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> _Windows | Rows:
     """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
     program, until = setting.program, plan.way.crops
-    links, end = program.links[:until], program.links[until - 1].target
+    # laid out once for all batches
+    links = [replace(link, map=link.map.for_windows()) for link in program.links[:until]]
+    end = links[-1].target
     rows, kept = None, _Windows()
     if plan.way.rows > until:
         layout = setting.layouts(index, until, plan.way.rows)[end]

@@ -106,6 +106,11 @@ def cut(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     return last[rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
+def for_cutting(full: Tensor) -> Tensor:
+    """The same, laid out as `cut` reads it: done once where many windows are cut out of it."""
+    return full.contiguous(memory_format=torch.channels_last) if full.dim() == 4 else full
+
+
 def cut_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     """Cut one window out of each of K images (K, 1, C, H, W): (K, C, h, w)."""
     rows = origin[:, :1] + torch.arange(size[0])

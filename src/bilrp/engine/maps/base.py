@@ -85,6 +85,10 @@ class Map(ABC):
         whole = self.push(*(w.whole(shape) for w, shape in zip(sources, shapes.sources, strict=True)))
         return cut_each(whole, origin, size)
 
+    def for_windows(self) -> Map:
+        """The same map with its constants laid out as windows are cut from them."""
+        return self
+
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         """Multiply-adds for one window of that size of the target."""
         return self.macs(shapes, back=back)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, channels_last, union
 from bilrp.engine.maps.base import Map, Shapes, to_front
-from bilrp.engine.windows import Cone, Reach, Window, cut, place
+from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +138,9 @@ class Gated(Map):
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
         return self.inner.push_windows(sources, origin, size, shapes) * cut(self.gate, origin, size)
+
+    def for_windows(self) -> Map:
+        return Gated(self.inner.for_windows(), for_cutting(self.gate))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.window_macs(size, shapes, back=back)

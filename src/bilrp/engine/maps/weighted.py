@@ -12,7 +12,7 @@ from torch import Tensor
 from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
 from bilrp.engine.maps import products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
-from bilrp.engine.windows import Cone, Reach, Window, cut, place
+from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
 from bilrp.trace.operators import Convolution, Dense
 
 
@@ -133,6 +133,15 @@ class Weighted(Map):
             parts.append(part if after is None else part.mul_(cut(after, origin, size)))
         return sum_of(parts)
 
+    def for_windows(self) -> Map:
+        used = {
+            id(t): t for term in self.terms for t in (term.weight, term.before, term.after) if t is not None
+        }
+        # each once: terms that share their factor behind go on sharing it
+        laid = {key: for_cutting(t) for key, t in used.items()}
+        terms = (Term(laid[id(t.weight)], laid.get(id(t.before)), laid.get(id(t.after))) for t in self.terms)
+        return replace(self, terms=tuple(terms))
+
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         assert isinstance(self.operator, Convolution)
         bare = replace(self.operator, padding=(0, 0))  # as `pull_windows` has it
@@ -205,8 +214,7 @@ def _convolve(
     pads = _symmetric(source, origin, size)
     if pads is None:  # zeros on one side only, or not the same for all: lay them out first
         data, pads = place(Window(data, source.origin), origin, size), (0, 0)
-    weight = term.weight.contiguous(memory_format=torch.channels_last)
-    return F.conv2d(data, weight, None, operator.stride, pads, operator.dilation, operator.groups)
+    return F.conv2d(data, term.weight, None, operator.stride, pads, operator.dilation, operator.groups)
 
 
 def _symmetric(source: Window, origin: Tensor, size: tuple[int, int]) -> tuple[int, int] | None:
