@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bilrp.explanation import Explanation
     from bilrp.findings.cluster import Finding
-    from bilrp.render.figure import Palette
+    from bilrp.render.styles import Palette
 
 WIDE, MARGIN = 9.0, 0.3  # inches of the sheet
 TALL = 3.9  # of an input at most
