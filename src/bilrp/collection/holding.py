@@ -331,19 +331,12 @@ class Collection:
         if at is None and not (part is None and without is None):
             query = self.decomposition(query)
         vector = self._vector(query, part, without).numpy()
-        length = float(np.linalg.norm(vector)) or 1.0
-
-        def scored(block: np.ndarray, here: slice) -> np.ndarray:
-            return (
-                block @ vector if similarity == "dot" else block @ vector / (self.items.norms[here] * length)
-            )
-
         parts = _Once(lambda: self._active(query))
         return [
             Neighbour(
                 self.ids[i], self.names[i], float(score), int(i), partial(self._share_of, parts, int(i))
             )
-            for i, score in zip(*self.items.best(scored, k), strict=True)
+            for i, score in zip(*self.items.best(vector, k, similarity), strict=True)
         ]
 
     def _vector(self, query: Readable, part: Sequence[int] | None, without: Sequence[int] | None) -> Tensor:

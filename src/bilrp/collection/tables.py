@@ -193,6 +193,7 @@ def blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
             scan_in_order=True,
             batch_readahead=2,
             fragment_readahead=1,
+            io_buffer_size=2 * BLOCK,  # else a slow reader finds gigabytes read ahead of it
         )
         for batch in scanned.to_batches():
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
