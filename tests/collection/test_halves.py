@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from making import pictures, tiny
+from making import kept, pictures, tiny
 
 from bilrp import collection
-from bilrp.collection import halves, tables
+from bilrp.collection import halves
 from bilrp.collection.items import Items, largest
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
-
-
-def kept(path: Path, embeddings: np.ndarray) -> Items:
-    """A table of these embeddings, none of them held in memory."""
-    schema = tables.items_schema(embeddings.shape[1], {"version": tables.VERSION})
-    rows: list[dict[str, Any]] = [
-        {"id": f"{i:08}", "name": f"{i}", "group": "", "source": "", "embedding": e}
-        for i, e in enumerate(embeddings)
-    ]
-    rows.insert(3, {"id": "broken", "name": "", "group": "", "source": "", "failed": "it is"})
-    tables.appended(str(path), tables.ITEMS, rows, schema)
-    found = Items(tables.opened(str(path), tables.ITEMS), embeddings.shape[1])
-    found.most = 0
-    return found
 
 
 def close(seed: int, count: int = 3000, width: int = 48) -> np.ndarray:
@@ -58,7 +43,7 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
             positions, scores = found.best(vector, 10, similarity)
             assert scores == pytest.approx(best, rel=1e-5)
             assert truth[positions] == pytest.approx(best, rel=1e-5) and len(set(positions)) == 10
-            halved = taken.scale * taken._dot(vector) / (1 if similarity == "dot" else taken.norm)
+            halved = taken.scale * taken.dot(vector) / (1 if similarity == "dot" else taken.norm)
             rounding += set(largest(halved, 10)) != set(positions)
     assert rounding > 6  # halves alone would have answered otherwise
 
@@ -109,7 +94,7 @@ def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(halves, "_write", full)
+    monkeypatch.setattr(halves, "whole", full)
     _, scores = found.best(embeddings[7], 5)
     assert found.halves is None and scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
     assert not list((tmp_path / "x.lance").glob("halves-*"))

@@ -43,7 +43,7 @@ class Halves:
         A score lies within ‖v‖ (‖φ − s h‖ + 2 n u ‖φ‖): what halves lost, and what two sums of n terms may lose in any
         order. At least k scores reach the k-th largest lower end, so that what cannot reach it is none of the k best.
         """
-        scores = self.scale * self._dot(vector)
+        scores = self.scale * self.dot(vector)
         around = self.lost + (self.width + 8) * ULP * (self.norm + self.lost)
         scores, around = (scores / self.norm, around / self.norm) if cosine else (scores, around)
         around *= float(np.linalg.norm(vector)) * (1 + self.width * ULP)
@@ -51,7 +51,7 @@ class Halves:
         least = np.partition(low, len(low) - k)[len(low) - k] if k < len(low) else -np.inf
         return np.flatnonzero(scores + around >= least)
 
-    def _dot(self, vector: np.ndarray) -> np.ndarray:
+    def dot(self, vector: np.ndarray) -> np.ndarray:
         """⟨v, h⟩ of every item; a few rows are mapped at a time, so that memory stays bounded."""
         rows = max(1, AT_ONCE // (4 * self.width))
         room, wide = torch.empty(rows, self.width), torch.from_numpy(np.ascontiguousarray(vector, np.float32))

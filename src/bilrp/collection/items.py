@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bilrp.collection import halves, tables
+from bilrp.collection import approximate, halves, tables
+from bilrp.collection.approximate import Index
 from bilrp.collection.halves import Halves
 from bilrp.collection.sources import written
 
@@ -29,6 +30,7 @@ class Items:
 
     def __init__(self, dataset: Any, width: int) -> None:
         self.dataset, self.width, self.most = dataset, width, RESIDENT
+        self._index: Index | None = None
 
     @cached_property
     def _rows(self) -> dict[str, list[Any]]:
@@ -140,12 +142,41 @@ class Items:
             return self.halves.norm
         return np.concatenate([np.sqrt(np.einsum("ij,ij->i", b, b)) for b in self.blocks()])
 
-    def best(self, vector: np.ndarray, k: int, similarity: str = "dot") -> tuple[np.ndarray, np.ndarray]:
+    def index(self, similarity: str) -> Index | None:
+        """The approximate index, made on first use; None where search is exact all the same.
+
+        That is so where embeddings are held in memory, and where the index was made for the other similarity.
+        """
+        if self.fits:
+            return None
+        if self._index is None:
+            self._index = approximate.opened(self.dataset.uri)
+        if self._index is None:
+            self._index = approximate.made(self.dataset.uri, similarity, self._asked(similarity))
+        return self._index if self._index.similarity == similarity else None
+
+    def _asked(self, similarity: str) -> list[tuple[np.ndarray, set[str]]]:
+        """Some items, and the ids of their true neighbours."""
+        some = np.random.default_rng(0).permutation(len(self))[: approximate.ASKED]
+        found = []
+        for at, vector in zip(some, self.embeddings(some), strict=True):
+            near, _ = self.best(vector, approximate.BEST + 1, similarity)
+            found.append((vector, {self.ids[i] for i in near if i != at}))
+        return found
+
+    def best(
+        self, vector: np.ndarray, k: int, similarity: str = "dot", *, index: Index | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Positions and scores of the k items with the largest ⟨v, φ⟩, or cosine: the best first, of equal ones the first.
 
-        Where embeddings are not held in memory, halves say which may be among them, and these are read.
+        Where embeddings are not held in memory, halves say which may be among them, and these are read. With an index,
+        of those that it proposes: what it misses is missing.
         """
         cosine = similarity == "cosine"
+        if index is not None:
+            proposed = {self.by_id[i] for i in index.candidates(vector, k) if i in self.by_id}
+            if len(proposed) >= min(k, len(self)):
+                return self.ranked(np.array(sorted(proposed)), vector, k, similarity)
         if not self.fits and self.halves is not None:
             with suppress(OSError):  # another process may have replaced the file by a newer one
                 some = self.halves.candidates(vector, k, cosine=cosine)
