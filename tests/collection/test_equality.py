@@ -86,11 +86,11 @@ def test_sixty_four_photographs(tmp_path: Path, data: Path) -> None:
     encoder = bilrp.encoders.vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors")
     found = collection.build(files, encoder, tmp_path / "x.lance")
     assert len(found) == 64
-    chosen = (0, 7, 20, 41, 62, 63)
-    taken = {i: bilrp.decompose(encoder, files[i]) for i in chosen}
+    chosen = (0, 7, 20, 41, 63)
+    first = bilrp.explain(encoder, files[0], files[7])
+    taken = {0: first.a, 7: first.b} | {i: bilrp.decompose(encoder, files[i]) for i in chosen[2:]}
     for i, j in combinations(chosen, 2):
-        same_pair(found, pair(taken[i], taken[j]), i, j)
-    same_pair(found, bilrp.explain(encoder, files[7], files[0]), 7, 0)
+        same_pair(found, first if (i, j) == (0, 7) else pair(taken[i], taken[j]), i, j)
     for i in chosen[:3]:
         shares_sum_to_the_score(found, i)
         by_a_part(found, i, [100, 101, 116, 117], taken[i])
