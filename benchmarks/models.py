@@ -18,6 +18,7 @@ from torch import nn
 import bilrp
 from bilrp.decomposition import prepare
 from bilrp.encoder import read_item
+from bilrp.encoders import images
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.judge.sentence import counted, timed
@@ -58,7 +59,7 @@ Row = tuple[str, Work, Work]  # name, the work, running the model once
 def photographs(name: str) -> Iterator[Row]:
     """Exact, first picture, and what comes before any region is pushed, on one picture of 224 pixels."""
     encoder = bilrp.encoders.efficientnet() if name == "EfficientNet-lite0" else architecture(name)
-    x = bilrp.encoders.images.read(photograph(), size=224)
+    x = images.read(photograph(), size=224)
     how = {"regions": 16, "rules": bilrp.rulebooks.uniform(0.0)}
     run = partial(encoder.running(()), x)
     yield f"{name}, exact", lambda: bilrp.decompose(encoder, x, **how), run

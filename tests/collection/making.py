@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from PIL import Image
 from torch import nn
 
 import bilrp
-from bilrp import Encoder
+from bilrp import Encoder, collection
+from bilrp.collection import tables
+from bilrp.collection.items import Items
 from bilrp.encoders import images
 
 UP = "the cluster stands"
@@ -40,6 +43,27 @@ def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
         small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
         small.resize((48, 36), Image.Resampling.BICUBIC).save(place / f"{number:03}.png")
     return folder
+
+
+def kept(path: Path, embeddings: np.ndarray, *, first: int = 0) -> Items:
+    """A table of these embeddings and a broken item, no embedding held in memory."""
+    schema = tables.items_schema(
+        embeddings.shape[1], {"version": tables.VERSION, "width": embeddings.shape[1]}
+    )
+    rows: list[dict[str, Any]] = [
+        {"id": f"{i:08}", "name": f"{i}", "group": "", "source": "", "embedding": e}
+        for i, e in enumerate(embeddings, first)
+    ]
+    rows.insert(3, {"id": f"broken {first}", "name": "", "group": "", "source": "", "failed": "it is"})
+    tables.appended(str(path), tables.ITEMS, rows, schema)
+    return unheld(path)
+
+
+def unheld(path: Path) -> Items:
+    """The items of a collection, no embedding held in memory."""
+    found = collection.open(path).items
+    found.most = 0
+    return found
 
 
 def apart(command: Sequence[str], env: Mapping[str, str], *, seconds: float) -> tuple[int | None, str, str]:

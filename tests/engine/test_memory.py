@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 
 import pytest
@@ -13,6 +14,8 @@ from torch.utils._pytree import tree_iter
 import bilrp
 from bilrp import rulebooks
 from bilrp.engine import memory
+from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
 from models import Residual, settle, transformer
 
@@ -153,3 +156,59 @@ def test_free_memory_is_asked_of_the_system(tmp_path):
     assert memory.group(tmp_path) == 70
     found = memory.free(torch.device("cpu"))
     assert found is None or found > 2**20
+
+
+def test_what_is_alive_at_the_worst_moment_is_what_walking_through_all_links_says() -> None:
+    for seed in range(300):
+        links, wanted = _made_up(random.Random(seed))
+        assert memory.pushed(links, wanted) == _plainly(links, wanted, back=False)
+        assert memory.pulled(links) == _plainly(links, frozenset(), back=True)
+
+
+class Beside(Map):
+    """A map of which only what it needs beside its values is asked."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def push(self, *tangents):
+        raise NotImplementedError
+
+    def pull(self, cotangent):
+        raise NotImplementedError
+
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return self.least + 3 * back
+
+
+def _made_up(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
+    """Links with random sources and sizes, and some values that are kept to the end."""
+    shapes = {Key(0): torch.Size([draw.randint(1, 9)])}
+    links = []
+    for target in map(Key, range(1, draw.randint(1, 11))):
+        sources = tuple(draw.choice(list(shapes)) for _ in range(draw.randint(1, 2)))
+        shapes[target] = torch.Size([draw.randint(1, 9)])
+        seen = Shapes(tuple(shapes[source] for source in sources), shapes[target])
+        links.append(Link(Beside(draw.randint(0, 5)), sources, target, seen, torch.float32))
+    return links[draw.randint(0, 2) :], frozenset(key for key in shapes if draw.random() < 0.2)
+
+
+def _plainly(links: list[Link], wanted: frozenset[Key], *, back: bool) -> int:
+    worst = 0
+    for now, link in enumerate(links):
+        alive = {}
+        for other in links:
+            sizes = {other.target: other.shape.numel()}
+            sizes |= {s: n.numel() for s, n in zip(other.sources, other.shapes.sources, strict=True)}
+            for key, size in sizes.items():
+                uses = [k for k, one in enumerate(links) if key in one.sources]
+                made = next((k for k, one in enumerate(links) if one.target == key), -1)
+                until = len(links) if key in wanted else max(uses, default=made)
+                if back:
+                    lives = now == made or (min(uses, default=made) <= now <= until and now >= made)
+                else:
+                    lives = made <= now <= until
+                if lives:
+                    alive[key] = size
+        worst = max(worst, sum(alive.values()) + link.map.scratch(link.shapes, back=back))
+    return worst

@@ -52,13 +52,7 @@ def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
 
 def ranked(shelf: Shelf, vector: np.ndarray, k: int, similarity: str) -> tuple[np.ndarray, np.ndarray]:
     """Positions and scores of the k items with the largest ⟨v, φ(x')⟩, or cosine; equal ones in order of position."""
-    items, length = shelf.found.items, float(np.linalg.norm(vector)) or 1.0
-
-    def scored(block: np.ndarray, here: slice) -> np.ndarray:
-        found = block @ vector
-        return found / (items.norms[here] * length) if similarity == "cosine" else found
-
-    return items.best(scored, k)
+    return shelf.found.items.best(vector, k, similarity)
 
 
 def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:

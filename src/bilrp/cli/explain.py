@@ -62,20 +62,21 @@ def explain(
 
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
-    from bilrp.cli.several import Wanted, explain_all
     from bilrp.encoder import placed, read_item, sides_of
     from bilrp.explanation import explain_items
-    from bilrp.render import figure, links, page
+    from bilrp.render import styles
     from bilrp.similarity import resolve
 
     if len(things) < 2:
         raise InputError("explain compares two or more: bilrp explain A B")
     outputs = terminal.checked_outputs(output or [], inputs=things)
     check_open(outputs, show)
-    for known, name in ((links.style, style), (figure.palette, palette), (resolve, similarity)):
+    for known, name in ((styles.style, style), (styles.palette, palette), (resolve, similarity)):
         known(name)  # refuse a slip before the work
     named = encoders or ["vgg16:31"]
     if len(things) > 2 or len(named) > 1:
+        from bilrp.cli.several import Wanted, explain_all
+
         if plan or refine is not None:
             raise InputError(f"--{'plan' if plan else 'refine'} is for two inputs and one encoder")
         loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
@@ -91,6 +92,8 @@ def explain(
     items = [read_item(reader, thing) for reader, thing in zip(readers, contents, strict=True)]
     wanted = texts.region_kinds(regions, reading)
     if any(path.suffix.lower() == ".html" for path in outputs):
+        from bilrp.render import page
+
         sides = zip(readers, items, wanted, strict=True)
         page.check_size(*(placed(reader, item, kind)[0].count for reader, item, kind in sides))
     start = time.perf_counter()

@@ -37,6 +37,9 @@ def search(
     explained: Annotated[
         bool, typer.Option("--explain", help="Say which parts match, for each that is shown.")
     ] = False,
+    approximate: Annotated[
+        bool, typer.Option(help="Where there are too many for memory: by an index, whose recall is said.")
+    ] = False,
     encoder: OwnEncoder = None,
     output: Output = None,
     palette: Palette = "paper",
@@ -61,7 +64,8 @@ def search(
         taken = found.decomposition(asked)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
         asked = limited(taken, without=regions) if without else limited(taken, part=regions)
-    near = found.nearest(asked, count + (at is not None), similarity=similarity)
+    recall = found.recall(similarity) if approximate else 1.0
+    near = found.nearest(asked, count + (at is not None), similarity=similarity, approximate=approximate)
     near = [n for n in near if n.position != at][:count]
     chapters = []
     if explained or outputs:
@@ -72,6 +76,7 @@ def search(
             chapters.append(
                 Chapter(pair, f"{each.score:.3f}  {each.name}", several.named(pair, query, each.name))
             )
+    partly = f" (approximately: finds {recall:.0%} of an item's ten nearest)" if recall < 1 else ""
     sentences = [chapter.explanation.summary() for chapter in chapters]
     if json:
         rows = [{"id": n.id, "name": n.name, "score": n.score} for n in near]
@@ -80,12 +85,11 @@ def search(
             if sentences
             else rows
         )
-        print(
-            numbers.dumps({"collection": collection, "query": query, "regions": regions, "neighbours": rows})
-        )
+        answer = {"collection": collection, "query": query, "regions": regions, "recall": recall}
+        print(numbers.dumps(answer | {"neighbours": rows}))
     else:
         by = "" if regions is None else f" {'without' if without else 'by'} {len(regions)} of its regions"
-        say(f"Nearest to {query}{by}, of {len(found)}:")
+        say(f"Nearest to {query}{by}, of {len(found)}{partly}:")
         for number, each in enumerate(near):
             say(f"{number + 1:3}  {each.score:8.3f}  {each.name}")
             if explained:
@@ -93,7 +97,7 @@ def search(
     wish = several.Wanted(similarity, None, None, "auto", palette, None)
     title = f"What is like {query}?" if regions is None else f"What shares this part of {query}?"
     title = f"What is like {query} without this part?" if regions is not None and without else title
-    lead = f"The nearest {len(near)} of {len(found)} items in {collection}"
+    lead = f"The nearest {len(near)} of {len(found)} items in {collection}{partly}"
     lead += (
         "."
         if regions is None

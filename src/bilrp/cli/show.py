@@ -24,12 +24,12 @@ def show(
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import check_open, deliver
     from bilrp.explanation import Explanation
-    from bilrp.render import figure, links
+    from bilrp.render import styles
 
     outputs = terminal.checked_outputs(output or [], inputs=(file,))
     check_open(outputs, browse)
-    links.style(style)  # refuse a slip before the work
-    figure.palette(palette)
+    styles.style(style)  # refuse a slip before the work
+    styles.palette(palette)
     found = Explanation.load(file)
     names = terminal.names_of(found)
     about = terminal.record(

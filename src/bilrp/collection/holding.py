@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -321,8 +321,12 @@ class Collection:
         part: Sequence[int] | None = None,
         without: Sequence[int] | None = None,
         similarity: str = "dot",
+        approximate: bool = False,
     ) -> list[Neighbour]:
-        """The k items with the largest ⟨φ(x), φ(x')⟩; by a part, ⟨Σ_{I ∈ part} P_I, φ(x')⟩; without one, the rest of it."""
+        """The k items with the largest ⟨φ(x), φ(x')⟩; by a part, ⟨Σ_{I ∈ part} P_I, φ(x')⟩; without one, the rest of it.
+
+        `approximate`: from an index where there are too many for memory; `recall` says how many it finds.
+        """
         if k < 1:
             raise InputError(f"k is a number of neighbours, got {k}")
         if similarity not in ("dot", "cosine"):
@@ -331,20 +335,19 @@ class Collection:
         if at is None and not (part is None and without is None):
             query = self.decomposition(query)
         vector = self._vector(query, part, without).numpy()
-        length = float(np.linalg.norm(vector)) or 1.0
-
-        def scored(block: np.ndarray, here: slice) -> np.ndarray:
-            return (
-                block @ vector if similarity == "dot" else block @ vector / (self.items.norms[here] * length)
-            )
-
-        parts = _Once(lambda: self._active(query))
+        index = self.items.index(similarity) if approximate else None
+        parts = cache(lambda: self._active(query))
         return [
             Neighbour(
                 self.ids[i], self.names[i], float(score), int(i), partial(self._share_of, parts, int(i))
             )
-            for i, score in zip(*self.items.best(scored, k), strict=True)
+            for i, score in zip(*self.items.best(vector, k, similarity, index=index), strict=True)
         ]
+
+    def recall(self, similarity: str = "dot") -> float:
+        """The share of an item's ten nearest that `approximate` finds, measured when its index was made; 1: it is exact."""
+        index = self.items.index(similarity)
+        return 1.0 if index is None else index.recall
 
     def _vector(self, query: Readable, part: Sequence[int] | None, without: Sequence[int] | None) -> Tensor:
         if part is None and without is None:
@@ -372,7 +375,7 @@ class Collection:
         columns = np.flatnonzero(parts.any(0))
         return columns, parts[:, columns]
 
-    def _share_of(self, parts: _Once, position: int) -> Tensor:
+    def _share_of(self, parts: Callable[[], tuple[np.ndarray, np.ndarray]], position: int) -> Tensor:
         columns, values = parts()
         return torch.from_numpy(values @ self.items.embeddings([position])[0][columns])
 
@@ -436,15 +439,3 @@ class Collection:
 
     def __repr__(self) -> str:
         return f"Collection({len(self)} items, {self.width} coordinates, {self.about['encoder']})"
-
-
-class _Once:
-    """A value that is worked out when it is first asked for."""
-
-    def __init__(self, make: Callable[[], tuple[np.ndarray, np.ndarray]]) -> None:
-        self.make, self.made = make, None
-
-    def __call__(self) -> tuple[np.ndarray, np.ndarray]:
-        if self.made is None:
-            self.made = self.make()
-        return self.made

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from bilrp.collection import tables
+from bilrp.collection import approximate, halves, tables
+from bilrp.collection.approximate import Index
+from bilrp.collection.halves import Halves
 from bilrp.collection.sources import written
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
+FEW = 0.05  # of the items: to pick more of them out of the table takes longer than to read it
 NAMED = ("id", "name", "group", "source")
 
 
@@ -26,6 +30,7 @@ class Items:
 
     def __init__(self, dataset: Any, width: int) -> None:
         self.dataset, self.width, self.most = dataset, width, RESIDENT
+        self._index: Index | None = None
 
     @cached_property
     def _rows(self) -> dict[str, list[Any]]:
@@ -119,28 +124,90 @@ class Items:
         else:
             yield from self._read()
 
-    def embeddings(self, positions: Sequence[int]) -> Float[np.ndarray, "some h"]:
+    def embeddings(self, positions: Sequence[int] | np.ndarray) -> Float[np.ndarray, "some h"]:
         if self.fits:
             return self.resident[list(positions)]
-        return np.array(self.take(positions, ["embedding"])["embedding"], dtype=np.float32)
+        found = tables.taken(self.dataset, self.offsets[list(positions)], ["embedding"])["embedding"]
+        return found.combine_chunks().flatten().to_numpy().reshape(-1, self.width).copy()  # to be written to
+
+    @cached_property
+    def halves(self) -> Halves | None:
+        """φ of every item in half precision, in a file of its own; None where that cannot be had."""
+        return halves.opened(self.dataset, self.width, len(self), self._read())
 
     @cached_property
     def norms(self) -> Float[np.ndarray, " items"]:
         """‖φ‖ of every item."""
+        if not self.fits and self.halves is not None:
+            return self.halves.norm
         return np.concatenate([np.sqrt(np.einsum("ij,ij->i", b, b)) for b in self.blocks()])
 
+    def index(self, similarity: str) -> Index | None:
+        """The approximate index, made on first use; None where search is exact all the same.
+
+        That is so where embeddings are held in memory, and where the index was made for the other similarity.
+        """
+        if self.fits:
+            return None
+        if self._index is None:
+            self._index = approximate.opened(self.dataset.uri)
+        if self._index is None:
+            self._index = approximate.made(self.dataset.uri, similarity, self._asked(similarity))
+        return self._index if self._index.similarity == similarity else None
+
+    def _asked(self, similarity: str) -> list[tuple[np.ndarray, set[str]]]:
+        """Some items, and the ids of their true neighbours."""
+        some = np.random.default_rng(0).permutation(len(self))[: approximate.ASKED]
+        found = []
+        for at, vector in zip(some, self.embeddings(some), strict=True):
+            near, _ = self.best(vector, approximate.BEST + 1, similarity)
+            found.append((vector, {self.ids[i] for i in near if i != at}))
+        return found
+
     def best(
-        self, scored: Callable[[np.ndarray, slice], np.ndarray], k: int
+        self, vector: np.ndarray, k: int, similarity: str = "dot", *, index: Index | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores of the k best, the best first and of equal ones the first; one block is held at a time."""
+        """Positions and scores of the k items with the largest ⟨v, φ⟩, or cosine: the best first, of equal ones the first.
+
+        Where embeddings are not held in memory, halves say which may be among them, and these are read. With an index,
+        of those that it proposes: what it misses is missing.
+        """
+        cosine = similarity == "cosine"
+        if index is not None:
+            proposed = {self.by_id[i] for i in index.candidates(vector, k) if i in self.by_id}
+            if len(proposed) >= min(k, len(self)):
+                return self.ranked(np.array(sorted(proposed)), vector, k, similarity)
+        if not self.fits and self.halves is not None:
+            with suppress(OSError):  # another process may have replaced the file by a newer one
+                some = self.halves.candidates(vector, k, cosine=cosine)
+                if len(some) <= FEW * len(self):  # else reading all in order is faster
+                    return self.ranked(some, vector, k, similarity)
         positions, scores, start = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
         for block in self.blocks():
-            here = slice(start, start + len(block))
-            positions = np.concatenate([positions, np.arange(here.start, here.stop)])
-            scores = np.concatenate([scores, scored(block, here)])
+            here = np.arange(start, start + len(block))
+            positions = np.concatenate([positions, here])
+            scores = np.concatenate([scores, self._scored(block, here, vector, cosine=cosine)])
             kept = largest(scores, k)
-            positions, scores, start = positions[kept], scores[kept], here.stop
+            positions, scores, start = positions[kept], scores[kept], start + len(block)
         return positions, scores
+
+    def ranked(
+        self, some: np.ndarray, vector: np.ndarray, k: int, similarity: str = "dot"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `best` gives, of these positions alone; their embeddings are read a block at a time."""
+        rows, found = max(1, tables.BLOCK // (4 * self.width)), [np.zeros(0, np.float32)]
+        for start in range(0, len(some), rows):
+            few = some[start : start + rows]
+            found.append(self._scored(self.embeddings(few), few, vector, cosine=similarity == "cosine"))
+        scores = np.concatenate(found)
+        kept = largest(scores, k)
+        return some[kept], scores[kept]
+
+    def _scored(
+        self, block: np.ndarray, positions: np.ndarray, vector: np.ndarray, *, cosine: bool
+    ) -> np.ndarray:
+        scores = block @ vector
+        return scores / (self.norms[positions] * (np.linalg.norm(vector) or 1)) if cosine else scores
 
 
 def largest(scores: np.ndarray, k: int) -> np.ndarray:

@@ -113,15 +113,17 @@ def committed(path: str, name: str, fragments: Sequence[str]) -> None:
 def compact(path: str) -> None:
     """Merge small fragments into large ones, where they are many; readers keep what they opened for a day at least.
 
-    Another process may write or compact meanwhile: then the merging is left to the next run.
+    An approximate index takes in what is new. Another process may write or compact meanwhile: then all this is left to the
+    next run.
     """
     for name, rows in FRAGMENT.items():
         dataset = opened(path, name)
-        if dataset is None or len(dataset.get_fragments()) < MANY:
-            continue
         with suppress(OSError, RuntimeError, ValueError):
-            dataset.optimize.compact_files(target_rows_per_fragment=rows)
-            dataset.cleanup_old_versions(older_than=KEPT)
+            if dataset is not None and len(dataset.get_fragments()) >= MANY:
+                dataset.optimize.compact_files(target_rows_per_fragment=rows)
+                dataset.cleanup_old_versions(older_than=KEPT)
+            if dataset is not None and dataset.has_index:
+                dataset.optimize.optimize_indices()
 
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
@@ -193,6 +195,7 @@ def blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
             scan_in_order=True,
             batch_readahead=2,
             fragment_readahead=1,
+            io_buffer_size=2 * BLOCK,  # else a slow reader finds gigabytes read ahead of it
         )
         for batch in scanned.to_batches():
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)

@@ -6,6 +6,7 @@ is then counted exactly (`plan.fixed`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,8 +51,8 @@ class Costs:
     def of(self, way: Way) -> float:
         """All stages, and the meeting where regions and coordinates meet."""
         setting, total = self.setting, len(self.setting.links)
-        cost = sum(self.crops[: way.crops]) + sum(self.rows[way.crops : way.rows])
-        cost += sum(self.push[way.rows : way.cut]) + sum(self.pull[max(way.cut, way.tiles) :])
+        cost = self._sum("crops", 0, way.crops) + self._sum("rows", way.crops, way.rows)
+        cost += self._sum("push", way.rows, way.cut) + self._sum("pull", max(way.cut, way.tiles), total)
         if way.tiles:
             return cost + self.tiled
         if not 0 < way.cut < total:
@@ -61,6 +62,17 @@ class Costs:
         if arrived > ROOM * setting.budget // setting.program.x.element_size():
             return float("inf")
         return cost + arrived * (setting.pulls + NUMBER_OVERHEAD)
+
+    def _sum(self, method: str, first: int, last: int) -> float:
+        """What links [first, last) cost by one method. Thousands of ways are made of the same few stretches."""
+        asked = (method, first, last)
+        if asked not in self._sums:
+            self._sums[asked] = sum(getattr(self, method)[first:last])
+        return self._sums[asked]
+
+    @cached_property
+    def _sums(self) -> dict[tuple[str, int, int], float]:
+        return {}
 
     @cached_property
     def crops(self) -> list[float]:
@@ -150,9 +162,8 @@ def _moved(link: Link) -> int:
 
 
 def _crop_cost(link: Link, cone: Cone) -> float:
-    sizes, counts = torch.unique(cone.high - cone.low, dim=0, return_counts=True)
+    sizes = Counter(map(tuple, (cone.high - cone.low).tolist()))
     macs = sum(
-        count * link.map.window_macs((height, width), link.shapes)
-        for (height, width), count in zip(sizes.tolist(), counts.tolist(), strict=True)
+        count * link.map.window_macs((height, width), link.shapes) for (height, width), count in sizes.items()
     )
     return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64) if macs else 0.0

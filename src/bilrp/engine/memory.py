@@ -7,8 +7,9 @@ added up from the shapes of the values alive at once and what each map needs bes
 from __future__ import annotations
 
 import functools
+import itertools
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from bilrp.engine.program import Key, Link, Program
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
 
+OPAQUE = (nn.Module, str, int, float, type(None), torch.dtype)  # they hold no tensors, or the model's own
 INDEX = 8  # bytes of one place in memory, where numbers are moved by index
 
 
@@ -40,20 +42,18 @@ def held(program: Program) -> int:
     return sum(size for place, size in storages.items() if place not in own)
 
 
-def _tensors(thing: Any, seen: set[int]) -> Iterator[Tensor]:
+def _tensors(thing: Any, seen: set[int]) -> list[Tensor]:
     """Tensors in a map, in the function it was made from and in what that function remembers."""
-    if isinstance(thing, nn.Module | str | torch.dtype) or id(thing) in seen:
-        return
+    if isinstance(thing, OPAQUE) or id(thing) in seen:
+        return []
     seen.add(id(thing))
     if isinstance(thing, Tensor):
-        yield thing
-        return
-    for part in _parts(thing):
-        yield from _tensors(part, seen)
+        return [thing]
+    return [tensor for part in _parts(thing) for tensor in _tensors(part, seen)]
 
 
 def _parts(thing: Any) -> Iterable[Any]:
-    if isinstance(thing, tuple | list):
+    if isinstance(thing, (tuple, list)):
         return thing
     if isinstance(thing, dict):
         return thing.values()
@@ -96,16 +96,26 @@ def _worst(links: Sequence[Link], wanted: frozenset[Key], *, back: bool) -> int:
     made = {link.target: i for i, link in enumerate(links)}
     first = {source: i for i, link in reversed(list(enumerate(links))) for source in link.sources}
     last = {source: i for i, link in enumerate(links) for source in link.sources}
-    worst = 0
-    for i, link in enumerate(links):
-        # Pushing, a value lives from where it is made to its last use; pulling, from its last use to where it is made.
-        alive = {key for key in sizes if made.get(key, -1) <= i <= last.get(key, made.get(key, -1))}
-        if not back:
-            alive |= {key for key in wanted & sizes.keys() if made.get(key, -1) <= i}
+    grows = [0] * (len(links) + 1)  # by how much what is alive grows from one link to the next
+
+    def lives(size: int, begin: int, end: int) -> None:
+        grows[max(begin, 0)] += size
+        grows[end + 1] -= size
+
+    for key, size in sizes.items():
+        birth = made.get(key, -1)
+        end = last.get(key, birth)
+        if not back:  # from where it is made to its last use
+            lives(size, birth, len(links) - 1 if key in wanted else end)
+        elif key in first:  # from its last use to its first, and where it was made
+            lives(size, first[key], end)
+            if birth >= 0:
+                lives(size, birth, birth)
         else:
-            alive -= {key for key in alive if made.get(key, -1) < i < first.get(key, i)}
-        worst = max(worst, sum(sizes[key] for key in alive) + link.map.scratch(link.shapes, back=back))
-    return worst
+            lives(size, birth, end)
+    alive = itertools.accumulate(grows)
+    scratch = (link.map.scratch(link.shapes, back=back) for link in links)
+    return max((a + s for a, s in zip(alive, scratch, strict=False)), default=0)
 
 
 def windows(setting: Setting, until: int) -> int:

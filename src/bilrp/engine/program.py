@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from bilrp.engine.windows import Reach
 BUDGET = 512 * 2**20  # bytes of tangents alive at once
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What travels: the tangent of a value's numbers, with their channels first where they were last (`engine.turn`) or,
     for rules of the first layer (z^B, flat, w²), the 0/1 mask of the region itself."""
 

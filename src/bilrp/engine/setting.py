@@ -121,7 +121,7 @@ class Setting:
         open_ = rows.possible(self.links[first:], {})[self.program.output]
         return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]
 
-    @property
+    @cached_property
     def pulls(self) -> int:
         """How many coordinates have to be pulled, if any."""
         return self.coordinates if self.projected else len(self.live)

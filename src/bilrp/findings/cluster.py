@@ -152,14 +152,15 @@ class Field:
         edge = height * part
         sides, fields = (self.a, self.b), (self.density, self.turned)
         members = [np.arange(n) == at for n, at in zip(self.density.shape, peak, strict=True)]
+        owned = [np.array([block.members[one] for block in taken]) for one in (0, 1)]
         for turn in range(2 * ROUNDS):
             side, other = (first + turn) % 2, (first + turn + 1) % 2
             weight = sides[other].weight[members[other]]
             mean = weight @ fields[other][members[other]] / weight.sum()
             inside = mean / edge > 1
-            for block in taken:
-                if (block.members[other] & members[other]).any():
-                    inside &= ~block.members[side]
+            if taken:
+                met = owned[other][:, members[other]].any(1)
+                inside &= ~owned[side][met].any(0)
             grown = sides[side].connected(inside, peak[side])
             if not grown.any():
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Layout:
     touching: np.ndarray
     width: float = 0.0
 
-    @property
+    @cached_property
     def weight(self) -> np.ndarray:
         """Each region's share of the input."""
         return self.size / self.size.sum()
@@ -64,7 +65,7 @@ class Layout:
         newest = np.array([start])[inside[[start]]]
         while len(newest):
             found[newest] = True
-            newest = np.flatnonzero(self.touching[newest].any(0) & inside & ~found)
+            newest = (self.touching[newest].any(0) & inside & ~found).nonzero()[0]
         return found
 
     def highest(self, values: np.ndarray) -> np.ndarray:

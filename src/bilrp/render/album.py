@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bilrp.disk import files
 from bilrp.errors import InputError, printable
 from bilrp.render import page
-from bilrp.render.figure import palette
+from bilrp.render.styles import palette
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation

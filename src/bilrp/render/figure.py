@@ -6,7 +6,6 @@ No pyplot, so no global state: each call makes its own figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from bilrp.errors import InputError, guarded
 from bilrp.render import account, findings
 from bilrp.render import links as algorithm
 from bilrp.render.marks import shown
+from bilrp.render.styles import Palette, palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,29 +27,6 @@ SUFFIXES = (".png", ".svg", ".pdf")
 FAINTEST = 1 / 255
 INK = "#222222"
 SOFT = "#6b6b6b"
-
-
-@dataclass(frozen=True)
-class Palette:
-    """Colours for what raises and what lowers the similarity; `dashed` tells them apart without colour."""
-
-    positive: str
-    negative: str
-    dashed: bool = False
-
-
-PALETTES = {
-    "paper": Palette("#d7191c", "#2166d1"),
-    # vermilion and blue of Okabe and Ito's set, told apart under colour blindness; dashes for grey print
-    "safe": Palette("#d55e00", "#0072b2", dashed=True),
-}
-
-
-def palette(name: str) -> Palette:
-    """A palette by name: "paper" (red and blue) or "safe" (vermilion and blue, negative links dashed)."""
-    if name not in PALETTES:
-        raise InputError(f"no palette {name!r}; there are {', '.join(PALETTES)}")
-    return PALETTES[name]
 
 
 def plot(

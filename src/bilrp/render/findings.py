@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from bilrp.explanation import Explanation
     from bilrp.findings.cluster import Finding
-    from bilrp.render.figure import Palette
+    from bilrp.render.styles import Palette
 
 WIDE, MARGIN = 9.0, 0.3  # inches of the sheet
 TALL = 3.9  # of an input at most
 CARDS = 3  # beside each other
+FULL = 0.03  # of the score, at least, is what a ribbon of full width stands for
 CARD = 1.0  # inches high
 SHOWN = 0.05  # of the strongest finding: fainter ones are in the list of the page, not in the picture
 
@@ -152,7 +153,10 @@ def join(
     down: bool = False,
 ) -> None:
     """Outlines on both sides and one ribbon for each finding, as wide as its relevance; the strongest on top."""
-    most = max((abs(f.relevance) for f in found), default=1.0)
+    strongest = max(found, key=lambda f: abs(f.relevance), default=None)
+    most = 1.0 if strongest is None else abs(strongest.relevance)
+    if strongest is not None and strongest.share:  # where nothing stands out, no ribbon does
+        most = max(most, most * FULL / abs(strongest.share))
     colours = [chosen.positive if f.relevance > 0 else chosen.negative for f in found]
     ways = [_ways(panels[0], [f.a for f in found], right=True, down=down)]
     ways.append(_ways(panels[1], [f.b for f in found], right=False, down=down))

@@ -19,8 +19,8 @@ from bilrp.disk import files
 from bilrp.errors import InputError, printable
 from bilrp.item import LONGEST, Image, Text
 from bilrp.render import bundle, findings, links
-from bilrp.render.figure import palette
 from bilrp.render.marks import numbers, shown
+from bilrp.render.styles import palette
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow

@@ -1,4 +1,4 @@
-"""How relevance is drawn: the paper's parameters by name. Without torch, so that the shell can complete them."""
+"""How relevance is drawn: parameters and colours by name. Without torch, so that the shell can complete them."""
 
 from __future__ import annotations
 
@@ -67,3 +67,26 @@ def style(
         raise InputError(f"no style {name!r}; there are auto, {', '.join(STYLES)}")
     changes = {"low": low, "high": high, "power": power}
     return replace(chosen, **{key: value for key, value in changes.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours for what raises and what lowers the similarity; `dashed` tells them apart without colour."""
+
+    positive: str
+    negative: str
+    dashed: bool = False
+
+
+PALETTES = {
+    "paper": Palette("#d7191c", "#2166d1"),
+    # vermilion and blue of Okabe and Ito's set, told apart under colour blindness; dashes for grey print
+    "safe": Palette("#d55e00", "#0072b2", dashed=True),
+}
+
+
+def palette(name: str) -> Palette:
+    """A palette by name: "paper" (red and blue) or "safe" (vermilion and blue, negative links dashed)."""
+    if name not in PALETTES:
+        raise InputError(f"no palette {name!r}; there are {', '.join(PALETTES)}")
+    return PALETTES[name]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 LENGTH = 16  # hexadecimal digits
 MOST_KEPT = 32  # sets of weights whose hash is remembered
+COLUMNS = 1021
 _KEPT: dict[Any, str] = {}
 _LOCK = Lock()
 PLAIN = (
@@ -67,8 +68,18 @@ def places(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
 
 
 def _checksum(tensors: Iterable[Tensor]) -> int:
-    """A few times faster than a hash, and as good at telling that numbers have changed by accident (once in 2³² not)."""
-    return functools.reduce(lambda so_far, t: zlib.crc32(_bytes(t).numpy().data, so_far), tensors, 0)
+    """Ten times faster than a hash: 64-bit words summed in columns, and a CRC-32 of the sums and of what is left over.
+
+    What it misses must leave every column's sum as it was. The number of columns is prime, so that rows of a matrix that
+    change places don't meet their own columns again.
+    """
+    found = 0
+    for t in tensors:
+        words = _bytes(t).numpy()
+        whole = len(words) // (8 * COLUMNS) * (8 * COLUMNS)
+        sums = words[:whole].view(np.int64).reshape(-1, COLUMNS).sum(0)
+        found = zlib.crc32(words[whole:].data, zlib.crc32(sums.data, found))
+    return found
 
 
 def _bytes(t: Tensor) -> Tensor:

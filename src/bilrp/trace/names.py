@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
@@ -52,7 +52,10 @@ def modules_of(encoder: object) -> list[nn.Module]:
     return found
 
 
-def parameter_names(modules: list[nn.Module]) -> dict[int, str]:
+def named_weights(modules: Iterable[nn.Module]) -> list[tuple[str, Tensor]]:
+    return [pair for module in modules for pair in (*module.named_parameters(), *module.named_buffers())]
+
+
+def owners(named: Sequence[tuple[str, Tensor]]) -> dict[int, str]:
     """Where each weight lives -> the name of the module that owns it."""
-    named = [pair for module in modules for pair in (*module.named_parameters(), *module.named_buffers())]
     return {t.data_ptr(): name.rpartition(".")[0] or name for name, t in reversed(named) if t.numel()}

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bilrp.errors import InputError, TapeError
 from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
 from bilrp.trace.lineage import Lineage, descend, entrance, sources_of
-from bilrp.trace.names import modules_of, operation_of, parameter_names
+from bilrp.trace.names import modules_of, named_weights, operation_of, owners
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.refusals import refuse_moving_targets, refuse_training, refuse_what_cannot_be_seen
@@ -57,11 +57,12 @@ def record(
     modules = modules_of(encoder)
     refuse_what_cannot_be_seen(encoder, modules)
     refuse_moving_targets(modules)
-    recorder = Recorder(parameter_names(modules), operations)
+    named = named_weights(modules)
+    recorder = Recorder(owners(named), operations)
     if isinstance(
         encoder, nn.Module
     ):  # all of it, so that a branch not taken for this input does not change the origin
-        for weight in (*encoder.parameters(), *encoder.buffers()):
+        for _, weight in named:
             recorder._use_weight(weight)
     # Gradients are on (for a copy of x) only so that a tensor made by calls we could not see still shows
     # that it depends on the input. Nothing is ever back-propagated.
@@ -142,7 +143,7 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
         kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
-        tensors = list(tensors_in((args, kwargs)))
+        tensors = tensors_in((args, kwargs))
         live = [t for t in tensors if id(t) in self.live]
         op = operation_of(func, self.operations)
         if op.kind == "switch":
@@ -322,7 +323,7 @@ class Recorder(TorchFunctionMode):
             )
         if kwargs.get("out") is not None:
             raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
-        if torch.is_autocast_enabled(next(tensors_in((args, kwargs))).device.type):
+        if torch.is_autocast_enabled(tensors_in((args, kwargs))[0].device.type):
             raise InputError(
                 "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
                 "or convert the model, e.g. model.to(torch.bfloat16)"

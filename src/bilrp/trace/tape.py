@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from bilrp.trace.fingerprint import of_weights, places
 from bilrp.trace.operation import Argument, Op
+
+SEVERAL = (list, tuple)
 
 
 @dataclass(frozen=True)
@@ -130,23 +132,30 @@ def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:
     return mapped(tree, lambda slot: live[slot.index], Slot)
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors in nested arguments, in order."""
+    found: list[Tensor] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Tensor]) -> None:
     if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
+        found.append(tree)
+    elif isinstance(tree, SEVERAL):
         for item in tree:
-            yield from tensors_in(item)
+            _collect(item, found)
     elif isinstance(tree, dict):
-        yield from tensors_in(list(tree.values()))
+        _collect(tuple(tree.values()), found)
     elif isinstance(tree, slice):
-        yield from tensors_in([tree.start, tree.stop, tree.step])
+        _collect((tree.start, tree.stop, tree.step), found)
 
 
 def mapped(tree: Any, leaf: Callable[[Any], Any], kind: type = Tensor) -> Any:
     """Replace every `kind` in nested arguments by `leaf(it)`."""
     if isinstance(tree, kind):
         return leaf(tree)
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, SEVERAL):
         items = [mapped(item, leaf, kind) for item in tree]
         return items if isinstance(tree, list) else tuple(items)
     if isinstance(tree, dict):

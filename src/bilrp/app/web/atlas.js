@@ -24,13 +24,14 @@ export async function atlas(root, { about, signal }) {
   const places = decode(found.places);
   const count = places.length / 2;
   const label = createLabels(signal);
+  const group = await groupsOf(about, count, signal); // before anything is shown: what is seen can be used
   const canvas = node("canvas", { tabindex: 0, role: "application", "aria-roledescription": "map of items", "aria-label": `Map of ${counted(count, "item")}: arrows walk from point to point, Enter opens one` });
   const tip = node("a", { class: "tip", hidden: "" });
   const told = node("p", { class: "note", role: "status" });
   const lead = `By ${found.by}: they hold ${(100 * found.holds).toFixed(0)} % of the variance, so what is near here need not be near in all coordinates.`;
   const stage = node("div", { class: "atlas" }, canvas, tip);
   root.replaceChildren(node("h1", {}, "Map"), node("p", { class: "lead" }, lead), stage, told, legend(about));
-  const state = { at: -1, size: [0, 0], group: await groupsOf(about, count, signal) };
+  const state = { at: -1, size: [0, 0], group };
   const { middle, extent } = boundsOf(places);
   const spot = (i) => {
     const [w, h] = state.size;

@@ -1,0 +1,113 @@
+"""Neighbours by embeddings in half precision are those in float32: what rounding may hide is read and ranked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import kept, pictures, tiny
+
+from bilrp import collection
+from bilrp.collection import halves
+from bilrp.collection.items import Items, largest
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+
+
+def close(seed: int, count: int = 3000, width: int = 48) -> np.ndarray:
+    """Many that differ by less than half precision can tell, of very different lengths."""
+    rng = np.random.default_rng(seed)
+    middles = rng.standard_normal((6, width))
+    near = middles[rng.integers(0, 6, count)] + 2e-4 * rng.standard_normal((count, width))
+    return (near * 10.0 ** rng.uniform(-6, 6, (count, 1))).astype(np.float32)
+
+
+def test_the_exact_neighbours_where_halves_cannot_tell_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings = close(0)
+    found = kept(tmp_path / "x.lance", embeddings)
+    monkeypatch.setattr(found, "blocks", lambda: pytest.fail("all embeddings were read again"))
+    monkeypatch.setattr("bilrp.collection.items.FEW", 1.0)
+    taken = found.halves
+    assert taken is not None and taken.path.stat().st_size == len(embeddings) * (2 * 48 + 12)
+    rounding = 0
+    for number in range(12):
+        vector = embeddings[number] if number % 3 else -embeddings[number]
+        exact = embeddings.astype(np.float64) @ vector.astype(np.float64)
+        lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1)
+        for similarity in ("dot", "cosine"):
+            truth = exact if similarity == "dot" else exact / lengths / np.linalg.norm(vector)
+            best = np.sort(truth)[::-1][:10]
+            positions, scores = found.best(vector, 10, similarity)
+            assert scores == pytest.approx(best, rel=1e-5)
+            assert truth[positions] == pytest.approx(best, rel=1e-5) and len(set(positions)) == 10
+            halved = taken.scale * taken.dot(vector) / (1 if similarity == "dot" else taken.norm)
+            rounding += set(largest(halved, 10)) != set(positions)
+    assert rounding > 6  # halves alone would have answered otherwise
+
+
+def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
+    """Every item that could be the best for some vector is a candidate, whatever the vector."""
+    embeddings = close(1, 400, 16)
+    found = kept(tmp_path / "x.lance", embeddings)
+    taken, rng = found.halves, np.random.default_rng(2)
+    assert taken is not None
+    for scale in (1e-8, 1.0, 1e8):
+        vector = (scale * rng.standard_normal(16)).astype(np.float32)
+        for k in (1, 7, 399, 400, 999):
+            for cosine in (False, True):
+                scores = embeddings.astype(np.float64) @ vector
+                scores = scores / np.linalg.norm(embeddings.astype(np.float64), axis=1) if cosine else scores
+                assert set(largest(scores, k)) <= set(taken.candidates(vector, k, cosine=cosine))
+
+
+def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added is found, what is removed is not, and the halves of before are gone."""
+    monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
+    source, path = pictures(tmp_path / "in", 8), tmp_path / "x.lance"
+    first = collection.build(source, tiny(), path)
+    assert len(first.nearest(0, 20)) == 8
+    (before,) = path.glob("halves-*")
+    pictures(source, 12)
+    more = collection.build(source, tiny(), path)
+    embeddings = more.embeddings
+    for k in (3, 20):
+        expected = largest(embeddings @ embeddings[2], k)
+        assert [n.position for n in more.nearest(2, k)] == expected.tolist()
+    (after,) = path.glob("halves-*")
+    assert after != before and not before.exists()
+    assert len(first.nearest(0, 3)) == 3  # it still answers for what it opened
+    gone = more.ids[5]
+    more.remove([5])
+    assert gone not in {n.id for n in more.nearest(2, 20)} and len(more.nearest(2, 20)) == 11
+    assert len(list(path.glob("halves-*"))) == 1
+
+
+def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings = close(3, 200, 16)
+    found = kept(tmp_path / "x.lance", embeddings)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(halves, "whole", full)
+    _, scores = found.best(embeddings[7], 5)
+    assert found.halves is None and scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
+    assert not list((tmp_path / "x.lance").glob("halves-*"))
+
+
+def test_a_torn_file_is_made_again(tmp_path: Path) -> None:
+    embeddings = close(4, 100, 16)
+    found = kept(tmp_path / "x.lance", embeddings)
+    assert found.halves is not None
+    size, path = found.halves.path.stat().st_size, found.halves.path
+    path.write_bytes(path.read_bytes()[:100])
+    again = Items(found.dataset, 16)
+    again.most = 0
+    _, scores = again.best(embeddings[7], 5)
+    assert scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
+    assert path.stat().st_size == size
