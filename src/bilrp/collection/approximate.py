@@ -20,9 +20,9 @@ from bilrp.errors import guarded
 NAME, SAID = "nearest", "bilrp.nearest"  # the index, and what is said of it
 BEST = 10  # neighbours whose recall is measured
 ASKED = 32  # items that are asked for theirs
-WANTED = 0.95  # recall: so much, or all partitions are looked into
+WANTED = 0.95  # recall: an index that finds less in all its partitions is not used
 MORE = 4  # candidates for each neighbour wanted
-ROWS = 32  # of a partition that its middle is learnt from: more take memory, and bring little
+ROWS, ROOM = 256, 2**30  # rows a partition whose middle is learnt from them, where they fit in so many bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,7 @@ def made(uri: str, similarity: str, asked: Sequence[tuple[np.ndarray, set[str]]]
     """Make the index, and measure it on these: vectors, and the ids that are truly nearest to each."""
     dataset = tables.lance().dataset(uri)
     partitions = max(1, round(dataset.count_rows("failed IS NULL") ** 0.5))
+    rows = ROOM // (partitions * asked[0][0].nbytes)
     with guarded(f"cannot make an index in {uri}"):
         dataset.create_index(
             "embedding",
@@ -61,7 +62,7 @@ def made(uri: str, similarity: str, asked: Sequence[tuple[np.ndarray, set[str]]]
             name=NAME,
             metric=similarity,
             num_partitions=partitions,
-            sample_rate=ROWS,
+            sample_rate=min(ROWS, max(ROWS // 16, rows)),
             replace=True,
         )
         probes, recall = 0, 0.0

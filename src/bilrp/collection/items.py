@@ -145,7 +145,8 @@ class Items:
     def index(self, similarity: str) -> Index | None:
         """The approximate index, made on first use; None where search is exact all the same.
 
-        That is so where embeddings are held in memory, and where the index was made for the other similarity.
+        That is so where embeddings are held in memory, where the index was made for the other similarity, and where it
+        finds too few of them however long it looks.
         """
         if self.fits:
             return None
@@ -153,7 +154,8 @@ class Items:
             self._index = approximate.opened(self.dataset.uri)
         if self._index is None:
             self._index = approximate.made(self.dataset.uri, similarity, self._asked(similarity))
-        return self._index if self._index.similarity == similarity else None
+        good = self._index.similarity == similarity and self._index.recall >= approximate.WANTED
+        return self._index if good else None
 
     def _asked(self, similarity: str) -> list[tuple[np.ndarray, set[str]]]:
         """Some items, and the ids of their true neighbours."""
