@@ -197,7 +197,8 @@ def mathml(as_block: bool) -> tuple[Any, None]:
         from docutils.nodes import SkipNode
         from docutils.utils.math.latex2mathml import tex2mathml
 
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        formula = tex2mathml(node.astext(), as_block=as_block)
+        translator.body.append(f'<div class="formula">{formula}</div>' if as_block else formula)
         raise SkipNode
 
     return visit, None
