@@ -61,6 +61,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	# An oracle for tests. Without its dependencies: it asks for torchvision, which does not import beside a CPU-only torch.
 	$(BIN)/python -m pip install --quiet --no-deps "zennit>=0.5.1" || echo "zennit did not install: its tests will be skipped"
+	# The documentation compares with it, where it is there. All it asks for is here.
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps captum || echo "captum did not install: the documentation says so"
 	# Half a minute and 240 MB, and not offered for every Python: collections are tested without it too.
 	$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.40" || echo "ray did not install: its tests will be skipped"
 	touch $@

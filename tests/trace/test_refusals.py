@@ -387,6 +387,7 @@ def test_scripted_and_compiled_modules() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.__version__.startswith("2.5."), reason="torch 2.5 cannot compile under a recording")
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_function_inside_is_refused_or_right() -> None:
     doubled = torch.compile(lambda x: x * 2, backend="eager")

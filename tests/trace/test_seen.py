@@ -533,11 +533,15 @@ def test_names_come_from_the_parameters_also_through_a_function() -> None:
 def test_a_recording_does_not_load_torchs_compiler() -> None:
     """It would take longer than explaining two small pictures."""
     script = (
-        "import sys, torch, bilrp; net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten());"
+        "import sys, torch, bilrp; torch.vmap(torch.neg)(torch.ones(1)); print('torch._dynamo' in sys.modules);"
+        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten());"
         "bilrp.decompose(net, torch.rand(1, 3, 8, 8), regions=4); print('torch._dynamo' in sys.modules)"
     )
     source = str(Path(bilrp.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}, check=True
     )  # fmt: skip
-    assert done.stdout.strip() == "False"
+    before, after = done.stdout.split()
+    if before == "True":
+        pytest.skip("this torch's own vmap loads it")
+    assert after == "False"
