@@ -1,0 +1,144 @@
+"""The widgets in a real JupyterLab: drawn by its own widget manager, clicked, and what is chosen read by its kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anywidget", reason="widgets need bilrp[notebook]")
+pytest.importorskip("jupyterlab", reason="no JupyterLab: pip install 'bilrp[jupyter]'")
+pytest.importorskip("ipykernel", reason="no kernel: pip install 'bilrp[jupyter]'")
+
+PATIENCE = 180  # seconds: a kernel imports torch, perhaps on a busy machine
+TOKEN = "a-word-of-this-test"
+CELLS = (
+    "import json\nfrom asking import tiny\nfrom bilrp import collection\n"
+    "found = collection.open('taken.lance', tiny())\n"
+    "pair = found.explain(0, 7, similarity='cosine').widget()\npair",
+    # Some kernels hear of widgets on a thread of their own: then it may come while this runs.
+    "import time\nfor _ in range(600):\n    if pair.selected:\n        break\n    time.sleep(0.1)\n"
+    "print('pinned', json.dumps(pair.selected), 'so far')",
+    "wander = found.widget()\nwander",
+    "print('open', json.dumps(wander.selected), 'so far')",
+)
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+
+
+def notebook() -> dict[str, Any]:
+    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    cells = [
+        {"cell_type": "code", "id": f"cell{n}", "source": text, "metadata": {}, "outputs": [], "execution_count": None}
+        for n, text in enumerate(CELLS)
+    ]  # fmt: skip
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": about, "cells": cells}
+
+
+@contextmanager
+def lab(place: Path) -> Iterator[str]:
+    """JupyterLab on a free port with everything it writes below `place`; its address."""
+    homes = {
+        name: str(place / name.lower())
+        for name in (
+            "HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
+            "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
+        )
+    }  # fmt: skip
+    for folder in homes.values():
+        Path(folder).mkdir(parents=True)
+    labconfig = Path(homes["JUPYTER_CONFIG_DIR"]) / "labconfig"
+    labconfig.mkdir()
+    (labconfig / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
+    source = Path(__file__).parents[2] / "src"
+    path = os.pathsep.join([str(source), str(Path(__file__).parent)])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={place / 'work'}",
+        "--LabApp.extension_manager=readonly",
+    ]  # fmt: skip
+    said = place / "said.txt"
+    with said.open("w") as log:
+        child = subprocess.Popen(
+            command, cwd=place, env=os.environ | homes | {"PYTHONPATH": path}, stdout=log, stderr=log
+        )
+    try:
+        about = Path(homes["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{child.pid}.json"
+        until = time.monotonic() + PATIENCE
+        while not about.exists() or not about.read_text().endswith("}"):
+            assert child.poll() is None and time.monotonic() < until, said.read_text()
+            time.sleep(0.1)
+        yield json.loads(about.read_text())["url"]
+    finally:
+        child.terminate()
+        try:
+            child.wait(60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def run(tab: Any, number: int) -> Any:
+    """Run one cell; where its output is."""
+    cell = tab.locator(".jp-Notebook .jp-CodeCell").nth(number)
+    cell.locator(".cm-content").click()
+    tab.keyboard.press("Shift+Enter")
+    return cell.locator(".jp-OutputArea-output")
+
+
+def printed(output: Any, word: str) -> Any:
+    line = output.filter(has_text="so far")
+    line.wait_for()
+    return json.loads(line.inner_text().strip().removeprefix(word).removesuffix("so far"))
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, made, tmp_path):
+    work = tmp_path / "work"
+    shutil.copytree(made.path, work / "taken.lance")
+    (work / "look.ipynb").write_text(json.dumps(notebook()))
+    outside: list[str] = []
+    with lab(tmp_path) as address:
+        tab = chromium.new_page(viewport={"width": 1400, "height": 1000}, reduced_motion="reduce")
+        tab.set_default_timeout(1000 * PATIENCE)
+        ours = (address, address.replace("http:", "ws:"), "data:", "blob:")
+        tab.on("request", lambda asked: None if asked.url.startswith(ours) else outside.append(asked.url))
+        tab.goto(f"{address}lab/tree/look.ipynb?token={TOKEN}")
+        tab.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
+
+        pair = run(tab, 0)
+        pair.locator(".found button").first.click()
+        pair.locator(".found button[aria-pressed=true]").wait_for()
+        first = made.explain(0, 7, similarity="cosine").findings()[0]
+        assert printed(run(tab, 1), "pinned") == {"finding": 0, "a": list(first.a), "b": list(first.b)}
+
+        wander = run(tab, 2)
+        wander.locator(f"li[data-id='{made.ids[8]}'] button").click()
+        wander.locator(".near[data-done=yes]").wait_for()
+        wander.locator(".board .region[tabindex='0']").focus()
+        tab.keyboard.press("ArrowDown")
+        tab.keyboard.press("Enter")
+        wander.locator("p.note", has_text="Ranked by 1 of").wait_for()
+        near = [n.id for n in made.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
+        assert wander.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == near
+        wander.locator(".near[data-done=yes]").wait_for()
+        assert printed(run(tab, 3), "open") == {"id": made.ids[8], "part": [8], "without": []}
+        tab.close()
+    assert outside == []
