@@ -27,9 +27,7 @@ from bilrp.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = sorted(
-    set(PROJECT["optional-dependencies"]) - {"dev", "docs", "jupyter"}
-)  # the last three are for developers
+EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs", "jupyter"})  # for developers
 
 
 def _scan() -> object:
