@@ -65,6 +65,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps captum || echo "captum did not install: the documentation says so"
 	# Half a minute and 240 MB, and not offered for every Python: collections are tested without it too.
 	$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.40" || echo "ray did not install: its tests will be skipped"
+	# A few seconds and 72 MB: the widgets are clicked in it.
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[jupyter]" || echo "JupyterLab did not install: its test will be skipped"
 	touch $@
 
 clean:

@@ -141,6 +141,27 @@ def test_one_scale_for_everything_also_while_pointing(visit):
     assert min(shares) == pytest.approx(low, rel=0.02) and max(shares) == pytest.approx(high, rel=0.02)
 
 
+@pytest.mark.parametrize("width", [1400, 390, 320])
+def test_small_words_are_whole_and_beside_each_other(visit, width):
+    """Of the legend and of the findings' places: none lies on another, none is cut off."""
+    tab = visit(planted(), width=width)
+    settle(tab)
+    boxes = tab.evaluate(
+        """[...root().querySelectorAll(".legend text")].map(el => {
+            const { left, right, top, bottom } = el.getBoundingClientRect();
+            return [left, right, top, bottom]; })"""
+    )
+    assert len(boxes) >= 4
+    for k, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[:k]:
+            beside = right <= other[0] or other[1] <= left
+            assert beside or bottom <= other[2] + 3 or other[3] <= top + 3
+    cut = tab.evaluate(
+        "[...root().querySelectorAll('.found .where')].map(el => el.scrollWidth - el.clientWidth)"
+    )
+    assert cut and max(cut) <= 0
+
+
 def test_captions_count_what_is_drawn(visit):
     tab = visit(planted())
     tab.check("[value=pairs]")

@@ -14,16 +14,20 @@ const LEGEND_HIGH = 46;
 export const signWords = ({ distance }) =>
   distance ? ["makes the two closer", "sets the two apart"] : ["makes the two less similar", "makes the two more similar"];
 
+const fewWords = ({ distance }) => (distance ? ["closer", "apart"] : ["less similar", "more similar"]);
+const ROOM = 330; // pixels that both words in full need beside each other
+
 /** Fill an <svg> with both bars, their numbers and their words. */
 export function paintLegend(app, svg, scale, ink) {
   const { model, state } = app;
   const bar = Math.min(BAR, (app.layout.width - GAP - 40) / 2);
   const width = 2 * bar + GAP + 40;
+  const said = 2 * bar + GAP < ROOM ? fewWords(model.data) : signWords(model.data);
   const at = (sign, strength) => 20 + bar + (sign < 0 ? -strength * bar : GAP + strength * bar);
   const children = [];
   for (const [sign, colour, words] of [
-    [-1, ink.negative, signWords(model.data)[0]],
-    [1, ink.positive, signWords(model.data)[1]],
+    [-1, ink.negative, said[0]],
+    [1, ink.positive, said[1]],
   ]) {
     for (let k = 0; k < SHADES; k++) {
       const [x, y] = [at(sign, k / SHADES), at(sign, (k + 1) / SHADES)];

@@ -156,9 +156,8 @@ input {
   margin-top: -5px;
   color: var(--soft);
   font-size: 13px;
-  overflow: hidden;
-  text-overflow: ellipsis;
-  white-space: nowrap;
+  line-height: 1.3;
+  overflow-wrap: anywhere;
 }
 
 .controls {
