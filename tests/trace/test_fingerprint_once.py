@@ -34,7 +34,8 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
     )
     weight, odd = torch.randn(300, 200), torch.zeros(13, dtype=torch.uint8)
     double = torch.randn(64, 64, dtype=torch.float64)
-    weights = [weight, double, odd, torch.zeros(0), weight[3:, 1:], torch.ones(4, dtype=torch.bfloat16)]
+    tall = torch.randn(2048, 8, dtype=torch.float64)
+    weights = [weight, double, odd, tall, torch.zeros(0), weight[3:, 1:], torch.ones(4, dtype=torch.bfloat16)]
 
     def looked() -> tuple[str, int]:
         return fingerprint.of_weights(weights), len(hashed)
@@ -50,6 +51,8 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
             lambda: double.data.neg_(),
             lambda: numbers.__setitem__([0, 41], numbers[[41, 0]]),  # two rows change places
             lambda: odd.data.__setitem__(12, 1),
+            lambda: tall.data.__setitem__([0, 1021], tall[[1021, 0]]),  # as far apart as there are columns
+            lambda: tall.data[:2042].neg_(),
         ),
         2,
     ):

@@ -161,6 +161,8 @@ def batched(function: Callable[..., Any]) -> Callable[..., Any]:
 NO_BATCH = (
     "Batching rule not implemented",
     "we do not yet support",
+    "NYI: querying is_contiguous",  # a group norm's derivative, where numbers lie in another order
+    "view size is not compatible",
 )  # what vmap says of calls it can't batch
 
 

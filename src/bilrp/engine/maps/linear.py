@@ -78,7 +78,9 @@ class Jacobian(Map):
 
     def push(self, *tangents: Tensor) -> Tensor:
         def directional(*t: Tensor) -> Tensor:
-            return torch.func.jvp(self.function, self.at, t)[1]
+            # torch's own derivative of a group norm asks for a plain layout
+            at, t = (tuple(each.contiguous() for each in given) for given in (self.at, t))
+            return torch.func.jvp(self.function, at, t)[1]
 
         with _one_at_a_time:
             try:
@@ -89,7 +91,7 @@ class Jacobian(Map):
                 ) from error
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        back = torch.func.vjp(self.function, *self.at)[1]
+        back = torch.func.vjp(self.function, *(each.contiguous() for each in self.at))[1]
         return batched(back)(cotangent)
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
