@@ -30,6 +30,7 @@ from bilrp.item import Image, Item, Text, View
 HELD_BYTES = 384 * 2**20  # of parts in memory
 ACTIVE_BYTES = 96 * 2**20  # of those that were pointed at, on the coordinates that they have
 QUERIES = 24  # that visitors brought, the latest
+RAW_BYTES = 96 * 2**20  # of these as they were brought, where they may be added
 LONGEST = 1200  # pixels of a picture on the screen
 MOST_LETTERS = 20_000
 PAGE = 200  # items of one answer
@@ -106,20 +107,31 @@ class Active:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Something a visitor brought: read, not added."""
+    """Something a visitor brought: read, not added; `raw` is held where it may be added when asked."""
 
     item: Item
     name: str
+    raw: bytes | str = b""
 
 
 class Shelf:
-    """A collection as the app's visitors see it. Everything is known by its id; no path comes in from outside."""
+    """A collection as the app's visitors see it. Everything is known by its id; no path comes in from outside.
 
-    def __init__(self, found: Collection) -> None:
-        self.found = found
+    It never changes: where something is added, `reopened` makes another, and who asked before is answered by this one.
+    """
+
+    def __init__(self, found: Collection, *, keep_raw: bool = False) -> None:
+        self.found, self.keep_raw = found, keep_raw
         self._parts, self._active = Lately(HELD_BYTES), Lately(ACTIVE_BYTES)
         self._queries: OrderedDict[str, Query] = OrderedDict()
         self._lock = threading.Lock()
+
+    def reopened(self, found: Collection) -> Shelf:
+        """The collection as it is now, with the same queries, and parts in memory: an id is a hash of the content."""
+        made = Shelf(found, keep_raw=self.keep_raw)
+        made._parts, made._active = self._parts, self._active
+        made._queries, made._lock = self._queries, self._lock
+        return made
 
     # ------------------------------------------------------------ what is there
 
@@ -163,6 +175,7 @@ class Shelf:
             "width": found.width,
             "groups": groups[:PAGE],
             "failed": len(found.failed),
+            "adds": self.keep_raw,
         }
 
     def listed(self, *, group: str | None = None, words: str = "") -> Sequence[int]:
@@ -187,6 +200,13 @@ class Shelf:
         if at is None:
             raise Refused(404, "there is no such item: it may have been removed, or the server was restarted")
         return at
+
+    def query(self, key: str) -> Query:
+        """What a visitor brought."""
+        found = self._queries.get(key)
+        if found is None:
+            raise Refused(404, "there is no such query any more: bring it again")
+        return found
 
     def position(self, key: str) -> int | None:
         """Where an item is, None for a query; anything else is unknown."""
@@ -256,11 +276,14 @@ class Shelf:
         named = hashlib.sha256(line.encode("utf-8", "replace")).digest()
         key = "q" + hashlib.sha256(named + raw).hexdigest()[:31]
         with self._lock:
-            self._queries[key] = Query(replace(item, name=line), line)
+            self._queries[key] = Query(replace(item, name=line), line, content if self.keep_raw else b"")
             self._queries.move_to_end(key)
-            while len(self._queries) > QUERIES:
+            while len(self._queries) > QUERIES or self._raw_bytes() > RAW_BYTES:
                 self._queries.popitem(last=False)
         return key, line
+
+    def _raw_bytes(self) -> int:
+        return sum(len(query.raw) for query in self._queries.values())
 
     def item(self, key: str) -> Item:
         """The input itself, read again where it is one of the collection."""
