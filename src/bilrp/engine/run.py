@@ -140,7 +140,7 @@ def _crop_stage(
     if plan.way.rows > until:
         laid = setting.layouts(index, until, plan.way.rows)
         buffers.reserve(max(each.rows for each in laid.values()) * len(index))
-        rows = Rows(buffers.take(laid[end].rows, len(index)), laid[end])
+        rows = Rows(buffers.take(laid[end].rows, len(index)).zero_(), laid[end])
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in setting.window_batches(end, index, plan.batch):
