@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from bilrp.collection.lengths import TINY, length, lengths, unit, usual
 from bilrp.disk.files import whole
 from bilrp.errors import InputError
 
@@ -40,16 +41,22 @@ class Halves:
     def candidates(self, vector: np.ndarray, k: int, *, cosine: bool = False) -> Int[np.ndarray, " some"]:
         """Positions of all that may be among the k with the largest ⟨v, φ⟩, or cosine, in order.
 
-        A score lies within ‖v‖ (‖φ − s h‖ + 2 n u ‖φ‖): what halves lost, and what two sums of n terms may lose in any
-        order. At least k scores reach the k-th largest lower end, so that what cannot reach it is none of the k best.
+        For v of length one, a score lies within ‖φ − s h‖ + 2 n u ‖φ‖: what halves lost, and what two sums of n terms may
+        lose in any order. At least k scores reach the k-th largest lower end, so that what cannot reach it is none of the k
+        best. A cosine whose norm float32 cannot hold well may be anything.
         """
-        scores = self.scale * self.dot(vector)
-        around = self.lost + (self.width + 8) * ULP * (self.norm + self.lost)
-        scores, around = (scores / self.norm, around / self.norm) if cosine else (scores, around)
-        around *= float(np.linalg.norm(vector)) * (1 + self.width * ULP)
-        low = scores - around
+        norm, lost, size = self.norm.astype(np.float64), self.lost.astype(np.float64), length(vector) or 1
+        scores = self.scale.astype(np.float64) * self.dot(unit(vector))
+        around = (lost + (self.width + 8) * ULP * (norm + lost)) * (1 + self.width * ULP)
+        with np.errstate(all="ignore"):
+            if cosine:
+                scores, around = scores / norm, np.where(usual(self.norm), around / norm, np.inf)
+            else:  # a product smaller than float32 has numbers for is lost, too
+                around += self.width * TINY / size
+            known = np.isfinite(scores) & np.isfinite(around)
+            low, high = np.where(known, scores - around, -np.inf), np.where(known, scores + around, np.inf)
         least = np.partition(low, len(low) - k)[len(low) - k] if k < len(low) else -np.inf
-        return np.flatnonzero(scores + around >= least)
+        return np.flatnonzero(high >= least)
 
     def dot(self, vector: np.ndarray) -> np.ndarray:
         """⟨v, h⟩ of every item; a few rows are mapped at a time, so that memory stays bounded."""
@@ -77,13 +84,9 @@ def rounded(block: Float[np.ndarray, "some h"]) -> tuple[np.ndarray, np.ndarray]
     scale = np.ldexp(np.float32(1), np.maximum(exponent - LARGEST, -100))
     scaled = torch.from_numpy(block / scale[:, None])
     halves = scaled.half()
-    lost = scale * _lengths((scaled - halves.float()).numpy())
+    lost = scale * lengths((scaled - halves.float()).numpy())
     more = 1 + block.shape[1] * ULP  # the sum is rounded too
-    return halves.numpy(), np.stack([scale, more * lost, _lengths(block)]).astype(np.float32)
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return halves.numpy(), np.stack([scale, more * lost, lengths(block)]).astype(np.float32)
 
 
 def opened(dataset: Any, width: int, count: int, blocks: Iterable[np.ndarray]) -> Halves | None:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from bilrp.collection import approximate, halves, tables
 from bilrp.collection.approximate import Index
 from bilrp.collection.halves import Halves
+from bilrp.collection.lengths import cosines, lengths
 from bilrp.collection.sources import written
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
@@ -140,7 +141,7 @@ class Items:
         """‖φ‖ of every item."""
         if not self.fits and self.halves is not None:
             return self.halves.norm
-        return np.concatenate([np.sqrt(np.einsum("ij,ij->i", b, b)) for b in self.blocks()])
+        return np.concatenate([lengths(block) for block in self.blocks()])
 
     def index(self, similarity: str) -> Index | None:
         """The approximate index, made on first use; None where search is exact all the same.
@@ -208,8 +209,7 @@ class Items:
     def _scored(
         self, block: np.ndarray, positions: np.ndarray, vector: np.ndarray, *, cosine: bool
     ) -> np.ndarray:
-        scores = block @ vector
-        return scores / (self.norms[positions] * (np.linalg.norm(vector) or 1)) if cosine else scores
+        return cosines(block, self.norms[positions], vector) if cosine else block @ vector
 
 
 def largest(scores: np.ndarray, k: int) -> np.ndarray:
