@@ -7,8 +7,8 @@ that needs it, and made again when the table has changed.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from bilrp.collection import tables
 from bilrp.collection.lengths import TINY, length, lengths, unit, usual
 from bilrp.disk.files import whole
 from bilrp.errors import InputError
@@ -92,17 +93,17 @@ def rounded(block: Float[np.ndarray, "some h"]) -> tuple[np.ndarray, np.ndarray]
 def opened(dataset: Any, width: int, count: int, blocks: Iterable[np.ndarray]) -> Halves | None:
     """The halves of a table of items, made of its blocks where they are not there; None where no file can be had.
 
-    The name says which files of the table they were made of, and these never change.
+    The name says which files of the table they were made of. Two that make it at once make the same.
     """
     if "://" in dataset.uri:
         return None
-    made_of = json.dumps([each.metadata.to_json() for each in dataset.get_fragments()], sort_keys=True)
-    folder = Path(dataset.uri).parent
-    path = folder / f"halves-{hashlib.blake2b(made_of.encode(), digest_size=12).hexdigest()}.f16"
+    path = Path(dataset.uri).parent / f"halves-{tables.state(dataset)}.f16"
     start = 2 * width * count
     try:
         if not path.is_file() or path.stat().st_size != start + 12 * count:
             _write(path, blocks)
+        with suppress(OSError):
+            os.utime(path)  # it is in use, as of now
         about = np.fromfile(path, np.float32, offset=start).reshape(3, count)
     except (InputError, OSError, ValueError):  # a place that cannot be written to, a full disk
         return None
@@ -110,7 +111,7 @@ def opened(dataset: Any, width: int, count: int, blocks: Iterable[np.ndarray]) -
 
 
 def _write(path: Path, blocks: Iterable[np.ndarray]) -> None:
-    """All halves, then scale, lost and norm; those of an earlier state of the table go."""
+    """All halves, then scale, lost and norm; those of another state of the table go when nobody has opened them for long."""
     about = []
     with whole(path) as temporary, temporary.open("wb") as file:
         for block in blocks:
@@ -121,5 +122,5 @@ def _write(path: Path, blocks: Iterable[np.ndarray]) -> None:
         np.concatenate(about, 1).tofile(file)
     for old in path.parent.glob("halves-*.f16"):
         with suppress(OSError):
-            if old != path:
+            if old != path and time.time() - old.stat().st_mtime > tables.KEPT.total_seconds():
                 old.unlink()
