@@ -84,8 +84,8 @@ def test_an_index_that_finds_too_few_is_not_used(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(approximate, "WANTED", 1.1)
     why = kept(path, embeddings).index_or_why("cosine")
     assert isinstance(why, str) and "finds no more than" in why
-    monkeypatch.setattr(approximate, "_made", lambda *_: pytest.fail("it was made again"))
-    monkeypatch.setattr(approximate, "_measured", lambda *_: pytest.fail("it was measured again"))
+    monkeypatch.setattr(approximate, "made", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr(approximate, "measured", lambda *_: pytest.fail("it was measured again"))
     assert unheld(path).index("cosine") is None
 
 
@@ -93,8 +93,8 @@ def test_it_is_measured_again_when_the_table_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings, path, measured = clustered(600), tmp_path / "x.lance", []
-    work = approximate._measured
-    monkeypatch.setattr(approximate, "_measured", lambda *given: measured.append(1) or work(*given))
+    work = approximate.measured
+    monkeypatch.setattr(approximate, "measured", lambda *given: measured.append(1) or work(*given))
 
     def times() -> int:
         measured.clear()

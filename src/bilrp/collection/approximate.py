@@ -56,7 +56,7 @@ def opened(uri: str, similarity: str, truth: Callable[[], Truth]) -> Index:
     """The index of a table of items, made for this similarity where there is none, and measured where it has changed."""
     dataset = tables.lance().dataset(uri)
     if not _indices(dataset):
-        dataset = _made(uri, similarity)
+        dataset = made(uri, similarity)
     state = _state(dataset)
     with suppress(KeyError, TypeError, ValueError):  # nothing was said of it, or by another version
         said = Index(**json.loads(dataset.config()[SAID]), dataset=dataset)
@@ -65,7 +65,7 @@ def opened(uri: str, similarity: str, truth: Callable[[], Truth]) -> Index:
     made_for = next(iter(_indices(dataset))).removeprefix(NAME)
     if made_for != similarity:  # it will not be asked
         return Index(made_for, 0, 0.0, 0, state, dataset)
-    index = _measured(dataset, similarity, truth())
+    index = measured(dataset, similarity, truth())
     said = {name: value for name, value in vars(index).items() if name != "dataset"}
     with suppress(
         OSError, RuntimeError, ValueError
@@ -89,7 +89,7 @@ def _state(dataset: Any) -> str:
     return " ".join([tables.state(dataset), *sorted(_indices(dataset).values())])
 
 
-def _made(uri: str, similarity: str) -> Any:
+def made(uri: str, similarity: str) -> Any:
     """The table with an index; where two make one at once, with that of the first."""
     for left in reversed(range(TRIES)):
         dataset = tables.lance().dataset(uri)
@@ -112,7 +112,7 @@ def _made(uri: str, similarity: str) -> Any:
     return tables.lance().dataset(uri)
 
 
-def _measured(dataset: Any, similarity: str, truth: Truth) -> Index:
+def measured(dataset: Any, similarity: str, truth: Truth) -> Index:
     """Look into twice as many partitions until enough of what is truly near is found."""
     all_of_them = 4 * max(1, dataset.count_rows()) ** 0.5  # a partition that has grown is divided
     probes, recall = 0, 0.0
