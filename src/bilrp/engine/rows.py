@@ -74,20 +74,27 @@ def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None
 
 
 class Buffers:
-    """Matrices of zeros, taken and given back: fresh memory costs more than the sums that go into it."""
+    """Matrices of zeros, taken and given back: fresh memory costs more than the sums that go into it.
+
+    Each has room for the largest: memory that nobody writes to is never there.
+    """
 
     def __init__(self, like: Tensor) -> None:
-        self.like = like
+        self.like, self.room = like, 0
         self.free: list[Tensor] = []
 
+    def reserve(self, room: int) -> None:
+        """Make those taken from now on so large."""
+        if room > self.room:
+            self.room = room
+            self.free.clear()
+
     def take(self, rows: int, columns: int) -> Tensor:
-        fitting = [i for i, buffer in enumerate(self.free) if buffer.numel() >= rows * columns]
-        if not fitting:
-            self.free = self.free[1:]  # let one that is too small go instead of keeping both
-            return self.like.new_zeros(rows, columns)
-        flat = self.free.pop(min(fitting, key=lambda i: self.free[i].numel()))
-        return flat[: rows * columns].zero_().view(rows, columns)
+        self.reserve(rows * columns)
+        whole = self.free.pop() if self.free else self.like.new_empty(self.room)
+        return whole[: rows * columns].zero_().view(rows, columns)
 
     def give(self, matrix: Tensor) -> None:
-        whole = matrix if matrix._base is None else matrix._base
-        self.free.append(whole.view(-1))
+        assert matrix._base is not None
+        if matrix._base.numel() == self.room:
+            self.free.append(matrix._base)

@@ -92,7 +92,7 @@ def _push_chunk(
         for key, value in push(head, masks, outputs).items():
             outputs[key][index] = value.reshape(len(value), -1)
         return
-    value = _crop_stage(setting, plan, index, outputs)
+    value = _crop_stage(setting, plan, index, outputs, buffers)
     if rows_until > crops_until:
         assert isinstance(value, Rows)
         value = _rows_stage(setting, index, value, crops_until, rows_until, outputs, buffers)
@@ -120,7 +120,9 @@ class _Windows:
         return out.reshape(count, *shape)
 
 
-def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor]) -> _Windows | Rows:
+def _crop_stage(
+    setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
+) -> _Windows | Rows:
     """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
     program, until = setting.program, plan.way.crops
     # laid out once for all batches
@@ -128,8 +130,9 @@ def _crop_stage(setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, 
     end = links[-1].target
     rows, kept = None, _Windows()
     if plan.way.rows > until:
-        layout = setting.layouts(index, until, plan.way.rows)[end]
-        rows = Rows(program.x.new_zeros(layout.rows, len(index)), layout)
+        laid = setting.layouts(index, until, plan.way.rows)
+        buffers.reserve(max(each.rows for each in laid.values()) * len(index))
+        rows = Rows(buffers.take(laid[end].rows, len(index)), laid[end])
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in setting.window_batches(end, index, plan.batch):
