@@ -172,7 +172,8 @@ def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tupl
     if way.crops:
         end = links[way.crops - 1]
         window = _area(setting, end.target, end.shape)
-        moving = batch * window * (2 * INDEX // item + 2)  # windows on their way into rows or whole values
+        # windows on their way into whole values; into rows they go one by one
+        moving = batch * window * (2 * INDEX // item + 2) if way.rows == way.crops else 2 * window
         kept = chunk * window if way.cut > way.rows == way.crops else 0
         stages += [batch * windows(setting, way.crops) + kept, stages[0] + kept, stages[1] + moving]
     if way.cut < total:

@@ -64,13 +64,14 @@ def covered(cone: Cone) -> Tensor:
 
 def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None:
     """Write windows (K, C, h, w) into the columns of a matrix of rows."""
-    ys, xs = window.places()
-    # One more place takes what has no row: writing it away costs less than picking out the rest.
-    places = layout.row.where(layout.active, layout.rows)
-    row = places[ys[:, :, None], xs[:, None, :]].flatten(1)  # (K, h·w·C)
-    laid = out.new_zeros(len(row), layout.rows + 1)
-    laid.scatter_(1, row, window.data.permute(0, 2, 3, 1).flatten(1))
-    out[:, columns] = laid[:, :-1].T
+    (height, width), across = window.shape, layout.active.shape[1]
+    last = window.data.permute(0, 2, 3, 1)
+    for data, (top, left), column in zip(last, window.origin.tolist(), columns.tolist(), strict=True):
+        found, done = data[layout.active[top : top + height, left : left + width]], 0
+        for y in range(top, top + height):  # the rows of one image line follow each other
+            first, end = (layout.starts[y * across + x] for x in (left, left + width))
+            out[first:end, column] = found[done : done + end - first]
+            done += end - first
 
 
 class Buffers:

@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, seen
+from bilrp.engine.threads import share
 from bilrp.engine.windows import Cone, Reach
 
-TILE = 4  # positions on a side that share one selection of columns
+TILE = 4  # positions on a side, at most, that share one selection of columns
+AHEAD = 8  # positions of a line whose rows are cut out at once
 
 
 @dataclass(frozen=True)
@@ -40,31 +43,37 @@ class Tile:
 
 
 def tiles(cone: Cone) -> list[Tile]:
-    """Blocks of TILE × TILE positions that at least one region reaches."""
-    height, width = cone.size
+    """Square blocks of positions that at least one region reaches."""
+    (height, width), side = cone.size, _side(cone)
     down, across = _reached(cone)
     found = []
-    for i, top in enumerate(range(0, height, TILE)):
-        for j, left in enumerate(range(0, width, TILE)):
+    for i, top in enumerate(range(0, height, side)):
+        for j, left in enumerate(range(0, width, side)):
             columns = (down[i] & across[j]).nonzero()[:, 0]
             if len(columns):
-                found.append(Tile(top, left, min(height, top + TILE), min(width, left + TILE), columns))
+                found.append(Tile(top, left, min(height, top + side), min(width, left + side), columns))
     return found
+
+
+def _side(cone: Cone) -> int:
+    """Positions on a side of a tile: few where there are few, for all threads to have some."""
+    return max(1, min(TILE, min(cone.size) // 4))
 
 
 def _reached(cone: Cone) -> tuple[Tensor, Tensor]:
     """Which regions reach each line (tiles down, regions) and each column of tiles (tiles across, regions)."""
-    tops, lefts = (torch.arange(0, size, TILE)[:, None] for size in cone.size)
-    down = (cone.low[:, 0] < tops + TILE) & (cone.high[:, 0] > tops)
-    return down, (cone.low[:, 1] < lefts + TILE) & (cone.high[:, 1] > lefts)
+    side = _side(cone)
+    tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
+    down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
+    return down, (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
 
 
 def work(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> tuple[int, int]:
     """Multiply-adds and products that `convolve` will do, without doing them."""
-    outputs = target.active.sum(2)
+    outputs, side = target.active.sum(2), _side(cone)
     macs_each = outputs * _field_sums(layout.active.sum(2, keepdim=True), kernel, outputs.shape)
-    grown = F.pad(macs_each, (0, -macs_each.shape[1] % TILE, 0, -macs_each.shape[0] % TILE))
-    blocks = grown.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE)).sum((1, 3))  # work of each tile
+    grown = F.pad(macs_each, (0, -macs_each.shape[1] % side, 0, -macs_each.shape[0] % side))
+    blocks = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # work of each tile
     down, across = (reached.double() for reached in _reached(cone))
     macs = int((blocks * (down @ across.T)).sum())
     return macs, int((macs_each > 0).sum())
@@ -82,23 +91,24 @@ def _field_sums(count: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:
 
 def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
     """Rows of the source → rows of the target, tile by tile."""
-    target = work.target
-    for tile in tiles(cone):
+
+    def fill(tile: Tile) -> None:
         everything = len(tile.columns) == rows.shape[1]
         strips = _Strips(rows, work.layout, None if everything else tile.columns)
         for y in range(tile.top, tile.bottom):
+            line = work.line(y)
             for x in range(tile.left, tile.right):
-                position = y * target.active.shape[1] + x
-                start, stop = target.starts[position], target.starts[position + 1]
-                if start == stop:
+                start, stop = starts[y * width + x], starts[y * width + x + 1]
+                if start == stop or line.empty(x):
                     continue
-                made = work.at(y, x, start, stop, strips)
-                if made is None:
-                    continue
+                made = work.at(line, x, start, stop, strips)
                 if everything:
                     out[start:stop] = made
                 else:
                     out[start:stop].index_copy_(1, tile.columns, made)
+
+    starts, width = work.target.starts, work.target.active.shape[1]
+    share(fill, tiles(cone))
 
 
 class _Strips:
@@ -108,20 +118,40 @@ class _Strips:
         self.rows, self.layout, self.columns = rows, layout, columns
         self.lines: dict[int, tuple[int, int, Tensor]] = {}
 
-    def run(self, y: int, first: int, last: int) -> tuple[int, int, Tensor]:
-        """Rows [start, stop) of positions first … last of line y, and their tangents."""
-        width = self.layout.active.shape[1]
-        start, stop = self.layout.starts[y * width + first], self.layout.starts[y * width + last + 1]
+    def of(self, y: int, start: int, stop: int) -> Tensor:
+        """Rows [start, stop) of line y."""
         if self.columns is None:
-            return start, stop, self.rows[start:stop]
+            return self.rows[start:stop]
         begin, end, line = self.lines.get(y, (0, 0, self.rows))
         if start < begin or stop > end:
-            # a little more than asked for: the next positions of the tile want it too
-            until = self.layout.starts[y * width + min(width, last + TILE + 1)]
-            begin, end = start, max(stop, until)
+            # more than asked for: the next positions of the tile want it too
+            begin, end = start, max(stop, self._ahead(y, start))
             line = self.rows[begin:end].index_select(1, self.columns)
             self.lines[y] = (begin, end, line)
-        return start, stop, line[start - begin : stop - begin]
+        return line[start - begin : stop - begin]
+
+    def _ahead(self, y: int, start: int) -> int:
+        """Where the rows end that positions of the same tile ask for after this one."""
+        width = self.layout.active.shape[1]
+        starts = self.layout.starts[y * width : (y + 1) * width + 1]
+        return starts[min(width, bisect_right(starts, start) + AHEAD)]
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """What the output positions of one line look at: runs of input rows, and the columns of W that belong to them."""
+
+    columns: Tensor  # of all positions, one after another
+    ends: list[int]  # where each position's end
+    rows: Tensor  # of all positions
+    runs: list[list[tuple[int, int, int]]]  # (line of the input, first row, last row + 1)
+
+    def empty(self, x: int) -> bool:
+        return self.ends[x] == self.ends[x + 1]
+
+    def of(self, each: Tensor, x: int) -> Tensor:
+        """The part of `each` that belongs to position x."""
+        return each[self.ends[x] : self.ends[x + 1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,63 +165,77 @@ class Convolving:
     layout: Layout
     target: Layout
 
-    @cached_property
-    def along(self) -> Tensor:
-        """Column of W for each input row, but for the window's own offset."""
-        _, width, channels = self.layout.active.shape
-        return self.layout.flat % (width * channels)
-
-    def at(self, y: int, x: int, start: int, stop: int, strips: _Strips) -> Tensor | None:
+    def at(self, line: Line, x: int, start: int, stop: int, strips: _Strips) -> Tensor:
         """The active outputs of one position: (outputs × inputs in reach) · (inputs in reach × columns)."""
-        runs = list(self._runs(y, x, strips))
-        if not runs:
-            return None
-        columns = torch.cat([c for c, _, _ in runs]) if len(runs) > 1 else runs[0][0]
-        tangents = torch.cat([t for _, _, t in runs]) if len(runs) > 1 else runs[0][2]
-        outputs = self.target.channel[start:stop]
+        runs = [strips.of(*run) for run in line.runs[x]]
+        tangents = torch.cat(runs) if len(runs) > 1 else runs[0]
+        outputs, columns = self.target.channel[start:stop], line.of(line.columns, x)
         if len(self.weights) == 1 and self.before[0] is None:
             made = self.weights[0].index_select(0, outputs).index_select(1, columns) @ tangents
             return made if self.after[0] is None else made.mul_(self.after[0][start:stop, None])
-        return self._combined(outputs, columns, start, stop, [r for _, r, _ in runs]) @ tangents
+        return self._combined(outputs, columns, start, stop, line.of(line.rows, x)) @ tangents
 
-    def _combined(self, outputs: Tensor, columns: Tensor, start: int, stop: int, runs: list[slice]) -> Tensor:
+    def _combined(self, outputs: Tensor, columns: Tensor, start: int, stop: int, rows: Tensor) -> Tensor:
         """Σ_t after_t · W_t · before_t on the active entries: any number of terms is one product."""
         total: Tensor | None = None
         for weight, before, after in zip(self.weights, self.before, self.after, strict=True):
             part = weight.index_select(0, outputs).index_select(1, columns)
             if before is not None:
-                part.mul_(torch.cat([before[r] for r in runs]))
+                part.mul_(before[rows])
             if after is not None:
                 part.mul_(after[start:stop, None])
             total = part if total is None else total.add_(part)
         assert total is not None
         return total
 
-    def _runs(self, y: int, x: int, strips: _Strips) -> Iterator[tuple[Tensor, slice, Tensor]]:
-        """(columns of W, rows, tangents) for each stretch of input positions the window covers."""
-        height, width, channels = self.layout.active.shape
+    @cached_property
+    def line(self) -> Callable[[int], Line]:
+        """What depends on where a position looks, for a whole line at once: small steps would cost more than products."""
+        return lru_cache(2 * TILE)(self._line)  # of the tiles at work
+
+    def _line(self, y: int) -> Line:
+        (height, width, channels), (tall, wide) = self.layout.active.shape, self.kernel.size
         (down, across), (top, left) = self.kernel.reach.stride, self.kernel.reach.padding
-        top, left = y * down - top, x * across - left
-        for dy in range(self.kernel.size[0]):
-            line = top + dy * self.kernel.dilation[0]
+        xs = torch.arange(self.target.active.shape[1]) * across - left  # where each field begins
+        lines, firsts, lasts, offsets = [], [], [], []
+        for dy in range(tall):
+            line = y * down - top + dy * self.kernel.dilation[0]
             if not 0 <= line < height:
                 continue
-            for dx, first, last in self._stretches(left, width):
-                start, stop, tangents = strips.run(line, first, last)
-                if start < stop:
-                    # kernel column of input position i is (i - left) / dilation; within a stretch it moves with i
-                    offset = (dy * self.kernel.size[1] + dx - first) * channels
-                    yield self.along[start:stop] + offset, slice(start, stop), tangents
+            for dx, length in self._stretches:
+                place = xs + dx * self.kernel.dilation[1]
+                first, last = place.clamp(0, width), (place + length).clamp(0, width)
+                lines.append(line)
+                firsts.append(self._starts[line * width + first])
+                lasts.append(self._starts[line * width + last])
+                # the kernel's column at input position i is dx + i − place
+                offsets.append((dy * wide + dx - place) * channels)
+        if not lines:
+            return Line(torch.empty(0, dtype=torch.long), [0] * (len(xs) + 1), xs[:0], [])
+        first, last, offset = (torch.stack(each, 1) for each in (firsts, lasts, offsets))
+        lengths = (last - first).flatten()
+        ends = lengths.cumsum(0)
+        shift = (first.flatten() - (ends - lengths)).repeat_interleave(lengths)
+        rows = torch.arange(len(shift)).add_(shift)
+        columns = self._along[rows].add_(offset.flatten().repeat_interleave(lengths))
+        runs = [
+            [(n, a, b) for n, a, b in zip(lines, begin, end, strict=True) if a < b]
+            for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+        ]
+        return Line(columns, [0, *ends[len(lines) - 1 :: len(lines)].tolist()], rows, runs)
 
-    def _stretches(self, left: int, width: int) -> Iterator[tuple[int, int, int]]:
-        """Neighbouring input positions under the kernel: one stretch without dilation, single positions with it."""
-        (_, wide), (_, across) = self.kernel.size, self.kernel.dilation
-        if across == 1:
-            first, last = max(0, left), min(width - 1, left + wide - 1)
-            if first <= last:
-                yield first - left, first, last
-            return
-        for dx in range(wide):
-            place = left + dx * across
-            if 0 <= place < width:
-                yield dx, place, place
+    @cached_property
+    def _starts(self) -> Tensor:
+        return torch.tensor(self.layout.starts)
+
+    @cached_property
+    def _along(self) -> Tensor:
+        """Column of W for each input row, but for the window's own offset."""
+        _, width, channels = self.layout.active.shape
+        return self.layout.flat % (width * channels)
+
+    @cached_property
+    def _stretches(self) -> list[tuple[int, int]]:
+        """Neighbouring input positions under a line of the kernel, as (first, how many): all without dilation, else each."""
+        wide = self.kernel.size[1]
+        return [(0, wide)] if self.kernel.dilation[1] == 1 else [(dx, 1) for dx in range(wide)]
