@@ -130,8 +130,24 @@ def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch
     ours = collection.build(source, tiny(), path)
     ours.relevance(0, 1)
     collection.open(path, encoder=tiny()).make_parts()
-    monkeypatch.setattr(ours, "make_parts", lambda *_: pytest.fail("they were made again"))
+    monkeypatch.setattr(ours, "taken_apart", lambda *_: pytest.fail("they were made again"))
     assert ours.relevance(2, 3).shape == (16, 16)
+
+
+def test_parts_are_had_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection on a share that nobody may write to answers every question all the same."""
+    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    found = collection.build(source, tiny(), path)
+    (path / tables.PARTS).write_text("")  # a file where Lance would make a folder
+    exact = bilrp.explain(tiny(), source / "even" / "000.png", source / "odd" / "001.png")
+    kept = found.explain(0, 2)
+    error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
+    assert error < 2 * (kept.a.storage_error + kept.b.storage_error)
+    assert len(found.nearest(1, 3, part=[0])) == 3 and found.parts.ids == {found.ids[i] for i in (0, 1, 2)}
+    monkeypatch.setattr(found, "taken_apart", lambda *_: pytest.fail("they were made again"))
+    torch.testing.assert_close(found.relevance(0, 2), kept.relevance)
+    with pytest.raises(InputError, match="cannot write"):  # what was asked to be kept
+        collection.open(path, tiny()).make_parts([3])
 
 
 def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Path) -> None:

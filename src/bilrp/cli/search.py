@@ -16,6 +16,7 @@ from bilrp.errors import InputError
 
 if TYPE_CHECKING:
     from bilrp.collection import Collection
+    from bilrp.collection.approximate import Index
     from bilrp.decomposition import Decomposition
 
 
@@ -64,7 +65,7 @@ def search(
         taken = found.decomposition(asked)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
         asked = limited(taken, without=regions) if without else limited(taken, part=regions)
-    recall = found.recall(similarity) if approximate else 1.0
+    way = found.items.index_or_why(similarity) if approximate else None
     near = found.nearest(asked, count + (at is not None), similarity=similarity, approximate=approximate)
     near = [n for n in near if n.position != at][:count]
     chapters = []
@@ -76,7 +77,7 @@ def search(
             chapters.append(
                 Chapter(pair, f"{each.score:.3f}  {each.name}", several.named(pair, query, each.name))
             )
-    partly = f" (approximately: finds {recall:.0%} of an item's ten nearest)" if recall < 1 else ""
+    partly, recall = _missed(way, whole=not apart, count=count)
     sentences = [chapter.explanation.summary() for chapter in chapters]
     if json:
         rows = [{"id": n.id, "name": n.name, "score": n.score} for n in near]
@@ -85,10 +86,12 @@ def search(
             if sentences
             else rows
         )
-        answer = {"collection": collection, "query": query, "regions": regions, "recall": recall}
+        answer = {"collection": collection, "query": query, "regions": regions} | recall
         print(numbers.dumps(answer | {"neighbours": rows}))
     else:
         by = "" if regions is None else f" {'without' if without else 'by'} {len(regions)} of its regions"
+        if isinstance(way, str):
+            say(f"Searched exactly, without an index: {way}.")
         say(f"Nearest to {query}{by}, of {len(found)}{partly}:")
         for number, each in enumerate(near):
             say(f"{number + 1:3}  {each.score:8.3f}  {each.name}")
@@ -104,6 +107,20 @@ def search(
         else f", by {'all but ' if without else ''}{len(regions)} regions of the query alone."
     )
     several.write(chapters, outputs, title=title, columns=1, wanted=wish, quiet=json, lead=lead)
+
+
+def _missed(way: Index | str | None, *, whole: bool, count: int) -> tuple[str, dict[str, Any]]:
+    """How much an index finds: in words, and as values; a recall is said of nothing else than it was measured for."""
+    from bilrp.collection.approximate import BEST
+
+    if way is None or isinstance(way, str):
+        return "", {"recall": 1.0, "measured": None, "exact": way}
+    values = {"measured": {"recall": way.recall, "of": "whole items", "k": BEST}, "exact": None}
+    if whole and count <= BEST:
+        words = f" (approximately: finds {way.recall:.0%} of an item's {BEST} nearest)"
+        return words, {"recall": way.recall} | values
+    words = f" (approximately: recall is {way.recall:.0%} measured for whole items, k = {BEST}, and may be less here)"
+    return words, {"recall": None} | values
 
 
 def seen(found: Collection, taken: Decomposition, query: Any) -> Decomposition:

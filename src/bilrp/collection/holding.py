@@ -260,7 +260,8 @@ class Collection:
         found = self.parts.packed(keys)
         if None in found:
             with self._making:
-                failed = self.make_parts(positions)
+                rows, failed = self.taken_apart(self.without_parts(positions))
+                self.parts.keep(rows)
             if failed:
                 raise InputError(failed[0][1])
             found = self.parts.packed(keys)
@@ -351,7 +352,7 @@ class Collection:
         ]
 
     def recall(self, similarity: str = "dot") -> float:
-        """The share of an item's ten nearest that `approximate` finds, measured when its index was made; 1: it is exact."""
+        """The share of a whole item's ten nearest that `approximate` finds, as measured on this table; 1: it is exact."""
         index = self.items.index(similarity)
         return 1.0 if index is None else index.recall
 
