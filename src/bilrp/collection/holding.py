@@ -210,10 +210,13 @@ class Collection:
             found = decompose_item(self.encoder, read_item(self.encoder, query))[None]
             self._check(found.origin)
             return found
+        return self._whole(at, self._packed([at])[0])
+
+    def _whole(self, at: int, packed: Packed) -> Decomposition:
+        """A decomposition as it was, from its parts and everything else that is kept of it."""
         self._check_given()
-        packed, key = self._packed([at])[0], self.ids[at]
         with guarded(f"the parts of {self.names[at]} in {self.path} are damaged"):
-            found = kept.decomposition(packed, self.parts.frame(key), self.embedding(at))
+            found = kept.decomposition(packed, self.parts.frame(self.ids[at]), self.embedding(at))
         return replace(found, view=self.view(at), name=self.names[at])
 
     def relevance(self, i: Readable, j: Readable) -> Float[Tensor, "regions_a regions_b"]:
@@ -396,7 +399,12 @@ class Collection:
 
     def explain(self, i: Readable, j: Readable, *, similarity: str | Similarity = "dot") -> Explanation:
         """Which parts of two items make them similar, from parts that are kept; the storage error is in each side."""
-        return pair(self.decomposition(i), self.decomposition(j), similarity=similarity)
+        at = [p for p in (self.position(i), self.position(j)) if p is not None]
+        if len(at) < 2 or similarity not in ("dot", "cosine"):
+            return pair(self.decomposition(i), self.decomposition(j), similarity=similarity)
+        packed = self._packed(at)
+        sides = [self._whole(*each) for each in zip(at, packed, strict=True)]
+        return pair(*sides, similarity=similarity, among=torch.from_numpy(packing.joint(*packed)[0]).long())
 
     def mean(self, group: str | Sequence[int]) -> Float[Tensor, " h"]:
         """The mean embedding of a group: ⟨P_I, m⟩ is what region I shares with it on average."""
