@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
-    return collection.build(folder, tiny(), tmp_path_factory.mktemp("collection") / "taken.lance")
+    found = collection.build(folder, tiny(), tmp_path_factory.mktemp("collection") / "taken.lance")
+    shutil.copytree(found.path, Path(found.path).with_name("untouched.lance"))  # before anybody is served
+    return found
+
+
+@pytest.fixture
+def mine(made: collection.Collection, tmp_path: Path) -> Path:
+    """A collection of the same items that may be written to."""
+    return shutil.copytree(
+        Path(made.path).with_name("untouched.lance"), tmp_path / "kept here" / "mine.lance"
+    )
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
+    """Sentences between [CLS] and [SEP], by a small BERT."""
+    pytest.importorskip("transformers", reason="sentence encoders need bilrp[text]")
+    import torch
+
+    from bilrp.encoders import sentence
+    from text_folders import ARCHITECTURES
+
+    folder = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
+    said = ["The cat sat.", "Two kittens rested.", "A dog sat."]
+    return collection.build(said, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
 
 
 @pytest.fixture(scope="session")

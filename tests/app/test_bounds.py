@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from asking import PORT, ask, client, running, tiny
 from PIL import Image
 
@@ -48,18 +47,6 @@ def alone(play):
 
 
 # ------------------------------------------------------------ texts
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """Sentences between [CLS] and [SEP], by a small BERT."""
-    pytest.importorskip("transformers", reason="sentence encoders need bilrp[text]")
-    from bilrp.encoders import sentence
-    from text_folders import ARCHITECTURES
-
-    folder = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
-    said = ["The cat sat.", "Two kittens rested.", "A dog sat."]
-    return collection.build(said, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
 
 
 def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):

@@ -12,7 +12,9 @@ import torch
 from asking import ask, client
 
 import bilrp
-from bilrp.app import files
+from bilrp import collection
+from bilrp.app import files, questions
+from bilrp.app.shelf import Shelf
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,15 @@ def test_pictures_by_id(talking, made):
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize(
-    "how", [{}, {"part": [9, 10, 17]}, {"without": [0, 1]}, {"part": [9, 10], "without": [10]}]
+    "how",
+    [
+        {},
+        {"part": [9, 10, 17]},
+        {"without": [0, 1]},
+        {"part": [9, 10], "without": [10]},
+        {"part": list(range(5, 60))},
+        {"without": list(range(3, 40))},
+    ],
 )
 def test_neighbours_are_the_collections_own(talking, made, similarity, how):
     at = 7
@@ -103,12 +113,39 @@ def test_a_group_has_its_most_typical_first(talking, made):
     inside = made.groups()["cat"]
     assert found["typical"][0]["id"] == made.ids[max(inside, key=lambda p: float(cosine[p]))]
     assert found["inside"] == pytest.approx(float(cosine[inside].mean()), rel=1e-5)
-    assert found["count"] == 6 and {n["group"] for n in found["near"]} <= {
-        "astronaut",
-        "coffee",
-        "flower",
-        "temple",
-    }
+    outside = [p for p in range(30) if p not in inside]
+    assert found["outside"] == pytest.approx(float(cosine[outside].mean()), rel=1e-5)
+    near = sorted(outside, key=lambda p: -float(cosine[p]))[:6]
+    assert [n["id"] for n in found["near"]] == [made.ids[p] for p in near]
+    assert found["count"] == 6 and found["untypical"] == [], "all six are typical"
+
+
+def test_of_a_large_group_the_least_typical_come_last_first(made):
+    found = collection.open(made.path, made.encoder)
+    found.items.groups = lambda: {"all": list(range(30))}
+    shown = questions.group(Shelf(found), "all")
+    cosine = torch.nn.functional.cosine_similarity(
+        torch.from_numpy(found.embeddings), found.mean("all")[None]
+    )
+    order = cosine.argsort(descending=True, stable=True).tolist()
+    assert [n["id"] for n in shown["typical"]] == [made.ids[p] for p in order[:6]]
+    assert [n["id"] for n in shown["untypical"]] == [made.ids[p] for p in order[::-1][:6]]
+    assert shown["near"] == [] and shown["outside"] is None
+
+
+def test_equal_neighbours_come_by_position_whatever_the_blocks(made, monkeypatch):
+    found = collection.open(made.path, made.encoder).items
+    same = np.repeat(found.resident[:3], 10, axis=0)
+    for size in (30, 7, 1):
+        monkeypatch.setattr(
+            found, "blocks", lambda size=size: (same[s : s + size] for s in range(0, 30, size))
+        )
+        found.norms = np.linalg.norm(same, axis=1)
+        for similarity in ("dot", "cosine"):
+            scores = found.scores(same[0], similarity)
+            positions, best = found.best(same[0], 12, similarity)
+            assert positions.tolist() == np.argsort(-scores, kind="stable")[:12].tolist()
+            assert best.tolist() == scores[positions].tolist()
 
 
 def test_a_cover_up_has_the_models_true_score_and_the_prediction(talking, made, folder):

@@ -36,6 +36,7 @@ KERNELS = {
     (out, *into): constant(out, *into)
     for out, *into in ((3, 6, 2), (3, 2, 2, 2), (3, 1, 2, 2, 2), (6, 2, 2), (2, 3, 2, 2), (1, 2, 2, 2, 2))
 }
+torch.manual_seed(3)  # some weights leave a recurrent network of ReLUs at zero
 lstm, gru, rnn, rnn_relu = (
     kind(4, 3, **more).double()
     for kind, more in ((nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}))

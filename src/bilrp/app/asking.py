@@ -125,13 +125,19 @@ def _line(values: Any) -> bytes:
 
 
 async def answered(
-    request: Request, counter: Counter, desk: Desk, work: Callable[[], Any], *, ready: bool
+    request: Request,
+    counter: Counter,
+    desk: Desk,
+    work: Callable[[], Any],
+    *,
+    ready: bool = False,
+    lasting: bool = False,
 ) -> Response:
     """At once where everything is there, else in line: lines of JSON, the last has the answer (or the error)."""
     if ready:
         found = await counter.run(work)
         return Response(_line({"answer": found}), media_type="application/x-ndjson")
-    ticket = desk.ask(visitor(request), work)
+    ticket = desk.ask(visitor(request), work, lasting=lasting)
     watch = asyncio.ensure_future(_gone(request, ticket))
     try:
         first = await ticket.next()

@@ -35,6 +35,7 @@ class Ticket:
     visitor: str
     work: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
+    lasting: bool = False  # once begun it is finished, whoever leaves and whatever is asked next
     news: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     gone: threading.Event = field(default_factory=threading.Event)
 
@@ -43,7 +44,7 @@ class Ticket:
             self.loop.call_soon_threadsafe(self.news.put_nowait, news)
 
     def watch(self, what: str, done: int, total: int) -> None:
-        if self.gone.is_set():
+        if self.gone.is_set() and not self.lasting:
             raise Left
         self.tell(what=what, done=done, total=total)
 
@@ -69,12 +70,12 @@ class Desk:
         self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bilrp-desk")
 
-    def ask(self, visitor: str, work: Callable[[], Any]) -> Ticket:
-        """Get in line; Busy where that is full."""
-        ticket = Ticket(visitor, work, asyncio.get_running_loop())
+    def ask(self, visitor: str, work: Callable[[], Any], *, lasting: bool = False) -> Ticket:
+        """Get in line; Busy where that is full. What is lasting takes no other question's place, and none takes its."""
+        ticket = Ticket(visitor, work, asyncio.get_running_loop(), lasting=lasting)
         with self._lock:
             for other in self.line:
-                if other.visitor == visitor:
+                if other.visitor == visitor and not (lasting or other.lasting):
                     other.gone.set()
             for other in [other for other in self.line[1:] if other.gone.is_set()]:
                 self.line.remove(other)  # now: nothing of it waits for the worker

@@ -11,6 +11,7 @@ import torch
 
 from bilrp.app.guard import Refused
 from bilrp.app.shelf import Shelf
+from bilrp.collection.items import largest
 from bilrp.explanation import Explanation, pair
 from bilrp.item import Image
 from bilrp.render import page
@@ -40,28 +41,22 @@ def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
         return chosen(shelf, {"group": asked.group})[1].numpy()
     if not asked.needs_parts:
         return shelf.embedding(asked.id).numpy()
-    found = shelf.parts(asked.id)
-    count = found.regions.count
-    if not all(0 <= r < count for r in (*asked.part, *asked.without)):
-        raise Refused(422, f"regions of this item are numbered 0 … {count - 1}")
-    rows = found.parts.numpy()
-    vector = rows[list(asked.part)].sum(0) if asked.part else found.embedding.float().numpy()
-    left_out = [r for r in asked.without if not asked.part or r in asked.part]
-    return vector - rows[left_out].sum(0) if left_out else vector
-
-
-def ranked(shelf: Shelf, vector: np.ndarray, k: int, similarity: str) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and scores of the k items with the largest ⟨v, φ(x')⟩, or cosine; equal ones in order of position."""
-    return shelf.found.items.best(vector, k, similarity)
+    active = shelf.active(asked.id)
+    if not 0 <= min(asked.part + asked.without) <= max(asked.part + asked.without) < active.count:
+        raise Refused(422, f"regions of this item are numbered 0 … {active.count - 1}")
+    if not asked.part:
+        return shelf.parts(asked.id).embedding.float().numpy() - active.sum(asked.without)
+    vector = active.sum(asked.part)
+    left_out = [r for r in asked.without if r in asked.part]
+    return vector - active.sum(left_out) if left_out else vector
 
 
 def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:
     """The nearest items, without the item itself; of a group, its own members too."""
     at = shelf.position(asked.id) if asked.group is None else None
-    order, scores = ranked(shelf, vector_of(shelf, asked), k + (at is not None), asked.similarity)
-    near = [
-        {**shelf.label(int(i)), "score": float(s)} for i, s in zip(order, scores, strict=True) if int(i) != at
-    ]
+    order, scores = shelf.found.items.best(vector_of(shelf, asked), k + (at is not None), asked.similarity)
+    ranked = zip(order.tolist(), scores.tolist(), strict=True)
+    near = [shelf.label(i) | {"score": score} for i, score in ranked if i != at]
     return {"id": asked.id, "neighbours": near[:k], "of": len(shelf.found)}
 
 
@@ -149,26 +144,22 @@ def group(shelf: Shelf, name: str) -> dict[str, Any]:
         raise Refused(404, "there is no such group")
     positions = np.array(shelf.groups[name])
     mean = shelf.found.mean(name).numpy()
-    near_first, found = ranked(shelf, mean, len(shelf.found), "cosine")
-    scores = np.empty_like(found)
-    scores[near_first] = found
-    order = positions[np.argsort(-scores[positions], kind="stable")]
-    rest = np.ones(len(shelf.found), dtype=bool)
-    rest[positions] = False
-    outside = np.flatnonzero(rest)
-    near = outside[np.argsort(-scores[outside], kind="stable")[:TYPICAL]]
+    scores = shelf.found.items.scores(mean, "cosine")
+    outside = np.setdiff1d(np.arange(len(scores)), positions, assume_unique=True)
+    least = min(TYPICAL, max(len(positions) - TYPICAL, 0))
 
-    def shown(few: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
-        return [{**shelf.label(int(p)), "score": float(scores[p])} for p in few]
+    def shown(among: np.ndarray, values: np.ndarray, k: int = TYPICAL) -> list[dict[str, Any]]:
+        few = among[largest(values[among], k)].tolist()
+        return [shelf.label(p) | {"score": float(scores[p])} for p in few]
 
     return {
         "name": name,
         "count": len(positions),
         "inside": float(scores[positions].mean()),
         "outside": float(scores[outside].mean()) if len(outside) else None,
-        "typical": shown(order[:TYPICAL]),
-        "untypical": shown(order[::-1][: min(TYPICAL, max(len(order) - TYPICAL, 0))]),
-        "near": shown(near),
+        "typical": shown(positions, scores),
+        "untypical": shown(positions, -scores, least),
+        "near": shown(outside, scores),
     }
 
 

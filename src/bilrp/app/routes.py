@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bilrp.app import asking, exports, files, kept, questions
+from bilrp.app import adding, asking, exports, files, kept, questions
 from bilrp.app.asking import Counter, answered, json_of, number, regions, similarity, word
 from bilrp.app.desk import Desk
 from bilrp.app.guard import Refused
@@ -69,7 +69,8 @@ class Collected:
     """The app on a collection."""
 
     def __init__(self, shelf: Shelf, desk: Desk, counter: Counter) -> None:
-        self.shelf, self.desk, self.counter = shelf, desk, counter
+        self.shelf = shelf  # taken once for each question: where something is added, another takes its place
+        self.desk, self.counter = desk, counter
         self.uploads = asyncio.Semaphore(UPLOADS)
 
     def routes(self) -> list[Route]:
@@ -80,7 +81,7 @@ class Collected:
         post = {
             "/api/neighbours": self.neighbours, "/api/side": self.side, "/api/heat": self.heat, "/api/pair": self.pair,
             "/api/contrast": self.contrast, "/api/cover": self.cover, "/api/map": self.map, "/api/audit": self.audit,
-            "/api/query": self.query,
+            "/api/query": self.query, "/api/add": self.add,
         }  # fmt: skip
         return [
             *(Route(view, index) for view in VIEWS),
@@ -92,24 +93,24 @@ class Collected:
         found = await self.counter.run(lambda: asking.plainly(work()))
         return Response(found, media_type="application/json")
 
-    async def _by(self, request: Request, work: Callable[[], Any], *needed: str) -> Response:
+    async def _by(self, request: Request, shelf: Shelf, work: Callable[[], Any], *needed: str) -> Response:
         """Answer what needs the parts of these items: at once where they are in memory."""
-        waiting = [key for key in needed if not self.shelf.is_ready(key)]  # and all of them are known
+        waiting = [key for key in needed if not shelf.is_ready(key)]  # and all of them are known
         return await answered(request, self.counter, self.desk, work, ready=not waiting)
 
     async def about(self, request: Request) -> Response:
         return await self._quick(self.shelf.about)
 
     async def items(self, request: Request) -> Response:
-        asked = request.query_params
+        asked, shelf = request.query_params, self.shelf
         offset = number(asked.get("offset"), "offset", 0, 2**40)
         limit = number(asked.get("limit"), "limit", PAGE, PAGE)
         words = asked.get("words", "")[:200]
 
         def page() -> dict[str, Any]:
-            found = self.shelf.listed(group=asked.get("group"), words=words)
+            found = shelf.listed(group=asked.get("group"), words=words)
             few = found[offset : offset + limit]
-            return {"total": len(found), "offset": offset, "items": [self.shelf.label(p) for p in few]}
+            return {"total": len(found), "offset": offset, "items": [shelf.label(p) for p in few]}
 
         return await self._quick(page)
 
@@ -121,64 +122,66 @@ class Collected:
         made = await self.counter.run(partial(self.shelf.picture, request.path_params["id"]))
         return Response(made, media_type="image/jpeg", headers=FOREVER)
 
-    def _asked(self, given: dict[str, Any]) -> Asked:
+    @staticmethod
+    def _asked(shelf: Shelf, given: dict[str, Any]) -> Asked:
         if "group" in given:
             return Asked("", similarity=similarity(given), group=word(given, "group"))
         found = Asked(word(given, "id"), regions(given, "part"), regions(given, "without"), similarity(given))
-        self.shelf.position(found.id)
+        shelf.position(found.id)
         return found
 
     async def neighbours(self, request: Request) -> Response:
-        given = await json_of(request)
-        asked = self._asked(given)
+        given, shelf = await json_of(request), self.shelf
+        asked = self._asked(shelf, given)
         k = number(given.get("k"), "k", 24, questions.MOST)
-        work = partial(questions.neighbours, self.shelf, asked, max(k, 1))
-        return await self._by(request, work, *([asked.id] if asked.needs_parts else []))
+        work = partial(questions.neighbours, shelf, asked, max(k, 1))
+        return await self._by(request, shelf, work, *([asked.id] if asked.needs_parts else []))
 
     async def side(self, request: Request) -> Response:
-        key = word(await json_of(request), "id")
-        return await self._by(request, partial(questions.side, self.shelf, key), key)
+        key, shelf = word(await json_of(request), "id"), self.shelf
+        return await self._by(request, shelf, partial(questions.side, shelf, key), key)
 
     async def heat(self, request: Request) -> Response:
-        given = await json_of(request)
+        given, shelf = await json_of(request), self.shelf
         key, against = word(given, "id"), given.get("against")
         if not isinstance(against, list) or not 1 <= len(against) <= MOST_AGAINST:
             raise Refused(422, f"against is a list of 1 to {MOST_AGAINST} items")
         said = {"similarity": similarity(given)}
-        asked = [self._asked({**each, **said}) for each in against if isinstance(each, dict)]
+        asked = [self._asked(shelf, {**each, **said}) for each in against if isinstance(each, dict)]
         if len(asked) < len(against):
             raise Refused(422, "against is a list of {id, part, without} or {group}")
         needed = [key, *(each.id for each in asked if each.needs_parts)]
-        return await self._by(request, partial(questions.heat, self.shelf, key, asked), *needed)
+        return await self._by(request, shelf, partial(questions.heat, shelf, key, asked), *needed)
 
     async def pair(self, request: Request) -> Response:
-        given = await json_of(request)
+        given, shelf = await json_of(request), self.shelf
         a, b = word(given, "a"), word(given, "b")
-        return await self._by(request, partial(questions.payload, self.shelf, a, b, similarity(given)), a, b)
+        work = partial(questions.payload, shelf, a, b, similarity(given))
+        return await self._by(request, shelf, work, a, b)
 
     async def contrast(self, request: Request) -> Response:
-        given = await json_of(request)
+        given, shelf = await json_of(request), self.shelf
         key, sides = word(given, "id"), [one_of(given, name) for name in ("first", "second")]
-        work = partial(questions.contrast, self.shelf, key, sides[0], sides[1], similarity(given))
-        return await self._by(request, work, key)
+        work = partial(questions.contrast, shelf, key, sides[0], sides[1], similarity(given))
+        return await self._by(request, shelf, work, key)
 
     async def group(self, request: Request) -> Response:
         name = request.query_params.get("name", "")
         return await self._quick(partial(questions.group, self.shelf, name))
 
     async def cover(self, request: Request) -> Response:
-        given = await json_of(request)
+        given, shelf = await json_of(request), self.shelf
         a, b = word(given, "a"), word(given, "b")
         for key in (a, b):
-            self.shelf.position(key)
-        work = partial(questions.cover, self.shelf, a, b, regions(given, "regions"), similarity(given))
-        return await answered(request, self.counter, self.desk, work, ready=False)
+            shelf.position(key)
+        work = partial(questions.cover, shelf, a, b, regions(given, "regions"), similarity(given))
+        return await answered(request, self.counter, self.desk, work)
 
     async def map(self, request: Request) -> Response:
-        return await answered(request, self.counter, self.desk, partial(kept.atlas, self.shelf), ready=False)
+        return await answered(request, self.counter, self.desk, partial(kept.atlas, self.shelf))
 
     async def audit(self, request: Request) -> Response:
-        return await answered(request, self.counter, self.desk, partial(kept.audit, self.shelf), ready=False)
+        return await answered(request, self.counter, self.desk, partial(kept.audit, self.shelf))
 
     async def query(self, request: Request) -> Response:
         """A file or a text as the whole of a request, its name in the address."""
@@ -200,13 +203,25 @@ class Collected:
             key, called = await self.counter.run(partial(self.shelf.bring, content, name))
         return JSONResponse({"id": key, "name": called})
 
+    async def add(self, request: Request) -> Response:
+        """A query becomes an item because somebody asked for it, one at a time; once begun it is finished."""
+        query = adding.wanted(self.shelf, word(await json_of(request), "id"))
+
+        def added() -> dict[str, Any]:
+            key, now = adding.added(self.shelf, query)
+            if now is not None:
+                self.shelf = self.shelf.reopened(now)
+            return {"id": key, "new": now is not None}
+
+        return await answered(request, self.counter, self.desk, added, lasting=True)
+
     async def export(self, request: Request) -> Response:
         """A pair as a file: the page, a picture, or its matches as numbers."""
-        kind, asked = request.path_params["kind"], request.query_params
+        kind, asked, shelf = request.path_params["kind"], request.query_params, self.shelf
         a, b = word(dict(asked), "a"), word(dict(asked), "b")
         if kind not in exports.KINDS:
             raise Refused(404, f"there is {', '.join(exports.KINDS)}")
-        if not (self.shelf.is_ready(a) and self.shelf.is_ready(b)):
+        if not (shelf.is_ready(a) and shelf.is_ready(b)):
             raise Refused(409, "open the pair first: its parts are not made yet")
-        made = partial(questions.explanation, self.shelf, a, b, similarity(dict(asked)))
+        made = partial(questions.explanation, shelf, a, b, similarity(dict(asked)))
         return await exports.sent(self.counter, kind, made)

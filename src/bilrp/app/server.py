@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bilrp.app import live, routes
+from bilrp.app import adding, live, routes
 from bilrp.app.asking import Counter
 from bilrp.app.desk import Desk
 from bilrp.app.guard import MOST_BYTES, PATIENCE, Door, Guard
@@ -37,10 +37,13 @@ def collected(
     most: int = MOST_BYTES,
     patience: float = PATIENCE,
     waiting: int | None = None,
+    add: bool = False,
 ) -> Any:
-    """The app on a collection, as an ASGI application."""
+    """The app on a collection, as an ASGI application; `add`: queries become items when asked."""
+    if add:
+        adding.check(found)
     desk, counter = (Desk() if waiting is None else Desk(waiting=waiting)), Counter()
-    app = routes.Collected(Shelf(found), desk, counter)
+    app = routes.Collected(Shelf(found, keep_raw=add), desk, counter)
     return assembled([*app.routes(), *routes.shared()], desk, door, most=most, patience=patience)
 
 

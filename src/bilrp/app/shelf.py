@@ -20,6 +20,7 @@ import torch
 
 from bilrp.app.guard import Refused
 from bilrp.collection import Collection
+from bilrp.collection.packing import spread
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
 from bilrp.encoders.text.reader import Reader
@@ -27,7 +28,9 @@ from bilrp.errors import BilrpError, InputError, printable
 from bilrp.item import Image, Item, Text, View
 
 HELD_BYTES = 384 * 2**20  # of parts in memory
+ACTIVE_BYTES = 96 * 2**20  # of those that were pointed at, on the coordinates that they have
 QUERIES = 24  # that visitors brought, the latest
+RAW_BYTES = 96 * 2**20  # of these as they were brought, where they may be added
 LONGEST = 1200  # pixels of a picture on the screen
 MOST_LETTERS = 20_000
 PAGE = 200  # items of one answer
@@ -67,23 +70,78 @@ class Lately:
 
 
 @dataclass(frozen=True, eq=False)
+class Active:
+    """Parts on the coordinates that any region has: after a ReLU these are few, and a brush sums no others."""
+
+    columns: np.ndarray
+    values: np.ndarray
+    width: int
+
+    @staticmethod
+    def of(parts: np.ndarray) -> Active:
+        columns = np.flatnonzero(parts.any(0))
+        return Active(columns, parts.take(columns, 1), parts.shape[1])  # row by row in memory
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        return self.columns.nbytes + self.values.nbytes
+
+    def sum(self, regions: Sequence[int]) -> np.ndarray:
+        """Σ P_I of these regions.
+
+        >>> Active.of(np.array([[0.0, 1.0, 2.0], [0.0, 5.0, 0.0]])).sum([0, 1]).tolist()
+        [0.0, 6.0, 2.0]
+        """
+        if 4 * len(regions) < self.count:
+            return spread(self.columns, self.values[list(regions)].sum(0), self.width)
+        wanted = np.zeros(
+            self.count, self.values.dtype
+        )  # many: a product with all is faster than to gather them
+        wanted[list(regions)] = 1
+        return spread(self.columns, wanted @ self.values, self.width)
+
+
+@dataclass(frozen=True, eq=False)
 class Query:
-    """Something a visitor brought: read, not added."""
+    """Something a visitor brought: read, not added; `raw` is held where it may be added when asked."""
 
     item: Item
     name: str
+    raw: bytes | str = b""
 
 
 class Shelf:
-    """A collection as the app's visitors see it. Everything is known by its id; no path comes in from outside."""
+    """A collection as the app's visitors see it. Everything is known by its id; no path comes in from outside.
 
-    def __init__(self, found: Collection) -> None:
-        self.found = found
-        self._parts = Lately(HELD_BYTES)
+    It never changes: where something is added, `reopened` makes another, and who asked before is answered by this one.
+    """
+
+    def __init__(self, found: Collection, *, keep_raw: bool = False) -> None:
+        self.found, self.keep_raw = found, keep_raw
+        self._parts, self._active = Lately(HELD_BYTES), Lately(ACTIVE_BYTES)
         self._queries: OrderedDict[str, Query] = OrderedDict()
         self._lock = threading.Lock()
 
+    def reopened(self, found: Collection) -> Shelf:
+        """The collection as it is now, with the same queries, and parts in memory: an id is a hash of the content."""
+        made = Shelf(found, keep_raw=self.keep_raw)
+        made._parts, made._active = self._parts, self._active
+        made._queries, made._lock = self._queries, self._lock
+        return made
+
     # ------------------------------------------------------------ what is there
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return self.found.ids
+
+    @cached_property
+    def names(self) -> list[str]:
+        return self.found.names
 
     @cached_property
     def groups(self) -> dict[str, list[int]]:
@@ -117,6 +175,7 @@ class Shelf:
             "width": found.width,
             "groups": groups[:PAGE],
             "failed": len(found.failed),
+            "adds": self.keep_raw,
         }
 
     def listed(self, *, group: str | None = None, words: str = "") -> Sequence[int]:
@@ -128,7 +187,7 @@ class Shelf:
         return [p for p in inside if wanted in self._folded[p]] if wanted else inside
 
     def label(self, at: int) -> dict[str, Any]:
-        return {"id": self.found.ids[at], "name": self.found.names[at], "group": self.group_of[at]}
+        return {"id": self.ids[at], "name": self.names[at], "group": self.group_of[at]}
 
     # ------------------------------------------------------------ one item or query
 
@@ -141,6 +200,13 @@ class Shelf:
         if at is None:
             raise Refused(404, "there is no such item: it may have been removed, or the server was restarted")
         return at
+
+    def query(self, key: str) -> Query:
+        """What a visitor brought."""
+        found = self._queries.get(key)
+        if found is None:
+            raise Refused(404, "there is no such query any more: bring it again")
+        return found
 
     def position(self, key: str) -> int | None:
         """Where an item is, None for a query; anything else is unknown."""
@@ -210,11 +276,14 @@ class Shelf:
         named = hashlib.sha256(line.encode("utf-8", "replace")).digest()
         key = "q" + hashlib.sha256(named + raw).hexdigest()[:31]
         with self._lock:
-            self._queries[key] = Query(replace(item, name=line), line)
+            self._queries[key] = Query(replace(item, name=line), line, content if self.keep_raw else b"")
             self._queries.move_to_end(key)
-            while len(self._queries) > QUERIES:
+            while len(self._queries) > QUERIES or self._raw_bytes() > RAW_BYTES:
                 self._queries.popitem(last=False)
         return key, line
+
+    def _raw_bytes(self) -> int:
+        return sum(len(query.raw) for query in self._queries.values())
 
     def item(self, key: str) -> Item:
         """The input itself, read again where it is one of the collection."""
@@ -252,6 +321,12 @@ class Shelf:
             return replace(made, parts=made.parts.float())
 
         return self._parts.get(key, make, lambda made: made.parts.numel() * made.parts.element_size())
+
+    def active(self, key: str) -> Active:
+        """The same parts, to be summed."""
+        return self._active.get(
+            key, lambda: Active.of(self.parts(key).parts.numpy()), lambda made: made.nbytes
+        )
 
     @contextmanager
     def discreet(self) -> Iterator[None]:

@@ -34,6 +34,10 @@ def serve(
         typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine a token is asked for."),
     ] = "127.0.0.1",
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    add: Annotated[
+        bool,
+        typer.Option("--add", help="Let visitors add their queries to the collection, when they ask for it."),
+    ] = False,
 ) -> None:
     """Look at a collection, or at one pair, in the browser. bilrp serve photos.lance --open"""
     for module in ("starlette", "uvicorn"):
@@ -41,6 +45,8 @@ def serve(
     from bilrp.app import server
     from bilrp.cli import terminal
 
+    if add and len(things) != 1:
+        raise InputError("--add adds to a collection: give the one that `bilrp index` made")
     if len(things) == 2:
         from bilrp.encoder import read_item
 
@@ -54,7 +60,7 @@ def serve(
         found.encoder  # noqa: B018  what is missing is said before anybody is let in
         said, make = (
             f"{things[0]}: {len(found)} items by {found.about['encoder']}",
-            partial(server.collected, found),
+            partial(server.collected, found, add=add),
         )
     else:
         raise InputError("give one collection that `bilrp index` made, or two pictures or texts")

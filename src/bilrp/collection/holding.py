@@ -195,7 +195,7 @@ class Collection:
         if at is None:
             return query.view if isinstance(query, Decomposition) else read_item(self.encoder, query).view
         row = self.items.take([at], ["thumbnail", "text", "view", "stamp"])
-        path = meant(self.items.sources[at])
+        path = self._file(at)
         if full and row["thumbnail"][0] and path and Thing(Path(path), "", "", "").stamp == row["stamp"][0]:
             return read_item(self.encoder, Path(path)).view
         return previews.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
@@ -282,14 +282,20 @@ class Collection:
         if text is not None:
             return text
         source = self.items.sources[position]
-        for path in (source, meant(source)):
-            if path and os.path.isfile(path):
+        for name in (source, meant(source)):
+            path = os.path.join(self.path, name)
+            if name and os.path.isfile(path):
                 if Thing(Path(path), "", "", path).key() != self.ids[position]:
                     raise InputError(f"{self.names[position]}: its file has changed since: index it again")
                 return Path(path)
         raise InputError(
             f"{self.names[position]}: its file is gone, and its parts were not kept: index with parts, or put it back"
         )
+
+    def _file(self, position: int) -> str:
+        """Where its file lies, or lay; empty where it came from none. What the app added lies inside the collection."""
+        source = meant(self.items.sources[position])
+        return os.path.join(self.path, source) if source else ""
 
     def _check_given(self) -> None:
         """An encoder that was handed over may be another than the collection's: one run tells."""
@@ -304,8 +310,8 @@ class Collection:
     @cached_property
     def _readable(self) -> Item | None:
         """The first item that can be read again, if any."""
-        for position, source in enumerate(self.items.sources):
-            if position == 0 or os.path.isfile(meant(source)):  # texts can all be read
+        for position in range(len(self)):
+            if position == 0 or os.path.isfile(self._file(position)):  # texts can all be read
                 with suppress(BilrpError, OSError):
                     return read_item(self.encoder, self.original(position))
         return None

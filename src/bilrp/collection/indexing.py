@@ -104,7 +104,7 @@ def indexed(
             _here(state, chosen, forward, [thing for thing in fresh if thing.place in alone], bar)
         places, folders = {thing.place: thing for thing in listed}, _folders(source) if prune else []
         state.move(
-            places, lambda place: place not in places and (_within(place, folders) or not _lies(place))
+            places, lambda place: place not in places and (_within(place, folders) or not _lies(path, place))
         )
         if prune:
             tally.removed = _prune(path, folders, places)
@@ -197,9 +197,13 @@ def _within(place: str, folders: Sequence[Path]) -> bool:
     return any(Path(meant(place)).is_relative_to(folder) for folder in folders)
 
 
-def _lies(place: str) -> bool:
-    """Is the file there, or the one whose line it is? What came from no file is not gone either."""
-    return not place or os.path.lexists(meant(place)) or os.path.lexists(meant(place.rpartition("#")[0]))
+def _lies(path: str, place: str) -> bool:
+    """Is the file there, or the one whose line it is? What came from no file is not gone either.
+
+    What the app added lies inside the collection at `path`.
+    """
+    files = (place, place.rpartition("#")[0])
+    return not place or any(os.path.lexists(os.path.join(path, meant(file))) for file in files if file)
 
 
 def _prune(path: str, folders: Sequence[Path], there: Container[str]) -> int:

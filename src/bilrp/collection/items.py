@@ -206,14 +206,30 @@ class Items:
                 some = self.halves.candidates(vector, k, cosine=cosine)
                 if len(some) <= FEW * len(self):  # else reading all in order is faster
                     return self.ranked(some, vector, k, similarity)
-        positions, scores, start = np.zeros(0, np.int64), np.zeros(0, np.float32), 0
-        for block in self.blocks():
-            here = np.arange(start, start + len(block))
-            positions = np.concatenate([positions, here])
-            scores = np.concatenate([scores, self._scored(block, here, vector, cosine=cosine)])
-            kept = largest(scores, k)
-            positions, scores, start = positions[kept], scores[kept], start + len(block)
+        positions, scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        for start, found in self._scores(vector, cosine=cosine):
+            near = largest(found, k)
+            if not start:  # mostly there is no other block
+                positions, scores = near, found[near]
+                continue
+            positions, scores = (
+                np.concatenate(p) for p in ((positions, near + start), (scores, found[near]))
+            )
+            kept = largest(scores, k)  # of equal ones, those of earlier blocks
+            positions, scores = positions[kept], scores[kept]
         return positions, scores
+
+    def scores(self, vector: np.ndarray, similarity: str = "dot") -> Float[np.ndarray, " items"]:
+        """⟨v, φ⟩ of every item, or cosine."""
+        found = [scores for _, scores in self._scores(vector, cosine=similarity == "cosine")]
+        return np.concatenate([np.zeros(0, np.float32), *found])
+
+    def _scores(self, vector: np.ndarray, *, cosine: bool) -> Iterator[tuple[int, np.ndarray]]:
+        """Of one block after the other: the position of its first item, and the scores of all."""
+        start = 0
+        for block in self.blocks():
+            yield start, self._scored(block, slice(start, start + len(block)), vector, cosine=cosine)
+            start += len(block)
 
     def ranked(
         self, some: np.ndarray, vector: np.ndarray, k: int, similarity: str = "dot"
@@ -228,7 +244,7 @@ class Items:
         return some[kept], scores[kept]
 
     def _scored(
-        self, block: np.ndarray, positions: np.ndarray, vector: np.ndarray, *, cosine: bool
+        self, block: np.ndarray, positions: np.ndarray | slice, vector: np.ndarray, *, cosine: bool
     ) -> np.ndarray:
         return cosines(block, self.norms[positions], vector) if cosine else block @ vector
 
@@ -239,8 +255,8 @@ def largest(scores: np.ndarray, k: int) -> np.ndarray:
     >>> largest(np.array([3.0, 7.0, 3.0, 9.0]), 3).tolist()
     [3, 1, 0]
     """
-    if k >= len(scores):
-        return np.argsort(-scores, kind="stable")
+    if not 0 < 4 * k < len(scores):  # none, or few others: to set them apart first would cost more
+        return np.argsort(-scores, kind="stable")[:k]
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
     candidates = np.flatnonzero(scores >= least)
     return candidates[np.argsort(-scores[candidates], kind="stable")[:k]]

@@ -21,11 +21,11 @@ from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Cone
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
-PRODUCT_OVERHEAD = 36_000_000  # … one small product of the rows stage is set up
+PRODUCT_OVERHEAD = 10_000_000  # … one small product of the rows stage is set up
 BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
 NUMBER_OVERHEAD = 16  # … one number of a value is read and written
 ROOM = 4  # budgets that the regions may fill where they wait for the coordinates
-CROP_SLOWDOWN = 1.6  # small convolutions against large ones
+CROP_SLOWDOWN = 1.2  # small convolutions against large ones
 TILE_SLOWDOWN = 2.0  # windows of cotangents, cut out and added up, against whole values
 
 

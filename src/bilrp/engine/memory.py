@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from bilrp.engine.program import Key, Link, Program
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
 
-OPAQUE = (nn.Module, str, int, float, type(None), torch.dtype)  # they hold no tensors, or the model's own
+OPAQUE = (str, int, float, type(None), torch.dtype, nn.Module)  # they hold no tensors, or the model's own
 INDEX = 8  # bytes of one place in memory, where numbers are moved by index
 
 
@@ -36,25 +35,31 @@ def held(program: Program) -> int:
     """Bytes of all tensors the maps keep, but for the model's own weights."""
     own = {weight.untyped_storage().data_ptr() for weight in program.weights}
     storages = {}
-    for tensor in _tensors([link.map for link in program.links], set()):
+    for tensor in _tensors([link.map for link in program.links]):
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return sum(size for place, size in storages.items() if place not in own)
 
 
-def _tensors(thing: Any, seen: set[int]) -> list[Tensor]:
-    """Tensors in a map, in the function it was made from and in what that function remembers."""
-    if isinstance(thing, OPAQUE) or id(thing) in seen:
-        return []
-    seen.add(id(thing))
-    if isinstance(thing, Tensor):
-        return [thing]
-    return [tensor for part in _parts(thing) for tensor in _tensors(part, seen)]
+def _tensors(things: list[Any]) -> Iterator[Tensor]:
+    """Tensors in maps, in the functions they were made from and in what these remember."""
+    seen, waiting = set(), list(things)
+    while waiting:
+        thing = waiting.pop()
+        if isinstance(thing, OPAQUE) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Tensor):
+            yield thing
+        else:
+            waiting.extend(_parts(thing))
 
 
 def _parts(thing: Any) -> Iterable[Any]:
     if isinstance(thing, (tuple, list)):
         return thing
+    if hasattr(thing, "__dataclass_fields__") and not isinstance(thing, type):
+        return (getattr(thing, name) for name in thing.__dataclass_fields__)
     if isinstance(thing, dict):
         return thing.values()
     if isinstance(thing, types.MethodType):
@@ -63,8 +68,6 @@ def _parts(thing: Any) -> Iterable[Any]:
         return (thing.func, *thing.args, *thing.keywords.values())
     if isinstance(thing, types.FunctionType):
         return (cell.cell_contents for cell in thing.__closure__ or () if _filled(cell))
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return (getattr(thing, field.name) for field in fields(thing))
     return ()
 
 

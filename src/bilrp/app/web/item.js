@@ -37,6 +37,22 @@ function card(near, number, { id, rival, kind, said }) {
   return { el, place, versus };
 }
 
+/** A query is added only when somebody asks for it; then it is opened as an item. */
+function adding(id, { signal, say }) {
+  const button = node("button", { type: "button", class: "add" }, "Add it to the collection");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const added = await ask("/api/add", { id }, { signal, told: (news) => say(progress(news)) });
+      location.assign(address.item(added.id)); // anew: there is one more of them
+    } catch (error) {
+      button.disabled = false;
+      if (!signal.aborted) say(error.message);
+    }
+  });
+  return button;
+}
+
 export async function item(root, { about, rest: [id], said, signal, say }) {
   const kind = about.kind;
   const by = said.by === "dot" ? "dot" : "cosine";
@@ -130,7 +146,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   heading.textContent = side.name;
   document.title = `${side.name} · bilrp`;
   if (side.group) crumbs.append("in ", node("a", { href: address.group(side.group) }, side.group));
-  else if (id.startsWith("q")) crumbs.append("Your query; it is not in the collection.");
+  else if (id.startsWith("q")) crumbs.append("Your query; it is not in the collection. ", about.adds ? adding(id, { signal, say }) : "");
   board = createBoard(place, side, { src: `/api/items/${id}/picture`, label: `Parts of ${side.name}`, changed: become });
   const known = (list) => list.filter((i) => i < side.count);
   Object.assign(state, { part: known(state.part), without: known(state.without) });

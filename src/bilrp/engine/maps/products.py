@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, seen
+from bilrp.engine.threads import share
 from bilrp.engine.windows import Cone, Reach
 
-TILE = 4  # positions on a side that share one selection of columns
+TILE = 4  # positions on a side, at most, that share one selection of columns
 AHEAD = 8  # positions of a line whose rows are cut out at once
 
 
@@ -41,31 +43,37 @@ class Tile:
 
 
 def tiles(cone: Cone) -> list[Tile]:
-    """Blocks of TILE × TILE positions that at least one region reaches."""
-    height, width = cone.size
+    """Square blocks of positions that at least one region reaches."""
+    (height, width), side = cone.size, _side(cone)
     down, across = _reached(cone)
     found = []
-    for i, top in enumerate(range(0, height, TILE)):
-        for j, left in enumerate(range(0, width, TILE)):
+    for i, top in enumerate(range(0, height, side)):
+        for j, left in enumerate(range(0, width, side)):
             columns = (down[i] & across[j]).nonzero()[:, 0]
             if len(columns):
-                found.append(Tile(top, left, min(height, top + TILE), min(width, left + TILE), columns))
+                found.append(Tile(top, left, min(height, top + side), min(width, left + side), columns))
     return found
+
+
+def _side(cone: Cone) -> int:
+    """Positions on a side of a tile: few where there are few, for all threads to have some."""
+    return max(1, min(TILE, min(cone.size) // 4))
 
 
 def _reached(cone: Cone) -> tuple[Tensor, Tensor]:
     """Which regions reach each line (tiles down, regions) and each column of tiles (tiles across, regions)."""
-    tops, lefts = (torch.arange(0, size, TILE)[:, None] for size in cone.size)
-    down = (cone.low[:, 0] < tops + TILE) & (cone.high[:, 0] > tops)
-    return down, (cone.low[:, 1] < lefts + TILE) & (cone.high[:, 1] > lefts)
+    side = _side(cone)
+    tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
+    down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
+    return down, (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
 
 
 def work(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> tuple[int, int]:
     """Multiply-adds and products that `convolve` will do, without doing them."""
-    outputs = target.active.sum(2)
+    outputs, side = target.active.sum(2), _side(cone)
     macs_each = outputs * _field_sums(layout.active.sum(2, keepdim=True), kernel, outputs.shape)
-    grown = F.pad(macs_each, (0, -macs_each.shape[1] % TILE, 0, -macs_each.shape[0] % TILE))
-    blocks = grown.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE)).sum((1, 3))  # work of each tile
+    grown = F.pad(macs_each, (0, -macs_each.shape[1] % side, 0, -macs_each.shape[0] % side))
+    blocks = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # work of each tile
     down, across = (reached.double() for reached in _reached(cone))
     macs = int((blocks * (down @ across.T)).sum())
     return macs, int((macs_each > 0).sum())
@@ -83,8 +91,8 @@ def _field_sums(count: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:
 
 def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
     """Rows of the source → rows of the target, tile by tile."""
-    starts, width = work.target.starts, work.target.active.shape[1]
-    for tile in tiles(cone):
+
+    def fill(tile: Tile) -> None:
         everything = len(tile.columns) == rows.shape[1]
         strips = _Strips(rows, work.layout, None if everything else tile.columns)
         for y in range(tile.top, tile.bottom):
@@ -92,12 +100,19 @@ def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
             for x in range(tile.left, tile.right):
                 start, stop = starts[y * width + x], starts[y * width + x + 1]
                 if start == stop or line.empty(x):
+                    out[start:stop] = 0
                     continue
                 made = work.at(line, x, start, stop, strips)
                 if everything:
                     out[start:stop] = made
                 else:
                     out[start:stop].index_copy_(1, tile.columns, made)
+
+    starts, width = work.target.starts, work.target.active.shape[1]
+    found = tiles(cone)
+    if any(len(tile.columns) < rows.shape[1] for tile in found):
+        out.zero_()
+    share(fill, found)
 
 
 class _Strips:
@@ -177,17 +192,10 @@ class Convolving:
         assert total is not None
         return total
 
-    def line(self, y: int) -> Line:
-        """What depends on where a position looks, for a whole line at once: small steps would cost more than products."""
-        if y not in self._lines:
-            if len(self._lines) == TILE:  # those of one row of tiles
-                self._lines.clear()
-            self._lines[y] = self._line(y)
-        return self._lines[y]
-
     @cached_property
-    def _lines(self) -> dict[int, Line]:
-        return {}
+    def line(self) -> Callable[[int], Line]:
+        """What depends on where a position looks, for a whole line at once: small steps would cost more than products."""
+        return lru_cache(2 * TILE)(self._line)  # of the tiles at work
 
     def _line(self, y: int) -> Line:
         (height, width, channels), (tall, wide) = self.layout.active.shape, self.kernel.size

@@ -1,0 +1,258 @@
+"""A query becomes an item when it is asked for, and where that is allowed; nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from asking import PORT, ask, client, running, tiny
+from PIL import Image
+
+import bilrp
+from bilrp import collection
+from bilrp.app import adding, questions, server, shelf
+from bilrp.app.desk import Desk
+from bilrp.app.guard import Door
+from bilrp.app.questions import Asked
+from bilrp.app.shelf import Shelf
+from bilrp.collection import indexing
+from bilrp.collection.state import State
+from bilrp.errors import InputError
+
+
+def picture(seed: int = 0) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    held = io.BytesIO()
+    Image.fromarray(pixels).save(held, "PNG")
+    return held.getvalue()
+
+
+def bring(talking, content: bytes | str, name: str = "noise.png") -> str:
+    kind = "text/plain" if isinstance(content, str) else "image/png"
+    raw = content.encode() if isinstance(content, str) else content
+    return talking.post(f"/api/query?name={name}", content=raw, headers={"content-type": kind}).json()["id"]
+
+
+def kept(path: Path) -> list[Path]:
+    folder = path / "app" / "added"
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def test_a_server_adds_nothing_unless_it_was_started_so(mine):
+    with client(collection.open(mine, tiny())) as talking:
+        key = bring(talking, picture())
+        assert talking.get("/api/about").json()["adds"] is False
+        for one in (key, "q" + "0" * 31):
+            reply = talking.post("/api/add", json={"id": one})
+            assert reply.status_code == 403 and "bilrp serve --add" in reply.json()["error"]
+    assert len(collection.open(mine)) == 30 and not kept(mine)
+
+
+def test_a_query_is_added_when_asked_and_once(mine, tmp_path):
+    before = collection.open(mine, tiny())
+    with client(before, add=True) as talking:
+        key = bring(talking, picture(), "../../noise.png")
+        assert talking.get("/api/about").json()["count"] == 30 and not kept(mine)
+        first = ask(talking, "/api/add", id=key)
+        assert first["new"] and ask(talking, "/api/add", id=key) == {"id": first["id"], "new": False}
+        about = talking.get("/api/about").json()
+        assert about["count"] == 31 and {"name": adding.GROUP, "count": 1} in about["groups"]
+        listed = talking.get(f"/api/items?group={adding.GROUP}").json()["items"]
+        assert listed == [{"id": first["id"], "name": "../../noise.png", "group": adding.GROUP}]
+        near = ask(talking, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
+        assert first["id"] in [n["id"] for n in near]
+        assert ask(talking, "/api/side", id=first["id"])["count"] == 64
+        for unknown in (before.ids[0], "q" + "0" * 31, "../x"):
+            assert talking.post("/api/add", json={"id": unknown}).status_code == 404
+    (file,) = kept(mine)
+    assert file.read_bytes() == picture()
+    moved = shutil.move(mine, tmp_path / "elsewhere.lance")  # its file moves along
+    again = collection.open(moved, tiny())
+    assert again.ids == [*before.ids, first["id"]] and again.names[:30] == before.names
+    assert again.original(30) == moved / "app" / "added" / file.name
+    expected = bilrp.decompose(tiny(), moved / "app" / "added" / file.name)
+    assert torch.allclose(again.decomposition(30).parts.float(), expected.parts, rtol=1e-2, atol=1e-4)
+
+
+def test_a_text_is_added(texts, tmp_path):
+    path, said = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
+    with client(collection.open(path, texts.encoder), add=True) as talking:
+        made = ask(talking, "/api/add", id=bring(talking, said, "mine"))["id"]
+        again = ask(talking, "/api/add", id=bring(talking, texts.names[2], "another"))
+        assert again == {"id": texts.ids[2], "new": False}
+    found = collection.open(path, texts.encoder)
+    assert found.names == [*texts.names, "mine"] and found.ids[3] == made and found.original(3) == said
+    assert torch.allclose(found.embedding(3), texts.embedding(said), atol=1e-5)
+
+
+@pytest.fixture
+def few(folder, tmp_path):
+    """A collection whose files may go."""
+    shutil.copytree(folder / "cat", tmp_path / "secret place" / "cat")
+    return collection.build(tmp_path / "secret place", tiny(), tmp_path / "cats.lance")
+
+
+def test_an_item_whose_file_is_gone_keeps_its_name(few, tmp_path):
+    file = tmp_path / "secret place" / "cat" / "cat-2.jpg"
+    content = file.read_bytes()
+    file.unlink()
+    with client(few, add=True) as talking:
+        found = ask(talking, "/api/add", id=bring(talking, content, "another.jpg"))
+    assert found == {"id": few.ids[2], "new": False} and not kept(Path(few.path))
+    assert collection.open(few.path).names == few.names
+
+
+def test_indexing_again_leaves_what_was_added_alone(few, tmp_path):
+    with client(few, add=True) as talking:
+        made = ask(talking, "/api/add", id=bring(talking, picture()))["id"]
+    source = tmp_path / "secret place"
+    (source / "cat" / "cat-0.jpg").unlink()
+    (source / "the same.png").write_bytes(picture())
+    for _ in range(2):
+        again, _ = indexing.indexed(source, tiny(), few.path, prune=True)
+        at = again.ids.index(made)
+        assert len(again) == 6 and again.names[at] == "noise.png"
+        assert adding.GROUP in again.groups() and len(kept(Path(few.path))) == 1
+    everything, _ = indexing.indexed(tmp_path, tiny(), few.path, prune=True)  # the collection lies inside
+    assert everything.names[everything.ids.index(made)] == "noise.png"
+
+
+def test_what_fails_leaves_nothing_behind(mine, monkeypatch):
+    def full(self, batch, fragments=None):
+        raise InputError(f"cannot write {mine}: no space left")
+
+    with client(collection.open(mine, tiny()), add=True) as talking:
+        key = bring(talking, picture())
+        with monkeypatch.context() as patch:
+            patch.setattr(State, "commit", full)
+            reply = talking.post("/api/add", json={"id": key})
+        assert "no space left" in reply.text and "kept here" not in reply.text and not kept(mine)
+        assert talking.get("/api/about").json()["count"] == 30
+        ask(talking, "/api/add", id=key)
+        other = bring(talking, picture(1))
+        monkeypatch.setattr(adding, "MOST_BYTES", 2 * len(picture()))
+        reply = talking.post("/api/add", json={"id": other})
+        assert reply.status_code == 413 and "bilrp index" in reply.json()["error"]
+    assert len(kept(mine)) == 1 and len(collection.open(mine)) == 31
+
+
+def test_a_file_that_is_there_is_not_written_again(mine):
+    place = mine / "app" / "added" / adding.hashlib.sha256(picture()).hexdigest()[:32]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(picture())
+    place.chmod(0o444)
+    before = place.stat().st_mtime_ns, place.stat().st_ino
+    with client(collection.open(mine, tiny()), add=True) as talking:
+        ask(talking, "/api/add", id=bring(talking, picture()))
+        assert (place.stat().st_mtime_ns, place.stat().st_ino) == before
+        bad = place.with_name(adding.hashlib.sha256(picture(1)).hexdigest()[:32])
+        bad.write_bytes(picture(2))  # of another content than its name says
+        reply = talking.post("/api/add", json={"id": bring(talking, picture(1))})
+        assert "another content" in reply.text and bad.exists()
+    assert len(collection.open(mine)) == 31
+
+
+def test_what_cannot_be_written_to_is_only_looked_at(mine):
+    found = collection.open(mine, tiny())
+    found.path = "s3://somewhere/mine.lance"
+    with pytest.raises(InputError, match="without --add"):
+        server.collected(found, Door(PORT), add=True)
+
+
+def test_what_was_asked_before_is_answered_as_it_was(mine):
+    old = Shelf(collection.open(mine, tiny()), keep_raw=True)
+    key, _ = old.bring(picture(), "noise.png")
+    asked = Asked(old.ids[3], part=(9, 10))
+    before = questions.neighbours(old, asked, 40)
+    made, found = adding.added(old, old.query(key))
+    assert found is not None
+    collection.tables.deleted(str(mine), "items.lance", old.ids[0])  # positions move
+    new = old.reopened(collection.open(mine, tiny()))
+    assert questions.neighbours(old, asked, 40) == before and before["of"] == 30
+    after = questions.neighbours(new, asked, 40)
+    assert {n["id"] for n in after["neighbours"]} == {n["id"] for n in before["neighbours"]} - {
+        old.ids[0]
+    } | {made}
+    assert {n["id"]: n["name"] for n in after["neighbours"]}.items() >= {
+        n["id"]: n["name"] for n in before["neighbours"] if n["id"] != old.ids[0]
+    }.items()
+    assert new.query(key) is old.query(key) and new.is_ready(old.ids[3])
+
+
+def test_no_more_of_what_was_brought_is_held_than_may_be(mine, monkeypatch):
+    monkeypatch.setattr(shelf, "RAW_BYTES", 3 * len(picture()) + 100)
+    held = Shelf(collection.open(mine, tiny()), keep_raw=True)
+    keys = [held.bring(picture(n), f"{n}.png")[0] for n in range(6)]
+    assert list(held._queries) == keys[3:]
+    plain = Shelf(held.found)
+    plain.bring(picture(), "noise.png")
+    assert plain._raw_bytes() == 0
+
+
+def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
+    begun, go = threading.Event(), threading.Event()
+
+    async def play() -> list[object]:
+        from bilrp.engine.progress import tracking
+
+        def lasting() -> str:
+            begun.set()
+            go.wait(120)
+            with tracking(False) as bar:
+                bar.start("adding", 1)
+                bar.advance(1)
+            return "added"
+
+        desk = Desk()
+        first = desk.ask("me", lasting, lasting=True)
+        begun.wait(120)
+        second = desk.ask("me", lambda: "second", lasting=True)
+        third = desk.ask("me", lambda: "third")
+        first.gone.set()  # the visitor leaves
+        go.set()
+        found = []
+        for ticket in (first, second, third):
+            news = await ticket.next()
+            while not {"answer", "error"} & news.keys():
+                news = await ticket.next()
+            found.append(news.get("answer", news))
+        desk.close()
+        return found
+
+    with ThreadPoolExecutor(1) as thread:  # here a loop may be running already
+        assert thread.submit(asyncio.run, play()).result() == ["added", "second", "third"]
+
+
+@pytest.mark.browser
+def test_a_query_is_added_by_its_button(visit, mine, tmp_path):
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "red.png")
+    with running(partial(server.collected, collection.open(mine, tiny()), add=True)) as at:
+        tab = visit("/", at=at)
+        tab.wait_for_selector(".grid li img")
+        tab.set_input_files("#query-file", tmp_path / "red.png")
+        tab.wait_for_selector(".near[data-done=yes]")
+        tab.click("button.add")
+        tab.wait_for_selector("main header .lead a[href*='added']")
+        assert tab.locator("h1").inner_text() == "red.png" and "/item/q" not in tab.url
+        tab.wait_for_selector(".near[data-done=yes]")
+        tab.click(".bar .home")
+        tab.wait_for_selector(".grid li[aria-posinset='31'] img")
+        tab.close()  # before the server does
+
+
+@pytest.mark.browser
+def test_there_is_no_button_where_nothing_is_added(visit, folder):
+    tab = visit("/")
+    tab.wait_for_selector(".grid li img")
+    tab.set_input_files("#query-file", folder / "coffee" / "coffee-1.jpg")
+    tab.wait_for_selector(".near[data-done=yes]")
+    assert "not in the collection" in tab.inner_text("main header .lead")
+    assert tab.locator("button.add").count() == 0

@@ -1,0 +1,104 @@
+"""Work that threads share: the same numbers as one by one, and nothing of torch's settings is left changed."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import bilrp
+from bilrp.engine.threads import share
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    return nn.Sequential(*layers, nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten()).double().eval()
+
+
+def by_rows(x: torch.Tensor) -> torch.Tensor:
+    from bilrp.decomposition import prepare
+    from bilrp.encoder import as_encoder, read_item
+    from bilrp.engine import plan, run
+
+    encoder = as_encoder(net())
+    ready = prepare(encoder, read_item(encoder, x), regions=4)
+    setting = plan.Setting(ready.program, ready.partition, ready.program.result.numel())
+    total = len(setting.links)
+    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
+    return run.run(setting, plan.fixed(setting, plan.Way(setting.bottlenecks[0], spatial, total)))[
+        ready.program.output
+    ]
+
+
+def test_shared_rows_are_those_of_one_thread(two_threads):
+    x = torch.rand(1, 3, 16, 16, dtype=torch.double)
+    shared = by_rows(x)
+    torch.set_num_threads(1)
+    assert torch.equal(shared, by_rows(x))
+    whole = bilrp.decompose(net(), x, regions=4, mode="pull").parts
+    assert torch.allclose(shared.reshape(whole.shape), whole, rtol=0, atol=1e-12)
+
+
+def test_several_threads_work_and_torch_keeps_its_threads(two_threads):
+    seen, meet = set(), threading.Barrier(2, timeout=60)
+
+    def task(_):
+        assert torch.get_num_threads() == 1
+        seen.add(threading.get_ident())
+        meet.wait()
+
+    share(task, range(2))
+    assert len(seen) == 2 and threading.get_ident() not in seen
+    assert torch.get_num_threads() == 2
+    later = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [2]
+
+
+def test_an_error_ends_all_and_arrives(two_threads):
+    done = []
+
+    def task(i):
+        if i == 3:
+            raise ValueError("here")
+        done.append(i)
+
+    with pytest.raises(ValueError, match="here"):
+        share(task, range(10_000))
+    assert torch.get_num_threads() == 2
+
+
+def test_who_counts_operations_sees_all(two_threads):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        share(lambda _: torch.ones(2, 3) @ torch.ones(3, 4), range(5))
+    assert counter.get_total_flops() == 5 * 2 * 2 * 3 * 4
+
+
+def test_writes_into_a_tensor_made_in_inference_mode(two_threads):
+    with torch.inference_mode():
+        out = torch.zeros(4)
+
+        def task(i):
+            out[i] = i
+
+        share(task, range(4))
+    assert out.tolist() == [0, 1, 2, 3]

@@ -1,0 +1,90 @@
+"""The second look at a tape: what it finds, and how little it takes."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bilrp.errors import TapeError
+from bilrp.trace.recorder import record
+from bilrp.trace.replay import replay
+
+
+class Drifting(nn.Module):
+    """Changes the memory of its weights behind torch's back, after it has used them."""
+
+    def __init__(self, change, outputs: int = 128) -> None:
+        super().__init__()
+        self.memory = np.random.default_rng(0).standard_normal((outputs, 8)).astype(np.float32)
+        self.change = change
+
+    def forward(self, x):
+        out = F.linear(x, torch.from_numpy(self.memory))
+        self.change(self.memory)
+        return out
+
+
+def halve(memory):
+    memory *= 0.5
+
+
+def spoil_one(memory):
+    memory[5, 3] += 1.0
+
+
+@pytest.mark.parametrize("outputs", [16, 128])
+def test_weights_that_change_unseen_are_noticed(outputs):
+    with pytest.raises(TapeError, match="gives other numbers"):
+        record(Drifting(halve, outputs), torch.ones(1, 8))
+
+
+def test_few_outputs_are_all_looked_at():
+    with pytest.raises(TapeError, match="gives other numbers"):
+        record(Drifting(spoil_one, 16), torch.ones(1, 8))
+
+
+def test_steps_without_weights_are_run_as_they_are():
+    memory = np.ones(128, dtype=np.float32)
+
+    def model(x):
+        out = x * torch.from_numpy(memory)
+        memory[77] = 3.0
+        return out
+
+    with pytest.raises(TapeError, match="gives other numbers"):
+        record(model, torch.ones(1, 128))
+
+
+def deep(kind: str) -> tuple[nn.Module, torch.Tensor]:
+    if kind == "linear":
+        layers = [nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 64)]
+        return nn.Sequential(*layers).eval(), torch.randn(1, 128)
+    if kind == "conv":
+        layers = [nn.Conv2d(3, 64, 3, padding="same"), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, bias=False)]
+        return nn.Sequential(*layers, nn.Flatten()).eval(), torch.randn(1, 3, 16, 16)
+    return nn.Sequential(nn.Conv1d(4, 96, 5, dilation=2), nn.GELU(), nn.Flatten()).eval(), torch.randn(
+        1, 4, 40
+    )
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv", "conv1d"])
+def test_it_takes_a_tenth_of_the_run(kind):
+    model, x = deep(kind)
+    tape = record(model, x)
+    with FlopCounterMode(display=False) as run:
+        model(x)
+    with FlopCounterMode(display=False) as again:
+        replay(tape)
+    assert 0 < again.get_total_flops() <= run.get_total_flops() / 10
+
+
+def test_rounding_never_refuses_a_model():
+    """Sums that cancel: asked for some outputs only, torch may round otherwise. Then all are asked for."""
+    model = nn.Linear(4096, 256)
+    with torch.no_grad():
+        model.weight.copy_(torch.randn(256, 4096) * 1e4)
+        model.weight -= model.weight.mean(1, keepdim=True)
+        model.bias.zero_()
+    assert len(record(model, torch.full((3, 4096), 1e3) + torch.rand(3, 4096)).steps) == 1
