@@ -21,9 +21,9 @@ import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packing, tables
-from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
 from bilrp.collection.items import largest
+from bilrp.collection.limiting import limited
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 

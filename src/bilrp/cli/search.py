@@ -52,7 +52,7 @@ def search(
     """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
     from bilrp.cli import several, terminal
     from bilrp.collection import open
-    from bilrp.collection.holding import limited
+    from bilrp.collection.limiting import limited
     from bilrp.render.album import MOST
 
     outputs = terminal.checked_outputs(output or [], inputs=(query,))
