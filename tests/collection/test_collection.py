@@ -15,14 +15,15 @@ import pytest
 import torch
 from making import apart, pictures, tiny
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packing, tables
-from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
 from bilrp.collection.items import largest
+from bilrp.collection.limiting import limited
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 
@@ -125,13 +126,58 @@ def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.M
     assert [len(rows) for rows in read] == [2]
 
 
+def test_a_kept_pair_is_multiplied_where_both_are_active(made) -> None:
+    """Not on all coordinates: counted, and equal to the product of whole parts."""
+    a, b = (made.decomposition(i) for i in (2, 9))
+    active = int((a.parts.any(0) & b.parts.any(0)).sum())
+    assert 0 < active < made.width
+    for similarity in ("dot", "cosine"):
+        with FlopCounterMode(display=False) as counted:
+            found = made.explain(2, 9, similarity=similarity)
+        assert counted.get_total_flops() < 2 * 16 * 16 * active + 8 * made.width
+        whole = bilrp.pair(a, b, similarity=similarity)
+        torch.testing.assert_close(found.relevance, whole.relevance)
+        assert found.score == pytest.approx(whole.score) and found.a.name == a.name
+    distance = made.explain(2, 9, similarity="squared_distance")
+    torch.testing.assert_close(distance.relevance, -2 * (a.parts @ b.parts.T))
+
+
+def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
+    found = collection.build(pictures(tmp_path / "in", 3), tiny(), tmp_path / "x.lance")
+    rows, _ = found.taken_apart([0, 1])
+    for row, value in zip(rows, (np.nan, np.inf), strict=True):
+        bits = np.frombuffer(row["values"], np.uint16).copy()
+        bits[-1] = np.float32(value).view(np.uint32) >> 16
+        row["values"] = bits.tobytes()
+    found.parts.add(rows)
+    for i, j in ((0, 2), (2, 1)):
+        with pytest.raises(InputError, match="not all are numbers"):
+            found.explain(i, j)
+
+
 def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
     ours = collection.build(source, tiny(), path)
     ours.relevance(0, 1)
     collection.open(path, encoder=tiny()).make_parts()
-    monkeypatch.setattr(ours, "make_parts", lambda *_: pytest.fail("they were made again"))
+    monkeypatch.setattr(ours, "taken_apart", lambda *_: pytest.fail("they were made again"))
     assert ours.relevance(2, 3).shape == (16, 16)
+
+
+def test_parts_are_had_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection on a share that nobody may write to answers every question all the same."""
+    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    found = collection.build(source, tiny(), path)
+    (path / tables.PARTS).write_text("")  # a file where Lance would make a folder
+    exact = bilrp.explain(tiny(), source / "even" / "000.png", source / "odd" / "001.png")
+    kept = found.explain(0, 2)
+    error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
+    assert error < 2 * (kept.a.storage_error + kept.b.storage_error)
+    assert len(found.nearest(1, 3, part=[0])) == 3 and found.parts.ids == {found.ids[i] for i in (0, 1, 2)}
+    monkeypatch.setattr(found, "taken_apart", lambda *_: pytest.fail("they were made again"))
+    torch.testing.assert_close(found.relevance(0, 2), kept.relevance)
+    with pytest.raises(InputError, match="cannot write"):  # what was asked to be kept
+        collection.open(path, tiny()).make_parts([3])
 
 
 def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Path) -> None:

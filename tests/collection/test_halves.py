@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from making import kept, pictures, tiny
+from making import kept, pictures, tiny, unheld
 
 from bilrp import collection
-from bilrp.collection import halves
+from bilrp.collection import halves, tables
 from bilrp.collection.items import Items, largest
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -64,7 +67,7 @@ def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
 
 
 def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is added is found, what is removed is not, and the halves of before are gone."""
+    """What is added is found, what is removed is not; the halves of before go when nobody has opened them for a day."""
     monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
     source, path = pictures(tmp_path / "in", 8), tmp_path / "x.lance"
     first = collection.build(source, tiny(), path)
@@ -76,13 +79,29 @@ def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for k in (3, 20):
         expected = largest(embeddings @ embeddings[2], k)
         assert [n.position for n in more.nearest(2, k)] == expected.tolist()
-    (after,) = path.glob("halves-*")
-    assert after != before and not before.exists()
-    assert len(first.nearest(0, 3)) == 3  # it still answers for what it opened
+    (after,) = set(path.glob("halves-*")) - {before}
+    assert before.exists() and len(first.nearest(0, 3)) == 3  # it still answers for what it opened
+    old = time.time() - tables.KEPT.total_seconds() - 60
+    for file in (before, after):
+        os.utime(file, (old, old))
+    assert len(collection.open(path).nearest(0, 3)) == 3  # this one is in use again
     gone = more.ids[5]
     more.remove([5])
     assert gone not in {n.id for n in more.nearest(2, 20)} and len(more.nearest(2, 20)) == 11
-    assert len(list(path.glob("halves-*"))) == 1
+    assert after.exists() and not before.exists() and len(list(path.glob("halves-*"))) == 2
+    assert len(first.nearest(0, 3)) == 3  # from blocks, then
+
+
+def test_several_that_make_them_at_once_all_have_them(tmp_path: Path) -> None:
+    embeddings, path = close(5, 2000, 48), tmp_path / "x.lance"
+    kept(path, embeddings)
+    several = [unheld(path) for _ in range(4)]
+    expected = largest(embeddings @ embeddings[7], 5)
+    with ThreadPoolExecutor(len(several)) as pool:
+        answers = list(pool.map(lambda items: items.best(embeddings[7], 5)[0], several))
+    assert all(items.halves is not None for items in several)
+    assert all(np.array_equal(answer, expected) for answer in answers)
+    assert len(list(path.glob("*halves*"))) == 1 and not list(path.glob(".bilrp-partial-*"))
 
 
 def test_a_place_that_cannot_be_written_to_is_read_in_blocks(

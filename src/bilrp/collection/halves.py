@@ -7,8 +7,8 @@ that needs it, and made again when the table has changed.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from bilrp.collection import tables
+from bilrp.collection.lengths import TINY, length, lengths, unit, usual
 from bilrp.disk.files import whole
 from bilrp.errors import InputError
 
@@ -40,16 +42,22 @@ class Halves:
     def candidates(self, vector: np.ndarray, k: int, *, cosine: bool = False) -> Int[np.ndarray, " some"]:
         """Positions of all that may be among the k with the largest ⟨v, φ⟩, or cosine, in order.
 
-        A score lies within ‖v‖ (‖φ − s h‖ + 2 n u ‖φ‖): what halves lost, and what two sums of n terms may lose in any
-        order. At least k scores reach the k-th largest lower end, so that what cannot reach it is none of the k best.
+        For v of length one, a score lies within ‖φ − s h‖ + 2 n u ‖φ‖: what halves lost, and what two sums of n terms may
+        lose in any order. At least k scores reach the k-th largest lower end, so that what cannot reach it is none of the k
+        best. A cosine whose norm float32 cannot hold well may be anything.
         """
-        scores = self.scale * self.dot(vector)
-        around = self.lost + (self.width + 8) * ULP * (self.norm + self.lost)
-        scores, around = (scores / self.norm, around / self.norm) if cosine else (scores, around)
-        around *= float(np.linalg.norm(vector)) * (1 + self.width * ULP)
-        low = scores - around
+        norm, lost, size = self.norm.astype(np.float64), self.lost.astype(np.float64), length(vector) or 1
+        scores = self.scale.astype(np.float64) * self.dot(unit(vector))
+        around = (lost + (self.width + 8) * ULP * (norm + lost)) * (1 + self.width * ULP)
+        with np.errstate(all="ignore"):
+            if cosine:
+                scores, around = scores / norm, np.where(usual(self.norm), around / norm, np.inf)
+            else:  # a product smaller than float32 has numbers for is lost, too
+                around += self.width * TINY / size
+            known = np.isfinite(scores) & np.isfinite(around)
+            low, high = np.where(known, scores - around, -np.inf), np.where(known, scores + around, np.inf)
         least = np.partition(low, len(low) - k)[len(low) - k] if k < len(low) else -np.inf
-        return np.flatnonzero(scores + around >= least)
+        return np.flatnonzero(high >= least)
 
     def dot(self, vector: np.ndarray) -> np.ndarray:
         """⟨v, h⟩ of every item; a few rows are mapped at a time, so that memory stays bounded."""
@@ -77,29 +85,25 @@ def rounded(block: Float[np.ndarray, "some h"]) -> tuple[np.ndarray, np.ndarray]
     scale = np.ldexp(np.float32(1), np.maximum(exponent - LARGEST, -100))
     scaled = torch.from_numpy(block / scale[:, None])
     halves = scaled.half()
-    lost = scale * _lengths((scaled - halves.float()).numpy())
+    lost = scale * lengths((scaled - halves.float()).numpy())
     more = 1 + block.shape[1] * ULP  # the sum is rounded too
-    return halves.numpy(), np.stack([scale, more * lost, _lengths(block)]).astype(np.float32)
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return halves.numpy(), np.stack([scale, more * lost, lengths(block)]).astype(np.float32)
 
 
 def opened(dataset: Any, width: int, count: int, blocks: Iterable[np.ndarray]) -> Halves | None:
     """The halves of a table of items, made of its blocks where they are not there; None where no file can be had.
 
-    The name says which files of the table they were made of, and these never change.
+    The name says which files of the table they were made of. Two that make it at once make the same.
     """
     if "://" in dataset.uri:
         return None
-    made_of = json.dumps([each.metadata.to_json() for each in dataset.get_fragments()], sort_keys=True)
-    folder = Path(dataset.uri).parent
-    path = folder / f"halves-{hashlib.blake2b(made_of.encode(), digest_size=12).hexdigest()}.f16"
+    path = Path(dataset.uri).parent / f"halves-{tables.state(dataset)}.f16"
     start = 2 * width * count
     try:
         if not path.is_file() or path.stat().st_size != start + 12 * count:
             _write(path, blocks)
+        with suppress(OSError):
+            os.utime(path)  # it is in use, as of now
         about = np.fromfile(path, np.float32, offset=start).reshape(3, count)
     except (InputError, OSError, ValueError):  # a place that cannot be written to, a full disk
         return None
@@ -107,7 +111,7 @@ def opened(dataset: Any, width: int, count: int, blocks: Iterable[np.ndarray]) -
 
 
 def _write(path: Path, blocks: Iterable[np.ndarray]) -> None:
-    """All halves, then scale, lost and norm; those of an earlier state of the table go."""
+    """All halves, then scale, lost and norm; those of another state of the table go when nobody has opened them for long."""
     about = []
     with whole(path) as temporary, temporary.open("wb") as file:
         for block in blocks:
@@ -118,5 +122,5 @@ def _write(path: Path, blocks: Iterable[np.ndarray]) -> None:
         np.concatenate(about, 1).tofile(file)
     for old in path.parent.glob("halves-*.f16"):
         with suppress(OSError):
-            if old != path:
+            if old != path and time.time() - old.stat().st_mtime > tables.KEPT.total_seconds():
                 old.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,9 @@ from jaxtyping import Float
 from bilrp.collection import approximate, halves, tables
 from bilrp.collection.approximate import Index
 from bilrp.collection.halves import Halves
+from bilrp.collection.lengths import cosines, lengths
 from bilrp.collection.sources import written
+from bilrp.errors import InputError
 
 RESIDENT = 512 * 2**20  # bytes of embeddings that are kept in memory; beyond, they are read block by block
 FEW = 0.05  # of the items: to pick more of them out of the table takes longer than to read it
@@ -31,6 +34,7 @@ class Items:
     def __init__(self, dataset: Any, width: int) -> None:
         self.dataset, self.width, self.most = dataset, width, RESIDENT
         self._index: Index | None = None
+        self._making = threading.Lock()
 
     @cached_property
     def _rows(self) -> dict[str, list[Any]]:
@@ -140,31 +144,49 @@ class Items:
         """‖φ‖ of every item."""
         if not self.fits and self.halves is not None:
             return self.halves.norm
-        return np.concatenate([np.sqrt(np.einsum("ij,ij->i", b, b)) for b in self.blocks()])
+        return np.concatenate([lengths(block) for block in self.blocks()])
 
     def index(self, similarity: str) -> Index | None:
-        """The approximate index, made on first use; None where search is exact all the same.
+        """The approximate index, made on first use; None where search is exact all the same."""
+        found = self.index_or_why(similarity)
+        return found if isinstance(found, Index) else None
 
-        That is so where embeddings are held in memory, where the index was made for the other similarity, and where it
-        finds too few of them however long it looks.
-        """
+    def index_or_why(self, similarity: str) -> Index | str:
+        """The approximate index, made on first use; or why search is exact all the same."""
         if self.fits:
-            return None
-        if self._index is None:
-            self._index = approximate.opened(self.dataset.uri)
-        if self._index is None:
-            self._index = approximate.made(self.dataset.uri, similarity, self._asked(similarity))
-        good = self._index.similarity == similarity and self._index.recall >= approximate.WANTED
-        return self._index if good else None
+            return "all embeddings fit in memory"
+        with self._making:
+            if self._index is None:
+                try:
+                    self._index = approximate.opened(
+                        self.dataset.uri, similarity, lambda: self._truth(similarity)
+                    )
+                except InputError as error:
+                    return str(error)
+            index = self._index
+        if index.similarity != similarity:
+            return f"its index was made for --similarity {index.similarity}"
+        if index.recall < approximate.WANTED:
+            return f"its index finds no more than {index.recall:.0%} of an item's ten nearest"
+        return index
 
-    def _asked(self, similarity: str) -> list[tuple[np.ndarray, set[str]]]:
-        """Some items, and the ids of their true neighbours."""
+    def _truth(self, similarity: str) -> approximate.Truth:
+        """Some items, and the ids of their true neighbours, from one reading of all embeddings."""
         some = np.random.default_rng(0).permutation(len(self))[: approximate.ASKED]
-        found = []
-        for at, vector in zip(some, self.embeddings(some), strict=True):
-            near, _ = self.best(vector, approximate.BEST + 1, similarity)
-            found.append((vector, {self.ids[i] for i in near if i != at}))
-        return found
+        vectors, start = self.embeddings(some), 0
+        best, near = [np.zeros(0, np.float32) for _ in some], [np.zeros(0, np.int64) for _ in some]
+        for block in self.blocks():
+            here = np.arange(start, start + len(block))
+            for n, vector in enumerate(vectors):
+                scores = self._scored(block, here, vector, cosine=similarity == "cosine")
+                scores, positions = np.concatenate([best[n], scores]), np.concatenate([near[n], here])
+                kept = largest(scores, approximate.BEST + 1)
+                best[n], near[n] = scores[kept], positions[kept]
+            start += len(block)
+        return [
+            (vector, {self.ids[i] for i in found[found != at][: approximate.BEST]})
+            for at, vector, found in zip(some, vectors, near, strict=True)
+        ]
 
     def best(
         self, vector: np.ndarray, k: int, similarity: str = "dot", *, index: Index | None = None
@@ -224,8 +246,7 @@ class Items:
     def _scored(
         self, block: np.ndarray, positions: np.ndarray | slice, vector: np.ndarray, *, cosine: bool
     ) -> np.ndarray:
-        scores = block @ vector
-        return scores / (self.norms[positions] * (np.sqrt(vector @ vector) or 1)) if cosine else scores
+        return cosines(block, self.norms[positions], vector) if cosine else block @ vector
 
 
 def largest(scores: np.ndarray, k: int) -> np.ndarray:

@@ -15,9 +15,10 @@ from torch import Tensor
 from bilrp.collection import packing, tables
 from bilrp.collection.packing import Packed
 from bilrp.decomposition import Decomposition, as_stored, from_stored
-from bilrp.errors import guarded
+from bilrp.errors import InputError, guarded
 
 PACKED = ("columns", "values", "error")
+HELD = 256  # parts in memory, of a collection that cannot be written to
 WORD = "word "  # how the name of a tensor begins that is a text
 
 
@@ -35,10 +36,11 @@ class Parts:
     def __init__(self, path: str, width: int) -> None:
         self.path, self.width = path, width
         self._opened = _Opened(None, {})
+        self._held: dict[str, dict[str, Any]] = {}  # rows that could not be written
 
     def _table(self, keys: Sequence[str] = ()) -> _Opened:
         """The table, opened anew where it may have got these ids since."""
-        if self._opened.dataset is None or not all(key in self._opened.rows for key in keys):
+        if self._opened.dataset is None or not all(k in self._opened.rows or k in self._held for k in keys):
             dataset = tables.opened(self.path, tables.PARTS)
             ids = [] if dataset is None else tables.columns(dataset, ["id"])["id"]
             self._opened = _Opened(dataset, {key: row for row, key in reversed(list(enumerate(ids)))})
@@ -48,26 +50,31 @@ class Parts:
     def ids(self) -> set[str]:
         """Whose parts are kept by now."""
         self._opened = _Opened(None, {})
-        return set(self._table().rows)
+        return {*self._table().rows, *self._held}
 
     def packed(self, keys: Sequence[str]) -> list[Packed | None]:
         """Their parts as they are kept; None where they are not."""
         opened = self._table(keys)
         there = [key for key in dict.fromkeys(keys) if key in opened.rows]
-        if not there:
-            return [None] * len(keys)
-        found = tables.taken(opened.dataset, [opened.rows[key] for key in there], PACKED)
-        with guarded(f"parts in {self.path} are damaged: index it again under another name"):
-            read = {
-                key: packing.from_bytes(
-                    columns.as_buffer(), values.as_buffer(), width=self.width, error=error.as_py()
-                )
-                for key, columns, values, error in zip(there, *(found[n] for n in PACKED), strict=True)
-            }
+        read = {
+            key: self._unpacked(*(row[name] for name in PACKED))
+            for key, row in self._held.items()
+            if key in keys
+        }
+        if there:
+            found = tables.taken(opened.dataset, [opened.rows[key] for key in there], PACKED)
+            with guarded(f"parts in {self.path} are damaged: index it again under another name"):
+                for key, columns, values, error in zip(there, *(found[n] for n in PACKED), strict=True):
+                    read[key] = self._unpacked(columns.as_buffer(), values.as_buffer(), error.as_py())
         return [read.get(key) for key in keys]
+
+    def _unpacked(self, columns: packing.Buffer, values: packing.Buffer, error: float) -> Packed:
+        return packing.from_bytes(columns, values, width=self.width, error=error)
 
     def frame(self, key: str) -> bytes:
         """Everything of a decomposition but its parts and its embedding."""
+        if key in self._held:
+            return self._held[key]["frame"]
         opened = self._table([key])
         return tables.taken(opened.dataset, [opened.rows[key]], ["frame"])["frame"][0].as_py()
 
@@ -75,6 +82,14 @@ class Parts:
         """Keep these, in one commit."""
         if rows:
             tables.appended(self.path, tables.PARTS, rows, tables.parts_schema())
+
+    def keep(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Keep these; where nothing can be written, in memory for a while."""
+        try:
+            self.add(rows)
+        except InputError:
+            held = self._held | {row["id"]: row for row in rows}
+            self._held = dict(list(held.items())[-HELD:])
 
 
 def row(key: str, found: Decomposition) -> dict[str, Any]:

@@ -5,8 +5,10 @@ A commit is whole or not there, whatever happens to the process that makes it; t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -132,12 +134,21 @@ def _table(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
     return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
 
 
+def why(error: BaseException) -> str:
+    """What Lance says, without the line of its source that says it.
+
+    >>> why(OSError("LanceError(IO): Permission denied (os error 13), /home/lance/rust/src/store.rs:1013:21"))
+    'Permission denied (os error 13)'
+    """
+    return re.sub(r"^LanceError\(\w+\): |, \S+\.rs:[\d:]+$", "", reason(error, 400))[:160]
+
+
 @contextmanager
 def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"cannot write {path}: {reason(error)}") from None
+        raise InputError(f"cannot write {path}: {why(error)}") from None
 
 
 def deleted(path: str, name: str, key: str) -> None:
@@ -166,6 +177,12 @@ def about(dataset: Any) -> dict[str, Any]:
     if found.get("version") != VERSION:
         raise InputError(f"the collection has version {found.get('version')}, this program reads {VERSION}")
     return found
+
+
+def state(dataset: Any) -> str:
+    """Which files a table is made of, as a short word; these never change, and other rows are in others."""
+    made_of = json.dumps([each.metadata.to_json() for each in dataset.get_fragments()], sort_keys=True)
+    return hashlib.blake2b(made_of.encode(), digest_size=12).hexdigest()
 
 
 def joined(path: str, name: str) -> str:

@@ -63,7 +63,7 @@ def covered(cone: Cone) -> Tensor:
 
 
 def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None:
-    """Write windows (K, C, h, w) into the columns of a matrix of rows."""
+    """Write windows (K, C, h, w) into the columns of a matrix of rows, elsewhere zero."""
     (height, width), across = window.shape, layout.active.shape[1]
     last = window.data.permute(0, 2, 3, 1)
     for data, (top, left), column in zip(last, window.origin.tolist(), columns.tolist(), strict=True):
@@ -75,7 +75,7 @@ def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None
 
 
 class Buffers:
-    """Matrices of zeros, taken and given back: fresh memory costs more than the sums that go into it.
+    """Matrices, taken and given back: fresh memory costs more than the sums that go into it.
 
     Each has room for the largest: memory that nobody writes to is never there.
     """
@@ -93,7 +93,7 @@ class Buffers:
     def take(self, rows: int, columns: int) -> Tensor:
         self.reserve(rows * columns)
         whole = self.free.pop() if self.free else self.like.new_empty(self.room)
-        return whole[: rows * columns].zero_().view(rows, columns)
+        return whole[: rows * columns].view(rows, columns)
 
     def give(self, matrix: Tensor) -> None:
         assert matrix._base is not None

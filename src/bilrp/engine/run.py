@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,7 +74,14 @@ def _blank(setting: Setting, key: Key) -> Tensor:
     shape, dtype = next(
         ((link.shape, link.dtype) for link in setting.program.links if link.target == key), (x.shape, x.dtype)
     )
-    return x.new_zeros(setting.partition.count, shape.numel(), dtype=dtype)
+    return _zeros(setting.partition.count, shape.numel(), x.new_empty(0, dtype=dtype))
+
+
+def _zeros(rows: int, columns: int, like: Tensor) -> Tensor:
+    """Zeros that take memory only where they are written: early values are zero for a region but near it."""
+    if like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(np.zeros((rows, columns), like.numpy().dtype))
+    return like.new_zeros(rows, columns)
 
 
 def _push_chunk(
@@ -132,7 +140,7 @@ def _crop_stage(
     if plan.way.rows > until:
         laid = setting.layouts(index, until, plan.way.rows)
         buffers.reserve(max(each.rows for each in laid.values()) * len(index))
-        rows = Rows(buffers.take(laid[end].rows, len(index)), laid[end])
+        rows = Rows(buffers.take(laid[end].rows, len(index)).zero_(), laid[end])
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in setting.window_batches(end, index, plan.batch):

@@ -118,19 +118,29 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     all outputs that count have one, W and |W| are added up beforehand: one product.
     """
     more, half = 1 + value / 2, value / 2
-    size = w.weight.abs()
+    size = _sizes(w.weight)
     total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
     u = _ratio(w.z.abs(), more * w.z.abs() + half * total)
-    up = w.z > 0
-    signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
-    lowest, highest = float(signs.min()), float(signs.max())
+    up, negative = w.z > 0, w.a < 0
+    mixed, sign = bool(negative.any()), 1.0
+    if mixed and bool(negative.all()):
+        mixed, sign = False, -1.0
     # A ReLU right behind this step removes every output z < 0.
-    if lowest == highest and (gated or not bool((w.z < 0).any())):
-        return [Term(more * w.weight + half * lowest * size, after=torch.where(up, u, 0))]
+    if not mixed and (gated or not bool((w.z < 0).any())):
+        # in the memory of |W|: a network's weights are most of what is written here
+        return [Term(size.mul_(half * sign).add_(w.weight, alpha=more), after=u.mul_(up))]
     sided = half * torch.where(up, u, 0 if gated else -u)
-    if lowest == highest:
-        return [Term(w.weight, after=more * u), Term(size, after=lowest * sided)]
+    if not mixed:
+        return [Term(w.weight, after=more * u), Term(size, after=sign * sided)]
+    signs = torch.where(negative, -1.0, 1.0).to(w.a.dtype)
     return [Term(w.weight, after=more * u), Term(size, signs, sided)]
+
+
+def _sizes(weight: Tensor) -> Tensor:
+    """|W|, laid out as windows and rows will read it."""
+    if weight.dim() != 4:
+        return weight.abs()
+    return torch.abs(weight, out=torch.empty_like(weight, memory_format=torch.channels_last))
 
 
 def zplus() -> Rule:
@@ -207,8 +217,7 @@ def wsquare() -> Rule:
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """numerator / denominator, 0 where there is nothing to divide by."""
-    empty = denominator == 0
-    return torch.where(empty, 0, numerator / torch.where(empty, 1, denominator))
+    return (numerator / denominator).masked_fill_(denominator == 0, 0)
 
 
 def _bound(bound: Any, a: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ class Map(ABC):
         return [everything(shape) for shape in shapes.sources]
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
-        """J s on rows: those of the sources → those of the target, written into its zeros."""
+        """J s on rows: those of the sources → those of the target, all of which are written: they hold anything."""
         places = target.layout.places()
         for columns in torch.arange(target.matrix.shape[1]).split(AT_ONCE):
             whole = (

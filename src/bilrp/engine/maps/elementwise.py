@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -43,6 +43,9 @@ class Scale(Map):
     ) -> Tensor:
         factor = self.factor if self.factor.dim() == 0 else cut(self.factor, origin, size)
         return place(sources[0], origin, size) * factor
+
+    def for_windows(self) -> Map:
+        return replace(self, factor=for_cutting(self.factor))
 
     def has_tiles(self, shapes: Shapes) -> bool:
         return self.reach(shapes) is not None and self.factor.shape == shapes.target
@@ -168,8 +171,16 @@ class Gated(Map):
 
 
 def add_rows(sources: Sequence[Rows], target: Rows) -> None:
-    """Add the sources' rows to the target's rows of the same features."""
+    """The target's rows are the sums of the sources' rows of the same features."""
     layout = target.layout
-    for source in sources:
+    for turn, source in enumerate(sources):
         kept = layout.active & source.layout.active
-        target.matrix.index_add_(0, layout.row[kept], source.matrix[source.layout.row[kept]])
+        into, found, rows = layout.row[kept], source.layout.row[kept], source.matrix
+        if len(found) < len(rows):
+            rows = rows.index_select(0, found)
+        if len(into) == len(target.matrix):
+            target.matrix.add_(rows) if turn else target.matrix.copy_(rows)
+        elif turn:
+            target.matrix.index_add_(0, into, rows)
+        else:
+            target.matrix.zero_().index_copy_(0, into, rows)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.layouts import Rows, channels_last, grown, seen, steps, union
-from bilrp.engine.maps.base import Map, Shapes, sum_of
+from bilrp.engine.maps.base import Map, Shapes, sum_of, to_front, to_last
 from bilrp.engine.windows import Cone, Reach, Window, cut, place
 
 
@@ -81,6 +81,9 @@ class Pool(Map):
             for o, share in enumerate(self.shares)
         )
 
+    def for_windows(self) -> Map:
+        return replace(self, shares=to_front(to_last(self.shares).contiguous()))
+
     # ------------------------------------------------------------ on active rows
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
@@ -98,8 +101,11 @@ class Pool(Map):
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
         rows, layout, goal = sources[0].matrix, sources[0].layout, target.layout
+        target.matrix.zero_()
         for offset, share in zip(self.offsets, self.shares, strict=True):
             source = seen(layout.row, offset, self._reach(), goal.active.shape)
             weight = channels_last(share)
             hit = goal.active & (source >= 0) & (weight != 0)
-            target.matrix.index_add_(0, goal.row[hit], rows[source[hit]] * weight[hit][:, None])
+            target.matrix.index_add_(
+                0, goal.row[hit], rows.index_select(0, source[hit]).mul_(weight[hit][:, None])
+            )

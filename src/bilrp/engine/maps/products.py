@@ -100,6 +100,7 @@ def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
             for x in range(tile.left, tile.right):
                 start, stop = starts[y * width + x], starts[y * width + x + 1]
                 if start == stop or line.empty(x):
+                    out[start:stop] = 0
                     continue
                 made = work.at(line, x, start, stop, strips)
                 if everything:
@@ -108,7 +109,10 @@ def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
                     out[start:stop].index_copy_(1, tile.columns, made)
 
     starts, width = work.target.starts, work.target.active.shape[1]
-    share(fill, tiles(cone))
+    found = tiles(cone)
+    if any(len(tile.columns) < rows.shape[1] for tile in found):
+        out.zero_()
+    share(fill, found)
 
 
 class _Strips:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Rows
 from bilrp.engine.maps.base import Map, Shapes, to_front, to_last
-from bilrp.engine.windows import Cone, Reach, Window, cut, place
+from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,9 @@ class Pad(Map):
     def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
         row = F.pad(sources[0].layout.row, (0, 0, *self.pads), value=-1)
         hit = target.layout.active & (row >= 0)
-        target.matrix.index_copy_(0, target.layout.row[hit], sources[0].matrix[row[hit]])
+        target.matrix.zero_().index_copy_(
+            0, target.layout.row[hit], sources[0].matrix.index_select(0, row[hit])
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,9 @@ class Centred(Map):
     ) -> Tensor:
         data = place(sources[0], origin, size)
         return (data - data.mean(1, keepdim=True)).mul_(cut(self.factor, origin, size))
+
+    def for_windows(self) -> Map:
+        return replace(self, factor=for_cutting(self.factor))
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         """Wherever any channel can be non-zero, all can."""

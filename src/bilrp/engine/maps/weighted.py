@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -58,11 +57,10 @@ class Weighted(Map):
         """The same map followed by a 0/1 gate."""
         if gate is None:
             return self
-        terms = tuple(
-            replace(t, after=gate if t.after is None else torch.where(gate > 0, t.after, 0))
-            for t in self.terms
-        )
-        return replace(self, terms=terms)
+        shut, factors = gate <= 0, {id(t.after): t.after for t in self.terms}
+        # each once: terms that share their factor behind go on sharing it
+        gated = {key: gate if f is None else f.masked_fill(shut, 0) for key, f in factors.items()}
+        return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
 
     def by_after(self) -> list[list[Term]]:
         """Neighbouring terms that share their factor behind."""
