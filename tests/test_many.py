@@ -21,8 +21,8 @@ def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_many_are_one_after_another(workers: int) -> None:
+@pytest.mark.parametrize("workers", [None, 1, 2])
+def test_many_are_one_after_another(workers: int | None) -> None:
     model, things = settle(vgg_like()), images(6)
     options = {"regions": 4, "rules": rulebooks.uniform(0.25)}
     found = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
@@ -49,7 +49,7 @@ def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
     found = bilrp.decompose_many(encoder, things(), regions=6)
     next(found)
     found.close()
-    assert len(taken) < 6
+    assert len(taken) < 8
     assert threading.get_ident() not in readers
 
 
@@ -61,3 +61,22 @@ def test_what_cannot_be_read_is_said_where_it_stands() -> None:
         next(found)
     with pytest.raises(InputError, match="at least one worker"):
         next(bilrp.decompose_many(settle(vgg_like()), things, workers=0))
+
+
+def test_torch_keeps_its_threads_and_each_worker_has_its_share() -> None:
+    before, inside = torch.get_num_threads(), set()
+
+    def read(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    class Looking(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inside.add(torch.get_num_threads())
+            return x.flatten(1) * 2
+
+    try:
+        torch.set_num_threads(4)
+        list(bilrp.decompose_many(bilrp.Encoder(Looking(), read=read), images(4), regions=4, workers=2))
+        assert inside == {2} and torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from bilrp.decomposition import Decomposition, decompose, refine
     from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
-    from bilrp.groups import contrast, decompose_many, explain_many, explain_sets
+    from bilrp.groups import contrast, explain_many, explain_sets
     from bilrp.judge import baselines, evaluate, reference, tune
+    from bilrp.many import decompose_many
     from bilrp.rules import books as rulebooks
 
 __version__ = "0.1.0"
@@ -29,7 +30,7 @@ NAMES = {
     "Explanation": "bilrp.explanation",
     "contrast": "bilrp.groups",
     "decompose": "bilrp.decomposition",
-    "decompose_many": "bilrp.groups",
+    "decompose_many": "bilrp.many",
     "explain": "bilrp.explanation",
     "explain_many": "bilrp.groups",
     "explain_sets": "bilrp.groups",

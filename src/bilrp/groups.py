@@ -7,11 +7,8 @@ pairs, and nothing is run again.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,54 +16,11 @@ import torch
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp.decomposition import Decomposition, check_pair, decompose_item
-from bilrp.encoder import Model, Readable, Rules, as_encoder, read_item
+from bilrp.decomposition import Decomposition, check_pair
 from bilrp.errors import InputError, MismatchError
 from bilrp.explanation import Explanation, pair
-from bilrp.item import Box, Image, Item
-from bilrp.regions import RegionSpec
+from bilrp.item import Box, Image
 from bilrp.similarity import Similarity
-
-AHEAD = 2  # inputs read while others are decomposed
-
-
-def decompose_many(
-    encoder: Model,
-    things: Iterable[Readable],
-    *,
-    regions: RegionSpec | None = None,
-    rules: Rules | None = None,
-    project: int | None = None,
-    mode: str = "auto",
-    workers: int = 1,
-) -> Iterator[Decomposition]:
-    """The decomposition of each thing, in order: what `decompose` gives, with the next ones read in the meantime.
-
-    `things` may be a generator: a few are held at a time. With `workers`, several are decomposed at once, in threads.
-
-    >>> [found.parts.shape[0] for found in decompose_many(torch.nn.Linear(4, 3), [torch.rand(1, 4)] * 3)]
-    [4, 4, 4]
-    """
-    if workers < 1:
-        raise InputError(f"decompose_many needs at least one worker, got {workers}")
-    chosen, waiting = as_encoder(encoder), deque[Future[Decomposition]]()
-    how = partial(decompose_item, chosen, regions=regions, rules=rules, project=project, mode=mode, known={})
-
-    def made(item: Future[Item]) -> Decomposition:
-        return how(item.result())[None]
-
-    with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(workers) as makers:
-        try:
-            for thing in things:
-                waiting.append(makers.submit(made, readers.submit(read_item, chosen, thing)))
-                if len(waiting) >= workers + AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:  # also where nobody asks for the rest
-            readers.shutdown(cancel_futures=True)
-            makers.shutdown(cancel_futures=True)
-
 
 # ---------------------------------------------------------------- two sets of inputs
 
