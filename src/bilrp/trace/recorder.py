@@ -36,7 +36,9 @@ NEVER_RANDOM = {
     "softmax",
     "norm",
     "structural",
+    "identity",
 }
+SHAPES = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no numbers
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
@@ -141,11 +143,13 @@ class Recorder(TorchFunctionMode):
         self.origin = x.grad_fn
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        op = operation_of(func, self.operations)
+        if op.name in SHAPES:
+            return func(*args, **(kwargs or {}))
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
         kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
         tensors = tensors_in((args, kwargs))
         live = [t for t in tensors if id(t) in self.live]
-        op = operation_of(func, self.operations)
         if op.kind == "switch":
             return None  # gradients stay on, also where the model turns them off: see record
         self._notice_unseen(tensors, op.name)
