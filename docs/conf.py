@@ -41,6 +41,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 html_math_renderer = "mathml"  # below: browsers draw it themselves, and no script comes from a network
 
 CACHE = ROOT / "out" / "docs-blocks"
@@ -177,6 +178,11 @@ def _paragraph(text: str) -> str:
     return "".join(f"`{p}`" if p.startswith("`") else re.sub(r"([*|_\\`<>])", r"\\\1", p) for p in pieces)
 
 
+def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """A named tuple's fields are in its signature; their docstrings are Python's own and say nothing."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
 def check(app: Any, error: Exception | None) -> None:
     """Every public name has its entry and every link inside the site its target, or the build says which have none."""
     from sphinx.util import logging
@@ -212,4 +218,5 @@ def setup(app: Any) -> None:
     app.connect("builder-inited", run_all)
     app.connect("source-read", read)
     app.connect("autodoc-process-docstring", plain)
+    app.connect("autodoc-skip-member", skip)
     app.connect("build-finished", check)

@@ -13,7 +13,8 @@ import bilrp
 HELD = {
     "bilrp.encoder": ("Towers",),
     "bilrp.item": ("Item", "Image", "Text"),
-    "bilrp.explanation": ("Account", "Match"),
+    "bilrp.explanation": ("Match",),
+    "bilrp.findings.account": ("Account",),
     "bilrp.findings.cluster": ("Finding",),
     "bilrp.groups": ("Contrast", "Evidence", "ManyExplanation", "Joint"),
     "bilrp.engine.plan": ("Plan",),

@@ -72,6 +72,13 @@ def test_every_python_block_is_run_or_says_why_not(page: Path, tools) -> None:
             compile(block.code, str(page), "exec")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
+def test_code_is_no_wider_than_a_page(page: Path) -> None:
+    """100 characters fit beside the contents on a screen of 1280 pixels; what is longer would be cut off."""
+    fences = re.findall(r"^```.*?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert [line for fence in fences for line in fence.splitlines() if len(line) > 100] == []
+
+
 @pytest.mark.parametrize("page", GALLERY, ids=lambda p: p.stem)
 def test_a_gallery_page_has_a_question_code_and_something_to_look_at(page: Path, tools) -> None:
     text = page.read_text()

@@ -29,6 +29,7 @@ from bilrp.disk import schema, store
 from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import cluster
+from bilrp.findings.account import Account
 from bilrp.findings.cluster import Finding
 from bilrp.findings.marks import only, unmarked
 from bilrp.findings.summary import sentence
@@ -38,8 +39,6 @@ from bilrp.similarity import Similarity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-ROUNDING = 1e-5  # of a score: nothing a reader should wonder about
 
 
 class Match(NamedTuple):
@@ -75,50 +74,6 @@ def found_at(writer: Writer | str) -> Callable[..., Any]:
         return writer
     module, _, name = writer.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-@dataclass(frozen=True)
-class Account:
-    """What adds up to a score: score = positive + negative + marks + within_a + within_b + unattributed, in float64.
-
-    `positive` and `negative` (≤ 0) are on pairs of regions; `marks` is on pairs where a mark of a tokenizer's own takes
-    part, [CLS] or </s>; `within_a`, `within_b` are what each side owes to itself (0 but for distances). What is missing
-    is the definition of unattributed, so the account closes to the last digit. Where the rules compare with a reference
-    input, part of that is known: what `against_a` and `against_b`, either side against the other's reference, and the
-    `references` with each other contribute.
-
-    >>> Account(score=10.0, positive=12.0, negative=-3.0).unattributed
-    1.0
-    """
-
-    score: float
-    positive: float
-    negative: float
-    within_a: float = 0.0
-    within_b: float = 0.0
-    marks: float = 0.0
-    against_a: float = 0.0
-    against_b: float = 0.0
-    references: float = 0.0
-
-    @property
-    def explained(self) -> float:
-        """The part of the score that regions account for, marks among them."""
-        return self.positive + self.negative + self.marks + self.within_a + self.within_b
-
-    @property
-    def unattributed(self) -> float:
-        """The part of the score that no pair of regions accounts for: biases, constants, references, uncovered features."""
-        return self.score - self.explained
-
-    @property
-    def closed(self) -> bool:
-        """Do regions account for all of the score but rounding? Of a score of 0 there is nothing to account for."""
-        return self.score != 0 and abs(self.unattributed) <= ROUNDING * abs(self.score)
-
-    def share(self, value: float) -> float | None:
-        """A value as a share of the score; None where the score is 0, for nothing has no shares."""
-        return value / self.score if self.score else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import bilrp
 from bilrp.explanation import Account, Explanation
+from bilrp.findings import words
 from bilrp.render import account, page
 
 
@@ -52,6 +54,20 @@ def test_a_score_of_zero_is_not_all_explained(found: Explanation) -> None:
     assert with_score(found, 0.0, 0.0) == "dot 0, and no region counts"
     assert with_score(found, 0.0, 3.0, -1.0) == "dot 0 = 2 explained by pairs of regions − 2 unattributed"
     assert not Account(0.0, 0.0, 0.0).closed and Account(0.0, 1.0, -1.0).share(1.0) is None
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    told = str(Account(score=0.93, positive=0.90, negative=-1e-6))
+    assert told == "score 0.9300: for 0.9000, against 0.0000, unattributed 0.0300"
+    assert [words.amount(value) for value in (-0.0, -2e-5, 0)] == ["0", "−2e−05", "0"]
+
+
+def test_all_terms_are_told_where_there_are_any(found: Explanation) -> None:
+    apart = bilrp.pair(found.a, found.b, similarity="squared_distance").account
+    told = str(replace(apart, marks=-2.0))
+    numbers = [float(each.replace("−", "-")) for each in re.findall(r"−?\d+\.\d+", told)]
+    assert len(numbers) == 6 and "marks −2.0" in told and "each side with itself" in told
+    assert numbers[0] == pytest.approx(sum(numbers[1:]), abs=0.01)
 
 
 def test_shares_as_people_read_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -23,10 +24,21 @@ LONG = 0.7  # of a side: a place this long reaches across, and has no left or ri
 def amount(value: float | int) -> str:
     """A number as people read it.
 
-    >>> amount(27328.8), amount(-0.81234)
-    ('27,329', '−0.8123')
+    >>> amount(27328.8), amount(-0.81234), amount(-0.0)
+    ('27,329', '−0.8123', '0')
     """
-    return (f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}").replace("-", "−")
+    return (f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:z.4g}").replace("-", "−")
+
+
+def column(values: Sequence[float]) -> list[str]:
+    """Numbers to be read one below the other: to the precision that shows the largest of them to four digits.
+
+    >>> column([27328.8, -0.81234]), column([0.93, -0.00001])
+    (['27,329', '−1'], ['0.9300', '0.0000'])
+    """
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    digits = min(12, max(0, 3 - math.floor(math.log10(largest)))) if largest else 0
+    return [f"{value:z,.{digits}f}".replace("-", "−") for value in values]
 
 
 def percent(share: float | int | None, digits: int = 0) -> str:
@@ -37,8 +49,7 @@ def percent(share: float | int | None, digits: int = 0) -> str:
     """
     if share is None:
         return ""
-    text = f"{100 * share:,.{digits}f}"
-    return f"{text.removeprefix('-') if not text.strip('-0.,') else text.replace('-', '−')} %"
+    return f"{100 * share:z,.{digits}f} %".replace("-", "−")
 
 
 def about(share: float | int) -> str:

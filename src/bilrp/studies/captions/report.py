@@ -194,7 +194,7 @@ def _tables(means: Means, names: Sequence[str], settings: CaptionsSettings) -> l
 
 
 def _shown(found: tuple[float, float, float]) -> str:
-    return f"{found[0]:.2f} ({found[1]:.2f} to {found[2]:.2f})"
+    return f"{found[0]:z.2f} ({found[1]:z.2f} to {found[2]:z.2f})"
 
 
 def _differences(rivals: Sequence[Mapping[str, Any]]) -> Table:

@@ -87,7 +87,7 @@ def _percent(row: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Mapping[str, float]) -> str:
-    return f"{value['mean']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
+    return f"{value['mean']:z.2f} ({value['low']:z.2f} to {value['high']:z.2f})"
 
 
 def _table(table: Mapping[str, Mapping[str, Mapping[str, float]]], pairs: int) -> Table:
