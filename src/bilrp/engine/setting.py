@@ -118,7 +118,8 @@ class Setting:
             first -= 1
         if first == len(self.links) or result.device.type != "cpu":
             return torch.arange(result.numel(), device=result.device)
-        open_ = rows.possible(self.links[first:], {})[self.program.output]
+        found = self.possible if self.spatial == len(self.links) else rows.possible(self.links[first:], {})
+        open_ = found[self.program.output]
         return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]
 
     @cached_property
