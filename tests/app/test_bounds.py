@@ -25,6 +25,7 @@ from bilrp.app.asking import MOST_JSON
 from bilrp.app.desk import Busy, Desk
 from bilrp.app.guard import Door, Refused
 from bilrp.app.shelf import Shelf
+from bilrp.errors import InputError
 from bilrp.render import bundle, page
 
 
@@ -78,6 +79,24 @@ def test_a_covered_word_is_the_word_that_was_brushed(visit, texts):
             tab.keyboard.press("Enter")
         assert sent.value.post_data_json["regions"] == [2]  # [CLS] is 0
         tab.wait_for_selector(".cover .scores tr.true")
+        tab.close()
+
+
+@pytest.mark.browser
+def test_texts_are_shown_as_they_were_written(visit, texts):
+    with running(partial(server.collected, texts)) as at:
+        tab = visit(f"/item/{texts.ids[0]}", at=at)
+        tab.wait_for_selector(".near[data-done=yes]")
+        shown = {line.strip() for line in tab.locator(".near .heat.words").all_inner_texts()}
+        assert shown == {"Two kittens rested.", "A dog sat."}, "no [CLS], no space before a full stop"
+        found = tab.evaluate(
+            """async () => {
+                const { pieces } = await import("/page/text.js");
+                const view = { kind: "text", text: "A 🐈 sat", spans: [[0, 1], [2, 3], [4, 7], null] }; // as Python counts
+                return pieces({ names: ["a", "🐈", "sat", "[SEP]"], count: 4, view }).map(({ text }) => text);
+            }"""
+        )
+        assert found == ["A", "🐈", "sat", "[SEP]"]
         tab.close()
 
 
@@ -293,6 +312,15 @@ def test_where_a_file_lies_is_not_told(few, tmp_path):
 
 
 # ------------------------------------------------------------ the server
+
+
+def test_what_is_no_collection_is_said_before_anything_is_served(folder):
+    from bilrp.cli.serve import serve
+
+    with pytest.raises(InputError, match=f"is a folder: first bilrp index {folder} -o {folder}.lance"):
+        serve([f"{folder}/"])
+    with pytest.raises(InputError, match="--add adds to a collection"):
+        serve(["a.jpg", "b.jpg"], add=True)
 
 
 def test_who_comes_before_the_server_has_started_waits():

@@ -15,14 +15,15 @@ import pytest
 import torch
 from making import apart, pictures, tiny
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packing, tables
-from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
 from bilrp.collection.items import largest
+from bilrp.collection.limiting import limited
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 
@@ -125,6 +126,35 @@ def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.M
     assert [len(rows) for rows in read] == [2]
 
 
+def test_a_kept_pair_is_multiplied_where_both_are_active(made) -> None:
+    """Not on all coordinates: counted, and equal to the product of whole parts."""
+    a, b = (made.decomposition(i) for i in (2, 9))
+    active = int((a.parts.any(0) & b.parts.any(0)).sum())
+    assert 0 < active < made.width
+    for similarity in ("dot", "cosine"):
+        with FlopCounterMode(display=False) as counted:
+            found = made.explain(2, 9, similarity=similarity)
+        assert counted.get_total_flops() < 2 * 16 * 16 * active + 8 * made.width
+        whole = bilrp.pair(a, b, similarity=similarity)
+        torch.testing.assert_close(found.relevance, whole.relevance)
+        assert found.score == pytest.approx(whole.score) and found.a.name == a.name
+    distance = made.explain(2, 9, similarity="squared_distance")
+    torch.testing.assert_close(distance.relevance, -2 * (a.parts @ b.parts.T))
+
+
+def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
+    found = collection.build(pictures(tmp_path / "in", 3), tiny(), tmp_path / "x.lance")
+    rows, _ = found.taken_apart([0, 1])
+    for row, value in zip(rows, (np.nan, np.inf), strict=True):
+        bits = np.frombuffer(row["values"], np.uint16).copy()
+        bits[-1] = np.float32(value).view(np.uint32) >> 16
+        row["values"] = bits.tobytes()
+    found.parts.add(rows)
+    for i, j in ((0, 2), (2, 1)):
+        with pytest.raises(InputError, match="not all are numbers"):
+            found.explain(i, j)
+
+
 def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
     ours = collection.build(source, tiny(), path)
@@ -180,6 +210,14 @@ def test_a_part_alone_is_a_query_of_its_own(made) -> None:
     assert torch.equal(alone.regions.boxes, whole.regions.boxes[part])
     by_part = {n.position: n.score for n in made.nearest(4, 20, part=part, similarity="cosine")}
     assert pair.score == pytest.approx(by_part[7], rel=1e-5)
+
+
+def test_a_part_is_not_compared_with_whole_photographs_taken_at_random() -> None:
+    taken = bilrp.decompose(torch.nn.Flatten(), torch.rand(1, 3, 128, 128), regions=64)
+    known = replace(taken, origin={**taken.origin, "weights": "c938bfd98fc4df15"})  # VGG-16's at layer 31
+    said = "pairs of photographs taken at random"
+    assert said in bilrp.pair(known, known, similarity="cosine").summary()
+    assert said not in bilrp.pair(limited(known, part=[0]), known, similarity="cosine").summary()
 
 
 def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
