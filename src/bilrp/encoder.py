@@ -25,7 +25,7 @@ from bilrp.rules.listing import rows
 from bilrp.trace.fingerprint import of_code
 from bilrp.trace.listing import Row
 from bilrp.trace.names import modules_of
-from bilrp.trace.operation import Op
+from bilrp.trace.operation import Op, written_row
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.recorder import record
 from bilrp.trace.start import running_from, value_at
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
     Rules: TypeAlias = RuleBook | Rule
     """A rule book (a function step -> rule), or one rule for every step with weights."""
+
+    Operations: TypeAlias = tuple[Op, ...]
+    """Rows for torch calls that the table of operations does not know, or treats otherwise."""
 else:  # what is given is checked by those who take it, in words that say what to do
-    Readable = Model = Pairing = Rules = Any
+    Readable = Model = Pairing = Rules = Operations = Any
 
 SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
@@ -71,9 +74,15 @@ class Encoder:
     name: str = ""
     picture: Callable[[Tensor], np.ndarray] | None = None
     layers: Callable[[Tape, int], int] | None = None
-    operations: tuple[Op, ...] = ()
+    operations: Operations = ()
     space: str | None = None
     start: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.operations, Op | str):
+            raise InputError(
+                "operations are rows in a tuple, with its comma: operations=(activation('erfinv'),)"
+            )
 
     def record(self, x: Tensor, given: Tensor | None = None) -> Tape:
         """What the module does for x: `operations` come on top of the table of operations."""
@@ -144,7 +153,7 @@ def own_to_towers(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
     """
     one = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
     apart = one or a.get("space") is None or a.get("space") != b.get("space")
-    return set() if apart else {"code", "encoder", "rules", "weights"}
+    return set() if apart else {"code", "encoder", "operations", "rules", "weights"}
 
 
 def sides_of(given: Pairing, a: Readable, b: Readable) -> tuple[Encoder, Encoder]:
@@ -334,4 +343,5 @@ def origin_of(
         "projection": None if project is None else f"{project} (seed {SEED})",
         "dtype": str(tape.result.dtype).removeprefix("torch."),
         **({} if encoder.space is None else {"space": encoder.space}),
+        **({"operations": ", ".join(map(written_row, encoder.operations))} if encoder.operations else {}),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -399,8 +400,21 @@ def test_a_compiled_function_inside_is_refused_or_right() -> None:
     torch.testing.assert_close(found, expected)
 
 
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
 def test_what_is_not_one_tensor() -> None:
-    refused(InputError, "pooler_output", lambda x: (linear(x), x))
+    refused(InputError, r"tuple, .* model\(x\)\[0\]$", lambda x: (linear(x), x))
+    refused(
+        InputError,
+        r'dict with map, embedding, .* model\(x\)\["embedding"\]$',
+        lambda x: {"map": x, "embedding": x},
+    )
+    refused(InputError, r"Pair with first, second, .* model\(x\)\.first$", lambda x: Pair(linear(x), x))
+    refused(InputError, "None, .* return", lambda x: None)
+    refused(InputError, "pooler_output", lambda x: object())
     refused(TapeError, "does not depend", lambda x: torch.ones(1, 3))
     refused(TapeError, "does not depend", lambda x: (x > 0).double())
 
@@ -613,3 +627,31 @@ def test_any_rule_respects_the_relu_behind_its_step(rule) -> None:
     expected = bilrp.decompose(model, X, rules=rulebooks.uniform(0.0)).parts
     for mode in ("push", "pull"):
         torch.testing.assert_close(bilrp.decompose(model, X, rules=book, mode=mode).parts, expected)
+
+
+def test_transforms_and_compiled_parts_inside_are_refused_in_our_words() -> None:
+    refused(TapeError, "torch.vmap", lambda x: torch.vmap(torch.relu)(linear(x)))
+    refused(
+        TapeError,
+        "torch.func.jvp",
+        lambda x: torch.func.jvp(torch.tanh, (linear(x),), (torch.ones_like(x),))[1],
+    )
+
+    class Compiled(nn.Module):
+        @torch.compile(backend="eager")
+        def inside(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inside(linear(x))
+
+    refused(TapeError, "compiled", Compiled())
+
+
+def test_a_write_without_a_twin_says_how_to_write_it() -> None:
+    def zeroed(x: torch.Tensor) -> torch.Tensor:
+        h = linear(x)
+        h[:, 0].zero_()
+        return h
+
+    refused(TapeError, "masked_fill.*index_fill", zeroed)

@@ -50,11 +50,32 @@ def freeze_activation(step: Step) -> Map:
     if bool((step.run(zero) != 0).any()):
         raise RuleError(
             f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
-            "activation): choose its rule yourself, "
-            f"e.g. bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=...)"
+            "activation): choose its rule yourself, e.g. "
+            f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.uniform(0.25))"
+        )
+    if step.operation.kind == "activation" and step.operation.checked and not looks_elementwise(step):
+        raise RuleError(
+            f"{step.describe()} is no activation, as its row says: numbers in other places change its result, so that it is "
+            "not elementwise; leave the row out and choose its rule, e.g. bilrp.rules.jacobian()"
         )
     factor = step.result / torch.where(a == 0, 1, a)
     if bool((a == 0).any()):
         slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(a))[0]
         factor = torch.where(a == 0, slope, factor)
     return Scale(torch.where(factor.isfinite(), factor, 0))
+
+
+def looks_elementwise(step: Step) -> bool:
+    """Does every place keep its number while others, a random half of them, are set to zero?"""
+    a = step.values[0]
+    kept = torch.rand(a.shape, generator=torch.Generator().manual_seed(0)).to(a.device) < 0.5
+    slack = 1e-4 * float(step.result.abs().max())
+    try:
+        zero, *found = (step.run(torch.where(half, a, 0)) for half in (torch.zeros_like(kept), kept, ~kept))
+    except RuntimeError:  # it cannot be run on zeros
+        return False
+    expected = (torch.where(half, step.result, zero) for half in (kept, ~kept))
+    return all(
+        torch.allclose(f, e, rtol=1e-4, atol=slack, equal_nan=True)
+        for f, e in zip(found, expected, strict=True)
+    )

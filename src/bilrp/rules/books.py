@@ -9,10 +9,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import nn
 
 from bilrp import rules
-from bilrp.errors import RuleError
+from bilrp.errors import RuleError, printable
 from bilrp.rules.attnlrp import halves, shared_attention
 from bilrp.rules.references import Given, Reference, as_reference
 from bilrp.rules.rule import Rule, exact
@@ -22,6 +24,12 @@ from bilrp.trace.weights import convolves, weights_of
 
 RuleBook = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]
+
+if TYPE_CHECKING:
+    Entry: TypeAlias = tuple[Condition, Rule]
+    Rest: TypeAlias = RuleBook | Rule
+else:  # what is given is checked in words that say what to do
+    Entry = Rest = Any
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -184,17 +192,20 @@ def mixed(gamma: float = 0.25) -> Book:
     return Book(f"mixed({exact(gamma)})", resnet(gamma).choose)
 
 
-def first_match(*entries: tuple[Condition, Rule], otherwise: RuleBook) -> Book:
+def first_match(*entries: Entry, otherwise: Rest) -> Book:
     """Extend a rule book: the first entry whose condition fits decides, else `otherwise`.
 
     A condition is a pattern for the step's name or operation ('features.0', 'layer4.*', 'softmax') or a function.
     """
+    for entry in entries:
+        check_entry(entry)
+    rest = as_book(otherwise)
 
     def choose(step: Step) -> Rule | None:
-        return next((rule for condition, rule in entries if _fits(condition, step)), None) or otherwise(step)
+        return next((rule for condition, rule in entries if _fits(condition, step)), None) or rest(step)
 
     listed = ", ".join(f"{c if isinstance(c, str) else book_name(c)}: {r.name}" for c, r in entries)
-    return Book(f"first_match({listed}, otherwise: {book_name(otherwise)})", choose, reference_of(otherwise))
+    return Book(f"first_match({listed}, otherwise: {book_name(rest)})", choose, reference_of(rest))
 
 
 def reference_of(book: RuleBook) -> Reference | None:
@@ -211,6 +222,44 @@ def book_name(book: Callable[[Step], object]) -> str:
     """What a decomposition's origin calls its rules; a plain function by its name and a hash of what it does."""
     name = getattr(book, "name", None)
     return name or f"{getattr(book, '__qualname__', type(book).__qualname__)} {of_code(book)}"
+
+
+def call_of(book: RuleBook) -> str:
+    """How to write the book in a call; … where only its maker knows.
+
+    >>> call_of(uniform(0.25)), call_of(secant("blurred")), call_of(first_match(otherwise=uniform()))
+    ('bilrp.rulebooks.uniform(0.25)', "bilrp.rulebooks.secant('blurred')", '...')
+    """
+    name = getattr(book, "name", "")
+    if re.fullmatch(r"(uniform|transformer|resnet|absorbing|mixed|attnlrp)\([-.e\d]+\)", name):
+        return f"bilrp.rulebooks.{name}"
+    if name in {"hessian_product", "paper_vgg"}:
+        return f"bilrp.rulebooks.{name}()"
+    found = re.fullmatch(r"secant\((mean|blurred|zero)\)", name)
+    return f"bilrp.rulebooks.secant('{found[1]}')" if found else "..."
+
+
+def check_entry(entry: Any) -> None:
+    """Refuse what is no pair of a condition and a rule, in words that say what to write."""
+    if not isinstance(entry, tuple | list) or len(entry) != 2:
+        raise RuleError(
+            "first_match takes pairs, as in first_match(('softmax', bilrp.rules.jacobian()), otherwise=book), "
+            f"got {type(entry).__name__} {printable(entry)[:60]}"
+        )
+    condition, rule = entry
+    module = isinstance(condition, nn.Module) or (
+        isinstance(condition, type) and issubclass(condition, nn.Module)
+    )
+    if module or not (isinstance(condition, str) or callable(condition)):
+        raise RuleError(
+            "a condition is a pattern for a step's name or operation ('layer4.*', 'conv2d') or a function step -> bool, "
+            f"got {getattr(condition, '__name__', type(condition).__name__)}"
+        )
+    if not isinstance(rule, Rule):
+        name = getattr(rule, "__name__", type(rule).__name__)
+        ours = callable(rule) and getattr(rules, name, None) is rule
+        way = f"call it, as in bilrp.rules.{name}()" if ours else "a rule is bilrp.rules.Rule(name, function)"
+        raise RuleError(f"the rule for {condition!r} is no rule but {type(rule).__name__} {name}: {way}")
 
 
 def as_book(given: Any) -> RuleBook:

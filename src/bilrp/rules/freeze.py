@@ -7,9 +7,10 @@ import torch
 from bilrp.engine.maps import Map, Move, Scale, Shapes
 from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
-from bilrp.rules.books import RuleBook, book_name, reference_of
+from bilrp.rules.activations import looks_elementwise
+from bilrp.rules.books import RuleBook, book_name, call_of, reference_of
 from bilrp.rules.rule import Rule
-from bilrp.rules.trial import tried
+from bilrp.rules.trial import fitting, tried
 from bilrp.trace.beside import beside
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step, Tape
@@ -53,7 +54,7 @@ def frozen_link(step: Step, book: RuleBook) -> Link:
         raise RuleError(missing_rule(step, book))
     if not isinstance(rule, Rule):
         raise RuleError(f"{book_name(book)} gave {type(rule).__name__} for {step.describe()}, not a rule")
-    frozen = tried(rule(step), step)
+    frozen = tried(fitting(rule(step), step, rule.name), step)
     return _link(step, frozen, Kind.MASK if frozen.on_mask else Kind.VALUE, Kind.VALUE, rule.name)
 
 
@@ -88,18 +89,26 @@ def mask_link(step: Step) -> Link:
 def missing_rule(step: Step, book: RuleBook) -> str:
     """One line: which step, which shapes, and the call that fixes it."""
     made_by = " and ".join(source.name for source in step.sources)
+    first_match, rest = "rules=bilrp.rulebooks.first_match", f"otherwise={call_of(book)})"
     fitting = "gamma(0.25)" if weights_of(step) is not None else "jacobian()"
     way_out = (
-        f"the two live factors come from {made_by}; say which one to freeze: rules=first_match"
-        f"(('{step.name}', bilrp.rules.product(freeze=1)), otherwise=...)"
+        f"the two live factors come from {made_by}; say which one to freeze: "
+        f"{first_match}(('{step.name}', bilrp.rules.product(freeze=1)), {rest}"
         if len(step.inputs) == 2 and step.operation.rule == "product"
-        else f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.{fitting}), otherwise=...)"
+        else f"{first_match}(('{step.name}', bilrp.rules.{fitting}), {rest}"
     )
-    if (
-        step.operation.kind == "unknown"
-        and len(step.inputs) == 1
-        and step.values[0].shape == step.result.shape
-    ):
-        row = f"bilrp.trace.operation.activation('{step.operation.name}')"
-        way_out += f"; or, if it is elementwise with f(0) = 0, Encoder(operations=({row},))"
-    return f"no rule in {book_name(book)} for {step.describe()}: {way_out}"
+    return f"no rule in {book_name(book)} for {step.describe()}: {way_out}{_row_for(step)}"
+
+
+def _row_for(step: Step) -> str:
+    """The row that would do for an operation which is not in the table, where it looks as if it were elementwise."""
+    alike = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
+    if step.operation.kind != "unknown" or not alike or not looks_elementwise(step):
+        return ""
+    if bool((step.run(torch.zeros_like(step.values[0])) != 0).any()):
+        row = f"curve('{step.op}', factor='scale')"
+        return (
+            f"; or, if it makes a scale of other features, Encoder(operations=(bilrp.trace.operation.{row},))"
+        )
+    row = f"activation('{step.op}')"
+    return f"; or, if it is elementwise with f(0) = 0, Encoder(operations=(bilrp.trace.operation.{row},))"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bilrp.engine.program import Key, Kind
+from bilrp.engine.program import Key, Kind, Link
 from bilrp.errors import RuleError
 from bilrp.rules.books import RuleBook
 from bilrp.rules.freeze import frozen_link, mask_link
@@ -18,7 +18,7 @@ def rows(tape: Tape, book: RuleBook) -> list[Row]:
 
 def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
     """The step's row; what its maps read becomes needed."""
-    found, problems = [], []
+    found, problems, note = [], [], None
     for kind in Kind:
         if Key(step.output, kind) not in needed:
             continue
@@ -30,6 +30,7 @@ def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
             needed.update(Key(value, kind) for value in step.inputs)  # look further: there may be more
         else:
             found.append(link.rule)
+            note = note or _frozen(step, link)
             needed.update(link.sources)
     return Row(
         name=step.name,
@@ -38,4 +39,16 @@ def _row(step: Step, book: RuleBook, needed: set[Key]) -> Row:
         output=tuple(step.result.shape),
         rule=" + ".join(dict.fromkeys(found)) or NOT_NEEDED,
         problem="; ".join(problems) or None,
+        note=note,
     )
+
+
+def _frozen(step: Step, link: Link) -> str | None:
+    """Of a product or a quotient, in words: which factor is frozen, and which stays live."""
+    if step.operation.rule not in {"product", "quotient"} or (len(step.sources), len(link.map.slots)) != (
+        2,
+        1,
+    ):
+        return None
+    live = link.map.slots[0]
+    return f"{step.sources[1 - live].name} frozen, {step.sources[live].name} live"

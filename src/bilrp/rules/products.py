@@ -50,8 +50,16 @@ def product(freeze: int) -> Rule:
 def evident_product(step: Step) -> Rule | None:
     if step.inputs[0] == step.inputs[1]:
         return product(freeze=1)
-    evident = frozen_factor(step.sources)
+    evident = frozen_factor(step.sources, _spread(step))
     return None if evident is None else product(freeze=evident)
+
+
+def _spread(step: Step) -> int | None:
+    """The factor that is broadcast over the other: a number for each channel, or for each position."""
+    sizes = [value.numel() for value in step.values]
+    larger = sizes.index(max(sizes))
+    elementwise = step.operation.kind == "arithmetic" and step.values[larger].shape == step.result.shape
+    return 1 - larger if elementwise and sizes[0] != sizes[1] else None
 
 
 def division(step: Step) -> Rule | None:

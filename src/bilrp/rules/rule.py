@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bilrp.engine.maps import Gated, Map, Weighted
+from bilrp.errors import RuleError
 from bilrp.trace.tape import Step
 
 
@@ -21,6 +22,11 @@ class Rule:
 
     def __call__(self, step: Step) -> Map:
         made = self.freeze(step)
+        if not isinstance(made, Map):
+            raise RuleError(
+                f"rule '{self.name}' gave {type(made).__name__} for {step.describe()}, no map: return one of "
+                "bilrp.engine.maps, such as Scale(factor), or one of your own that inherits bilrp.engine.maps.Map"
+            )
         if step.gate is None:
             return made
         return made.gated(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)

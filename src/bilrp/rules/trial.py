@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Move
+from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Move, Scale
 from bilrp.errors import RuleError
 from bilrp.trace.tape import Step
 
@@ -52,6 +52,45 @@ def tried(made: Map, step: Step) -> Map:
             "trusted: write the operation out, or explain the layer before it"
         )
     return made
+
+
+def fitting(made: Map, step: Step, rule: str) -> Map:
+    """The map itself, if it leads from the step's values to its result; a map of the user's own is tried on zeros."""
+    inner = made.inner if isinstance(made, Gated) else made
+    wrong = _misfit(inner, step)
+    if wrong is None:
+        return made
+    raise RuleError(f"the map of rule '{rule}' does not fit {step.describe()}: {wrong}")
+
+
+def _misfit(made: Map, step: Step) -> str | None:
+    if not set(made.slots) <= set(range(len(step.inputs))):
+        return f"its slots are {made.slots}, and the step has {len(step.inputs)} live inputs, counted from 0"
+    target = step.result.shape
+    if isinstance(made, Scale):
+        shape = made.factor.shape
+        fits = len(shape) <= len(target) and all(
+            n in (1, m) for n, m in zip(reversed(shape), reversed(target), strict=False)
+        )
+        return None if fits else f"a Scale of shape {tuple(shape)} cannot be spread over {tuple(target)}"
+    if type(made).__module__.startswith("bilrp."):
+        return None
+    try:
+        pushed = made.push(*(torch.zeros_like(step.values[slot])[None] for slot in made.slots))
+        pulled = made.pull(torch.zeros_like(step.result)[None])
+    except Exception:  # the run says what is wrong, if it gets there: a map may only ever be pushed
+        return None
+    if not isinstance(pushed, Tensor) or pushed.shape[1:] != target:
+        return f"push gives {_shape(pushed)}, not a tensor of shape (K, {', '.join(map(str, target))})"
+    if not isinstance(pulled, tuple | list) or len(pulled) != len(made.slots):
+        return (
+            f"pull gives {_shape(pulled)}, not a tuple of {len(made.slots)}, one for each slot: return (…,)"
+        )
+    return None
+
+
+def _shape(found: object) -> str:
+    return f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
 
 
 def _none(step: Step) -> str:

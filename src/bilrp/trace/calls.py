@@ -55,7 +55,8 @@ def out_of_place(
     call = _copy if name == "copy_" else getattr(torch.Tensor, plain, None) or getattr(torch, plain, None)
     if call is None:
         raise TapeError(
-            f"the in-place call '{name}' has no out-of-place twin in torch: write it out of place"
+            f"the in-place call '{name}' has no out-of-place twin in torch: write it out of place, e.g. "
+            "x.masked_fill(mask, 0) or x.index_fill(1, torch.tensor([0]), 0)"
         )
     return call, (args, kwargs)
 

@@ -54,18 +54,25 @@ def descend(op: Op, parents: Sequence[Lineage], number: int, *, alike: bool, fir
     return replace(made, root=parents[0].root, multiple=multiple)
 
 
-def frozen_factor(sources: Sequence[Op]) -> int | None:
+def frozen_factor(sources: Sequence[Op], spread: int | None = None) -> int | None:
     """Which factor of a product is evidently a scale, or else a gate; None where there is none, or more than one.
+
+    Where the only evidence is a gate, `spread`, the factor whose numbers are each used for many of the other's, is the
+    scale: ReLU makes features, too, and it is squeeze-and-excite that scales them.
 
     >>> from bilrp.trace.ops import OPERATIONS
     >>> frozen_factor([OPERATIONS.find("gelu"), OPERATIONS.find("linalg_vector_norm")])
     1
+    >>> frozen_factor([OPERATIONS.find("relu"), OPERATIONS.find("clamp")], spread=1)
+    1
     """
-    for kinds in ({"scale", "attention"}, {"gate"}):
-        found = [slot for slot, source in enumerate(sources) if source.factor in kinds]
-        if len(found) == 1:
-            return found[0]
-    return None
+    evident, gates = (
+        [slot for slot, source in enumerate(sources) if source.factor in kinds]
+        for kinds in ({"scale", "attention"}, {"gate"})
+    )
+    if gates and not evident and spread is not None:
+        return spread
+    return next((found[0] for found in (evident, gates) if len(found) == 1), None)
 
 
 def _elementwise_product(op: Op, parents: Sequence[Lineage]) -> bool:

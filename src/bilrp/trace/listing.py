@@ -16,7 +16,8 @@ NO_RULE = "none"
 
 @dataclass(frozen=True)
 class Row:
-    """One step: its name, operation, shapes and rule; `problem` says why it has none and what to do."""
+    """One step: its name, operation, shapes and rule; `problem` says why it has none and what to do, `note` which factor
+    of a product is frozen (by the operation that made it)."""
 
     name: str
     op: str
@@ -24,6 +25,7 @@ class Row:
     output: tuple[int, ...]
     rule: str
     problem: str | None = None
+    note: str | None = None
 
 
 def random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
@@ -63,7 +65,8 @@ def show(rows: list[Row], *, title: str = "") -> None:
     for number, row in enumerate(rows, 1):
         style = "bold red" if row.problem else "dim" if row.rule == NOT_NEEDED else None
         shapes = ", ".join(_times(shape) for shape in row.inputs)
-        table.add_row(str(number), row.name, row.op, shapes, _times(row.output), row.rule, style=style)
+        rule = row.rule if row.note is None else f"{row.rule}: {row.note}"
+        table.add_row(str(number), row.name, row.op, shapes, _times(row.output), rule, style=style)
     console.print(table)
     missing = [row for row in rows if row.problem]
     steps = "1 step" if len(rows) == 1 else f"{len(rows)} steps"

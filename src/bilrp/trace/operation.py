@@ -9,7 +9,7 @@ which rule comes with it naturally, as a plain word: what the word means is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -144,6 +144,17 @@ class Table:
                     f"operations are rows, as in operations=(activation('erfinv'),), got {row!r}"
                 )
         return Table((*self.rows, *(replace(row, checked=True) for row in rows))) if rows else self
+
+
+def written_row(row: Op) -> str:
+    """All that a row says, for the origin of what was made with it.
+
+    >>> written_row(activation("erfinv", factor="scale"))
+    "erfinv (kind='activation', rule='frozen', factor='scale')"
+    """
+    said = [(field.name, getattr(row, field.name)) for field in fields(row) if field.name != "name"]
+    blank = Op(row.name, "unknown")
+    return f"{row.name} ({', '.join(f'{name}={value!r}' for name, value in said if value != getattr(blank, name))})"
 
 
 def structural(name: str, *also: str, **more: Any) -> Op:

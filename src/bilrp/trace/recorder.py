@@ -23,7 +23,13 @@ from bilrp.trace.lineage import Lineage, descend, entrance, sources_of
 from bilrp.trace.names import modules_of, named_weights, operation_of, owners
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
-from bilrp.trace.refusals import refuse_moving_targets, refuse_training, refuse_what_cannot_be_seen
+from bilrp.trace.refusals import (
+    in_our_words,
+    no_tensor,
+    refuse_moving_targets,
+    refuse_training,
+    refuse_what_cannot_be_seen,
+)
 from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
 
@@ -76,12 +82,10 @@ def record(
                 result = encoder(start)
         tape = recorder.finish(x.detach(), result)
     except RuntimeError as error:
-        if "modified inplace" in str(error) or "modified by an inplace" in str(error):
-            raise TapeError(
-                "the model writes in place into one of several views of a tensor (chunk, split, unbind), which the "
-                "tape cannot follow: write out of place in the model"
-            ) from error
-        raise
+        ours = in_our_words(error)
+        if ours is None:
+            raise
+        raise TapeError(ours) from error
     replay(tape)
     return tape
 
@@ -330,7 +334,7 @@ class Recorder(TorchFunctionMode):
         if op.kind == "overwrite":
             raise TapeError(
                 "the model writes into a tensor with x[...] = y, which the tape cannot follow: "
-                "build the result with torch.cat, torch.where or masked_fill instead"
+                "build the result with torch.cat, torch.where, masked_fill, index_fill or select_scatter instead"
             )
         if kwargs.get("out") is not None:
             raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
@@ -343,10 +347,7 @@ class Recorder(TorchFunctionMode):
 
     def finish(self, x: Tensor, result: object) -> Tape:
         if not isinstance(result, Tensor):
-            raise InputError(
-                f"the encoder returned {type(result).__name__}, not a tensor: wrap it so that it returns the "
-                "embedding, e.g. lambda x: model(x).pooler_output"
-            )
+            raise InputError(no_tensor(result))
         if id(result) not in self.live:
             raise TapeError(
                 "the embedding does not depend on the input through any recorded torch call: scripted, compiled or "
@@ -412,7 +413,7 @@ def _version(t: Tensor) -> int:
 def _overwritten(t: Tensor, op: str) -> str:
     return (
         f"a tensor of shape {tuple(t.shape)} was overwritten through a view before '{op}' used it, which "
-        "the tape cannot follow: write out of place (torch.cat, torch.where, x = x + y) in the model"
+        "the tape cannot follow: write out of place (torch.cat, torch.where, masked_fill, index_fill, x = x + y)"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -43,3 +43,45 @@ def refuse_training(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 def _training(what: str) -> str:
     return f"the model is in training mode ({what} is active), so its embedding is not fixed: call model.eval() first"
+
+
+def in_our_words(error: RuntimeError) -> str | None:
+    """What to do about an error of torch that comes of being watched; None where the model itself fails."""
+    said = str(error)
+    if "modified inplace" in said or "modified by an inplace" in said:
+        return (
+            "the model writes in place into one of several views of a tensor (chunk, split, unbind), which the tape cannot "
+            "follow: write out of place in the model"
+        )
+    if said.startswith("vmap:") or "Cannot access data pointer of Tensor" in said:
+        return (
+            "the model transforms a function inside (torch.vmap, torch.func.jvp, torch.func.grad), where the tape cannot "
+            "see numbers: write it with plain calls on the whole batch"
+        )
+    if type(error).__module__.startswith(("torch._dynamo", "torch._subclasses", "torch._inductor")):
+        return (
+            "a part of the model is compiled (torch.compile), so its calls cannot be seen: explain the plain Python model, "
+            "or run with TORCH_COMPILE_DISABLE=1"
+        )
+    return None
+
+
+def no_tensor(result: object) -> str:
+    """What the encoder returned instead of an embedding, and how to take one out of it."""
+    if result is None:
+        return "the encoder returned None, not a tensor: its forward needs a return"
+    names = list(result) if isinstance(result, Mapping) else list(getattr(result, "_fields", ()))
+    if not names:
+        way = "model(x)[0]" if isinstance(result, tuple | list) else "model(x).pooler_output"
+        return _taken_out(type(result).__name__, way)
+    chosen = next((name for name in ("embedding", "pooler_output") if name in names), names[0])
+    way = f"model(x).{chosen}" if hasattr(result, str(chosen)) else f"model(x)[{_quoted(chosen)}]"
+    return _taken_out(f"{type(result).__name__} with {', '.join(map(str, names[:8]))}", way)
+
+
+def _quoted(key: object) -> str:
+    return f'"{key}"' if isinstance(key, str) else repr(key)
+
+
+def _taken_out(what: str, way: str) -> str:
+    return f"the encoder returned {what}, not a tensor: wrap it so that it returns the embedding, e.g. lambda x: {way}"
