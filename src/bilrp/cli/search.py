@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json as numbers
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson, Output, OwnEncoder, Palette
+from bilrp.cli.options import AsJson, OwnEncoder, PageOutput, Palette
 from bilrp.cli.say import say
 from bilrp.errors import InputError
 
@@ -42,7 +44,7 @@ def search(
         bool, typer.Option(help="Where there are too many for memory: by an index, whose recall is said.")
     ] = False,
     encoder: OwnEncoder = None,
-    output: Output = None,
+    output: PageOutput = None,
     palette: Palette = "paper",
     json: AsJson = False,
 ) -> None:
@@ -93,10 +95,12 @@ def search(
         if isinstance(way, str):
             say(f"Searched exactly, without an index: {way}.")
         say(f"Nearest to {query}{by}, of {len(found)}{partly}:")
+        own = _key(thing)
         for number, each in enumerate(near):
-            say(f"{number + 1:3}  {each.score:8.3f}  {each.name}")
+            same = f"  (the same {'picture' if os.path.isfile(query) else 'text'})" if each.id == own else ""
+            say(f"{number + 1:3}  {each.score:8.3f}  {each.name}{same}")
             if explained:
-                say(f"      {sentences[number]}")
+                say(terminal.wrapped(sentences[number], indent=" " * 6))
     wish = several.Wanted(similarity, None, None, "auto", palette, None)
     title = f"What is like {query}?" if regions is None else f"What shares this part of {query}?"
     title = f"What is like {query} without this part?" if regions is not None and without else title
@@ -136,7 +140,26 @@ def _query(found: Collection, query: str) -> Any:
         return int(query)
     if found.position(query) is None and query in found.names:
         return found.names.index(query)
+    if found.position(query) is None and not os.path.exists(query) and _holds_pictures(found):
+        raise InputError(
+            f"{query}: no such file; {found.path} holds pictures: give a picture's file, or an item's name, number or id"
+        )
     return query
+
+
+def _holds_pictures(found: Collection) -> bool:
+    from bilrp.item import Image
+
+    return len(found) > 0 and isinstance(found.view(0), Image)
+
+
+def _key(thing: Any) -> str | None:
+    """The id that a file or a text would have in a collection; None of an item, which has its own."""
+    from bilrp.collection.sources import Thing
+
+    if not isinstance(thing, str):
+        return None
+    return Thing(Path(thing) if os.path.isfile(thing) else thing, thing, "", "").key()
 
 
 def boxed(taken: Decomposition, part: str) -> list[int]:
