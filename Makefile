@@ -27,7 +27,7 @@ attack: $(STAMP)
 # the oldest torch where an index offers it; else, on Linux, the CUDA build, which does not import without CUDA's libraries:
 # 3 GB to fetch, 6 GB on disk, once.
 OLDEST := .venv-oldest
-TESTS  ?= tests/engine tests/rules tests/trace tests/test_laws.py tests/test_package.py
+TESTS  ?= tests/engine tests/rules tests/trace tests/collection tests/cli/test_start.py tests/test_laws.py tests/test_package.py
 test-oldest: $(OLDEST)/.installed
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -W default -W ignore::DeprecationWarning $(TESTS)
 

@@ -211,7 +211,12 @@ def test_the_twelve_lines_run_in_an_empty_environment(installed: Path) -> None:
 def test_an_extra_that_is_missing_is_asked_for(installed: Path) -> None:
     """In the empty environment, where it truly is missing, and as the command line says it."""
     place = installed.parents[2]
-    told = {"text": ("explain", "A cat.", "A dog.", "-e", "sentence:."), "app": ("serve", "all.lance")}
+    (place / "mine.py").write_text("from torch import nn\n\ndef net():\n    return nn.Flatten()\n")
+    told = {
+        "text": ("explain", "A cat.", "A dog.", "-e", "sentence:."),
+        "app": ("serve", "all.lance"),
+        "collection": ("index", ".", "-e", "mine:net", "-o", "all.lance"),
+    }
     for extra, words in told.items():
         done = run(installed.parent / "bilrp", *words, cwd=place)
         assert done.returncode == 2 and f"pip install 'bilrp[{extra}]'" in done.stderr, done.stderr

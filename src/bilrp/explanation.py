@@ -342,8 +342,10 @@ def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
         )
 
 
-def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "dot") -> Explanation:
-    """Explain the similarity of two stored decompositions: one small matrix product."""
+def pair(
+    a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "dot", among: Tensor | None = None
+) -> Explanation:
+    """Explain the similarity of two stored decompositions: one small matrix product (`among`: coordinates)."""
     given = similarities.resolve(similarity)
     check_pair(a, b, any_size=given.any_size)
     wanted = given.fitted(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
@@ -352,7 +354,8 @@ def pair(a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "
         raise InputError(
             f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
         )
-    relevance = wanted.relevance(a.parts, b.parts, a.embedding, b.embedding)
+    p, q = (d.parts if among is None else d.parts[:, among] for d in (a, b))
+    relevance = wanted.weigh(a.embedding, b.embedding)(p, q)
     within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
     found = Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
     return found if a.reference is None and b.reference is None else _with_references(found, wanted)

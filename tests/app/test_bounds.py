@@ -82,6 +82,24 @@ def test_a_covered_word_is_the_word_that_was_brushed(visit, texts):
 
 
 @pytest.mark.browser
+def test_texts_are_shown_as_they_were_written(visit, texts):
+    with running(partial(server.collected, texts)) as at:
+        tab = visit(f"/item/{texts.ids[0]}", at=at)
+        tab.wait_for_selector(".near[data-done=yes]")
+        shown = {line.strip() for line in tab.locator(".near .heat.words").all_inner_texts()}
+        assert shown == {"Two kittens rested.", "A dog sat."}, "no [CLS], no space before a full stop"
+        found = tab.evaluate(
+            """async () => {
+                const { pieces } = await import("/page/text.js");
+                const view = { kind: "text", text: "A 🐈 sat", spans: [[0, 1], [2, 3], [4, 7], null] }; // as Python counts
+                return pieces({ names: ["a", "🐈", "sat", "[SEP]"], count: 4, view }).map(({ text }) => text);
+            }"""
+        )
+        assert found == ["A", "🐈", "sat", "[SEP]"]
+        tab.close()
+
+
+@pytest.mark.browser
 def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
     found = texts.explain(0, 1, similarity="dot")
     tab = chromium.new_page()

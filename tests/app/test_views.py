@@ -149,6 +149,26 @@ def test_two_neighbours_are_set_against_each_other(visit, made):
     tab.wait_for_selector(".shows[data-done=yes]")
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_names_of_neighbours_are_whole(visit, made, width):
+    tab = visit(f"/item/{made.ids[0]}", width=width)
+    tab.wait_for_selector(".near[data-done=yes]")
+    cut = "all => all.filter(el => el.scrollWidth > el.clientWidth).map(el => el.textContent)"
+    assert tab.locator(".near .name").count() == 12 and tab.locator(".near .name").evaluate_all(cut) == []
+
+
+def test_groups_are_told_apart_by_colour_and_mark(visit):
+    tab = visit("/map")
+    tab.wait_for_selector(".atlas canvas")
+    found = tab.evaluate(
+        """async () => {
+            const { look } = await import("/web/atlas.js");
+            return Array.from({ length: 30 }, (_, k) => JSON.stringify(look(k)));
+        }"""
+    )
+    assert len(set(found[:24])) == 24 and set(found[24:]) == {"{}"}
+
+
 def test_the_map_opens_what_is_pointed_at(visit, made):
     tab = visit("/map")
     tab.wait_for_selector(".atlas canvas")

@@ -11,6 +11,7 @@ import torch
 from test_explain import bilrp_command, place  # noqa: F401
 from test_several import more  # noqa: F401
 
+from bilrp.errors import InputError
 from text_folders import ARCHITECTURES
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -49,6 +50,38 @@ def test_a_copy_is_said_to_be_the_same_and_sentences_are_wrapped(more: Path, bil
     same = [line for line in out.splitlines() if line.endswith("(the same picture)")]
     assert len(same) == 1 and same[0].startswith("  1  ")
     assert "\n      Cosine" in out and max(map(len, out.splitlines())) <= 100
+
+
+def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
+    more: Path,  # noqa: F811
+    bilrp_command,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
+    asked = ("search", "x.lance", *AGAIN, "a.png", "--part", "0,0,30,20", "-k", "2", "-o", "why.html")
+    code, out, _ = bilrp_command(*asked)
+    assert code == 0 and "Nearest to a.png by its box 0,0,30,20 (" in out
+    assert "by its box 0,0,30,20 (" in (more / "why.html").read_text()
+    code, _, err = bilrp_command("search", "x.lance", *AGAIN, "a.png", "-k", "40", "-o", "why.html")
+    assert code != 0 and "-k 40: a page holds the explanations of 28 neighbours at most" in err
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise InputError("interrupted")
+
+    monkeypatch.setattr("bilrp.collection.holding.Collection.explain", interrupted)
+    code, out, err = bilrp_command(*asked)
+    assert code != 0 and "interrupted" in err and "b.png" in out
+
+
+def test_a_name_that_several_items_have_is_not_guessed(more: Path, bilrp_command) -> None:  # noqa: F811
+    for folder, other in (("one", "a.png"), ("two", "b.png")):
+        (more / folder).mkdir()
+        shutil.copy(next(more.rglob(other)), more / folder / "scan.png")
+    bilrp_command("index", "one", "two", *BY, "-o", "x.lance")
+    code, _, err = bilrp_command("search", "x.lance", *AGAIN, "scan.png")
+    assert code != 0 and "2 items are called scan.png: give the file or id" in err and "one" in err
+    code, out, _ = bilrp_command("search", "x.lance", *AGAIN, "two/scan.png")
+    assert code == 0 and "of 2:" in out
 
 
 def test_a_plain_search_takes_nothing_apart(

@@ -15,14 +15,15 @@ import pytest
 import torch
 from making import apart, pictures, tiny
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packing, tables
-from bilrp.collection.holding import limited
 from bilrp.collection.indexing import indexed
 from bilrp.collection.items import largest
+from bilrp.collection.limiting import limited
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 
@@ -123,6 +124,35 @@ def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.M
     monkeypatch.setattr(tables, "taken", lambda table, at, names: read.append(at) or taken(table, at, names))
     torch.testing.assert_close(found.relevance(9, 2), expected.T)
     assert [len(rows) for rows in read] == [2]
+
+
+def test_a_kept_pair_is_multiplied_where_both_are_active(made) -> None:
+    """Not on all coordinates: counted, and equal to the product of whole parts."""
+    a, b = (made.decomposition(i) for i in (2, 9))
+    active = int((a.parts.any(0) & b.parts.any(0)).sum())
+    assert 0 < active < made.width
+    for similarity in ("dot", "cosine"):
+        with FlopCounterMode(display=False) as counted:
+            found = made.explain(2, 9, similarity=similarity)
+        assert counted.get_total_flops() < 2 * 16 * 16 * active + 8 * made.width
+        whole = bilrp.pair(a, b, similarity=similarity)
+        torch.testing.assert_close(found.relevance, whole.relevance)
+        assert found.score == pytest.approx(whole.score) and found.a.name == a.name
+    distance = made.explain(2, 9, similarity="squared_distance")
+    torch.testing.assert_close(distance.relevance, -2 * (a.parts @ b.parts.T))
+
+
+def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
+    found = collection.build(pictures(tmp_path / "in", 3), tiny(), tmp_path / "x.lance")
+    rows, _ = found.taken_apart([0, 1])
+    for row, value in zip(rows, (np.nan, np.inf), strict=True):
+        bits = np.frombuffer(row["values"], np.uint16).copy()
+        bits[-1] = np.float32(value).view(np.uint32) >> 16
+        row["values"] = bits.tobytes()
+    found.parts.add(rows)
+    for i, j in ((0, 2), (2, 1)):
+        with pytest.raises(InputError, match="not all are numbers"):
+            found.explain(i, j)
 
 
 def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,6 +313,16 @@ def test_a_text_may_be_a_file(bert: Path, tmp_path: Path) -> None:
         bilrp.decompose(load(bert), tmp_path / "none.txt")
 
 
+def test_words_that_the_tokenizer_does_not_know_are_said(
+    bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = load(bert)
+    bilrp.decompose(encoder, "cat cat xylophone")
+    assert not caplog.records
+    bilrp.decompose(encoder, "xylophone cat zeppelin")
+    assert "2 of the 3 words of a text are unknown to the tokenizer" in caplog.text
+
+
 def test_the_longest_text_and_longer(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = load(bert)
     whole = bilrp.decompose(encoder, "cat " * 68)
@@ -386,6 +396,8 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
 
     no_json = copied(bert, at / "no_json")
     (no_json / "config.json").write_text("{")
+    no_words = copied(bert, at / "no_words", without="tokenizer.json")
+    (no_words / "tokenizer_config.json").unlink()
     torn = copied(bert, at / "torn")
     (torn / "model.safetensors").write_bytes((bert / "model.safetensors").read_bytes()[:5000])
     pickled = copied(bert, at / "pickled", without="model.safetensors")
@@ -411,6 +423,7 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
             copied(bert, at / "no_tokenizer", without="tokenizer.json"),
             "cannot be loaded|no offsets",
         ),
+        "no words": (no_words, "no words of a tokenizer"),
         "no json": (no_json, "cannot be read as JSON"),
         "no type": (changed("no_type", model_type=None), "names no model_type"),
         "unknown": (changed("unknown", model_type="nonesuch"), "does not know the architecture 'nonesuch'"),

@@ -174,6 +174,15 @@ def test_a_start_that_is_not_there_is_said(start: str, said: str) -> None:
         bilrp.decompose(bilrp.Encoder(lambda x: x, start="table"), torch.tensor([[3]]))
 
 
+def test_a_start_made_of_others_is_refused() -> None:
+    """Its first weights are used before its output is there: explaining from those would be another question."""
+    inner = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4))
+    net = nn.Sequential(inner, nn.Flatten(), nn.Linear(8, 2))
+    with pytest.raises(InputError, match=r"made of others \(0.0, 0.1\)"):
+        bilrp.decompose(bilrp.Encoder(net, start="0"), torch.tensor([[3, 5]]))
+    assert bilrp.decompose(bilrp.Encoder(net, start="0.1"), torch.tensor([[3, 5]])).parts.shape == (2, 2)
+
+
 def test_the_start_of_clips_text_tower(folder: Path) -> None:
     class Texts(nn.Module):
         def __init__(self, model: Any) -> None:

@@ -26,7 +26,8 @@ _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
 _NAMES = re.compile(r"^export (?:async )?(?:function|const) (\w+)", re.MULTILINE)
 STYLE = """
-.notebook { font: 14px/1.5 var(--sans); background: var(--paper); color: var(--ink); padding: 14px; overflow: auto; max-height: 760px; }
+.notebook { font: 14px/1.5 var(--sans); background: var(--paper); color: var(--ink); padding: 14px; overflow: auto; max-height: 760px; container-type: inline-size; }
+@container (max-width: 640px) { .notebook .split { grid-template-columns: minmax(0, 1fr); } }
 .notebook * { box-sizing: border-box; }
 .notebook :is(p, ul, ol) { margin: 0; padding: 0; list-style: none; }
 .notebook .near { grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); margin: 10px 0; }

@@ -49,6 +49,12 @@ def _made(name: str, panel: str) -> Any:
 
 
 class Root(TyperGroup):
+    """`bilrp` itself: its commands are looked up in the table, and imported when they are asked for.
+
+    >>> "explain" in Root(name="bilrp").commands
+    True
+    """
+
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands: Any = Commands()

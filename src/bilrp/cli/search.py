@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as numbers
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from bilrp.errors import InputError
 if TYPE_CHECKING:
     from bilrp.collection import Collection
     from bilrp.collection.approximate import Index
+    from bilrp.collection.holding import Neighbour
     from bilrp.decomposition import Decomposition
+    from bilrp.render.album import Chapter
 
 
 def search(
@@ -51,11 +54,13 @@ def search(
     """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
     from bilrp.cli import several, terminal
     from bilrp.collection import open
-    from bilrp.collection.holding import limited
-    from bilrp.render.album import Chapter
+    from bilrp.collection.limiting import limited
+    from bilrp.render.album import MOST
 
     outputs = terminal.checked_outputs(output or [], inputs=(query,))
     several.pages_only(outputs)
+    if outputs and count > MOST:
+        raise InputError(f"-k {count}: a page holds the explanations of {MOST} neighbours at most")
     found = open(collection, encoder)
     thing = _query(found, query)
     at, regions = found.position(thing), None
@@ -67,50 +72,80 @@ def search(
         taken = found.decomposition(asked)
         regions = boxed(taken, part) if part is not None else spoken(taken, words or "")
         asked = limited(taken, without=regions) if without else limited(taken, part=regions)
+    asked_for = _part(part, words, len(regions or ()))
     way = found.items.index_or_why(similarity) if approximate else None
     near = found.nearest(asked, count + (at is not None), similarity=similarity, approximate=approximate)
     near = [n for n in near if n.position != at][:count]
-    chapters = []
-    if explained or outputs:
-        left = seen(found, found.decomposition(asked), asked if at is None else at)
-        for each in near:
-            right = seen(found, found.decomposition(each.position), each.position)
-            pair = found.explain(left, right, similarity=similarity)
-            chapters.append(
-                Chapter(pair, f"{each.score:.3f}  {each.name}", several.named(pair, query, each.name))
-            )
     partly, recall = _missed(way, whole=not apart, count=count)
+    by = "" if regions is None else f" {'without' if without else 'by'} {asked_for}"
+    head = f"Searched exactly, without an index: {way}.\n" if isinstance(way, str) else ""
+    head += f"Nearest to {query}{by}, of {len(found)}{partly}:"
+    if not (json or explained):
+        _tell(head, near, thing)  # at once: to explain them may take long
+    chapters = _chapters(found, near, asked, at, query, similarity) if explained or outputs else []
     sentences = [chapter.explanation.summary() for chapter in chapters]
     if json:
         rows = [{"id": n.id, "name": n.name, "score": n.score} for n in near]
-        rows = (
-            [row | {"summary": said} for row, said in zip(rows, sentences, strict=True)]
-            if sentences
-            else rows
-        )
+        if sentences:
+            rows = [row | {"summary": said} for row, said in zip(rows, sentences, strict=True)]
         answer = {"collection": collection, "query": query, "regions": regions} | recall
         print(numbers.dumps(answer | {"neighbours": rows}))
-    else:
-        by = "" if regions is None else f" {'without' if without else 'by'} {len(regions)} of its regions"
-        if isinstance(way, str):
-            say(f"Searched exactly, without an index: {way}.")
-        say(f"Nearest to {query}{by}, of {len(found)}{partly}:")
-        own = _key(thing)
-        for number, each in enumerate(near):
-            same = f"  (the same {'picture' if os.path.isfile(query) else 'text'})" if each.id == own else ""
-            say(f"{number + 1:3}  {each.score:8.3f}  {each.name}{same}")
-            if explained:
-                say(terminal.wrapped(sentences[number], indent=" " * 6))
+    elif explained:
+        _tell(head, near, thing, sentences)
     wish = several.Wanted(similarity, None, None, "auto", palette, None)
     title = f"What is like {query}?" if regions is None else f"What shares this part of {query}?"
     title = f"What is like {query} without this part?" if regions is not None and without else title
     lead = f"The nearest {len(near)} of {len(found)} items in {collection}{partly}"
-    lead += (
-        "."
-        if regions is None
-        else f", by {'all but ' if without else ''}{len(regions)} regions of the query alone."
-    )
+    lead += "." if regions is None else f", by {'all but ' if without else ''}{asked_for} alone."
     several.write(chapters, outputs, title=title, columns=1, wanted=wish, quiet=json, lead=lead)
+
+
+def _chapters(
+    found: Collection, near: Sequence[Neighbour], asked: Any, at: int | None, query: str, similarity: str
+) -> list[Chapter]:
+    """The explanation of each neighbour; those whose parts are not kept yet are taken apart."""
+    from bilrp.cli import several
+    from bilrp.engine.progress import tracking
+    from bilrp.render.album import Chapter
+
+    left = seen(found, found.decomposition(asked), asked if at is None else at)
+    chapters = []
+    with tracking(sys.stderr.isatty()) as bar:
+        bar.start("explaining", len(near))
+        for each in near:
+            right = seen(found, found.decomposition(each.position), each.position)
+            pair = found.explain(left, right, similarity=similarity)
+            named = several.named(pair, query, each.name)
+            chapters.append(Chapter(pair, f"{each.score:.3f}  {each.name}", named))
+            bar.advance()
+    return chapters
+
+
+def _tell(head: str, near: Sequence[Neighbour], thing: Any, sentences: Sequence[str] = ()) -> None:
+    from bilrp.cli import terminal
+
+    say(head)
+    own = _key(thing)
+    for number, each in enumerate(near):
+        same = f"  (the same {'picture' if os.path.isfile(thing) else 'text'})" if each.id == own else ""
+        say(f"{number + 1:3}  {each.score:8.3f}  {each.name}{same}")
+        if sentences:
+            say(terminal.wrapped(sentences[number], indent=" " * 6))
+
+
+def _key(thing: Any) -> str | None:
+    """The id that a file or a text would have in a collection; None of an item, which has its own."""
+    from bilrp.collection.sources import Thing
+
+    if not isinstance(thing, str):
+        return None
+    return Thing(Path(thing) if os.path.isfile(thing) else thing, thing, "", "").key()
+
+
+def _part(part: str | None, words: str | None, count: int) -> str:
+    """The part of the query that was asked for, as it was given."""
+    given = f"its words {words}" if part is None else f"its box {part}"
+    return f"{given} ({count} region{'s' * (count != 1)})"
 
 
 def _missed(way: Index | str | None, *, whole: bool, count: int) -> tuple[str, dict[str, Any]]:
@@ -138,8 +173,16 @@ def _query(found: Collection, query: str) -> Any:
     """An item by number, id or name, else what the encoder reads."""
     if query.isascii() and query.isdigit() and int(query) < len(found):
         return int(query)
-    if found.position(query) is None and query in found.names:
-        return found.names.index(query)
+    called = (
+        [n for n, name in enumerate(found.names) if name == query] if found.position(query) is None else []
+    )
+    if len(called) > 1:
+        several = ", ".join(found.items.sources[n] or found.ids[n] for n in called[:3])
+        raise InputError(
+            f"{len(called)} items are called {query}: give the file or id of one of them, {several}"
+        )
+    if called:
+        return called[0]
     if found.position(query) is None and not os.path.exists(query) and _holds_pictures(found):
         raise InputError(
             f"{query}: no such file; {found.path} holds pictures: give a picture's file, or an item's name, number or id"
@@ -151,15 +194,6 @@ def _holds_pictures(found: Collection) -> bool:
     from bilrp.item import Image
 
     return len(found) > 0 and isinstance(found.view(0), Image)
-
-
-def _key(thing: Any) -> str | None:
-    """The id that a file or a text would have in a collection; None of an item, which has its own."""
-    from bilrp.collection.sources import Thing
-
-    if not isinstance(thing, str):
-        return None
-    return Thing(Path(thing) if os.path.isfile(thing) else thing, thing, "", "").key()
 
 
 def boxed(taken: Decomposition, part: str) -> list[int]:

@@ -28,8 +28,7 @@ from bilrp.encoders import families
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, found_at, pair
-from bilrp.findings.marks import only
-from bilrp.item import Item, Text, View
+from bilrp.item import Item, View
 from bilrp.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -84,25 +83,6 @@ def check_origin(path: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Non
     found = differing(ours, theirs)
     if found:
         raise MismatchError(f"{path} was made by another encoder: they differ in {found}")
-
-
-def limited(
-    taken: Decomposition, *, part: Sequence[int] | None = None, without: Sequence[int] | None = None
-) -> Decomposition:
-    """A query that is nothing but a part: φ is Σ_{I ∈ part} P_I; without one, φ − Σ_{I ∈ without} P_I.
-
-    >>> from bilrp import decompose
-    >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2), regions=1)
-    >>> bool(torch.equal(limited(whole, part=[1]).embedding, whole.parts[1]))
-    True
-    """
-    out = set(without or ())
-    stay = [r for r in (range(taken.regions.count) if part is None else part) if r not in out]
-    parts, view = taken.parts[stay], taken.view
-    if isinstance(view, Text):
-        view = Text(view.text, tuple(view.spans[region] for region in stay))
-    rest = taken.embedding - taken.parts[sorted(out)].sum(0) if part is None else parts.sum(0)
-    return replace(taken, parts=parts, embedding=rest, regions=only(taken.regions, stay), view=view)
 
 
 class Collection:
@@ -210,10 +190,13 @@ class Collection:
             found = decompose_item(self.encoder, read_item(self.encoder, query))[None]
             self._check(found.origin)
             return found
+        return self._whole(at, self._packed([at])[0])
+
+    def _whole(self, at: int, packed: Packed) -> Decomposition:
+        """A decomposition as it was, from its parts and everything else that is kept of it."""
         self._check_given()
-        packed, key = self._packed([at])[0], self.ids[at]
         with guarded(f"the parts of {self.names[at]} in {self.path} are damaged"):
-            found = kept.decomposition(packed, self.parts.frame(key), self.embedding(at))
+            found = kept.decomposition(packed, self.parts.frame(self.ids[at]), self.embedding(at))
         return replace(found, view=self.view(at), name=self.names[at])
 
     def relevance(self, i: Readable, j: Readable) -> Float[Tensor, "regions_a regions_b"]:
@@ -402,7 +385,12 @@ class Collection:
 
     def explain(self, i: Readable, j: Readable, *, similarity: str | Similarity = "dot") -> Explanation:
         """Which parts of two items make them similar, from parts that are kept; the storage error is in each side."""
-        return pair(self.decomposition(i), self.decomposition(j), similarity=similarity)
+        at = [p for p in (self.position(i), self.position(j)) if p is not None]
+        if len(at) < 2 or similarity not in ("dot", "cosine"):
+            return pair(self.decomposition(i), self.decomposition(j), similarity=similarity)
+        packed = self._packed(at)
+        sides = [self._whole(*each) for each in zip(at, packed, strict=True)]
+        return pair(*sides, similarity=similarity, among=torch.from_numpy(packing.joint(*packed)[0]).long())
 
     def mean(self, group: str | Sequence[int]) -> Float[Tensor, " h"]:
         """The mean embedding of a group: ⟨P_I, m⟩ is what region I shares with it on average."""

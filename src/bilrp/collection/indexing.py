@@ -80,6 +80,7 @@ def indexed(
     """What `build` does, and a report of it; `asked` is what else the encoder's name needs to make it again (size, fit)."""
     if engine not in ENGINES:
         raise InputError(f"the engine is one of {', '.join(ENGINES)}, got {engine}")
+    tables.lance()  # is it there? Better asked before anything is worked out for it
     start = time.perf_counter()
     chosen = families.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)

@@ -65,13 +65,18 @@ def spread(columns: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
     return found
 
 
+def joint(a: Packed, b: Packed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coordinates that are active in both, and where they are among the columns of each."""
+    return np.intersect1d(a.columns, b.columns, assume_unique=True, return_indices=True)
+
+
 def relevance(a: Packed, b: Packed) -> Tensor:
     """R = P P'ᵀ on the coordinates that are active in both.
 
     >>> relevance(pack(torch.tensor([[0.0, 2.0, 1.0]])), pack(torch.tensor([[5.0, 3.0, 0.0]]))).tolist()
     [[6.0]]
     """
-    _, ours, theirs = np.intersect1d(a.columns, b.columns, assume_unique=True, return_indices=True)
+    _, ours, theirs = joint(a, b)
     return torch.from_numpy(a.values(ours) @ b.values(theirs).T)
 
 

@@ -69,8 +69,9 @@ def check_explanation(e: Explanation) -> None:
 
 
 def finite(name: str, tensor: Tensor) -> None:
-    """Floating-point numbers, none of them NaN or infinite."""
-    _need(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()), f"{name}: not all are numbers")
+    """Floating-point numbers, none of them NaN or infinite: then the least and the largest are none, in one reading."""
+    ends = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
+    _need(tensor.is_floating_point() and bool(torch.isfinite(ends).all()), f"{name}: not all are numbers")
 
 
 def _agree(e: Explanation, similarity: similarities.Similarity) -> None:

@@ -36,7 +36,9 @@ NEVER_RANDOM = {
     "softmax",
     "norm",
     "structural",
+    "identity",
 }
+SHAPES = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no numbers
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
@@ -141,11 +143,13 @@ class Recorder(TorchFunctionMode):
         self.origin = x.grad_fn
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        op = operation_of(func, self.operations)
+        if op.name in SHAPES:
+            return func(*args, **(kwargs or {}))
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
         kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
         tensors = tensors_in((args, kwargs))
         live = [t for t in tensors if id(t) in self.live]
-        op = operation_of(func, self.operations)
         if op.kind == "switch":
             return None  # gradients stay on, also where the model turns them off: see record
         self._notice_unseen(tensors, op.name)
@@ -156,10 +160,10 @@ class Recorder(TorchFunctionMode):
         if op.kind == "iteration":
             with self:
                 return iter(args[0].unbind(0))
-        self._refuse(op, args, kwargs)
+        self._refuse(op, args, kwargs, live[0].device)
         for t in live:
             self._notice_writes(t, op.name)
-        return self._record(op, func, args, kwargs)
+        return self._record(op, func, args, kwargs, tensors)
 
     def _compute_constant(self, op: Op, func, args, kwargs, tensors: list[Tensor]) -> Any:
         """A call that no live tensor takes part in: its result is a constant of the run."""
@@ -175,13 +179,20 @@ class Recorder(TorchFunctionMode):
             self.made[id(t)] = t
         return result
 
-    def _record(self, op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record(
+        self,
+        op: Op,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[Tensor],
+    ) -> Any:
         target = written(op, func, args, kwargs)
         call, recorded = (
             out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
         )
         before = None if target is None else self._keep_before_write(target)
-        versions = [(t, _version(t)) for t in tensors_in((args, kwargs)) if t is not target]
+        versions = [(t, _version(t)) for t in tensors if t is not target]
         slots: list[tuple[int, Tensor]] = []
 
         def slot(t: Tensor) -> Any:
@@ -310,7 +321,7 @@ class Recorder(TorchFunctionMode):
                     "compiled code, or a custom autograd function): use the plain Python module instead"
                 )
 
-    def _refuse(self, op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+    def _refuse(self, op: Op, args: Any, kwargs: dict[str, Any], device: torch.device) -> None:
         if op.kind == "unseen":
             raise TapeError(
                 f"the model reads numbers out of a live tensor with '{op.name}', where the tape cannot follow: "
@@ -323,7 +334,7 @@ class Recorder(TorchFunctionMode):
             )
         if kwargs.get("out") is not None:
             raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
-        if torch.is_autocast_enabled(tensors_in((args, kwargs))[0].device.type):
+        if torch.is_autocast_enabled(device.type):
             raise InputError(
                 "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
                 "or convert the model, e.g. model.to(torch.bfloat16)"

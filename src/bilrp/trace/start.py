@@ -76,13 +76,19 @@ def _weight(module: Any, start: str) -> Tensor:
             f"start={start!r} names a module inside the encoder's, which is {type(module).__name__} and has none"
         )
     try:
-        weights = list(module.get_submodule(start).parameters())
+        inner = module.get_submodule(start)
     except AttributeError:
         known = [name for name, inner in module.named_modules() if isinstance(inner, nn.Embedding)]
         raise InputError(
             f"there is no module {start!r} in {type(module).__name__}: "
             f"give {' or '.join(map(repr, known)) or 'the name of one with weights'}"
         ) from None
+    parts = [f"{start}.{name}" for name, _ in inner.named_children()]
+    if parts:  # its weights are used by several calls, and none of them need be its output
+        raise InputError(
+            f"the module {start!r} is made of others ({', '.join(parts)}): name the one whose output is meant"
+        )
+    weights = list(inner.parameters())
     if not weights:
         raise InputError(f"the module {start!r} has no weights, so its call cannot be told from others")
     return weights[0]

@@ -6,6 +6,8 @@ import * as address from "./address.js";
 import { ask, createPages, fetched, progress } from "./api.js";
 
 const COLOURS = ["#4269d0", "#c2571a", "#3a8a5c", "#a463a4", "#b0354f", "#7f6a3c", "#2f8fa3", "#d9488b"];
+const MARKS = ["disc", "square", "triangle"]; // beyond as many groups as colours, other marks
+const APART = COLOURS.length * MARKS.length; // groups that are told apart
 export const UNKNOWN = 0xffff; // the group of an item that is in none that is told apart: grey
 const FAR = 24; // pixels from which a point is still pointed at
 
@@ -48,9 +50,12 @@ export async function atlas(root, { about, signal }) {
     pen.globalAlpha = count > 3000 ? 0.55 : 0.85;
     for (let i = 0; i < count; i++) {
       const [x, y] = spot(i);
-      pen.fillStyle = state.group[i] === UNKNOWN ? ink.getPropertyValue("--soft") : COLOURS[state.group[i] % COLOURS.length];
+      const { colour, mark } = look(state.group[i]);
+      pen.fillStyle = colour ?? ink.getPropertyValue("--soft");
       pen.beginPath();
-      pen.arc(x, y, r, 0, 7);
+      if (mark === "square") pen.rect(x - 0.9 * r, y - 0.9 * r, 1.8 * r, 1.8 * r);
+      else if (mark === "triangle") [[0, -1.2], [1.1, 0.8], [-1.1, 0.8]].forEach(([dx, dy]) => pen.lineTo(x + dx * r, y + dy * r));
+      else pen.arc(x, y, r, 0, 7);
       pen.fill();
     }
     if (state.at < 0) return;
@@ -103,6 +108,9 @@ export async function atlas(root, { about, signal }) {
   draw();
 }
 
+/** How a group is drawn: a colour and a mark, no two alike; those that are not told apart have none. */
+export const look = (k) => (k < APART ? { colour: COLOURS[k % COLOURS.length], mark: MARKS[Math.floor(k / COLOURS.length)] } : {});
+
 /** The middle and the extent of all points along both axes. */
 function boundsOf(places) {
   const [low, high] = [[Infinity, Infinity], [-Infinity, -Infinity]];
@@ -136,9 +144,10 @@ export async function groupsOf(about, count, signal) {
 function legend({ groups }) {
   if (groups.length < 2) return "";
   const entry = ({ name }, k) => {
-    const dot = node("i");
-    dot.style.background = COLOURS[k % COLOURS.length];
+    const { colour, mark } = look(k);
+    const dot = node("i", { class: mark });
+    dot.style.background = colour;
     return node("li", {}, node("a", { href: address.group(name) }, dot, name || "no group"));
   };
-  return node("ul", { class: "legend", "aria-label": "Groups" }, ...groups.slice(0, 24).map(entry));
+  return node("ul", { class: "legend", "aria-label": "Groups" }, ...groups.slice(0, APART).map(entry));
 }

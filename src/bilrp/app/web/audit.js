@@ -1,6 +1,7 @@
 // The audit: where the similarity of near neighbours sits, and what looks like a shortcut; each opens its examples.
 
 import { node } from "../page/dom.js";
+import { counted } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 
@@ -45,7 +46,7 @@ export async function audit(root, { signal }) {
     node("li", {}, places(found.places, one.mask, `Where: ${one.where}`), node("div", {}, node("h3", {}, one.where[0].toUpperCase() + one.where.slice(1)), compared(one), node("p", {}, one.changed == null ? "" : `Without it, ${percent(one.changed)} of the items get another nearest neighbour.`), examples(one.pairs))),
   );
   const clusters = found.clusters.map((one, k) =>
-    node("li", {}, places(one.places, null, `Where the similarity of kind ${k + 1} sits`), node("div", {}, node("h3", {}, `${one.count} pairs whose similarity sits here`), examples(one.pairs))),
+    node("li", {}, places(one.places, null, `Where the similarity of kind ${k + 1} sits`), node("div", {}, node("h3", {}, `${counted(one.count, "pair")} whose similarity sits here`), examples(one.pairs))),
   );
   const none = node("p", {}, "Nothing has more of the relevance than of the picture.");
   root.replaceChildren(

@@ -3,6 +3,7 @@
 
 import { node, pool, set } from "../page/dom.js";
 import { neighbour, shapeOf, union, within } from "../page/geometry.js";
+import { isMark } from "../page/text.js";
 import { capital, nameOf } from "../page/words.js";
 import { strengths } from "./heat.js";
 
@@ -52,11 +53,11 @@ function regionsOf(side, shape, about) {
   );
 }
 
-function letters(shape) {
+function letters(side, shape) {
   if (!shape.words) return null;
-  const labels = [...shape.boxes.map((box, i) => ({ text: shape.labels[i] ?? "", box })), ...shape.loose];
-  const all = labels.map(({ text, box }) =>
-    node("svg:text", { x: (box[1] + box[3]) / 2, y: (box[0] + box[2]) / 2, class: "letters" }, text),
+  const labels = [...shape.boxes.map((box, i) => ({ text: shape.labels[i] ?? "", box, mark: isMark(side, i) })), ...shape.loose];
+  const all = labels.map(({ text, box, mark }) =>
+    node("svg:text", { x: (box[1] + box[3]) / 2, y: (box[0] + box[2]) / 2, class: mark ? "letters mark" : "letters" }, text),
   );
   return node("svg:g", { "aria-hidden": "true", "pointer-events": "none" }, ...all);
 }
@@ -75,7 +76,7 @@ export function createBoard(root, side, { src, label, changed, only = null }) {
     side.places &&
     node("svg:image", { href: src, x: 0, y: 0, width: seen?.width ?? shape.width, height: seen?.height ?? shape.height, preserveAspectRatio: "none" });
   const about = { class: shape.words ? "board wordy" : "board", viewBox: [shape.x, shape.y, shape.width, shape.height].join(" ") };
-  const svg = node("svg:svg", about, image, list, letters(shape), outline.without, outline.part);
+  const svg = node("svg:svg", about, image, list, letters(side, shape), outline.without, outline.part);
   if (shape.words) Object.assign(svg.style, { width: `${shape.width}px` });
   const board = { svg, shape, paths, outline, changed, only, state: { part: [], without: [] }, anchor: null, drag: null };
   root.replaceChildren(svg);

@@ -2,6 +2,7 @@
 
 import { node } from "../page/dom.js";
 import { shapeOf } from "../page/geometry.js";
+import { isMark, pieces } from "../page/text.js";
 
 const LEVELS = 10; // of opacity: few paths for many regions
 const ALPHA = 0.72;
@@ -36,18 +37,19 @@ function picture(side, values, src, label) {
   return node("svg:svg", about, image, ...(values ? layers(shape, values) : []));
 }
 
-/** The words of a side, on ground of their colour. */
+/** The text of a side, each word on ground of its colour; marks of the tokenizer's own are left out. */
 function words(side, values, label) {
   const shown = values ? strengths(values) : [];
-  const spelled = side.names ?? [];
-  const spans = spelled.map((name, i) => {
-    const el = node("span", {}, name);
+  const said = pieces(side).filter(({ i }) => i === null || !isMark(side, i));
+  const spans = said.map(({ text, i, space }, k) => {
+    const el = node("span", { class: k && !space ? "close" : null }, text);
     const sign = shown[i] > 0 ? "positive" : "negative";
     if (shown[i])
       el.style.background = `color-mix(in srgb, var(--${sign}) ${Math.round(60 * Math.abs(shown[i]))}%, transparent)`;
     return el;
   });
-  return node("p", { class: "heat words", "aria-label": label, role: "img" }, ...spans.flatMap((s) => [s, " "]));
+  const spaced = spans.flatMap((el, k) => (k && said[k].space ? [" ", el] : [el]));
+  return node("p", { class: "heat words", "aria-label": label, role: "img" }, ...spaced);
 }
 
 /** {src} is where the picture is; `values` may still be on their way. */

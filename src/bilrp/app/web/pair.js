@@ -90,6 +90,9 @@ function show(table, note, { before, predicted, true: measured, similarity }) {
     node("caption", {}, `${similarity === "dot" ? "Dot product" : "Cosine"} with B`),
     node("tbody", {}, ...rows.map(([name, value], k) => node("tr", { class: ["before", "predicted", "true"][k] }, node("th", { scope: "row" }, name), node("td", { class: "number" }, number(value)), node("td", { class: "bars" }, bar(value))))),
   );
-  const [said, came] = [before - predicted, before - measured];
-  note.textContent = `The explanation said it would ${said < 0 ? "rise" : "fall"} by ${number(Math.abs(said))}; it ${came < 0 ? "rose" : "fell"} by ${number(Math.abs(came))}.`;
+  const way = (fall, [stay, up, down]) => {
+    const by = number(Math.abs(fall));
+    return by === number(0) ? stay : `${fall < 0 ? up : down} by ${by}`;
+  };
+  note.textContent = `The explanation said it would ${way(before - predicted, ["stay", "rise", "fall"])}; it ${way(before - measured, ["stayed", "rose", "fell"])}.`;
 }

@@ -83,6 +83,13 @@ def load(found: Layout, dtype: torch.dtype) -> tuple[nn.Module, Any]:
             f"{found.folder}: its tokenizer gives no offsets, so tokens cannot be found in the text: "
             "save it as a fast tokenizer (tokenizer.json)"
         )
+    if set(tokenizer.get_vocab()) <= set(
+        tokenizer.all_special_tokens
+    ):  # what transformers makes of no file at all
+        raise InputError(
+            f"{found.folder}: there are no words of a tokenizer in it (tokenizer.json): save yours there with "
+            "tokenizer.save_pretrained"
+        )
     if found.lower:
         _lower(tokenizer)
     return model, tokenizer

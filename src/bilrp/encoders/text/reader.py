@@ -76,6 +76,14 @@ class Reader:
             marks.append(mark)
         if all(span is None for span in spans):
             raise InputError("the tokenizer finds no words in this text: there is nothing to explain")
+        words = [number for number, span in zip(numbers, spans, strict=True) if span is not None]
+        unknown = words.count(self.tokenizer.unk_token_id)
+        if 2 * unknown >= len(words):
+            log.warning(
+                "%d of the %d words of a text are unknown to the tokenizer, and all the same to the model",
+                unknown,
+                len(words),
+            )
         return numbers, Tokens.of(text, spans, marks)
 
     def prompt_tokens(self) -> int:

@@ -30,9 +30,9 @@ export function place(app) {
   put(app, fit(tall));
   const { stacked, a, b } = app.layout;
   tall = Math.min(tall, Math.max(a.h, b.h)); // a wide picture is not as high as it may be
-  const over = () => (app.compact ? app.dom.page.scrollHeight - innerHeight : 0);
+  const over = () => (app.compact && !stacked ? app.dom.page.scrollHeight - innerHeight : 0);
   for (let round = 0; round < 3 && over() > 0 && tall > LEAST; round++) {
-    tall -= over() / (stacked ? 2 : 1);
+    tall -= over();
     put(app, fit(tall));
   }
 }

@@ -73,7 +73,10 @@ export function createCaption({ data }, side) {
     level,
     button("+", "Zoom in", 1.5),
   );
-  const name = data.names?.[side === "a" ? 0 : 1] ?? "";
+  const called = data.names?.[side === "a" ? 0 : 1] ?? "";
+  const { view: seen } = data[side];
+  const same = seen?.kind === "text" && seen.text.split(/\s+/).join(" ").trim().startsWith(called.replace(/…$/, ""));
+  const name = same ? "" : called; // a text that is its own name stands below
   const title = node("span", { class: "name", title: name }, name);
   const el = node("div", { class: "caption" }, node("b", {}, letter), title, data[side].places ? tools : null);
   return { el, level };

@@ -33,6 +33,7 @@ figure {
   white-space: nowrap;
   color: var(--soft);
   font-size: 13px;
+  text-shadow: 0 0 2px var(--paper), 0 0 3px var(--paper), 0 0 4px var(--paper); /* where a ribbon passes */
 }
 .zoom {
   display: inline-flex;

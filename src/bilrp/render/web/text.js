@@ -6,14 +6,19 @@ const PAD = 4; // beside a word, inside its box
 const SPACE = 6; // between two boxes
 export const GUTTER = 20; // beside a text that stands above another: ways to the other go down there
 
+/** Is a region a mark of the tokenizer's own, that stands for no letters of the text? */
+export const isMark = ({ view }, i) => view?.kind === "text" && !view.spans[i];
+
 /** The text in order: [{text, i, space}], i the region, null for what lies between regions (punctuation, mostly). */
-function pieces({ names, view, count }) {
+export function pieces({ names, view, count }) {
   const words = names ?? Array.from({ length: count }, (_, i) => `${i + 1}`);
   if (view?.kind !== "text") return words.map((text, i) => ({ text, i, space: true }));
   const found = [];
+  const letters = Array.from(view.text); // as Python counts them: a letter beyond the first 65,536 is one
+  const cut = (from, until) => letters.slice(from, until).join("");
   let at = 0;
   const between = (stop) => {
-    const gap = view.text.slice(at, stop);
+    const gap = cut(at, stop);
     if (gap.trim()) found.push({ text: gap.trim(), i: null, space: /^\s/.test(gap) });
     at = stop;
     return gap;
@@ -21,11 +26,11 @@ function pieces({ names, view, count }) {
   view.spans.forEach((span, i) => {
     if (!span || span[0] < at) return found.push({ text: words[i], i, space: true }); // a mark of the tokenizer's own
     const gap = between(span[0]);
-    found.push({ text: view.text.slice(...span), i, space: found.length > 0 && /\s$/.test(gap) });
+    found.push({ text: cut(...span), i, space: found.length > 0 && /\s$/.test(gap) });
     at = span[1];
     return found;
   });
-  between(view.text.length);
+  between(letters.length);
   return found;
 }
 

@@ -6,12 +6,10 @@ export function decimals(values) {
   return top > 0 ? Math.min(12, Math.max(0, 3 - Math.floor(Math.log10(top)))) : 0;
 }
 
-/** What rounds to nothing has no sign. */
-const sign = (value, digits, positive) => (Math.abs(value) < 0.5 * 10 ** -digits ? "" : value < 0 ? "−" : positive);
-const unsigned = (value, digits) =>
-  Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-export const plain = (value, digits) => sign(value, digits, "") + unsigned(value, digits);
-export const signed = (value, digits) => sign(value, digits, "+") + unsigned(value, digits);
+export const plain = (value, digits) =>
+  `${value < 0 ? "−" : ""}${Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+export const signed = (value, digits) =>
+  Math.abs(value) < 0.5 * 10 ** -digits ? plain(0, digits) : (value < 0 ? "" : "+") + plain(value, digits);
 export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.1 ? 2 : 3)));
 export const capital = (text) => text[0].toUpperCase() + text.slice(1);

@@ -17,8 +17,7 @@ def interval(values: list[float], *, seed: int = 0, draws: int = 2000) -> tuple[
     found = torch.tensor(values, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     means = found[torch.randint(len(found), (draws, len(found)), generator=generator)].mean(1)
-    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return float(found.mean()), low, high
+    return float(found.mean()), *ends(means.numpy())
 
 
 def over_blocks(
@@ -35,5 +34,15 @@ def over_blocks(
     count = len(array)
     starts = np.random.default_rng(seed).integers(count, size=(resamples, -(-count // block), 1))
     drawn = ((starts + np.arange(block)) % count).reshape(resamples, -1)[:, :count]
-    low, high = np.quantile(array[drawn].mean(1), [0.025, 0.975])
-    return {"mean": float(array.mean()), "low": float(low), "high": float(high)}
+    low, high = ends(array[drawn].mean(1))
+    return {"mean": float(array.mean()), "low": low, "high": high}
+
+
+def ends(drawn: np.ndarray, *, level: float = 0.95) -> tuple[float, float]:
+    """Where the middle `level` of what was drawn again and again begins and ends: its percentile interval.
+
+    >>> ends(np.arange(101.0))
+    (2.5, 97.5)
+    """
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilrp.errors import InputError
-from bilrp.studies.common.study import Settings, option, place
+from bilrp.studies.common.photographs import PhotographSettings
+from bilrp.studies.common.study import option, place
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaithfulnessSettings(Settings):
+class FaithfulnessSettings(PhotographSettings):
     """Which photographs, at which layers, and how hard to try."""
 
-    data: Path = place(help="A folder of photographs.")
     out: Path = place(
         Path("out/faithfulness"), "Folder for the report; an interrupted study goes on from there."
     )
     layers: tuple[int, ...] = option((17, 31), "Layers of VGG-16.", least=1, most=31)
     pairs: int = option(40, "Pairs of similar photographs.", least=1)
-    size: int = option(96, "Pictures are cut and scaled to SIZE × SIZE pixels.", least=32)
-    regions: int = option(8, "Side of a region in pixels.", least=1)
     project: int | None = option(
         None, "Random projection to this many coordinates; without it, exact.", least=1
     )
@@ -30,15 +27,3 @@ class FaithfulnessSettings(Settings):
     cascade: int = option(
         5, "At every so many pairs weights are randomised block by block too; 0: never.", least=0
     )
-    resamples: int = option(2000, "Draws behind each interval.", least=1)
-    seed: int = option(0, "Same seed, same numbers.", least=0)
-    weights: Path | None = place(
-        None, "VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache.", metavar="FILE"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size < 4 * self.regions:
-            raise InputError(
-                f"pictures of {self.size} pixels are too small for regions of {self.regions}: use --size 96"
-            )

@@ -9,6 +9,7 @@ import numpy as np
 
 from bilrp.errors import InputError
 from bilrp.studies.common.folders import Clip
+from bilrp.studies.common.statistics import ends
 
 PAPER = {5: 2.30, 10: 2.31, 17: 2.43, 24: 2.87, 31: 4.00}
 
@@ -73,9 +74,7 @@ def interval(
     numerator = (drawn @ local) / (drawn @ local_pairs)
     over = np.einsum("rc,cd,rd->r", drawn, between, drawn) + drawn @ np.diag(total)
     under = np.einsum("rc,cd,rd->r", drawn, between_pairs, drawn) + drawn @ np.diag(pairs)
-    values = numerator / (over / under)
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return ends(numerator / (over / under), level=level)
 
 
 def _sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:

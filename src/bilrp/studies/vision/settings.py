@@ -5,28 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilrp.errors import InputError
-from bilrp.studies.common.study import Settings, option, place
+from bilrp.studies.common.photographs import PhotographSettings
+from bilrp.studies.common.study import option, place
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionSettings(Settings):
+class VisionSettings(PhotographSettings):
     """Which photographs, how many pairs, and how fine."""
 
-    data: Path = place(help="A folder of photographs.")
     out: Path = place(Path("out/vision"), "Folder for the report; an interrupted study goes on from there.")
     pairs: int = option(30, "Pairs of photographs.", least=2)
     size: int = option(96, "Pictures are cut and scaled to SIZE × SIZE pixels.", least=64)
     regions: int = option(24, "Side of a region in pixels.", least=8)
-    resamples: int = option(2000, "Draws behind each interval.", least=1)
-    seed: int = option(0, "Same seed, same numbers.", least=0)
-    weights: Path | None = place(
-        None, "VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache.", metavar="FILE"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size < 4 * self.regions:
-            raise InputError(
-                f"pictures of {self.size} pixels are too small for regions of {self.regions}: use --size 96"
-            )
