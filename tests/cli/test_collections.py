@@ -43,6 +43,15 @@ def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> No
     assert len(d["neighbours"]) == 3
 
 
+def test_a_copy_is_said_to_be_the_same_and_sentences_are_wrapped(more: Path, bilrp_command) -> None:  # noqa: F811
+    bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
+    shutil.copy(next((more / "left").iterdir()), more / "copy.png")
+    out = bilrp_command("search", "x.lance", *AGAIN, "copy.png", "--explain")[1]
+    same = [line for line in out.splitlines() if line.endswith("(the same picture)")]
+    assert len(same) == 1 and same[0].startswith("  1  ")
+    assert "\n      Cosine" in out and max(map(len, out.splitlines())) <= 100
+
+
 def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
     more: Path,  # noqa: F811
     bilrp_command,  # noqa: F811
@@ -121,6 +130,7 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
         (("index", "gone", "-o", "x.lance", *BY), "no such file"),
         (("search", "gone.lance", "a.png"), "no collection there"),
         (("search", "x.lance", *AGAIN, "gone.png"), "no such file"),
+        (("search", "x.lance", *AGAIN, "dog"), "dog: no such file; x.lance holds pictures"),
         (("search", "x.lance", *AGAIN, "a.png", "--part", "1,2"), "--part 1,2: give X,Y,W,H"),
         (("search", "x.lance", *AGAIN, "a.png", "--part", "900,900,3,3"), "the photograph is 60×40"),
         (("search", "x.lance", *AGAIN, "a.png", "--words", "1-2"), "--words 1-2: give I-J, words of a text"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +108,11 @@ def test_summary_adds_up(place, bilrp_command):
     assert about["explained"] == pytest.approx(about["positive"] + about["negative"], rel=1e-4)
     assert about["explained_share"] + about["unattributed_share"] == pytest.approx(1)
     assert len(about["top"]) == 5 and about["outputs"] == [] and about["seconds"] > 0
+    told = dict(re.findall(r"^  (\S[^0-9−]*?) +[0-9−].* (\S+) %$", out.replace("−", "-"), re.M))
+    added = [float(told[name]) for name in ("pairs that raise it", "pairs that lower it", "unattributed")]
+    assert sum(added) == pytest.approx(100, abs=0.2) and told["score"] == "100.0", (
+        "what the terminal shows adds up"
+    )
     best = about["top"][0]
     assert best["a"]["box"].keys() == {"top", "left", "bottom", "right"}
     assert [m["relevance"] for m in about["top"]] == sorted(

@@ -80,6 +80,7 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
         (("explain", "a.png", "b.png", "c.png", "--refine", "32"), "--refine is for two inputs"),
         (("explain", "a.png"), "explain compares two or more"),
         (("explain", "a.png", "b.png", "c.png", "-o", "why.png"), "written as one page"),
+        (("explain", "a.png", "b.png", "-e", "absent:f", "-o", "why.png"), "written as one page"),
         (("explain", "a.png", "b.png", "gone.png"), "no such file"),
         (("explain", *["a.png"] * 9, "-o", "why.html"), "36 explanations are too many"),
         (("contrast", "a.png", "b.png", "c.png", "-o", "why.npz"), "written as one page"),

@@ -134,7 +134,7 @@ def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
     code, asked, _ = command("show", "why.npz", "--top", "40", "--marks")
     assert code == 0 and "[CLS]" not in plain and "“”" not in plain
     assert "  [CLS] The cat sat. [SEP]" in asked and "“[CLS]” ↔ “[SEP]”" in asked
-    assert "of it, marks" in plain and "of it, marks" in asked
+    assert "tokenizer's marks" in plain and "tokenizer's marks" in asked
     whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--marks",)))
     assert len(whole["top"]) < len(few["top"]) and whole["marks"] == few["marks"] != 0
     parts = whole["positive"] + whole["negative"] + whole["marks"] + whole["unattributed"]

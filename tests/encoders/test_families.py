@@ -108,7 +108,8 @@ def test_nonsense_is_refused_whoever_would_hear_it(own: Path, name: str) -> None
     [
         ("vgg16:x", "a number from 1 to 31"),
         ("vgg16:٣", "a number from 1 to 31"),
-        ("resnet50", "unknown encoder 'resnet50'"),
+        ("resnet50", "unknown encoder 'resnet50': give"),
+        ("vgg", r"unknown encoder 'vgg': did you mean vgg16:31\? Else give"),
         ("", "unknown encoder"),
         ("minilm:here", "sentence:here"),
         ("sentence", "sentence:FOLDER"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bilrp import explain
 from bilrp.findings import cluster
 from bilrp.findings.layout import layout
+from bilrp.findings.marks import only
 from bilrp.judge.warps import planted
 from bilrp.regions import Regions, features, grid, labels, tokens
 
@@ -180,3 +181,14 @@ def _areas(found, finding) -> list[np.ndarray]:
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> float:
     return float((one & other).sum() / (one | other).sum())
+
+
+@pytest.mark.parametrize("box", [(1, 1, 3, 3), (0, 0, 5, 6), (0, 0, 8, 8)], ids=["narrow", "wide", "whole"])
+def test_a_part_tells_what_the_whole_tells(box):
+    """A part that is hardly more than the block has no rest to measure it against: the whole input is the measure."""
+    R = 0.1 * noise(64, 64)
+    rows, columns = patch(1, 1, 3, 3), patch(4, 5, 2, 3)
+    R[np.ix_(rows, columns)] += 2.0
+    part = patch(*box)
+    first = cluster.find(R[part], only(PLANE, part), PLANE, score=100.0)[0]
+    assert ([part[n] for n in first.a], first.b) == (rows, columns)

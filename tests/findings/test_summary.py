@@ -13,6 +13,7 @@ from torch import nn
 import bilrp
 from bilrp.findings import chance, words
 from bilrp.findings.cluster import Finding
+from bilrp.findings.marks import only
 from bilrp.findings.summary import sentence, warnings
 from bilrp.item import Text
 from bilrp.regions import Regions, labels, tokens
@@ -57,9 +58,12 @@ def test_what_counts_against_and_what_is_unattributed():
     e = found()
     R = e.relevance.clone()
     R[0, 0] -= 0.3 * e.score
-    against = float(R.double().clamp(max=0).sum()) / e.score
+    for_it, against = (
+        float(part.sum()) / e.score for part in (R.double().clamp(min=0), R.double().clamp(max=0))
+    )
     said = replace(e, relevance=R).summary()
-    assert f"{words.percent(-against)} counts against it" in said
+    assert f"{words.percent(for_it)} counts for it and {words.percent(-against)} against it" in said
+    assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "what is said adds up"
     assert "30 % is unattributed" in said
     assert "nothing is unattributed" in e.summary()
 
@@ -69,7 +73,9 @@ def test_of_a_distance_what_each_side_owes_to_itself_sets_them_apart():
     assert e.within is not None
     apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.within))
     said = e.summary()
-    assert f"{words.percent(apart / e.score)} sets them apart" in said and "counts against" not in said
+    assert f"{words.percent(apart / e.score)} sets them apart and " in said and "counts for" not in said
+    alike = float(e.relevance.double().clamp(max=0).sum())
+    assert f"{words.percent(-alike / e.score)} brings them together" in said
     assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", said), "it lowers the distance"
 
 
@@ -162,6 +168,14 @@ def test_a_reference_says_how_much_is_much():
     assert "more than 50 % of 2 pairs" in e.summary(reference=[cosine - 0.2, cosine + 0.1])
     assert "less than any of 1 pair taken" in e.summary(reference=[1.1])
     assert "at random" not in e.summary()
+
+
+def test_of_a_part_nothing_is_said_that_holds_of_whole_photographs(monkeypatch):
+    monkeypatch.setattr(chance, "known", lambda *_: chance.of([-1.0]))
+    e = found()
+    assert "of photographs taken at random" in e.summary()
+    part = replace(e.a, regions=only(e.a.regions, [3, 4]), parts=e.a.parts[[3, 4]])
+    assert "at random" not in replace(e, a=part, relevance=e.relevance[[3, 4]]).summary()
 
 
 @pytest.mark.data

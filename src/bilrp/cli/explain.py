@@ -75,10 +75,11 @@ def explain(
         known(name)  # refuse a slip before the work
     named = encoders or ["vgg16:31"]
     if len(things) > 2 or len(named) > 1:
-        from bilrp.cli.several import Wanted, explain_all
+        from bilrp.cli.several import Wanted, explain_all, pages_only
 
         if plan or refine is not None:
             raise InputError(f"--{'plan' if plan else 'refine'} is for two inputs and one encoder")
+        pages_only(outputs)
         loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
         wish = Wanted(similarity, regions, project, style, palette, title, marks)
         explain_all(loaded, things, outputs, wish, first=first, show=show, as_json=json)

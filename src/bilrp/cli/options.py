@@ -69,6 +69,10 @@ Output = Annotated[
         "--output", "-o", metavar="FILE", help=".png .svg .pdf .html .npz .safetensors; may be repeated."
     ),
 ]
+PageOutput = Annotated[
+    list[str] | None,
+    typer.Option("--output", "-o", metavar="FILE", help="One page for all of them, .html; may be repeated."),
+]
 
 KINDS = ("words", "tokens", "sentences")
 
@@ -85,7 +89,8 @@ RegionSide = Annotated[
         metavar="PIXELS",
         callback=_region,
         autocompletion=one_of(*KINDS),
-        help="Side of a square region, mostly 8; of a text: words, tokens or sentences.",
+        help="Side of a square region, in pixels of what the encoder reads (128 × 128, see --size); default: 8, most"
+        " often. Of a text: words, tokens or sentences.",
     ),
 ]
 Measure = Annotated[

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json as numbers
+import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson, Output, OwnEncoder, Palette
+from bilrp.cli.options import AsJson, OwnEncoder, PageOutput, Palette
 from bilrp.cli.say import say
 from bilrp.errors import InputError
 
@@ -45,7 +47,7 @@ def search(
         bool, typer.Option(help="Where there are too many for memory: by an index, whose recall is said.")
     ] = False,
     encoder: OwnEncoder = None,
-    output: Output = None,
+    output: PageOutput = None,
     palette: Palette = "paper",
     json: AsJson = False,
 ) -> None:
@@ -79,7 +81,7 @@ def search(
     head = f"Searched exactly, without an index: {way}.\n" if isinstance(way, str) else ""
     head += f"Nearest to {query}{by}, of {len(found)}{partly}:"
     if not (json or explained):
-        _tell(head, near)  # at once: to explain them may take long
+        _tell(head, near, thing)  # at once: to explain them may take long
     chapters = _chapters(found, near, asked, at, query, similarity) if explained or outputs else []
     sentences = [chapter.explanation.summary() for chapter in chapters]
     if json:
@@ -89,7 +91,7 @@ def search(
         answer = {"collection": collection, "query": query, "regions": regions} | recall
         print(numbers.dumps(answer | {"neighbours": rows}))
     elif explained:
-        _tell(head, near, sentences)
+        _tell(head, near, thing, sentences)
     wish = several.Wanted(similarity, None, None, "auto", palette, None)
     title = f"What is like {query}?" if regions is None else f"What shares this part of {query}?"
     title = f"What is like {query} without this part?" if regions is not None and without else title
@@ -119,12 +121,25 @@ def _chapters(
     return chapters
 
 
-def _tell(head: str, near: Sequence[Neighbour], sentences: Sequence[str] = ()) -> None:
+def _tell(head: str, near: Sequence[Neighbour], thing: Any, sentences: Sequence[str] = ()) -> None:
+    from bilrp.cli import terminal
+
     say(head)
+    own = _key(thing)
     for number, each in enumerate(near):
-        say(f"{number + 1:3}  {each.score:8.3f}  {each.name}")
+        same = f"  (the same {'picture' if os.path.isfile(thing) else 'text'})" if each.id == own else ""
+        say(f"{number + 1:3}  {each.score:8.3f}  {each.name}{same}")
         if sentences:
-            say(f"      {sentences[number]}")
+            say(terminal.wrapped(sentences[number], indent=" " * 6))
+
+
+def _key(thing: Any) -> str | None:
+    """The id that a file or a text would have in a collection; None of an item, which has its own."""
+    from bilrp.collection.sources import Thing
+
+    if not isinstance(thing, str):
+        return None
+    return Thing(Path(thing) if os.path.isfile(thing) else thing, thing, "", "").key()
 
 
 def _part(part: str | None, words: str | None, count: int) -> str:
@@ -166,7 +181,19 @@ def _query(found: Collection, query: str) -> Any:
         raise InputError(
             f"{len(called)} items are called {query}: give the file or id of one of them, {several}"
         )
-    return called[0] if called else query
+    if called:
+        return called[0]
+    if found.position(query) is None and not os.path.exists(query) and _holds_pictures(found):
+        raise InputError(
+            f"{query}: no such file; {found.path} holds pictures: give a picture's file, or an item's name, number or id"
+        )
+    return query
+
+
+def _holds_pictures(found: Collection) -> bool:
+    from bilrp.item import Image
+
+    return len(found) > 0 and isinstance(found.view(0), Image)
 
 
 def boxed(taken: Decomposition, part: str) -> list[int]:

@@ -41,7 +41,6 @@ def explain_all(
     from bilrp.explanation import pair
     from bilrp.render.album import MOST, Chapter
 
-    pages_only(outputs)
     pairs = list(itertools.combinations(range(len(things)), 2))
     pairs = [(a, b) for a, b in pairs if a == 0] if first else pairs
     if len(pairs) * len(encoders) > MOST and outputs:
@@ -116,8 +115,10 @@ def tell(
         return
     if above is not None:
         say(printable(above))
+    from bilrp.cli import terminal
+
     for chapter in chapters:
-        say(f"{printable(chapter.heading)}\n  {chapter.explanation.summary()}")
+        say(f"{printable(chapter.heading)}\n{terminal.wrapped(chapter.explanation.summary())}")
 
 
 def write(

@@ -119,6 +119,7 @@ def record(
         "unattributed_share": account.share(account.unattributed),
         "marks": account.marks,
         "marks_share": account.share(account.marks),
+        "within": account.within_a + account.within_b,
         "against_reference": None if e.against is None else [account.against_a, account.against_b],
         "references": None if e.against is None else account.references,
         "positive": account.positive,
@@ -146,9 +147,7 @@ def tell(
     if not as_json:
         if above is not None:
             print(above, end="\n\n")  # its own colours; what it shows is escaped already
-        import shutil
-
-        say(summary(about, pairs=pairs, wide=min(100, max(40, shutil.get_terminal_size().columns))))
+        say(summary(about, pairs=pairs))
         return
     import json
 
@@ -209,46 +208,37 @@ def doubts(
     ]
 
 
-def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> str:
-    """The same for people: the sentence, the findings, what adds up, and what it cost; single pairs on demand."""
+def width() -> int:
+    """Columns that lines may take here."""
+    import shutil
+
+    return min(100, max(40, shutil.get_terminal_size().columns))
+
+
+def wrapped(sentence: str, *, indent: str = "  ") -> str:
+    """A sentence in lines that fit the terminal; a number and its % stay in one of them."""
     import textwrap
 
-    from bilrp.render.account import amount, percent
+    whole = printable(sentence).replace(" %", "\u00a0%")
+    return textwrap.fill(whole, width(), initial_indent=indent, subsequent_indent=indent).replace(
+        "\u00a0", " "
+    )
 
-    def share(value: float | None) -> str:
-        return f"{percent(value, 1):>10}".rstrip()
+
+def summary(found: dict[str, Any], *, pairs: bool = False) -> str:
+    """The same for people: the sentence, the findings, what adds up, and what it cost; single pairs on demand."""
+    from bilrp.findings.words import amount
 
     rows, columns = found["regions"]
-    rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
-    marks = (
-        [f"  of it, marks  {amount(found['marks']):>12}{share(found['marks_share'])}"]
-        if found["marks"]
-        else []
-    )
-    sentence = printable(found["summary"]).replace(" %", "\u00a0%")  # a number and its % stay in one line
     lines = [
         f"{printable(found['a'])}  and  {printable(found['b'])}",
         f"{found['encoder']}, {found['similarity']}, {rows} × {columns} regions",
         "",
-        *(
-            line.replace("\u00a0", " ")
-            for line in textwrap.wrap(sentence, wide - 2, initial_indent="  ", subsequent_indent="  ")
-        ),
+        wrapped(found["summary"]),
         "",
-        *_findings(found["findings"], wide),
-        f"  {'estimate' if found['estimate'] else 'score':<12}  {amount(found['score']):>12}",
-        f"  explained     {amount(found['explained']):>12}{share(found['explained_share'])}",
-        *marks,
-        f"  unattributed  {amount(rest):>12}{share(found['unattributed_share'])}",
+        *_findings(found["findings"], width()),
+        *_account(found),
     ]
-    if found["against_reference"] is not None:  # part of the unattributed, and known
-        for name, value in (
-            ("against ref.", sum(found["against_reference"])),
-            ("references", found["references"]),
-        ):
-            lines.append(
-                f"    {name:<12}{amount(value):>12}{share(value / found['score'] if found['score'] else None)}"
-            )
     if pairs and found["top"]:
         lines += ["", "  strongest single pairs, by their relevance"]
         for number, match in enumerate(found["top"], 1):
@@ -259,6 +249,25 @@ def summary(found: dict[str, Any], *, pairs: bool = False, wide: int = 100) -> s
     cost = ", ".join([*spent, *([plan] if plan else [])])
     lines += ["", f"  {cost}"] if cost else [""]
     return "\n".join(lines)
+
+
+def _account(found: dict[str, Any]) -> list[str]:
+    """What adds up to the score, in the words of the page, one a line: to one precision, with its share of the score."""
+    from bilrp.findings.words import column, percent
+
+    rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
+    terms = {"pairs that raise it": found["positive"], "pairs that lower it": found["negative"]}
+    rare = {"tokenizer's marks": found["marks"], "each with itself": found["within"]}
+    terms |= {name: value for name, value in rare.items() if value} | {"unattributed": rest}
+    if found["against_reference"] is not None:  # known, and part of the unattributed
+        terms["  either against the reference"] = sum(found["against_reference"])
+        terms["  reference against reference"] = found["references"]
+    terms["estimate" if found["estimate"] else "score"] = score = found["score"]
+    wide = max(map(len, terms))
+    return [
+        f"  {name:<{wide}}{value:>14}{percent(terms[name] / score, 1) if score else '':>11}".rstrip()
+        for name, value in zip(terms, column([*terms.values()]), strict=True)
+    ]
 
 
 def _findings(findings: Sequence[dict[str, Any]], wide: int, most: int = 6) -> list[str]:

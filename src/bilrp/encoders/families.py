@@ -230,7 +230,9 @@ def _own(name: str, families: tuple[Family, ...]) -> tuple[Family, str]:
     place, colon, argument = rest.partition(":")
     if not module or not place:
         known = "; ".join(family.help for family in families if family.help)
-        raise InputError(f"unknown encoder {name!r}: give {known}; or your own, {OWN}")
+        like = completions(name, families)[-1:] if name else []  # the deepest layer, as by default
+        meant = f"did you mean {like[0]}? Else " if like else ""
+        raise InputError(f"unknown encoder {name!r}: {meant}give {known}; or your own, {OWN}")
     found = _find(module, place, name)
     if isinstance(found, Family):
         return found, argument

@@ -18,18 +18,20 @@ _ALL, _FIRST, _NEXT = slice(None), slice(None, -1), slice(1, None)
 class Layout:
     """Size and middle (y, x) of each region, which of them touch (each itself, too), and the width of the window.
 
-    A width of 0 leaves relevance as it is: words are read one by one.
+    A width of 0 leaves relevance as it is: words are read one by one. Regions may be a part of the input only; then
+    `covered` is the share of it that they are.
     """
 
     size: np.ndarray
     middle: np.ndarray
     touching: np.ndarray
     width: float = 0.0
+    covered: float = 1.0
 
     @cached_property
     def weight(self) -> np.ndarray:
-        """Each region's share of the input."""
-        return self.size / self.size.sum()
+        """Each region's share of the whole input: what is much of it doesn't depend on which regions are asked for."""
+        return self.covered * self.size / self.size.sum()
 
     @property
     def blurred(self) -> bool:
@@ -105,7 +107,8 @@ def _in_a_plane(labels: np.ndarray, count: int) -> Layout:
         here, there = labels[one], labels[other]
         apart = (here != there) & (here >= 0) & (there >= 0)
         touching[here[apart], there[apart]] = True
-    return Layout(size, middle, touching | touching.T, WINDOW * float(np.sqrt(labels.size)))
+    width = WINDOW * float(np.sqrt(labels.size))
+    return Layout(size, middle, touching | touching.T, width, covered=float(inside.mean()))
 
 
 def _in_a_row(regions: Regions) -> Layout:

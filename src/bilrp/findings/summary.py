@@ -188,16 +188,18 @@ def _matches(found: Explained, findings: Sequence[Finding]) -> str:
 
 
 def _rest(found: Explained) -> list[str]:
-    """What counts against the similarity, and what no region accounts for."""
+    """What counts for and against the similarity, and what no region accounts for: they add up to the score."""
     if not found.score:
         return []
-    pairs = found.relevance.detach().cpu().double()
+    pairs = found.relevance.detach().cpu().double() / abs(found.score)
+    raised, lowered = float(pairs.clamp(min=0).sum()), -float(pairs.clamp(max=0).sum())
+    said = []
     if found.distance:
         own = sum(float(within.detach().cpu().double().sum()) for within in found.within or ())
-        against, verb = (float(pairs.clamp(min=0).sum()) + own) / abs(found.score), "sets them apart"
-    else:
-        against, verb = -float(pairs.clamp(max=0).sum()) / abs(found.score), "counts against it"
-    said = [f"{percent(against)} {verb}"] if against >= WORTH else []
+        apart = raised + own / abs(found.score)
+        said.append(f"{percent(apart)} sets them apart and {percent(lowered)} brings them together")
+    elif lowered >= WORTH:
+        said.append(f"{percent(raised)} counts for it and {percent(lowered)} against it")
     rest = found.unattributed / found.score
     said.append(f"{about(rest)} is unattributed" if abs(rest) >= WORTH else "nothing is unattributed")
     if found.against is not None and abs(rest) >= WORTH:
@@ -266,11 +268,12 @@ def _cut(view: Image) -> float:
 
 
 def _is_whole(side: Side) -> bool:
-    """Does the model see the whole picture, and nothing beyond it? (True of what is no picture.)"""
+    """Is it all in regions, and of a picture all that the model sees, and nothing beyond it?"""
+    covered = bool((side.regions.labels >= 0).all())
     if not isinstance(side.view, Image):
-        return True
+        return covered
     wide, high = side.view.size
-    return np.allclose(side.view.box, (0, 0, wide, high), atol=1)  # a pixel of rounding
+    return covered and np.allclose(side.view.box, (0, 0, wide, high), atol=1)  # a pixel of rounding
 
 
 def is_estimate(found: Explained) -> bool:

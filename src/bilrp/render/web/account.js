@@ -10,7 +10,7 @@ const ACCOUNT = [
   ["within_a", "A with itself"],
   ["within_b", "B with itself"],
   ["against", "either against the reference"],
-  ["references", "the references"],
+  ["references", "reference against reference"],
   ["rest", "belongs to none of these"],
   ["unattributed", "belongs to no pair"],
   ["score", "score"],
