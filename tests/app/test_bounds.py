@@ -25,6 +25,7 @@ from bilrp.app.asking import MOST_JSON
 from bilrp.app.desk import Busy, Desk
 from bilrp.app.guard import Door, Refused
 from bilrp.app.shelf import Shelf
+from bilrp.errors import InputError
 from bilrp.render import bundle, page
 
 
@@ -311,6 +312,15 @@ def test_where_a_file_lies_is_not_told(few, tmp_path):
 
 
 # ------------------------------------------------------------ the server
+
+
+def test_what_is_no_collection_is_said_before_anything_is_served(folder):
+    from bilrp.cli.serve import serve
+
+    with pytest.raises(InputError, match=f"is a folder: first bilrp index {folder} -o {folder}.lance"):
+        serve([f"{folder}/"])
+    with pytest.raises(InputError, match="--add adds to a collection"):
+        serve(["a.jpg", "b.jpg"], add=True)
 
 
 def test_who_comes_before_the_server_has_started_waits():

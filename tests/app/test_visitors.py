@@ -116,6 +116,16 @@ def asked(address, path, question=None, visitor="v"):
     return reply.status, body if "image" in kind else json.loads(body.strip().splitlines()[-1])
 
 
+def brought(address, content):
+    """A picture as a query; its id."""
+    parts = urlsplit(address)
+    link = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
+    link.request("POST", "/api/query?name=coffee.jpg", content, {"content-type": "image/jpeg"})
+    found = json.loads(link.getresponse().read())["id"]
+    link.close()
+    return found
+
+
 def wander(address, made, expected, seed, until):
     """One visitor: what they saw, and how often they were told to come again."""
     rng, right, busy = random.Random(seed), 0, 0
@@ -180,7 +190,7 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
 
     def started():
         child = subprocess.Popen(
-            [*command, "serve", "cats.lance", "-e", "mine:tiny", "--port", "0"],
+            [*command, "serve", "cats.lance", "-e", "mine:tiny", "--port", "0", "--add"],
             cwd=tmp_path, env=environment | {"PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout is not None
@@ -196,6 +206,8 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
     child, address = started()
     ids = [item["id"] for item in asked(address, "/api/items")[1]["items"]]
     _, before = asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})
+    query = brought(address, (folder / "coffee" / "coffee-0.jpg").read_bytes())
+    _, added = asked(address, "/api/add", {"id": query})
     _, atlas = asked(address, "/api/map", {})
     child.send_signal(signal.SIGKILL)
     child.communicate()
@@ -210,6 +222,9 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
     )
     assert before["answer"]["account"]["score"] == pytest.approx(after["answer"]["account"]["score"])
     assert asked(address, "/api/map", {})[1] == atlas
+    names = {item["id"]: item["name"] for item in asked(address, "/api/items")[1]["items"]}
+    assert len(names) == 7 and names[added["answer"]["id"]] == "coffee.jpg"
+    assert asked(address, "/api/side", {"id": added["answer"]["id"]})[0] == 200
     child.terminate()
     child.communicate(timeout=120)
     assert child.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM)

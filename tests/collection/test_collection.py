@@ -212,6 +212,14 @@ def test_a_part_alone_is_a_query_of_its_own(made) -> None:
     assert pair.score == pytest.approx(by_part[7], rel=1e-5)
 
 
+def test_a_part_is_not_compared_with_whole_photographs_taken_at_random() -> None:
+    taken = bilrp.decompose(torch.nn.Flatten(), torch.rand(1, 3, 128, 128), regions=64)
+    known = replace(taken, origin={**taken.origin, "weights": "c938bfd98fc4df15"})  # VGG-16's at layer 31
+    said = "pairs of photographs taken at random"
+    assert said in bilrp.pair(known, known, similarity="cosine").summary()
+    assert said not in bilrp.pair(limited(known, part=[0]), known, similarity="cosine").summary()
+
+
 def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

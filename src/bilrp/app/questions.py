@@ -42,7 +42,8 @@ def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
     if not asked.needs_parts:
         return shelf.embedding(asked.id).numpy()
     active = shelf.active(asked.id)
-    if not 0 <= min(asked.part + asked.without) <= max(asked.part + asked.without) < active.count:
+    regions = asked.part + asked.without
+    if min(regions) < 0 or max(regions) >= active.count:
         raise Refused(422, f"regions of this item are numbered 0 … {active.count - 1}")
     if not asked.part:
         return shelf.parts(asked.id).embedding.float().numpy() - active.sum(asked.without)

@@ -77,3 +77,4 @@ def index(
     if len(report.failed) > SHOWN:
         say(f"  … and {len(report.failed) - SHOWN} more")
     say(f"Ask: bilrp search {printable(output)} {printable(found.names[0])!r}")
+    say(f"Look: bilrp serve {printable(output)} --open")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Annotated
 
@@ -54,8 +55,14 @@ def serve(
         a, b = (read_item(reader, thing) for thing in things)
         said, make = f"{things[0]} and {things[1]} by {reader.name}", partial(server.paired, reader, a, b)
     elif len(things) == 1:
-        from bilrp.collection import open
+        from bilrp.collection import open, tables
 
+        thing = things[0]
+        if os.path.isdir(thing) and not os.path.isdir(tables.joined(thing, tables.ITEMS)):
+            name = thing.rstrip("/\\")
+            raise InputError(
+                f"{thing} is a folder: first bilrp index {name} -o {name}.lance, then serve that"
+            )
         found = open(things[0], encoder)
         found.encoder  # noqa: B018  what is missing is said before anybody is let in
         said, make = (

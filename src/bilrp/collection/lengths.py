@@ -47,11 +47,12 @@ def cosines(
     >>> cosines(small, lengths(small), np.array([6e-25, 8e-25], np.float32)).tolist()
     [1.0, 0.0]
     """
-    along = unit(vector)
     with np.errstate(all="ignore"):
-        found = rows @ along / norms
+        long = np.sqrt(vector @ vector)
+        fits = USUAL[0] < long < USUAL[1]  # mostly: then nothing is done in float64
+        found = rows @ (vector if fits else unit(vector)) / (norms * (long if fits else 1))
     odd = ~usual(norms)
     if odd.any():
         wide = rows[odd].astype(np.float64)
-        found[odd] = wide @ along / np.maximum(np.linalg.norm(wide, axis=1), TINY**2)
+        found[odd] = wide @ unit(vector) / np.maximum(np.linalg.norm(wide, axis=1), TINY**2)
     return found

@@ -164,7 +164,7 @@ def _scale(found: Explained, cosine: float | None, reference: Sequence[float] | 
     if reference is not None and len(reference):
         return chance.against(cosine, chance.of(reference), "taken at random")
     if not (_is_whole(found.a) and _is_whole(found.b)):
-        return ""  # what is known was measured on whole photographs
+        return ""  # what is known was measured on whole photographs, not on parts of them
     shape = found.a.regions.labels.shape[-2:], found.b.regions.labels.shape[-2:]
     known = chance.known(found.a.origin, *shape)
     return "" if known is None else chance.against(cosine, known, "of photographs taken at random")
