@@ -163,7 +163,7 @@ def _scale(found: Explained, cosine: float | None, reference: Sequence[float] | 
         return ""
     if reference is not None and len(reference):
         return chance.against(cosine, chance.of(reference), "taken at random")
-    if not all(_is_whole(side) and bool((side.regions.labels >= 0).all()) for side in (found.a, found.b)):
+    if not (_is_whole(found.a) and _is_whole(found.b)):
         return ""  # what is known was measured on whole photographs, not on parts of them
     shape = found.a.regions.labels.shape[-2:], found.b.regions.labels.shape[-2:]
     known = chance.known(found.a.origin, *shape)
