@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -80,3 +81,22 @@ def test_torch_keeps_its_threads_and_each_worker_has_its_share() -> None:
         assert inside == {2} and torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_model_that_keeps_something_on_itself_is_run_by_one_thread_at_a_time() -> None:
+    class Keeps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept = self.first(x)
+            time.sleep(0.002)  # another thread would take its turn here
+            return self.second(self.kept + x)
+
+    torch.manual_seed(0)
+    net, things = Keeps().eval(), [torch.rand(1, 6) for _ in range(8)]
+    expected = [bilrp.decompose(net, x) for x in things]
+    for each, found in zip(expected, bilrp.decompose_many(net, things, workers=4), strict=True):
+        torch.testing.assert_close(found.embedding, each.embedding)
+        torch.testing.assert_close(found.parts, each.parts)

@@ -20,6 +20,7 @@ from bilrp import item as views
 from bilrp import regions as regions_module
 from bilrp.disk import schema, store
 from bilrp.encoder import (
+    ONE_RUN,
     SEED,
     Encoder,
     Model,
@@ -293,7 +294,8 @@ def prepare(
         partition, item = placed(encoder, item, regions)
         kept = frozenset(taps.values())
         ready = readied(tape, book, kept)
-        references = at_reference(ready, encoder.running(item.given), wanted)
+        with ONE_RUN:
+            references = at_reference(ready, encoder.running(item.given), wanted)
         program = channels_first(freeze(ready, book, max(kept, default=None)), frozenset(map(Key, kept)))
         # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
         origin = origin_of(encoder, tape, book, project, known)

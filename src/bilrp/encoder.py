@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import mimetypes
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 else:  # what is given is checked by those who take it, in words that say what to do
     Readable = Model = Pairing = Rules = Operations = Any
 
+ONE_RUN = threading.RLock()  # a model may keep something on itself while it runs: threads run one at a time
 SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
 
@@ -86,7 +88,8 @@ class Encoder:
 
     def record(self, x: Tensor, given: Tensor | None = None) -> Tape:
         """What the module does for x: `operations` come on top of the table of operations."""
-        return record(self.running(given), x, operations=OPERATIONS.extended(*self.operations))
+        with ONE_RUN:
+            return record(self.running(given), x, operations=OPERATIONS.extended(*self.operations))
 
     def running(self, given: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """x ↦ embedding: the module itself, or from `start` on where it is called with something else."""
@@ -196,7 +199,8 @@ def read_item(encoder: Encoder, thing: Readable) -> Item:
         item = encoder.read(thing)
     item = Item(item) if isinstance(item, Tensor) else item
     if encoder.start is not None and item.given is None:
-        item = replace(item, x=value_at(encoder.module, encoder.start, item.x), given=item.x)
+        with ONE_RUN:
+            item = replace(item, x=value_at(encoder.module, encoder.start, item.x), given=item.x)
     x = check_input(item.x, encoder.module)
     view = view_of(encoder, x) if item.view is None else item.view
     return replace(item, x=x, view=view, name=item.name or _name_of(thing))

@@ -30,12 +30,12 @@ def net() -> nn.Module:
     return nn.Sequential(*layers, nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten()).double().eval()
 
 
-def by_rows(x: torch.Tensor) -> torch.Tensor:
+def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     from bilrp.decomposition import prepare
     from bilrp.encoder import as_encoder, read_item
     from bilrp.engine import plan, run
 
-    encoder = as_encoder(net())
+    encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
     setting = plan.Setting(ready.program, ready.partition, ready.program.result.numel())
     total = len(setting.links)
@@ -102,3 +102,11 @@ def test_writes_into_a_tensor_made_in_inference_mode(two_threads):
 
         share(task, range(4))
     assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_rows_in_inference_mode():
+    x = torch.rand(1, 3, 16, 16, dtype=torch.double)
+    model = net()
+    with torch.inference_mode():
+        found = by_rows(x, model)
+    assert torch.equal(found, by_rows(x, model))

@@ -88,3 +88,40 @@ def test_rounding_never_refuses_a_model():
         model.weight -= model.weight.mean(1, keepdim=True)
         model.bias.zero_()
     assert len(record(model, torch.full((3, 4096), 1e3) + torch.rand(3, 4096)).steps) == 1
+
+
+@torch.jit.script
+def spoil(weight: torch.Tensor):
+    weight[100] += 1.0
+
+
+def test_what_torch_counts_as_written_is_run_whole():
+    """Scripted code writes into a weight after its last use: no later call would notice."""
+    weight = torch.randn(128, 128)
+
+    def model(x):
+        out = F.linear(x, weight)
+        spoil(weight)
+        return out
+
+    with pytest.raises(TapeError, match="gives other numbers"):
+        record(model, torch.rand(1, 128))
+
+
+def test_writes_in_place_that_are_seen_cost_no_second_run():
+    model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(inplace=True), nn.Linear(256, 256)).eval()
+    x = torch.randn(1, 128)
+    tape = record(model, x)
+    with FlopCounterMode(display=False) as run:
+        model(x)
+    with FlopCounterMode(display=False) as again:
+        replay(tape)
+    assert 0 < again.get_total_flops() <= run.get_total_flops() / 10
+
+
+@pytest.mark.parametrize("bias", [torch.randn(1), torch.tensor(0.5), torch.randn(1, 128)])
+def test_biases_of_other_shapes(bias):
+    weight = torch.randn(128, 5)
+    assert len(record(lambda x: F.linear(x, weight, bias), torch.rand(1, 5)).steps) == 1
+    square = torch.randn(128, 128)
+    assert record(lambda x: F.linear(x.expand(128, 128), square, square), torch.rand(1, 128)).steps

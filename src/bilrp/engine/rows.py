@@ -83,6 +83,7 @@ class Buffers:
     def __init__(self, like: Tensor) -> None:
         self.like, self.room = like, 0
         self.free: list[Tensor] = []
+        self.taken: dict[int, Tensor] = {}  # by where they lie
 
     def reserve(self, room: int) -> None:
         """Make those taken from now on so large."""
@@ -93,9 +94,10 @@ class Buffers:
     def take(self, rows: int, columns: int) -> Tensor:
         self.reserve(rows * columns)
         whole = self.free.pop() if self.free else self.like.new_empty(self.room)
+        self.taken[whole.data_ptr()] = whole
         return whole[: rows * columns].view(rows, columns)
 
     def give(self, matrix: Tensor) -> None:
-        assert matrix._base is not None
-        if matrix._base.numel() == self.room:
-            self.free.append(matrix._base)
+        whole = self.taken.pop(matrix.data_ptr())
+        if whole.numel() == self.room:
+            self.free.append(whole)

@@ -255,21 +255,20 @@ class Recorder(TorchFunctionMode):
         alike = all(t.shape == out.shape for _, t in slots)
         first = isinstance(next(iter((*args, *kwargs.values())), None), Slot)
         self.lineage.append(descend(op, parents, number, alike=alike, first=first))
-        self.steps.append(
-            Step(
-                operation=op,
-                name=self._name(op.name, (args, kwargs)),
-                call=call,
-                args=args,
-                kwargs=kwargs,
-                inputs=tuple(v for v, _ in slots),
-                values=tuple(t for _, t in slots),
-                output=number,
-                result=out.detach(),
-                sources=sources_of(op, parents),
-                item=item,
-            )
+        step = Step(
+            operation=op,
+            name=self._name(op.name, (args, kwargs)),
+            call=call,
+            args=args,
+            kwargs=kwargs,
+            inputs=tuple(v for v, _ in slots),
+            values=tuple(t for _, t in slots),
+            output=number,
+            result=out.detach(),
+            sources=sources_of(op, parents),
+            item=item,
         )
+        self.steps.append(replace(step, versions=step.written))
 
     def _name(self, op: str, arguments: Any) -> str:
         for t in tensors_in(arguments):
@@ -374,7 +373,7 @@ def _with_value(step: Step, value: int, tensor: Tensor) -> Step:
     if value != step.output and value not in step.inputs:
         return step
     values = tuple(tensor if i == value else v for i, v in zip(step.inputs, step.values, strict=True))
-    return replace(step, values=values, result=tensor if value == step.output else step.result)
+    return _copied(step, values=values, result=tensor if value == step.output else step.result)
 
 
 def _with_constants_copied(step: Step, storage: int) -> Step:
@@ -383,7 +382,13 @@ def _with_constants_copied(step: Step, storage: int) -> Step:
     def copied(t: Tensor) -> Tensor:
         return t.clone() if storage_of(t) == storage else t
 
-    return replace(step, args=mapped(step.args, copied), kwargs=mapped(step.kwargs, copied))
+    return _copied(step, args=mapped(step.args, copied), kwargs=mapped(step.kwargs, copied))
+
+
+def _copied(step: Step, **changes: Any) -> Step:
+    """The step with copies in it: as untouched as what they are copies of."""
+    changed = replace(step, **changes)
+    return replace(changed, versions=changed.written if step.written == step.versions else ())
 
 
 def storage_of(t: Tensor) -> int:

@@ -37,7 +37,8 @@ class Step:
     arguments are constants of the run. `sources[k]` is the operation that made it, looking through reshapes,
     arithmetic with constants and denominators. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
     this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it). `reference`,
-    where set, is the same step at a reference input (`trace.beside`).
+    where set, is the same step at a reference input (`trace.beside`). `versions` says how often its result and its
+    constants had been written to.
     """
 
     operation: Op
@@ -53,12 +54,18 @@ class Step:
     item: int | None = None
     gate: Tensor | None = None
     reference: At | None = None
+    versions: tuple[int, ...] = ()
 
     def run(self, *live: Tensor) -> Tensor:
         """Call the step again with other tensors in the places of the live ones."""
         args, kwargs = fill(self.args, live), fill(self.kwargs, live)
         result = self.call(*args, **kwargs)
         return result if self.item is None else result[self.item]
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """How often torch has seen its result and its constants written to, by now."""
+        return tuple(t._version for t in (self.result, *tensors_in((self.args, self.kwargs))))
 
     @property
     def op(self) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -96,7 +95,7 @@ def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
         everything = len(tile.columns) == rows.shape[1]
         strips = _Strips(rows, work.layout, None if everything else tile.columns)
         for y in range(tile.top, tile.bottom):
-            line = work.line(y)
+            line = line_at(y)
             for x in range(tile.left, tile.right):
                 start, stop = starts[y * width + x], starts[y * width + x + 1]
                 if start == stop or line.empty(x):
@@ -108,6 +107,7 @@ def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
                 else:
                     out[start:stop].index_copy_(1, tile.columns, made)
 
+    line_at = lru_cache(2 * TILE)(work.line)  # of the tiles at work
     starts, width = work.target.starts, work.target.active.shape[1]
     found = tiles(cone)
     if any(len(tile.columns) < rows.shape[1] for tile in found):
@@ -192,12 +192,8 @@ class Convolving:
         assert total is not None
         return total
 
-    @cached_property
-    def line(self) -> Callable[[int], Line]:
+    def line(self, y: int) -> Line:
         """What depends on where a position looks, for a whole line at once: small steps would cost more than products."""
-        return lru_cache(2 * TILE)(self._line)  # of the tiles at work
-
-    def _line(self, y: int) -> Line:
         (height, width, channels), (tall, wide) = self.layout.active.shape, self.kernel.size
         (down, across), (top, left) = self.kernel.reach.stride, self.kernel.reach.padding
         xs = torch.arange(self.target.active.shape[1]) * across - left  # where each field begins
