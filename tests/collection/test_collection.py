@@ -396,7 +396,8 @@ def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     path = tmp_path / "x.lance"
     collection.build(pictures(tmp_path / "in", 3), replace(tiny(), name="evil:run"), path)
-    for command in (["search", str(path), "nobody.png"], ["audit", str(path)]):
+    Image.new("RGB", (48, 36), "teal").save(tmp_path / "asked.png")
+    for command in (["search", str(path), "asked.png"], ["audit", str(path)]):
         with pytest.raises(InputError, match="an encoder of its author's own: give it, -e evil:run"):
             app(command, standalone_mode=False)
     assert not (tmp_path / "ran").exists()

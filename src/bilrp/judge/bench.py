@@ -329,6 +329,9 @@ def _plot(report: Report) -> Any:
         sizes = sorted({g.size for g in report.growth})
         right.set_xticks(sizes, [str(s) for s in sizes], rotation=45)  # 224 and 256 lie close
         right.minorticks_off()
+        seconds = [g.seconds for g in report.growth if g.seconds] or [1.0]
+        halvings = [2.0**n for n in range(-8, 12) if min(seconds) / 1.5 <= 2.0**n <= 1.5 * max(seconds)]
+        right.set_yticks(halvings, [f"{tick:g}" for tick in halvings])
         right.legend(frameon=False)
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
