@@ -10,93 +10,39 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, seen
+from bilrp.engine import native
+from bilrp.engine.layouts import Layout
+from bilrp.engine.maps.blocks import Blocks, Kernel, amount, blocks
 from bilrp.engine.threads import share
-from bilrp.engine.windows import Cone, Reach
+from bilrp.engine.windows import Cone
 
-TILE = 4  # positions on a side, at most, that share one selection of columns
 AHEAD = 8  # positions of a line whose rows are cut out at once
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Where a convolution looks."""
-
-    size: tuple[int, int]
-    dilation: tuple[int, int]
-    reach: Reach
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A block of output positions and the columns (regions) whose cone touches it."""
-
-    top: int
-    left: int
-    bottom: int
-    right: int
-    columns: Tensor
-
-
-def tiles(cone: Cone) -> list[Tile]:
-    """Square blocks of positions that at least one region reaches."""
-    (height, width), side = cone.size, _side(cone)
-    down, across = _reached(cone)
-    found = []
-    for i, top in enumerate(range(0, height, side)):
-        for j, left in enumerate(range(0, width, side)):
-            columns = (down[i] & across[j]).nonzero()[:, 0]
-            if len(columns):
-                found.append(Tile(top, left, min(height, top + side), min(width, left + side), columns))
-    return found
-
-
-def _side(cone: Cone) -> int:
-    """Positions on a side of a tile: few where there are few, for all threads to have some."""
-    return max(1, min(TILE, min(cone.size) // 4))
-
-
-def _reached(cone: Cone) -> tuple[Tensor, Tensor]:
-    """Which regions reach each line (tiles down, regions) and each column of tiles (tiles across, regions)."""
-    side = _side(cone)
-    tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
-    down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
-    return down, (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
-
-
-def work(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> tuple[int, int]:
-    """Multiply-adds and products that `convolve` will do, without doing them."""
-    outputs, side = target.active.sum(2), _side(cone)
-    macs_each = outputs * _field_sums(layout.active.sum(2, keepdim=True), kernel, outputs.shape)
-    grown = F.pad(macs_each, (0, -macs_each.shape[1] % side, 0, -macs_each.shape[0] % side))
-    blocks = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # work of each tile
-    down, across = (reached.double() for reached in _reached(cone))
-    macs = int((blocks * (down @ across.T)).sum())
-    return macs, int((macs_each > 0).sum())
-
-
-def _field_sums(count: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:
-    """Active inputs in reach of each output position."""
-    total = torch.zeros(*shape, 1, dtype=count.dtype)
-    for dy in range(kernel.size[0]):
-        for dx in range(kernel.size[1]):
-            offset = (dy * kernel.dilation[0], dx * kernel.dilation[1])
-            total += seen(count, offset, kernel.reach, shape).clamp(min=0)
-    return total[:, :, 0]
+LINES = 8  # lines of positions that are remembered: those of the blocks at work
 
 
 def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
-    """Rows of the source → rows of the target, tile by tile."""
+    """Rows of the source → rows of the target, block by block: in native code where that can be."""
+    side = amount(work.kernel, work.layout, work.target, cone).side
+    found = blocks(cone, side)
+    library = native.library() if native.takes(rows) else None
+    if library is None:
+        plain(work, found, rows, out)
+    else:
+        native.convolve(library, work, found, rows, out)
 
-    def fill(tile: Tile) -> None:
-        everything = len(tile.columns) == rows.shape[1]
-        strips = _Strips(rows, work.layout, None if everything else tile.columns)
-        for y in range(tile.top, tile.bottom):
+
+def plain(work: Convolving, found: Blocks, rows: Tensor, out: Tensor) -> None:
+    """The same in torch: the native code's twin."""
+
+    def fill(block: tuple[list[int], Tensor]) -> None:
+        (top, left, bottom, right), columns = block
+        everything = len(columns) == rows.shape[1]
+        strips = _Strips(rows, work.layout, None if everything else columns)
+        for y in range(top, bottom):
             line = line_at(y)
-            for x in range(tile.left, tile.right):
+            for x in range(left, right):
                 start, stop = starts[y * width + x], starts[y * width + x + 1]
                 if start == stop or line.empty(x):
                     out[start:stop] = 0
@@ -105,18 +51,18 @@ def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
                 if everything:
                     out[start:stop] = made
                 else:
-                    out[start:stop].index_copy_(1, tile.columns, made)
+                    out[start:stop].index_copy_(1, columns, made)
 
-    line_at = lru_cache(2 * TILE)(work.line)  # of the tiles at work
+    line_at = lru_cache(LINES)(work.line)
     starts, width = work.target.starts, work.target.active.shape[1]
-    found = tiles(cone)
-    if any(len(tile.columns) < rows.shape[1] for tile in found):
+    each = found.columns.tensor_split(found.ends[:-1])
+    if any(len(columns) < rows.shape[1] for columns in each):
         out.zero_()
-    share(fill, found)
+    share(fill, zip(found.boxes.tolist(), each, strict=True))
 
 
 class _Strips:
-    """Runs of rows of one image line, cut to the tile's columns; each line is cut once for a tile."""
+    """Runs of rows of one image line, cut to the block's columns; each line is cut once for a block."""
 
     def __init__(self, rows: Tensor, layout: Layout, columns: Tensor | None) -> None:
         self.rows, self.layout, self.columns = rows, layout, columns
@@ -128,14 +74,14 @@ class _Strips:
             return self.rows[start:stop]
         begin, end, line = self.lines.get(y, (0, 0, self.rows))
         if start < begin or stop > end:
-            # more than asked for: the next positions of the tile want it too
+            # more than asked for: the next positions of the block want it too
             begin, end = start, max(stop, self._ahead(y, start))
             line = self.rows[begin:end].index_select(1, self.columns)
             self.lines[y] = (begin, end, line)
         return line[start - begin : stop - begin]
 
     def _ahead(self, y: int, start: int) -> int:
-        """Where the rows end that positions of the same tile ask for after this one."""
+        """Where the rows end that positions of the same block ask for after this one."""
         width = self.layout.active.shape[1]
         starts = self.layout.starts[y * width : (y + 1) * width + 1]
         return starts[min(width, bisect_right(starts, start) + AHEAD)]
@@ -217,7 +163,7 @@ class Convolving:
         ends = lengths.cumsum(0)
         shift = (first.flatten() - (ends - lengths)).repeat_interleave(lengths)
         rows = torch.arange(len(shift)).add_(shift)
-        columns = self._along[rows].add_(offset.flatten().repeat_interleave(lengths))
+        columns = self.along[rows].add_(offset.flatten().repeat_interleave(lengths))
         runs = [
             [(n, a, b) for n, a, b in zip(lines, begin, end, strict=True) if a < b]
             for begin, end in zip(first.tolist(), last.tolist(), strict=True)
@@ -229,7 +175,7 @@ class Convolving:
         return torch.tensor(self.layout.starts)
 
     @cached_property
-    def _along(self) -> Tensor:
+    def along(self) -> Tensor:
         """Column of W for each input row, but for the window's own offset."""
         _, width, channels = self.layout.active.shape
         return self.layout.flat % (width * channels)

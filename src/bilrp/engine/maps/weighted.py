@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
-from bilrp.engine.maps import products
+from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
 from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
 from bilrp.trace.operators import Convolution, Dense
@@ -195,11 +195,12 @@ class Weighted(Map):
         if self.operator.groups > 1:
             columns = len(cone.low)
             return columns * self.macs(shapes), laid_out(columns, shapes)
-        return products.work(self._kernel(self.operator), layouts[0], target, cone)
+        found = blocks.amount(self._kernel(self.operator), layouts[0], target, cone)
+        return found.macs, found.products
 
-    def _kernel(self, operator: Convolution) -> products.Kernel:
+    def _kernel(self, operator: Convolution) -> blocks.Kernel:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
-        return products.Kernel((tall, wide), (down, across), self._reach(operator))
+        return blocks.Kernel((tall, wide), (down, across), self._reach(operator))
 
 
 def _convolve(

@@ -1,0 +1,110 @@
+"""Blocks of positions that share one selection of regions, and what a convolution on rows takes with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp.engine.layouts import Layout, seen
+from bilrp.engine.windows import Cone, Reach
+
+SIDES = (1, 2, 4)  # positions on a side of a block
+CUT = 16  # multiply-adds that pass while one number is cut out for a block
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Where a convolution looks."""
+
+    size: tuple[int, int]
+    dilation: tuple[int, int]
+    reach: Reach
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Square blocks of output positions, each with the columns (regions) whose cone touches it."""
+
+    boxes: Tensor  # (n, 4): top, left, bottom, right
+    columns: Tensor  # of all, one after another
+    ends: Tensor  # (n,): where each one's columns end
+
+
+def blocks(cone: Cone, side: int) -> Blocks:
+    """The blocks of that side that at least one region reaches."""
+    down, across = _reached(cone, side)
+    touched = down[:, None] & across  # blocks down, blocks across, regions
+    counts = touched.sum(2)
+    corner = counts.nonzero() * side
+    boxes = torch.cat([corner, torch.minimum(corner + side, torch.tensor(cone.size))], 1)
+    return Blocks(boxes, touched.nonzero()[:, 2].contiguous(), counts[counts > 0].cumsum(0))
+
+
+def _reached(cone: Cone, side: int) -> tuple[Tensor, Tensor]:
+    """Which regions reach each line (blocks down, regions) and each column of blocks (blocks across, regions)."""
+    tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
+    down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
+    return down, (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What a convolution on rows takes with blocks of one side: multiply-adds, products, numbers cut out for them."""
+
+    side: int
+    macs: int
+    products: int
+    cut: int
+
+    @property
+    def cost(self) -> int:
+        return self.macs + CUT * self.cut
+
+
+def amount(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> Amount:
+    """What a convolution will take with blocks of the side that costs least.
+
+    A large block cuts its rows out once for all its positions, but multiplies every region that reaches any of them.
+    """
+    inputs, outputs = layout.active.sum(2), target.active.sum(2)
+    macs = outputs * _field_sums(inputs, kernel, outputs.shape)
+    # four blocks on a side at least, for all threads to have some
+    sides = [side for side in SIDES if side == 1 or 4 * side <= min(cone.size)]
+    return min((_with_side(side, macs, inputs, kernel, cone) for side in sides), key=lambda each: each.cost)
+
+
+def _with_side(side: int, macs: Tensor, inputs: Tensor, kernel: Kernel, cone: Cone) -> Amount:
+    grown = F.pad(macs, (0, -macs.shape[1] % side, 0, -macs.shape[0] % side))
+    each = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # of each block
+    down, across = (reached.double() for reached in _reached(cone, side))
+    regions = down @ across.T
+    cut = (_rows_in_field(side, inputs, kernel, cone) * (each > 0) * regions).sum()
+    return Amount(side, int((each * regions).sum()), int((macs > 0).sum()), int(cut))
+
+
+def _field_sums(inputs: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:
+    """Active inputs in reach of each output position."""
+    total = torch.zeros(*shape, 1, dtype=inputs.dtype)
+    for dy in range(kernel.size[0]):
+        for dx in range(kernel.size[1]):
+            offset = (dy * kernel.dilation[0], dx * kernel.dilation[1])
+            total += seen(inputs[:, :, None], offset, kernel.reach, shape).clamp(min=0)
+    return total[:, :, 0]
+
+
+def _rows_in_field(side: int, inputs: Tensor, kernel: Kernel, cone: Cone) -> Tensor:
+    """Active inputs in the rectangle that each block looks at."""
+    sums = F.pad(inputs, (1, 0, 1, 0)).cumsum(0).cumsum(1)
+    lows, highs = [], []
+    for axis, size in enumerate(cone.size):
+        first = torch.arange(0, size, side)
+        last = (first + side).clamp(max=size) - 1
+        start, stride = kernel.reach.padding[axis], kernel.reach.stride[axis]
+        lows.append((first * stride - start).clamp(0, inputs.shape[axis]))
+        highs.append((last * stride - start + kernel.reach.extent[axis]).clamp(0, inputs.shape[axis]))
+    (top, left), (bottom, right) = lows, highs
+    top, bottom = top[:, None], bottom[:, None]
+    return sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
