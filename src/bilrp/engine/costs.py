@@ -21,7 +21,6 @@ from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Cone
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
-PRODUCT_OVERHEAD = 10_000_000  # … one small product of the rows stage is set up
 BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
 NUMBER_OVERHEAD = 16  # … one number of a value is read and written
 ROOM = 4  # budgets that the regions may fill where they wait for the coordinates
@@ -88,8 +87,9 @@ class Costs:
             laid = setting.layouts(torch.arange(setting.regions), first, last)
             for i, link in enumerate(setting.links[first:last], first):
                 sources, cone = [laid[s] for s in link.sources], setting.cones[link.target]
-                macs, products = link.map.row_work(sources, laid[link.target], cone, link.shapes)
-                costs[i] = float(macs + PRODUCT_OVERHEAD * products)
+                goal = laid[link.target]
+                macs, moving = link.map.row_work(sources, goal, cone, link.shapes)
+                costs[i] = float(macs + moving + NUMBER_OVERHEAD * goal.rows * setting.regions)
         return costs
 
     @cached_property

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Layout, everything
 from bilrp.engine.program import Key, Link
-from bilrp.engine.windows import Cone, Window
+from bilrp.engine.windows import Window
 
 # ---------------------------------------------------------------- what can be non-zero, and what is needed
 
@@ -41,22 +41,6 @@ def needed(links: Sequence[Link], wanted: set[Key]) -> dict[Key, Tensor]:
         for source, need in zip(link.sources, link.map.needed(found[link.target], link.shapes), strict=True):
             found[source] = found[source] | need if source in found else need
     return found
-
-
-def covered(cone: Cone) -> Tensor:
-    """Positions (H, W, 1) that any region of the cone can reach: rectangles added up by their corners."""
-    height, width = cone.size
-    corners = torch.zeros(height + 1, width + 1, dtype=torch.int32)
-    for rows, columns, sign in (
-        (cone.low, cone.low, 1),
-        (cone.low, cone.high, -1),
-        (cone.high, cone.low, -1),
-        (cone.high, cone.high, 1),
-    ):
-        corners.index_put_(
-            (rows[:, 0], columns[:, 1]), torch.tensor(sign, dtype=torch.int32), accumulate=True
-        )
-    return corners.cumsum(0).cumsum(1)[:height, :width, None] > 0
 
 
 # ---------------------------------------------------------------- rows

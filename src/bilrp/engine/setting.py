@@ -89,7 +89,7 @@ class Setting:
         need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
         keys = [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
         return {
-            key: Layout(self.possible[key] & need[key] & rows.covered(self.cones[key].at(chunk)))
+            key: Layout(self.possible[key] & need[key] & (self.cones[key].at(chunk).regions() > 0)[:, :, None])
             for key in keys
         }
 

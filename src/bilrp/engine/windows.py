@@ -57,6 +57,16 @@ class Cone:
         high = torch.maximum(torch.minimum(high, room), low + 1)
         return Cone(low, high, size)
 
+    def regions(self, side: int = 1) -> Tensor:
+        """How many regions reach each block of so many positions on a side: rectangles added up by their corners."""
+        height, width = (-(-size // side) for size in self.size)
+        low, high = self.low // side, -(-self.high // side)
+        corners = torch.zeros(height + 1, width + 1, dtype=torch.int32)
+        for rows, columns, sign in ((low, low, 1), (low, high, -1), (high, low, -1), (high, high, 1)):
+            number = torch.tensor(sign, dtype=torch.int32)
+            corners.index_put_((rows[:, 0], columns[:, 1]), number, accumulate=True)
+        return corners.cumsum(0).cumsum(1)[:height, :width]
+
 
 @dataclass(frozen=True, eq=False)
 class Window:

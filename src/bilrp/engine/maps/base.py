@@ -18,7 +18,7 @@ from bilrp.engine.layouts import Layout, Rows, everything
 from bilrp.engine.windows import Cone, Reach, Window, cut_each
 from bilrp.errors import quiet
 
-LAID = 2_000_000  # numbers that are laid out whole while one small product is set up
+LAID = 5  # multiply-adds that pass while one number is laid out whole
 AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
 
 
@@ -123,14 +123,14 @@ class Map(ABC):
     def row_work(
         self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
     ) -> tuple[int, int]:
-        """Multiply-adds of `push_rows` for the cone's regions, and how many products they come in."""
+        """Multiply-adds of `push_rows` for the cone's regions, and how many more pass while it moves numbers about."""
         own = type(self).push_rows is not Map.push_rows
         return len(cone.low) * self.macs(shapes), 0 if own else laid_out(len(cone.low), shapes)
 
 
 def laid_out(columns: int, shapes: Shapes) -> int:
-    """What laying out columns whole costs, as a number of small products."""
-    return -(-columns * shapes.numel // LAID)
+    """What laying out columns whole costs, in multiply-adds."""
+    return LAID * columns * shapes.numel
 
 
 def to_front(last: Tensor) -> Tensor:

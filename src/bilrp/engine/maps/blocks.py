@@ -8,11 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bilrp.engine import native
 from bilrp.engine.layouts import Layout, seen
 from bilrp.engine.windows import Cone, Reach
 
 SIDES = (1, 2, 4)  # positions on a side of a block
-CUT = 16  # multiply-adds that pass while one number is cut out for a block
+# Rough speeds, as multiply-adds that pass while …
+CUT = 16  # … one number is cut out for a block
+WEIGHT = 24  # … one weight is looked up, in native code
+PRODUCT = 10_000_000  # … one small product is set up in torch
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ class Blocks:
 
 def blocks(cone: Cone, side: int) -> Blocks:
     """The blocks of that side that at least one region reaches."""
-    down, across = _reached(cone, side)
+    tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
+    down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
+    across = (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
     touched = down[:, None] & across  # blocks down, blocks across, regions
     counts = touched.sum(2)
     corner = counts.nonzero() * side
@@ -43,25 +49,20 @@ def blocks(cone: Cone, side: int) -> Blocks:
     return Blocks(boxes, touched.nonzero()[:, 2].contiguous(), counts[counts > 0].cumsum(0))
 
 
-def _reached(cone: Cone, side: int) -> tuple[Tensor, Tensor]:
-    """Which regions reach each line (blocks down, regions) and each column of blocks (blocks across, regions)."""
-    tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
-    down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
-    return down, (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
-
-
 @dataclass(frozen=True)
 class Amount:
-    """What a convolution on rows takes with blocks of one side: multiply-adds, products, numbers cut out for them."""
+    """What a convolution on rows takes with blocks of one side."""
 
     side: int
     macs: int
-    products: int
-    cut: int
+    products: int  # one for each position
+    weights: int  # numbers that are looked up for them
+    cut: int  # numbers that are cut out for blocks
 
     @property
-    def cost(self) -> int:
-        return self.macs + CUT * self.cut
+    def moving(self) -> int:
+        """Multiply-adds that pass while numbers are moved about."""
+        return CUT * self.cut + (WEIGHT * self.weights if native.library() else PRODUCT * self.products)
 
 
 def amount(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> Amount:
@@ -70,19 +71,21 @@ def amount(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> Amount
     A large block cuts its rows out once for all its positions, but multiplies every region that reaches any of them.
     """
     inputs, outputs = layout.active.sum(2), target.active.sum(2)
-    macs = outputs * _field_sums(inputs, kernel, outputs.shape)
+    weights = outputs * _field_sums(inputs, kernel, outputs.shape)
     # four blocks on a side at least, for all threads to have some
     sides = [side for side in SIDES if side == 1 or 4 * side <= min(cone.size)]
-    return min((_with_side(side, macs, inputs, kernel, cone) for side in sides), key=lambda each: each.cost)
+    found = (_with_side(side, weights, inputs, kernel, cone) for side in sides)
+    return min(found, key=lambda each: each.macs + each.moving)
 
 
-def _with_side(side: int, macs: Tensor, inputs: Tensor, kernel: Kernel, cone: Cone) -> Amount:
-    grown = F.pad(macs, (0, -macs.shape[1] % side, 0, -macs.shape[0] % side))
+def _with_side(side: int, weights: Tensor, inputs: Tensor, kernel: Kernel, cone: Cone) -> Amount:
+    grown = F.pad(weights, (0, -weights.shape[1] % side, 0, -weights.shape[0] % side))
     each = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # of each block
-    down, across = (reached.double() for reached in _reached(cone, side))
-    regions = down @ across.T
+    regions = cone.regions(side)
     cut = (_rows_in_field(side, inputs, kernel, cone) * (each > 0) * regions).sum()
-    return Amount(side, int((each * regions).sum()), int((macs > 0).sum()), int(cut))
+    return Amount(
+        side, int((each * regions).sum()), int((weights > 0).sum()), int(weights.sum()), int(cut)
+    )
 
 
 def _field_sums(inputs: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:

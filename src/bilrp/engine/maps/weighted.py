@@ -196,7 +196,7 @@ class Weighted(Map):
             columns = len(cone.low)
             return columns * self.macs(shapes), laid_out(columns, shapes)
         found = blocks.amount(self._kernel(self.operator), layouts[0], target, cone)
-        return found.macs, found.products
+        return found.macs, found.moving
 
     def _kernel(self, operator: Convolution) -> blocks.Kernel:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
