@@ -86,10 +86,9 @@ class Costs:
         for first, last in row_segments(setting):
             laid = setting.layouts(torch.arange(setting.regions), first, last)
             for i, link in enumerate(setting.links[first:last], first):
-                sources, cone = [laid[s] for s in link.sources], setting.cones[link.target]
-                goal = laid[link.target]
-                macs, moving = link.map.row_work(sources, goal, cone, link.shapes)
-                costs[i] = float(macs + moving + NUMBER_OVERHEAD * goal.rows * setting.regions)
+                sources, goal = [laid[s] for s in link.sources], laid[link.target]
+                macs, moving = link.map.row_work(sources, goal, link.shapes)
+                costs[i] = float(macs + moving + NUMBER_OVERHEAD * setting.rows.size(goal))
         return costs
 
     @cached_property

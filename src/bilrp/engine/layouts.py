@@ -1,27 +1,33 @@
 """Layouts: which features of an image-shaped value can be non-zero, and where each of them has its row.
 
-Features are (H, W, C): rows run by position, then channel. A matrix of rows has one column for each region.
+Features are (H, W, C): rows run by position, then channel; columns are regions.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.windows import Reach
+from bilrp.engine.windows import Cone, Reach
+
+if TYPE_CHECKING:
+    from bilrp.engine.maps.products import Convolving
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which features of an image-shaped value have a row: `active` (H, W, C)."""
+    """Which features of an image-shaped value have a row: `active` (H, W, C); and where regions (columns) can reach."""
 
     active: Tensor
+    cone: Cone
 
     @cached_property
     def starts(self) -> list[int]:
@@ -46,9 +52,29 @@ class Layout:
     def rows(self) -> int:
         return self.starts[-1]
 
+    @cached_property
+    def reached(self) -> int:
+        """Numbers that can be non-zero: for each row the regions that reach it."""
+        return int((self.active.sum(2) * self.cone.regions()).sum())
+
+    def equals(self, other: Layout) -> bool:
+        """Has it the same rows and columns in every place?"""
+        return all(
+            torch.equal(mine, its)
+            for mine, its in (
+                (self.active, other.active),
+                (self.cone.low, other.cone.low),
+                (self.cone.high, other.cone.high),
+            )
+        )
+
     def of(self, full: Tensor) -> Tensor:
         """The entries of an image-shaped constant at the rows."""
         return channels_last(full)[self.active]
+
+    def at(self, full: Tensor | None) -> Tensor | None:
+        """The same, where there is one."""
+        return None if full is None else self.of(full)
 
     def places(self) -> Tensor:
         """Each row's index into the flattened value (C, H, W)."""
@@ -57,25 +83,56 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Tangents as a matrix: one row for each feature of the layout, one column for each region."""
+class Term:
+    """One summand of a combination of rows: for each row of the target the source's row (−1: none), times a factor."""
 
-    matrix: Tensor
+    source: Rows
+    rows: Tensor
+    factor: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(ABC):
+    """Tangents on active rows: a number for each feature of the layout and each region (column) that can reach it.
+
+    What maps do with rows is one of these calls; how the numbers lie is a matter of the kind: `engine.matrix` in torch,
+    `engine.native` in native code.
+    """
+
+    numbers: Tensor  # as many as `size` says
     layout: Layout
+
+    @staticmethod
+    @abstractmethod
+    def size(layout: Layout) -> int:
+        """How many numbers there are."""
+
+    @abstractmethod
+    def combine(self, terms: Sequence[Term]) -> None:
+        """target[r] = Σ_t factor_t[r] · source_t[rows_t[r]]."""
+
+    @abstractmethod
+    def scale(self, factor: Tensor) -> None:
+        """Each row times its factor."""
+
+    @abstractmethod
+    def convolve(self, source: Rows, work: Convolving) -> None:
+        """target = Σ_t diag(after_t) W_t diag(before_t) · source."""
+
+    @abstractmethod
+    def collect(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
+        """Take the numbers of some columns from whole images (K, C, H, W), or from windows that begin at `origin`."""
+
+    @abstractmethod
+    def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
+        """Write some columns (or all) into the zeros of flattened images: rows `index` of (n, C·H·W)."""
 
     def dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
         """Whole values (K, *shape), for some or all columns."""
-        chosen = self.matrix if columns is None else self.matrix[:, columns]
-        out = chosen.new_zeros(chosen.shape[1], shape.numel())
-        scatter(chosen, self.layout, out, torch.arange(len(out)))
-        return out.reshape(-1, *shape)
-
-
-def scatter(rows: Tensor, layout: Layout, out: Tensor, index: Tensor) -> None:
-    """Write rows into the zeros of parts (regions, C·H·W), for the regions `index`."""
-    # In the order of their places, so that writing runs along each region's parts.
-    place, order = layout.places().sort()
-    out[index[:, None], place] = rows[order].T.contiguous()
+        count, like = len(self.layout.cone.low) if columns is None else len(columns), self.numbers
+        out = like.new_zeros(count, shape.numel())
+        self.spread(out, torch.arange(count), columns)
+        return out.reshape(count, *shape)
 
 
 def channels_last(full: Tensor) -> Tensor:

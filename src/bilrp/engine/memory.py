@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from bilrp.engine.costs import Way
-from bilrp.engine.layouts import Layout
 from bilrp.engine.program import Key, Link, Program
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
@@ -148,14 +147,14 @@ def _extent(setting: Setting, key: Key) -> tuple[int, int]:
     return height, width
 
 
-def rows(links: Sequence[Link], laid: dict[Key, Layout]) -> int:
-    """Rows alive at the worst link: matrices that are in use, and the one that waits to be used again."""
+def rows(links: Sequence[Link], sizes: dict[Key, int]) -> int:
+    """Numbers in rows at the worst link, of all values that are in use."""
     used = {source: i for i, link in enumerate(links) for source in link.sources}
     made = {link.target: i for i, link in enumerate(links)}
     worst = 1
     for i in range(len(links)):
-        alive = [key for key in laid if made.get(key, -1) <= i <= used.get(key, made.get(key, -1))]
-        worst = max(worst, sum(laid[key].rows for key in alive))
+        alive = [key for key in sizes if made.get(key, -1) <= i <= used.get(key, made.get(key, -1))]
+        worst = max(worst, sum(sizes[key] for key in alive))
     return worst
 
 
@@ -166,12 +165,12 @@ def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tupl
     taps = sum(link.shape.numel() for link in links if link.target in setting.taps)
     arrived = setting.regions * setting.size(way.cut) if 0 < way.cut < total else 0
     parts = setting.regions * (setting.coordinates + taps)
-    stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), chunk * alive[0]]
+    stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), alive[0]]
     if not way.crops and way.cut:
         stages[0] += 2 * chunk * x  # masks, and x where they are 1
     if way.rows > way.crops:
         # Rows are put in the order of their places, turned, and written into whole values or parts.
-        stages.append(chunk * (3 * alive[1] + (setting.size(way.rows) if way.cut > way.rows else 0)))
+        stages.append(3 * alive[1] + (chunk * setting.size(way.rows) if way.cut > way.rows else 0))
     if way.crops:
         end = links[way.crops - 1]
         window = _area(setting, end.target, end.shape)

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from bilrp.engine import memory, tiles
 from bilrp.engine.costs import Way, cheapest
-from bilrp.engine.layouts import Layout
-from bilrp.engine.program import Key, Link
+from bilrp.engine.program import Link
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
 
@@ -133,15 +132,15 @@ def _crop_macs(setting: Setting, chunks: Sequence[Tensor], batch: int, until: in
 
 
 def _rows_work(setting: Setting, chunks: Sequence[Tensor], way: Way) -> tuple[int, tuple[int, int]]:
-    """Multiply-adds of the rows stage, and the most rows alive at once for a chunk: on the way, and at its end."""
+    """Multiply-adds of the rows stage, and the most numbers in rows for a chunk at once: on the way, and at its end."""
     macs = most = leaving = 0
     for chunk in chunks if way.rows > way.crops else []:
         laid = setting.layouts(chunk, way.crops, way.rows)
-        most = max(most, memory.rows(setting.links[way.crops : way.rows], laid))
-        leaving = max(leaving, laid[setting.links[way.rows - 1].target].rows)
+        sizes = {key: setting.rows.size(layout) for key, layout in laid.items()}
+        most = max(most, memory.rows(setting.links[way.crops : way.rows], sizes))
+        leaving = max(leaving, sizes[setting.links[way.rows - 1].target])
         for link in setting.links[way.crops : way.rows]:
-            sources, cone = [laid[s] for s in link.sources], setting.cones[link.target].at(chunk)
-            macs += link.map.row_work(sources, laid[link.target], cone, link.shapes)[0]
+            macs += link.map.row_work([laid[s] for s in link.sources], laid[link.target], link.shapes)[0]
     return macs, (most, leaving)
 
 
@@ -156,17 +155,14 @@ def _sizes(setting: Setting, way: Way) -> tuple[int, int, int]:
     if way.rows > way.crops:
         # A chunk's own cones cover only a part of the rows; assuming all of them keeps this on the safe side.
         laid = setting.layouts(torch.arange(count), way.crops, way.rows)
-        most = max(_rows_alive(link, laid) for link in links[way.crops : way.rows])
-        chunk = max(1, min(chunk, CHUNK, setting.budget // max(1, item * most)))
+        sizes = {key: setting.rows.size(layout) for key, layout in laid.items()}
+        most = max(sizes[k.target] + sum(sizes[s] for s in k.sources) for k in links[way.crops : way.rows])
+        chunk = max(1, min(chunk, CHUNK, count * setting.budget // max(1, item * most)))
     widest = max((_area(setting, link) for link in links[: way.crops]), default=1)
     batch = max(1, min(chunk, setting.budget // (24 * item * widest)))
     back = max((link.shapes.numel for link in links[way.cut :]), default=1)
     pulled = max(1, min(setting.pulls, setting.budget // (3 * item * back))) if way.cut < len(links) else 1
     return chunk, batch, pulled
-
-
-def _rows_alive(link: Link, laid: dict[Key, Layout]) -> int:
-    return laid[link.target].rows + sum(laid[s].rows for s in link.sources)
 
 
 def _area(setting: Setting, link: Link) -> int:

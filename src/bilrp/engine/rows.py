@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, everything
+from bilrp.engine import native
+from bilrp.engine.layouts import everything
+from bilrp.engine.matrix import Matrix
+from bilrp.engine.native.ragged import Ragged
 from bilrp.engine.program import Key, Link
-from bilrp.engine.windows import Window
 
 # ---------------------------------------------------------------- what can be non-zero, and what is needed
 
@@ -46,20 +47,13 @@ def needed(links: Sequence[Link], wanted: set[Key]) -> dict[Key, Tensor]:
 # ---------------------------------------------------------------- rows
 
 
-def gather(window: Window, layout: Layout, columns: Tensor, out: Tensor) -> None:
-    """Write windows (K, C, h, w) into the columns of a matrix of rows, elsewhere zero."""
-    (height, width), across = window.shape, layout.active.shape[1]
-    last = window.data.permute(0, 2, 3, 1)
-    for data, (top, left), column in zip(last, window.origin.tolist(), columns.tolist(), strict=True):
-        found, done = data[layout.active[top : top + height, left : left + width]], 0
-        for y in range(top, top + height):  # the rows of one image line follow each other
-            first, end = (layout.starts[y * across + x] for x in (left, left + width))
-            out[first:end, column] = found[done : done + end - first]
-            done += end - first
+def kind_for(like: Tensor) -> type[Matrix] | type[Ragged]:
+    """How such numbers lie in rows: as native code has them, where it can be used."""
+    return Ragged if native.takes(like) else Matrix
 
 
 class Buffers:
-    """Matrices, taken and given back: fresh memory costs more than the sums that go into it.
+    """Memory for rows, taken and given back: fresh memory costs more than the sums that go into it.
 
     Each has room for the largest: memory that nobody writes to is never there.
     """
@@ -75,13 +69,13 @@ class Buffers:
             self.room = room
             self.free.clear()
 
-    def take(self, rows: int, columns: int) -> Tensor:
-        self.reserve(rows * columns)
+    def take(self, size: int) -> Tensor:
+        self.reserve(size)
         whole = self.free.pop() if self.free else self.like.new_empty(self.room)
-        self.taken[whole.data_ptr()] = whole
-        return whole[: rows * columns].view(rows, columns)
+        self.taken[whole.untyped_storage().data_ptr()] = whole
+        return whole[:size]
 
-    def give(self, matrix: Tensor) -> None:
-        whole = self.taken.pop(matrix.data_ptr())
+    def give(self, numbers: Tensor) -> None:
+        whole = self.taken.pop(numbers.untyped_storage().data_ptr())
         if whole.numel() == self.room:
             self.free.append(whole)

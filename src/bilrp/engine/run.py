@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from bilrp.engine import crops, memory, tiles
-from bilrp.engine import rows as active
-from bilrp.engine.layouts import Rows, scatter
 from bilrp.engine.plan import Plan, make
 from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
 from bilrp.engine.progress import Progress
-from bilrp.engine.rows import Buffers
+from bilrp.engine.rows import Buffers, Matrix, Ragged
 from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Window
 from bilrp.regions import Regions
@@ -102,7 +100,7 @@ def _push_chunk(
         return
     value = _crop_stage(setting, plan, index, outputs, buffers)
     if rows_until > crops_until:
-        assert isinstance(value, Rows)
+        assert not isinstance(value, _Windows)
         value = _rows_stage(setting, index, value, crops_until, rows_until, outputs, buffers)
     if cut > rows_until:
         key = program.links[rows_until - 1].target
@@ -130,7 +128,7 @@ class _Windows:
 
 def _crop_stage(
     setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
-) -> _Windows | Rows:
+) -> _Windows | Matrix | Ragged:
     """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
     program, until = setting.program, plan.way.crops
     # laid out once for all batches
@@ -139,8 +137,9 @@ def _crop_stage(
     rows, kept = None, _Windows()
     if plan.way.rows > until:
         laid = setting.layouts(index, until, plan.way.rows)
-        buffers.reserve(max(each.rows for each in laid.values()) * len(index))
-        rows = Rows(buffers.take(laid[end].rows, len(index)).zero_(), laid[end])
+        kind = setting.rows
+        buffers.reserve(max(map(kind.size, laid.values())))
+        rows = kind(buffers.take(kind.size(laid[end])).zero_(), laid[end])
     column = torch.full((setting.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in setting.window_batches(end, index, plan.batch):
@@ -151,7 +150,7 @@ def _crop_stage(
                 shape = next(link.shape for link in links if link.target == key)
                 _scatter_window(window, batch, outputs[key], shape)
             if key == end and rows is not None:
-                active.gather(window, rows.layout, column[batch], rows.matrix)
+                rows.collect(window.data, column[batch], window.origin)
             elif key == end and plan.way.cut > until:
                 kept.batches.append((column[batch], window))
     return kept if rows is None else rows
@@ -168,27 +167,30 @@ def _scatter_window(window: Window, into: Tensor, out: Tensor, shape: torch.Size
 def _rows_stage(
     setting: Setting,
     index: Tensor,
-    start: Rows,
+    start: Matrix | Ragged,
     first: int,
     last: int,
     outputs: dict[Key, Tensor],
     buffers: Buffers,
-) -> Rows:
+) -> Matrix | Ragged:
     """Push active rows; drop each value after its last use."""
-    links = setting.program.links[first:last]
+    links, kind = setting.program.links[first:last], type(start)
     laid = setting.layouts(index, first, last)
-    alive = {setting.program.links[first - 1].target: start}
+    alive: dict[Key, Matrix | Ragged] = {setting.program.links[first - 1].target: start}
     final = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        layout, cone = laid[link.target], setting.cones[link.target].at(index)
-        target = Rows(buffers.take(layout.rows, len(index)), layout)
-        link.map.push_rows([alive[s] for s in link.sources], target, cone, link.shapes)
+        sources, layout = [alive[s] for s in link.sources], laid[link.target]
+        done = [source for source in set(link.sources) if final[source] == i]
+        if len(done) == len(sources) == 1 and link.map.keeps_rows(sources[0].layout, layout, link.shapes):
+            target = alive.pop(done[0])
+        else:
+            target = kind(buffers.take(kind.size(layout)), layout)
+            link.map.push_rows(sources, target, link.shapes)
+            for source in done:
+                buffers.give(alive.pop(source).numbers)
         alive[link.target] = target
-        for source in set(link.sources):
-            if final[source] == i:
-                buffers.give(alive.pop(source).matrix)
         if link.target in outputs:
-            scatter(target.matrix, layout, outputs[link.target], index)
+            target.spread(outputs[link.target], index)
     return alive[links[-1].target]
 
 

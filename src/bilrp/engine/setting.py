@@ -88,10 +88,16 @@ class Setting:
     def _lay_out(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
         need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
         keys = [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
+        found = {key: self.cones[key].at(chunk) for key in keys}
         return {
-            key: Layout(self.possible[key] & need[key] & (self.cones[key].at(chunk).regions() > 0)[:, :, None])
-            for key in keys
+            key: Layout(self.possible[key] & need[key] & (cone.regions() > 0)[:, :, None], cone)
+            for key, cone in found.items()
         }
+
+    @property
+    def rows(self) -> type[rows.Matrix] | type[rows.Ragged]:
+        """How active rows lie in memory."""
+        return rows.kind_for(self.program.x)
 
     def window_batches(self, key: Key, index: Tensor, batch: int) -> list[Tensor]:
         """Batches of windows of about one size."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, everything
-from bilrp.engine.windows import Cone, Reach, Window, cut_each
+from bilrp.engine.windows import Reach, Window, cut_each
 from bilrp.errors import quiet
 
 LAID = 5  # multiply-adds that pass while one number is laid out whole
@@ -111,21 +111,22 @@ class Map(ABC):
         """Which features of each source the target's depend on."""
         return [everything(shape) for shape in shapes.sources]
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         """J s on rows: those of the sources → those of the target, all of which are written: they hold anything."""
-        places = target.layout.places()
-        for columns in torch.arange(target.matrix.shape[1]).split(AT_ONCE):
+        for columns in torch.arange(len(target.layout.cone.low)).split(AT_ONCE):
             whole = (
                 source.dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
             )
-            target.matrix[:, columns] = self.push(*whole).flatten(1)[:, places].T
+            target.collect(self.push(*whole)[:, 0], columns)
 
-    def row_work(
-        self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
-    ) -> tuple[int, int]:
-        """Multiply-adds of `push_rows` for the cone's regions, and how many more pass while it moves numbers about."""
-        own = type(self).push_rows is not Map.push_rows
-        return len(cone.low) * self.macs(shapes), 0 if own else laid_out(len(cone.low), shapes)
+    def keeps_rows(self, source: Layout, target: Layout, shapes: Shapes) -> bool:
+        """Are the target's rows those of its only source, number for number?"""
+        return False
+
+    def row_work(self, layouts: Sequence[Layout], target: Layout, shapes: Shapes) -> tuple[int, int]:
+        """Multiply-adds of `push_rows`, and how many more pass while it moves numbers about."""
+        own, columns = type(self).push_rows is not Map.push_rows, len(target.cone.low)
+        return columns * self.macs(shapes), 0 if own else laid_out(columns, shapes)
 
 
 def laid_out(columns: int, shapes: Shapes) -> int:

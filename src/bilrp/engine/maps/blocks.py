@@ -37,16 +37,17 @@ class Blocks:
     ends: Tensor  # (n,): where each one's columns end
 
 
-def blocks(cone: Cone, side: int) -> Blocks:
-    """The blocks of that side that at least one region reaches."""
+def blocks(cone: Cone, side: int, *, empty: bool = False) -> Blocks:
+    """The blocks of that side that at least one region reaches, or all of them."""
     tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
     down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
     across = (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
     touched = down[:, None] & across  # blocks down, blocks across, regions
     counts = touched.sum(2)
-    corner = counts.nonzero() * side
+    chosen = (counts > 0) | empty
+    corner = chosen.nonzero() * side
     boxes = torch.cat([corner, torch.minimum(corner + side, torch.tensor(cone.size))], 1)
-    return Blocks(boxes, touched.nonzero()[:, 2].contiguous(), counts[counts > 0].cumsum(0))
+    return Blocks(boxes, touched.nonzero()[:, 2].contiguous(), counts[chosen].cumsum(0))
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,12 @@ class Amount:
         return CUT * self.cut + (WEIGHT * self.weights if native.library() else PRODUCT * self.products)
 
 
-def amount(kernel: Kernel, layout: Layout, target: Layout, cone: Cone) -> Amount:
+def amount(kernel: Kernel, source: Layout, target: Layout) -> Amount:
     """What a convolution will take with blocks of the side that costs least.
 
     A large block cuts its rows out once for all its positions, but multiplies every region that reaches any of them.
     """
-    inputs, outputs = layout.active.sum(2), target.active.sum(2)
+    inputs, outputs, cone = source.active.sum(2), target.active.sum(2), target.cone
     weights = outputs * _field_sums(inputs, kernel, outputs.shape)
     # four blocks on a side at least, for all threads to have some
     sides = [side for side in SIDES if side == 1 or 4 * side <= min(cone.size)]
@@ -83,9 +84,7 @@ def _with_side(side: int, weights: Tensor, inputs: Tensor, kernel: Kernel, cone:
     each = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # of each block
     regions = cone.regions(side)
     cut = (_rows_in_field(side, inputs, kernel, cone) * (each > 0) * regions).sum()
-    return Amount(
-        side, int((each * regions).sum()), int((weights > 0).sum()), int(weights.sum()), int(cut)
-    )
+    return Amount(side, int((each * regions).sum()), int((weights > 0).sum()), int(weights.sum()), int(cut))
 
 
 def _field_sums(inputs: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:

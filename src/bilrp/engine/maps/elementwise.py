@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, channels_last, union
+from bilrp.engine.layouts import Layout, Rows, Term, channels_last, union
 from bilrp.engine.maps.base import Map, Shapes, to_front
-from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
+from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +62,13 @@ class Scale(Map):
     def _open(self, shapes: Shapes) -> Tensor:
         return channels_last(self.factor.expand(shapes.target)) != 0
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
-        add_rows(sources, target)
-        target.matrix.mul_(target.layout.of(self.factor.expand(shapes.target))[:, None])
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
+        target.combine([_same(sources[0], target, self.factor.expand(shapes.target))])
+
+    def keeps_rows(self, source: Layout, target: Layout, shapes: Shapes) -> bool:
+        """A gate does: what it shuts has no rows."""
+        factor = target.of(self.factor.expand(shapes.target))
+        return source.equals(target) and bool((factor == 1).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +105,8 @@ class Sum(Map):
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         return [target] * len(self.slots)
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
-        add_rows(sources, target)
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
+        target.combine([_same(source, target) for source in sources])
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,27 +164,15 @@ class Gated(Map):
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         return self.inner.needed(target & (channels_last(self.gate) != 0), shapes)
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
-        self.inner.push_rows(sources, target, cone, shapes)
-        target.matrix.mul_(target.layout.of(self.gate)[:, None])
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
+        self.inner.push_rows(sources, target, shapes)
+        target.scale(target.layout.of(self.gate))
 
-    def row_work(
-        self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
-    ) -> tuple[int, int]:
-        return self.inner.row_work(layouts, target, cone, shapes)
+    def row_work(self, layouts: Sequence[Layout], target: Layout, shapes: Shapes) -> tuple[int, int]:
+        return self.inner.row_work(layouts, target, shapes)
 
 
-def add_rows(sources: Sequence[Rows], target: Rows) -> None:
-    """The target's rows are the sums of the sources' rows of the same features."""
+def _same(source: Rows, target: Rows, factor: Tensor | None = None) -> Term:
+    """The source's rows of the same features, times an image-shaped factor."""
     layout = target.layout
-    for turn, source in enumerate(sources):
-        kept = layout.active & source.layout.active
-        into, found, rows = layout.row[kept], source.layout.row[kept], source.matrix
-        if len(found) < len(rows):
-            rows = rows.index_select(0, found)
-        if len(into) == len(target.matrix):
-            target.matrix.add_(rows) if turn else target.matrix.copy_(rows)
-        elif turn:
-            target.matrix.index_add_(0, into, rows)
-        else:
-            target.matrix.zero_().index_copy_(0, into, rows)
+    return Term(source, source.layout.row[layout.active], layout.at(factor))

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Rows, channels_last, grown, seen, steps, union
+from bilrp.engine.layouts import Rows, Term, channels_last, grown, seen, steps, union
 from bilrp.engine.maps.base import Map, Shapes, sum_of, to_front, to_last
-from bilrp.engine.windows import Cone, Reach, Window, cut, place
+from bilrp.engine.windows import Reach, Window, cut, place
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +99,10 @@ class Pool(Map):
         top, left = reach.padding
         return [need[top : top + height, left : left + width]]
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
-        rows, layout, goal = sources[0].matrix, sources[0].layout, target.layout
-        target.matrix.zero_()
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
+        terms, layout, goal = [], sources[0].layout, target.layout
         for offset, share in zip(self.offsets, self.shares, strict=True):
-            source = seen(layout.row, offset, self._reach(), goal.active.shape)
-            weight = channels_last(share)
-            hit = goal.active & (source >= 0) & (weight != 0)
-            target.matrix.index_add_(
-                0, goal.row[hit], rows.index_select(0, source[hit]).mul_(weight[hit][:, None])
-            )
+            row = seen(layout.row, offset, self._reach(), goal.active.shape)[goal.active]
+            factor = goal.of(share)
+            terms.append(Term(sources[0], torch.where(factor != 0, row, -1), factor))
+        target.combine(terms)

@@ -12,34 +12,43 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from bilrp.engine import native
 from bilrp.engine.layouts import Layout
-from bilrp.engine.maps.blocks import Blocks, Kernel, amount, blocks
+from bilrp.engine.maps.blocks import Amount, Blocks, Kernel, amount
 from bilrp.engine.threads import share
-from bilrp.engine.windows import Cone
 
 AHEAD = 8  # positions of a line whose rows are cut out at once
 LINES = 8  # lines of positions that are remembered: those of the blocks at work
 
 
-def convolve(work: Convolving, rows: Tensor, cone: Cone, out: Tensor) -> None:
-    """Rows of the source → rows of the target, block by block: in native code where that can be."""
-    side = amount(work.kernel, work.layout, work.target, cone).side
-    found = blocks(cone, side)
-    library = native.library() if native.takes(rows) else None
-    if library is None:
-        plain(work, found, rows, out)
-    else:
-        native.convolve(library, work, found, rows, out)
+@dataclass(frozen=True, eq=False)
+class Convolving:
+    """Σ_t diag(after_t) W_t diag(before_t), as it is for whole images."""
+
+    weights: tuple[Tensor, ...]
+    before: tuple[Tensor | None, ...]
+    after: tuple[Tensor | None, ...]
+    kernel: Kernel
+
+    def amount(self, source: Layout, target: Layout) -> Amount:
+        return amount(self.kernel, source, target)
+
+    def at_rows(self, source: Layout, target: Layout) -> tuple[Factors, Factors]:
+        """The factors before and after, at the rows of the source and of the target."""
+        return tuple(map(source.at, self.before)), tuple(map(target.at, self.after))
 
 
-def plain(work: Convolving, found: Blocks, rows: Tensor, out: Tensor) -> None:
-    """The same in torch: the native code's twin."""
+Factors = tuple[Tensor | None, ...]
+
+
+def convolve(
+    work: Convolving, found: Blocks, rows: Tensor, source: Layout, out: Tensor, target: Layout
+) -> None:
+    """Rows of the source → rows of the target, block by block: matrices of one row for each feature."""
 
     def fill(block: tuple[list[int], Tensor]) -> None:
         (top, left, bottom, right), columns = block
         everything = len(columns) == rows.shape[1]
-        strips = _Strips(rows, work.layout, None if everything else columns)
+        strips = _Strips(rows, source, None if everything else columns)
         for y in range(top, bottom):
             line = line_at(y)
             for x in range(left, right):
@@ -47,14 +56,16 @@ def plain(work: Convolving, found: Blocks, rows: Tensor, out: Tensor) -> None:
                 if start == stop or line.empty(x):
                     out[start:stop] = 0
                     continue
-                made = work.at(line, x, start, stop, strips)
+                made = laid.at(line, x, start, stop, strips)
                 if everything:
                     out[start:stop] = made
                 else:
                     out[start:stop].index_copy_(1, columns, made)
 
-    line_at = lru_cache(LINES)(work.line)
-    starts, width = work.target.starts, work.target.active.shape[1]
+    flat = tuple(weight.permute(0, 2, 3, 1).flatten(1).contiguous() for weight in work.weights)
+    laid = _Laid(flat, *work.at_rows(source, target), work.kernel, source, target)
+    line_at = lru_cache(LINES)(laid.line)
+    starts, width = target.starts, target.active.shape[1]
     each = found.columns.tensor_split(found.ends[:-1])
     if any(len(columns) < rows.shape[1] for columns in each):
         out.zero_()
@@ -105,12 +116,12 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Convolving:
+class _Laid:
     """A convolution laid out for rows: one (outputs, kernel·inputs) matrix for each term, and its factors at the rows."""
 
     weights: tuple[Tensor, ...]
-    before: tuple[Tensor | None, ...]
-    after: tuple[Tensor | None, ...]
+    before: Factors
+    after: Factors
     kernel: Kernel
     layout: Layout
     target: Layout
@@ -163,7 +174,7 @@ class Convolving:
         ends = lengths.cumsum(0)
         shift = (first.flatten() - (ends - lengths)).repeat_interleave(lengths)
         rows = torch.arange(len(shift)).add_(shift)
-        columns = self.along[rows].add_(offset.flatten().repeat_interleave(lengths))
+        columns = self._along[rows].add_(offset.flatten().repeat_interleave(lengths))
         runs = [
             [(n, a, b) for n, a, b in zip(lines, begin, end, strict=True) if a < b]
             for begin, end in zip(first.tolist(), last.tolist(), strict=True)
@@ -175,7 +186,7 @@ class Convolving:
         return torch.tensor(self.layout.starts)
 
     @cached_property
-    def along(self) -> Tensor:
+    def _along(self) -> Tensor:
         """Column of W for each input row, but for the window's own offset."""
         _, width, channels = self.layout.active.shape
         return self.layout.flat % (width * channels)

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Rows
+from bilrp.engine.layouts import Rows, Term
 from bilrp.engine.maps.base import Map, Shapes, to_front, to_last
-from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
+from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,9 @@ class Pad(Map):
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         return [F.pad(target, (0, 0, *self._back))]
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         row = F.pad(sources[0].layout.row, (0, 0, *self.pads), value=-1)
-        hit = target.layout.active & (row >= 0)
-        target.matrix.zero_().index_copy_(
-            0, target.layout.row[hit], sources[0].matrix.index_select(0, row[hit])
-        )
+        target.combine([Term(sources[0], row[target.layout.active])])
 
 
 @dataclass(frozen=True, eq=False)

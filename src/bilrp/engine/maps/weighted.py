@@ -11,7 +11,7 @@ from torch import Tensor
 from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
 from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
-from bilrp.engine.windows import Cone, Reach, Window, cut, for_cutting, place
+from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 from bilrp.trace.operators import Convolution, Dense
 
 
@@ -173,29 +173,20 @@ class Weighted(Map):
             for term in self.terms
         )
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, cone: Cone, shapes: Shapes) -> None:
+    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
-            return super().push_rows(sources, target, cone, shapes)
-        layout = sources[0].layout
-        work = products.Convolving(
-            weights=tuple(t.weight.permute(0, 2, 3, 1).flatten(1).contiguous() for t in self.terms),
-            before=tuple(None if t.before is None else layout.of(t.before) for t in self.terms),
-            after=tuple(None if t.after is None else target.layout.of(t.after) for t in self.terms),
-            kernel=self._kernel(self.operator),
-            layout=layout,
-            target=target.layout,
-        )
-        return products.convolve(work, sources[0].matrix, cone, target.matrix)
+            return super().push_rows(sources, target, shapes)
+        weights, before, after = zip(*((t.weight, t.before, t.after) for t in self.terms), strict=True)
+        work = products.Convolving(weights, before, after, self._kernel(self.operator))
+        return target.convolve(sources[0], work)
 
-    def row_work(
-        self, layouts: Sequence[Layout], target: Layout, cone: Cone, shapes: Shapes
-    ) -> tuple[int, int]:
+    def row_work(self, layouts: Sequence[Layout], target: Layout, shapes: Shapes) -> tuple[int, int]:
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
-            columns = len(cone.low)
+            columns = len(target.cone.low)
             return columns * self.macs(shapes), laid_out(columns, shapes)
-        found = blocks.amount(self._kernel(self.operator), layouts[0], target, cone)
+        found = blocks.amount(self._kernel(self.operator), layouts[0], target)
         return found.macs, found.moving
 
     def _kernel(self, operator: Convolution) -> blocks.Kernel:

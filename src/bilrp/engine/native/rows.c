@@ -1,11 +1,17 @@
-/* Convolution on active rows, in one call: what `engine.maps.products` does position by position in torch.
+/* Active rows in native code: what `engine.matrix` does in torch, but each row holds only the regions that reach it.
  *
- *     target[o, i] = sum over terms t and inputs k in reach of  after_t[o] W_t[o, k] before_t[k] source[k, i]
+ * A value has a row for each feature that can be non-zero, position by position. All rows of one position are a small
+ * matrix (rows x regions), and these lie one after another. A region's number is its column.
  *
- * for the active outputs o of each position, the active inputs k it looks at, and the columns (regions) i that reach its
- * block. Blocks are handed out by a counter, so that any number of threads can make the same call.
+ *     convolve   target[o, i] = sum over terms t, inputs k in reach of  after_t[o] W_t[o, k] before_t[k] source[k, i]
+ *     combine    target[r, i] = sum over terms t of  factor_t[r] source_t[row_t[r], i]
+ *     collect    from windows (or whole images) of each region
+ *     spread     to whole images of each region
  *
- * Plain C with vectors of GCC and Clang; this file is compiled once for each kind of number (see the end).
+ * Regions that reach the inputs of a position are among those that reach it. Work is handed out by a counter, so that any
+ * number of threads can make the same call. All return 0, or 1 where memory ran out.
+ *
+ * C11 with the vectors of GCC and Clang. The second half of this file is compiled once for each kind of number.
  */
 #ifndef REAL
 
@@ -14,42 +20,94 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef int64_t whole;
-
-typedef struct {
-    whole height, width, channels; /* of the source */
-    whole across;                  /* positions on a line of the target */
-    whole kernel[2], dilation[2], stride[2], padding[2];
-    whole terms;
-    const void *const *weights, *const *before, *const *after; /* one for each term; factors may be absent */
-    const whole *starts, *along;            /* of the source: first row of each position; x * channels + channel */
-    const whole *target_starts, *target_channel;
-    const void *source;
-    void *target;
-    whole columns;                          /* of both matrices */
-    const whole *blocks;                     /* top, left, bottom, right of each */
-    const whole *block_columns, *block_ends;  /* the columns of all blocks, and where each block's end */
-    whole block_count;
-    _Atomic whole *next;
-} Work;
-
-typedef struct {
-    whole first, last, at; /* rows of the source, and where the first of them lies in the packed block */
-} Run;
-
 #ifndef SOURCE
 #define SOURCE 0
 #endif
 const uint32_t rows_source = SOURCE; /* a checksum of this file: a library of another one is not used */
 
-enum { HIGH = 6, FEW = 4 }; /* outputs at once; panels up to which weights are read where they are */
+typedef int64_t whole;
 
-/* [low, high) of the source that positions [first, last) of the target look at, on one axis. */
-static void field(const Work *w, int axis, whole first, whole last, whole size, whole *low, whole *high) {
-    whole begin = first * w->stride[axis] - w->padding[axis];
-    whole end = (last - 1) * w->stride[axis] - w->padding[axis] + (w->kernel[axis] - 1) * w->dilation[axis] + 1;
-    *low = begin < 0 ? 0 : begin < size ? begin : size;
-    *high = end < *low ? *low : end < size ? end : size;
+typedef struct {
+    whole height, width, channels;
+    const whole *starts;         /* first row of each position, and the number of rows */
+    const whole *channel;        /* of each row */
+    const whole *region_starts;  /* where each position's regions begin in: */
+    const whole *regions;        /* in ascending order for each position */
+    const whole *offsets;        /* where each position's numbers begin in: */
+    void *numbers;
+} Rows;
+
+typedef struct {
+    Rows source, target;
+    whole kernel[2], dilation[2], stride[2], padding[2];
+    whole terms;
+    const void *const *weights, *const *before, *const *after; /* of each term; factors may be absent */
+    const whole *blocks;                      /* top, left, bottom, right of each */
+    const whole *block_regions, *block_ends;  /* the regions of all blocks, and where each block's end */
+    whole block_count;
+    _Atomic whole *next;
+} Convolution;
+
+typedef struct {
+    Rows target;
+    whole terms;
+    const Rows *const *sources;
+    const whole *const *rows; /* of each term: the source's row for each of the target's, or -1 */
+    const void *const *factors;
+    _Atomic whole *next;
+} Combination;
+
+typedef struct {
+    Rows rows;
+    const whole *index;  /* of each region: its image, or -1 */
+    void *images;
+    whole strides[4];    /* image, channel, line, position */
+    const whole *origin; /* top and left of each image; may be absent */
+    _Atomic whole *next;
+} Pictures;
+
+typedef struct {
+    whole first, last, at; /* rows of the source, and where the first of them lies in the packed block */
+} Run;
+
+enum {
+    HIGH = 6,  /* outputs at once */
+    FEW = 4,   /* panels up to which weights are read where they are */
+    SOME = 16, /* positions that are handed out at once */
+};
+
+static inline whole least(whole a, whole b) { return a < b ? a : b; }
+static inline whole within(whole a, whole size) { return a < 0 ? 0 : least(a, size); }
+
+static inline whole region_count(const Rows *r, whole place) {
+    return r->region_starts[place + 1] - r->region_starts[place];
+}
+
+/* Where each of `wanted` (ascending) stands among the regions of a position; -1 where it does not reach it. */
+static void find(const Rows *r, whole place, const whole *wanted, whole count, int32_t *found) {
+    const whole *have = r->regions + r->region_starts[place];
+    whole size = region_count(r, place), at = 0;
+    for (whole i = 0; i < count; i++) {
+        while (at < size && have[at] < wanted[i]) at++;
+        found[i] = at < size && have[at] == wanted[i] ? (int32_t)at : -1;
+    }
+}
+
+/* Are these the first `count` regions in order? */
+static int in_order(const int32_t *found, whole count) {
+    for (whole i = 0; i < count; i++)
+        if (found[i] != i) return 0;
+    return 1;
+}
+
+/* At least so much room; what was there is lost. */
+static int grow(void *room, whole *have, whole want, size_t each) {
+    void **place = room;
+    if (want <= *have) return 0;
+    free(*place);
+    *place = malloc((size_t)want * each);
+    *have = *place ? want : 0;
+    return *place == NULL;
 }
 
 #define JOINED(a, b) a##b
@@ -67,88 +125,89 @@ static void field(const Work *w, int axis, whole first, whole last, whole size, 
 
 #else
 
-#define LANES (32 / sizeof(REAL))
-#define WIDE (64 / sizeof(REAL)) /* columns at once: a panel */
+#define LANES ((whole)(32 / sizeof(REAL)))
+#define WIDE ((whole)(64 / sizeof(REAL))) /* regions at once: a panel */
 
 typedef REAL NAME(vector) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
 
-/* sums[HIGH][WIDE] of weights that lie packed, HIGH of them for each row of the panel. */
-static inline void NAME(packed)(const REAL *weights, const REAL *panel, const Run *runs, whole count, REAL *sums) {
-    NAME(vector) s[HIGH][2];
-    memset(s, 0, sizeof s);
-    for (whole r = 0; r < count; r++) {
-        const REAL *b = panel + runs[r].at * WIDE;
-        for (whole k = runs[r].last - runs[r].first; k > 0; k--, b += WIDE, weights += HIGH) {
-            NAME(vector) left = *(const NAME(vector) *)b, right = *(const NAME(vector) *)(b + LANES);
-            for (int i = 0; i < HIGH; i++) {
-                s[i][0] += weights[i] * left;
-                s[i][1] += weights[i] * right;
-            }
-        }
-    }
-    memcpy(sums, s, sizeof s);
-}
+/* ------------------------------------------------------------------ convolve */
 
-/* The same with weights that are read where they are: `rows` of W, at `places`. */
-static inline void NAME(direct)(const REAL *const *rows, const int32_t *places, const REAL *panel, const Run *runs,
-                                whole count, REAL *sums) {
+/* sums[HIGH][WIDE] for the first one or two vectors of a panel. Weights lie packed, HIGH of them for each row of the panel,
+ * or (rows, places) are read where they are. */
+static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, const REAL *packed,
+                                                                const REAL *const *rows, const int32_t *places,
+                                                                const REAL *panel, const Run *runs, whole count,
+                                                                REAL *sums) {
     NAME(vector) s[HIGH][2];
     memset(s, 0, sizeof s);
     for (whole r = 0; r < count; r++) {
         const REAL *b = panel + runs[r].at * WIDE;
-        for (whole k = runs[r].last - runs[r].first; k > 0; k--, b += WIDE, places++) {
-            NAME(vector) left = *(const NAME(vector) *)b, right = *(const NAME(vector) *)(b + LANES);
+        for (whole k = runs[r].last - runs[r].first; k > 0; k--, b += WIDE) {
+            NAME(vector) left = *(const NAME(vector) *)b, right = left;
+            if (vectors == 2) right = *(const NAME(vector) *)(b + LANES);
             for (int i = 0; i < HIGH; i++) {
-                REAL weight = rows[i][*places];
+                REAL weight = rows ? rows[i][*places] : packed[i];
                 s[i][0] += weight * left;
-                s[i][1] += weight * right;
+                if (vectors == 2) s[i][1] += weight * right;
             }
+            if (rows) places++;
+            else packed += HIGH;
         }
     }
     memcpy(sums, s, sizeof s);
 }
 
-/* Rows [first, last) of the source, cut to the block's columns, panel by panel: panels[p][at + row][WIDE]. */
-static void NAME(pack_source)(const Work *w, whole first, whole last, whole at, const whole *columns, whole count,
-                              whole size, REAL *panels) {
-    for (whole row = first; row < last; row++, at++) {
-        const REAL *from = (const REAL *)w->source + row * w->columns;
-        for (whole p = 0; p * (whole)WIDE < count; p++) {
-            const whole *chosen = columns + p * WIDE;
-            REAL *to = panels + (p * size + at) * WIDE;
-            whole left = count - p * WIDE < (whole)WIDE ? count - p * WIDE : (whole)WIDE;
-            if (left == (whole)WIDE && chosen[WIDE - 1] - chosen[0] == (whole)WIDE - 1) {
-                memcpy(to, from + chosen[0], sizeof(REAL) * WIDE);
-                continue;
-            }
-            for (whole i = 0; i < (whole)WIDE; i++) to[i] = i < left ? from[chosen[i]] : 0;
-        }
+typedef struct {
+    REAL *panels, *weights;
+    int32_t *places, *found;
+    Run *runs;
+    whole *lines; /* where each line of the source begins in the packed block */
+    whole panels_size, weights_size, places_size, found_size;
+} NAME(Room);
+
+/* All rows of one position of the source, for the block's regions, panel by panel: panels[p][at + row][WIDE]. */
+static void NAME(pack_source)(const Rows *source, whole place, whole at, const whole *regions, whole count, whole size,
+                              NAME(Room) *room) {
+    whole rows = source->starts[place + 1] - source->starts[place], have = region_count(source, place);
+    if (!rows) return;
+    find(source, place, regions, count, room->found);
+    const REAL *numbers = (const REAL *)source->numbers + source->offsets[place];
+    for (whole p = 0; p * WIDE < count; p++) {
+        const int32_t *found = room->found + p * WIDE;
+        const REAL *from = numbers;
+        REAL *to = room->panels + (p * size + at) * WIDE;
+        whole some = least(count - p * WIDE, WIDE), first = found[0];
+        int together = some == WIDE && first >= 0;
+        for (whole i = 1; together && i < WIDE; i++) together = found[i] == first + i;
+        if (together)
+            for (whole r = 0; r < rows; r++, from += have, to += WIDE) memcpy(to, from + first, sizeof(REAL) * WIDE);
+        else
+            for (whole r = 0; r < rows; r++, from += have, to += WIDE)
+                for (whole i = 0; i < WIDE; i++) to[i] = i < some && found[i] >= 0 ? from[found[i]] : 0;
     }
 }
 
 /* Weights of all terms and their factors, HIGH outputs beside each other for each input in reach. */
-static void NAME(pack_weights)(const Work *w, whole first, whole last, const int32_t *places, const Run *runs,
-                               whole count, whole inputs, REAL *packed) {
-    whole length = w->kernel[0] * w->kernel[1] * w->channels;
-    whole rounded = (last - first + HIGH - 1) / HIGH * HIGH;
-    for (whole o = 0; o < rounded; o++) {
-        REAL *to = packed + o / HIGH * inputs * HIGH + o % HIGH;
-        whole output = first + o;
-        if (output >= last) {
+static void NAME(pack_weights)(const Convolution *w, whole first, whole last, whole runs, whole inputs,
+                               NAME(Room) *room) {
+    whole length = w->kernel[0] * w->kernel[1] * w->source.channels;
+    const int32_t *places = room->places;
+    for (whole o = first; (o - first) % HIGH || o < last; o++) {
+        REAL *to = room->weights + (o - first) / HIGH * inputs * HIGH + (o - first) % HIGH;
+        if (o >= last) {
             for (whole k = 0; k < inputs; k++) to[k * HIGH] = 0;
             continue;
         }
         for (whole t = 0; t < w->terms; t++) {
-            const REAL *row = (const REAL *)w->weights[t] + w->target_channel[output] * length;
+            const REAL *row = (const REAL *)w->weights[t] + w->target.channel[o] * length;
             const REAL *before = w->before[t], *after = w->after[t];
-            REAL factor = after && w->terms > 1 ? after[output] : 1;
-            whole k = 0;
+            REAL factor = after && w->terms > 1 ? after[o] : 1; /* of one term it comes after the sums */
             if (!before && w->terms == 1) {
-                for (; k < inputs; k++) to[k * HIGH] = row[places[k]];
+                for (whole k = 0; k < inputs; k++) to[k * HIGH] = row[places[k]];
                 continue;
             }
-            for (whole r = 0; r < count; r++)
-                for (whole i = runs[r].first; i < runs[r].last; i++, k++) {
+            for (whole r = 0, k = 0; r < runs; r++)
+                for (whole i = room->runs[r].first; i < room->runs[r].last; i++, k++) {
                     REAL part = row[places[k]] * (before ? before[i] : 1) * factor;
                     to[k * HIGH] = t ? to[k * HIGH] + part : part;
                 }
@@ -156,116 +215,118 @@ static void NAME(pack_weights)(const Work *w, whole first, whole last, const int
     }
 }
 
-/* One row of the target at the columns of a panel. */
-static inline void NAME(put)(REAL *to, const REAL *sums, REAL factor, const whole *columns, whole count) {
-    if (columns[count - 1] - columns[0] == count - 1)
-        for (whole i = 0; i < count; i++) to[columns[0] + i] = factor * sums[i];
-    else
-        for (whole i = 0; i < count; i++) to[columns[i]] = factor * sums[i];
-}
-
-typedef struct {
-    REAL *panels, *weights;
-    int32_t *places;
-    Run *runs;
-    whole *lines; /* where each line of the source begins in the packed block */
-    whole panels_size, weights_size, places_size;
-} NAME(Room);
-
-/* At least so much room; what was there is lost. */
-static int NAME(grow)(void **room, whole *have, whole want, size_t each) {
-    if (want <= *have) return 0;
-    free(*room);
-    *room = malloc((size_t)want * each);
-    *have = *room ? want : 0;
-    return *room == NULL;
-}
-
-/* All outputs of one position. */
-static int NAME(position)(const Work *w, whole y, whole x, whole top, whole left, const whole *columns, whole count,
-                          whole size, NAME(Room) *room) {
-    whole here = y * w->across + x, first = w->target_starts[here], last = w->target_starts[here + 1];
-    REAL *target = w->target;
-    if (first == last) return 0;
-    if (count < w->columns) memset(target + first * w->columns, 0, sizeof(REAL) * (last - first) * w->columns);
-    whole runs = 0, inputs = 0, wide = w->kernel[1];
+/* What one position looks at: runs of the source's rows, and where their weights are in a row of W. */
+static whole NAME(look)(const Convolution *w, whole y, whole x, whole top, whole left, whole *inputs, NAME(Room) *room) {
+    whole runs = 0, wide = w->kernel[1], each = w->kernel[0] * wide, width = w->source.width;
+    whole step = w->dilation[1] == 1 ? wide : 1; /* neighbours under a line of the kernel are one run */
+    *inputs = 0;
     for (whole dy = 0; dy < w->kernel[0]; dy++) {
         whole line = y * w->stride[0] - w->padding[0] + dy * w->dilation[0];
-        if (line < 0 || line >= w->height) continue;
-        const whole *starts = w->starts + line * w->width;
-        whole begin = x * w->stride[1] - w->padding[1];
-        whole step = w->dilation[1] == 1 ? wide : 1; /* neighbours under a line of the kernel are one run */
+        if (line < 0 || line >= w->source.height) continue;
+        const whole *starts = w->source.starts + line * width;
         for (whole dx = 0; dx < wide; dx += step) {
-            whole place = begin + dx * w->dilation[1];
-            whole low = place < 0 ? 0 : place < w->width ? place : w->width;
-            whole high = place + step < 0 ? 0 : place + step < w->width ? place + step : w->width;
+            whole place = x * w->stride[1] - w->padding[1] + dx * w->dilation[1];
+            whole low = within(place, width), high = within(place + step, width);
             Run run = {starts[low], starts[high], room->lines[line - top] + starts[low] - starts[left]};
-            if (run.first >= run.last) continue;
-            whole shift = (dy * wide + dx - place) * w->channels;
-            for (whole row = run.first; row < run.last; row++)
-                room->places[inputs++] = (int32_t)(w->along[row] + shift);
+            if (run.first == run.last) continue;
+            for (whole at = low; at < high; at++)
+                for (whole row = starts[at]; row < starts[at + 1]; row++)
+                    room->places[(*inputs)++] = (int32_t)(w->source.channel[row] * each + dy * wide + dx + at - place);
             room->runs[runs++] = run;
         }
     }
-    whole panels = (count + WIDE - 1) / WIDE, length = w->kernel[0] * w->kernel[1] * w->channels;
+    return runs;
+}
+
+/* All outputs of one position. */
+static int NAME(position)(const Convolution *w, whole y, whole x, whole top, whole left, const whole *regions,
+                          whole count, whole size, NAME(Room) *room) {
+    const Rows *target = &w->target;
+    whole here = y * target->width + x, first = target->starts[here], last = target->starts[here + 1];
+    whole have = region_count(target, here);
+    if (first == last || !have) return 0;
+    whole inputs, runs = NAME(look)(w, y, x, top, left, &inputs, room);
+    whole panels = (count + WIDE - 1) / WIDE, length = w->kernel[0] * w->kernel[1] * w->source.channels;
     int pack = panels > FEW || w->terms > 1 || w->before[0];
     if (pack) {
         whole rounded = (last - first + HIGH - 1) / HIGH * HIGH;
-        if (NAME(grow)((void **)&room->weights, &room->weights_size, rounded * inputs, sizeof(REAL))) return 1;
-        NAME(pack_weights)(w, first, last, room->places, room->runs, runs, inputs, room->weights);
+        if (grow(&room->weights, &room->weights_size, rounded * (inputs + 1), sizeof(REAL))) return 1;
+        NAME(pack_weights)(w, first, last, runs, inputs, room);
     }
+    /* where each of the position's own regions stands among the block's */
+    int32_t *into = room->found;
+    const whole *own = target->regions + target->region_starts[here];
+    for (whole i = 0, at = 0; i < count; i++) into[i] = at < have && own[at] == regions[i] ? (int32_t)at++ : -1;
     const REAL *after = w->terms == 1 ? w->after[0] : NULL;
-    REAL sums[HIGH * WIDE];
+    REAL *out = (REAL *)target->numbers + target->offsets[here], sums[HIGH * WIDE];
     for (whole p = 0; p < panels; p++) {
         const REAL *panel = room->panels + p * size * WIDE;
-        whole some = count - p * WIDE < (whole)WIDE ? count - p * WIDE : (whole)WIDE;
+        const int32_t *put = into + p * WIDE;
+        whole some = least(count - p * WIDE, WIDE), begin = put[0];
+        int together = begin >= 0, any = 0;
+        for (whole i = 0; i < some; i++) together = together && put[i] == begin + i, any = any || put[i] >= 0;
+        if (!any) continue;
         for (whole o = first; o < last; o += HIGH) {
-            whole most = last - o < HIGH ? last - o : HIGH;
+            whole most = least(last - o, HIGH);
             if (pack) {
-                NAME(packed)(room->weights + (o - first) * inputs, panel, room->runs, runs, sums);
+                const REAL *weights = room->weights + (o - first) * inputs;
+                if (some > LANES) NAME(multiply)(2, weights, NULL, NULL, panel, room->runs, runs, sums);
+                else NAME(multiply)(1, weights, NULL, NULL, panel, room->runs, runs, sums);
             } else {
                 const REAL *rows[HIGH];
                 for (whole i = 0; i < HIGH; i++)
-                    rows[i] = (const REAL *)w->weights[0] + w->target_channel[i < most ? o + i : o] * length;
-                NAME(direct)(rows, room->places, panel, room->runs, runs, sums);
+                    rows[i] = (const REAL *)w->weights[0] + target->channel[i < most ? o + i : o] * length;
+                if (some > LANES) NAME(multiply)(2, NULL, rows, room->places, panel, room->runs, runs, sums);
+                else NAME(multiply)(1, NULL, rows, room->places, panel, room->runs, runs, sums);
             }
-            for (whole i = 0; i < most; i++)
-                NAME(put)(target + (o + i) * w->columns, sums + i * WIDE, after ? after[o + i] : 1,
-                          columns + p * WIDE, some);
+            for (whole i = 0; i < most; i++) {
+                REAL factor = after ? after[o + i] : 1, *to = out + (o - first + i) * have;
+                const REAL *from = sums + i * WIDE;
+                if (together)
+                    for (whole j = 0; j < some; j++) to[begin + j] = factor * from[j];
+                else
+                    for (whole j = 0; j < some; j++)
+                        if (put[j] >= 0) to[put[j]] = factor * from[j];
+            }
         }
     }
     return 0;
 }
 
-static int NAME(block)(const Work *w, whole number, NAME(Room) *room) {
-    const whole *box = w->blocks + 4 * number;
-    whole begin = number ? w->block_ends[number - 1] : 0, count = w->block_ends[number] - begin;
-    const whole *columns = w->block_columns + begin;
-    whole top, bottom, left, right, size = 0;
-    field(w, 0, box[0], box[2], w->height, &top, &bottom);
-    field(w, 1, box[1], box[3], w->width, &left, &right);
-    for (whole y = top; y < bottom; y++) {
-        const whole *starts = w->starts + y * w->width;
-        room->lines[y - top] = size;
-        size += starts[right] - starts[left];
+static int NAME(block)(const Convolution *w, whole number, NAME(Room) *room) {
+    const whole *box = w->blocks + 4 * number, begin = number ? w->block_ends[number - 1] : 0;
+    whole count = w->block_ends[number] - begin, low[2], high[2], size = 0;
+    for (int axis = 0; axis < 2; axis++) { /* what the block looks at */
+        whole room_there = axis ? w->source.width : w->source.height;
+        whole last = (box[2 + axis] - 1) * w->stride[axis] + (w->kernel[axis] - 1) * w->dilation[axis] + 1;
+        low[axis] = within(box[axis] * w->stride[axis] - w->padding[axis], room_there);
+        high[axis] = within(last - w->padding[axis], room_there);
+    }
+    for (whole y = low[0]; y < high[0]; y++) {
+        const whole *starts = w->source.starts + y * w->source.width;
+        room->lines[y - low[0]] = size;
+        size += starts[high[1]] - starts[low[1]];
     }
     whole panels = (count + WIDE - 1) / WIDE;
-    if (NAME(grow)((void **)&room->panels, &room->panels_size, panels * size * WIDE, sizeof(REAL))) return 1;
-    if (NAME(grow)((void **)&room->places, &room->places_size, size, sizeof(int32_t))) return 1;
-    for (whole y = top; y < bottom; y++) {
-        const whole *starts = w->starts + y * w->width;
-        NAME(pack_source)(w, starts[left], starts[right], room->lines[y - top], columns, count, size, room->panels);
-    }
+    if (grow(&room->panels, &room->panels_size, panels * size * WIDE, sizeof(REAL)) ||
+        grow(&room->places, &room->places_size, size, sizeof(int32_t)) ||
+        grow(&room->found, &room->found_size, panels * WIDE, sizeof(int32_t)))
+        return 1;
+    const whole *regions = w->block_regions + begin;
+    for (whole y = low[0], at = 0; y < high[0]; y++)
+        for (whole place = y * w->source.width + low[1]; place < y * w->source.width + high[1]; place++) {
+            NAME(pack_source)(&w->source, place, at, regions, count, size, room);
+            at += w->source.starts[place + 1] - w->source.starts[place];
+        }
     for (whole y = box[0]; y < box[2]; y++)
         for (whole x = box[1]; x < box[3]; x++)
-            if (NAME(position)(w, y, x, top, left, columns, count, size, room)) return 1;
+            if (NAME(position)(w, y, x, low[0], low[1], regions, count, size, room)) return 1;
     return 0;
 }
 
-/* Blocks until there are none; 0, or 1 where memory ran out. */
-int NAME(convolve)(const Work *w) {
+int NAME(convolve)(const Convolution *w) {
     NAME(Room) room = {0};
-    room.lines = malloc(sizeof(whole) * (size_t)(w->height + 1));
+    room.lines = malloc(sizeof(whole) * (size_t)(w->source.height + 1));
     room.runs = malloc(sizeof(Run) * (size_t)(w->kernel[0] * w->kernel[1]));
     int failed = !room.lines || !room.runs;
     while (!failed) {
@@ -273,9 +334,113 @@ int NAME(convolve)(const Work *w) {
         if (number >= w->block_count) break;
         failed = NAME(block)(w, number, &room);
     }
-    free(room.panels), free(room.weights), free(room.places), free(room.runs), free(room.lines);
+    free(room.panels), free(room.weights), free(room.places), free(room.found), free(room.runs), free(room.lines);
     return failed;
 }
+
+/* ------------------------------------------------------------------ combine */
+
+/* (+)= factor * from, at the regions that the source has. */
+static inline void NAME(add)(REAL *to, const REAL *from, const int32_t *found, whole count, REAL factor, int more) {
+    if (!found && more)
+        for (whole i = 0; i < count; i++) to[i] += factor * from[i];
+    else if (!found)
+        for (whole i = 0; i < count; i++) to[i] = factor * from[i];
+    else
+        for (whole i = 0; i < count; i++) {
+            REAL part = found[i] >= 0 ? factor * from[found[i]] : 0;
+            to[i] = more ? to[i] + part : part;
+        }
+}
+
+int NAME(combine)(const Combination *w) {
+    const Rows *target = &w->target;
+    whole places = target->height * target->width, size = 0, *last = malloc(sizeof(whole) * (size_t)w->terms);
+    int32_t *found = NULL;
+    int *same = malloc(sizeof(int) * (size_t)w->terms), failed = !last || !same;
+    for (whole begin = 0; !failed;) {
+        begin = atomic_fetch_add(w->next, SOME);
+        if (begin >= places) break;
+        for (whole place = begin; place < least(begin + SOME, places) && !failed; place++) {
+            whole count = region_count(target, place);
+            const whole *own = target->regions + target->region_starts[place];
+            failed = grow(&found, &size, w->terms * count, sizeof(int32_t));
+            for (whole t = 0; t < w->terms; t++) last[t] = -1;
+            REAL *to = (REAL *)target->numbers + target->offsets[place];
+            for (whole row = target->starts[place]; !failed && row < target->starts[place + 1]; row++, to += count) {
+                int more = 0;
+                for (whole t = 0; t < w->terms; t++) {
+                    const Rows *source = w->sources[t];
+                    whole from = w->rows[t][row], there = last[t];
+                    if (from < 0) continue;
+                    /* rows of one position mostly come from one position too */
+                    if (there < 0 || from < source->starts[there] || from >= source->starts[there + 1]) {
+                        whole low = 0, high = source->height * source->width;
+                        while (high - low > 1) {
+                            whole middle = (low + high) / 2;
+                            if (source->starts[middle] <= from) low = middle;
+                            else high = middle;
+                        }
+                        last[t] = there = low;
+                        find(source, there, own, count, found + t * count);
+                        same[t] = region_count(source, there) == count && in_order(found + t * count, count);
+                    }
+                    const REAL *numbers = (const REAL *)source->numbers + source->offsets[there];
+                    NAME(add)(to, numbers + (from - source->starts[there]) * region_count(source, there),
+                              same[t] ? NULL : found + t * count, count,
+                              w->factors[t] ? ((const REAL *)w->factors[t])[row] : 1, more);
+                    more = 1;
+                }
+                if (!more) memset(to, 0, sizeof(REAL) * (size_t)count);
+            }
+        }
+    }
+    free(found), free(last), free(same);
+    return failed;
+}
+
+/* ------------------------------------------------------------------ collect and spread */
+
+static int NAME(pictures)(const Pictures *w, int spread) {
+    const Rows *rows = &w->rows;
+    whole places = rows->height * rows->width, size = 0;
+    REAL **at = NULL;
+    int failed = 0;
+    while (!failed) {
+        whole begin = atomic_fetch_add(w->next, SOME);
+        if (begin >= places) break;
+        for (whole place = begin; place < least(begin + SOME, places) && !failed; place++) {
+            whole count = region_count(rows, place), y = place / rows->width, x = place % rows->width;
+            whole first = rows->starts[place], last = rows->starts[place + 1];
+            const whole *regions = rows->regions + rows->region_starts[place];
+            REAL *numbers = (REAL *)rows->numbers + rows->offsets[place];
+            if (first == last || (failed = grow(&at, &size, count, sizeof *at))) continue;
+            for (whole i = 0; i < count; i++) { /* where this position begins in each region's image */
+                whole image = w->index[regions[i]];
+                whole top = image >= 0 && w->origin ? w->origin[2 * image] : 0;
+                whole left = image >= 0 && w->origin ? w->origin[2 * image + 1] : 0;
+                at[i] = image < 0 ? NULL
+                                  : (REAL *)w->images + image * w->strides[0] + (y - top) * w->strides[2] +
+                                        (x - left) * w->strides[3];
+            }
+            for (whole row = first; row < last; row++, numbers += count) {
+                whole channel = rows->channel[row] * w->strides[1];
+                if (spread) {
+                    for (whole i = 0; i < count; i++)
+                        if (at[i]) at[i][channel] = numbers[i];
+                } else {
+                    for (whole i = 0; i < count; i++)
+                        if (at[i]) numbers[i] = at[i][channel];
+                }
+            }
+        }
+    }
+    free(at);
+    return failed;
+}
+
+int NAME(collect)(const Pictures *w) { return NAME(pictures)(w, 0); }
+int NAME(spread)(const Pictures *w) { return NAME(pictures)(w, 1); }
 
 #undef LANES
 #undef WIDE

@@ -1,0 +1,276 @@
+"""Rows in native code against their plain twin in torch, number for number, in memory that held anything before."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import bilrp
+from bilrp.engine import native
+from bilrp.engine import rows as active
+from bilrp.engine.layouts import Layout, Term
+from bilrp.engine.maps.blocks import SIDES, Kernel, blocks
+from bilrp.engine.maps.products import Convolving
+from bilrp.engine.matrix import Matrix
+from bilrp.engine.native.ragged import Ragged
+from bilrp.engine.windows import Cone, Reach
+
+needs_library = pytest.mark.skipif(
+    native.library() is None, reason="this installation was built without a compiler"
+)
+
+
+def test_a_compiler_makes_a_library() -> None:
+    """Where there is one, an installation without the library is a broken one."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    assert native.library() is not None, "pip install -e . compiles it"
+
+
+def cone(size: tuple[int, int], regions: int, seed: torch.Generator) -> Cone:
+    """Any rectangles inside the image."""
+    room = torch.tensor(size)
+    ends = (torch.rand(2, regions, 2, generator=seed) * room).long().sort(0).values
+    return Cone(ends[0], torch.minimum(ends[1] + 1, room), size)
+
+
+def layout(shape: tuple[int, int, int], reach: Cone, seed: torch.Generator, density: float = 0.5) -> Layout:
+    here = torch.rand(shape, generator=seed) < density
+    return Layout(here & (reach.regions() > 0)[:, :, None], reach)
+
+
+def images(of: Layout, seed: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """One whole image for each region, zero where it cannot reach and where there is no row."""
+    height, width, channels = of.active.shape
+    low, high = of.cone.low, of.cone.high
+    ys, xs = torch.arange(height)[None, :, None], torch.arange(width)[None, None, :]
+    inside = (
+        (ys >= low[:, :1, None])
+        & (ys < high[:, :1, None])
+        & (xs >= low[:, 1:, None])
+        & (xs < high[:, 1:, None])
+    )
+    numbers = torch.randn(len(low), channels, height, width, generator=seed, dtype=dtype)
+    return numbers * inside[:, None] * of.active.permute(2, 0, 1)
+
+
+def rows(
+    kind: type[Matrix] | type[Ragged], of: Layout, values: Tensor | None, dtype: torch.dtype
+) -> Matrix | Ragged:
+    """Rows that hold these images, or (as memory that was used before) no numbers at all."""
+    made = kind(torch.full((kind.size(of),), float("nan"), dtype=dtype), of)
+    if values is not None:
+        made.numbers.zero_()
+        made.collect(values, torch.arange(len(values)))
+    return made
+
+
+def whole(found: Matrix | Ragged) -> Tensor:
+    height, width, channels = found.layout.active.shape
+    return found.dense(torch.Size((1, channels, height, width)))
+
+
+KINDS = (Matrix, Ragged)
+
+
+@needs_library
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    size=st.tuples(st.integers(5, 12), st.integers(5, 12)),
+    regions=st.sampled_from([1, 3, 8, 9, 16, 17, 40, 90]),
+    channels=st.tuples(st.integers(1, 7), st.integers(1, 13)),
+    terms=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=3),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    threads=st.sampled_from([1, 2]),
+)
+def test_convolutions(
+    seed, kernel, stride, dilation, padding, size, regions, channels, terms, dtype, threads
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
+    reach = Reach(extent, stride, padding)
+    out = tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(size, padding, extent, stride, strict=True))
+    if min(out) < 1:
+        return
+    inside, outside = channels
+    before = cone(size, regions, generator)
+    source = layout((*size, inside), before, generator)
+    target = layout((*out, outside), before.spread(reach, out), generator)
+    make = torch.randn
+    weights = tuple(make(outside, inside, *kernel, generator=generator, dtype=dtype) for _ in terms)
+    factors = [
+        tuple(make(1, c, *s, generator=generator, dtype=dtype) if t[i] else None for t in terms)
+        for i, (c, s) in enumerate([(inside, size), (outside, out)])
+    ]
+    work = Convolving(weights, *factors, Kernel(kernel, dilation, reach))
+    values = images(source, generator, dtype)
+    found, had = [], torch.get_num_threads()
+    for kind in KINDS:
+        goal = rows(kind, target, None, dtype)
+        torch.set_num_threads(threads)
+        try:
+            goal.convolve(rows(kind, source, values, dtype), work)
+        finally:
+            torch.set_num_threads(had)
+        found.append(whole(goal))
+    slow = torch.zeros_like(found[0][:, 0])
+    for weight, first, last in zip(weights, *factors, strict=True):
+        given = values if first is None else values * first
+        made = nn.functional.conv2d(given, weight, None, stride, padding, dilation)
+        slow += made if last is None else made * last
+    slow = slow * target.active.permute(2, 0, 1)
+    accuracy = 1e-12 if dtype == torch.float64 else 1e-4
+    for each in found:
+        torch.testing.assert_close(each[:, 0], slow, rtol=accuracy, atol=accuracy)
+
+
+@needs_library
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    regions=st.sampled_from([1, 5, 33]),
+    factored=st.lists(st.booleans(), min_size=1, max_size=3),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_combinations(seed, regions, factored, dtype) -> None:
+    """Any rows of any sources whose regions are among the target's own."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (6, 7)
+    narrow = cone(size, regions, generator)
+    wide = Cone(narrow.low * 0, narrow.low * 0 + torch.tensor(size), size)  # every region everywhere
+    target = layout((*size, 3), wide, generator)
+    sources = [layout((*size, 4), reach, generator) for reach in (narrow, wide, narrow)[: len(factored)]]
+    values = [images(of, generator, dtype) for of in sources]
+    chosen = [torch.randint(-1, max(1, of.rows), (target.rows,), generator=generator) for of in sources]
+    chosen = [torch.where(rows < of.rows, rows, -1) for rows, of in zip(chosen, sources, strict=True)]
+    factors = [
+        torch.randn(target.rows, generator=generator, dtype=dtype) if has else None for has in factored
+    ]
+    made = []
+    for kind in KINDS:
+        goal = rows(kind, target, None, dtype)
+        given = [rows(kind, of, each, dtype) for of, each in zip(sources, values, strict=True)]
+        goal.combine([Term(*each) for each in zip(given, chosen, factors, strict=True)])
+        goal.scale(torch.linspace(-1, 1, target.rows, dtype=dtype))
+        made.append(whole(goal))
+    torch.testing.assert_close(made[1], made[0], rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@needs_library
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_come_in_and_images_go_out(kind) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reach = cone((9, 8), 20, generator)
+    of = layout((9, 8, 5), reach, generator)
+    values = images(of, generator, torch.float64)
+    found = rows(kind, of, None, torch.float64)
+    found.numbers.zero_()
+    for i in range(20):  # windows of each region's own size, in any order of memory
+        (top, left), (bottom, right) = reach.low[i].tolist(), reach.high[i].tolist()
+        window = values[i : i + 1, :, top:bottom, left:right]
+        window = window.contiguous(memory_format=torch.channels_last) if i % 2 else window
+        found.collect(window, torch.tensor([i]), torch.tensor([[top, left]]))
+    assert torch.equal(whole(found)[:, 0], values)
+    assert torch.equal(found.dense(torch.Size((1, 5, 9, 8)), torch.tensor([3, 17]))[:, 0], values[[3, 17]])
+    out = torch.zeros(25, 5 * 9 * 8, dtype=torch.float64)
+    found.spread(out, torch.arange(20).flip(0) + 2)
+    assert torch.equal(out[2:22].flip(0), values.flatten(1)) and not out[:2].any() and not out[22:].any()
+
+
+@needs_library
+@pytest.mark.parametrize("side", SIDES)
+def test_every_region_that_reaches_a_position_is_in_its_block(side) -> None:
+    reach = cone((11, 10), 30, torch.Generator().manual_seed(1))
+    found, counts = blocks(reach, side), reach.regions(side)
+    assert len(found.boxes) == int((counts > 0).sum()) and int(found.ends[-1]) == int(counts.sum())
+    for (top, left, bottom, right), columns in zip(
+        found.boxes.tolist(), found.columns.tensor_split(found.ends[:-1]), strict=True
+    ):
+        low, high = reach.low, reach.high
+        touched = (low[:, 0] < bottom) & (high[:, 0] > top) & (low[:, 1] < right) & (high[:, 1] > left)
+        assert torch.equal(columns, touched.nonzero()[:, 0])
+
+
+class Deep(nn.Module):
+    """Residual, strided, with a gate behind a sum: what rows can be asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.one, self.two = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.down = nn.Conv2d(8, 12, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(x + self.two(torch.relu(self.one(x))))
+        x = nn.functional.max_pool2d(torch.relu(self.down(x)), 2)
+        return x.flatten(1)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("gamma", [0.0, 0.25])
+def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> None:
+    from bilrp.engine.costs import Way
+    from bilrp.engine.plan import Setting, fixed
+    from bilrp.engine.run import run
+    from bilrp.rules.freeze import freeze
+    from bilrp.trace.recorder import record
+    from bilrp.trace.rewrite import simplify
+
+    x = torch.randn(1, 3, 24, 20, generator=torch.Generator().manual_seed(3), dtype=dtype)
+    with torch.no_grad():
+        program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.rulebooks.uniform(gamma))
+    setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
+    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
+    way = Way(setting.bottlenecks[0], spatial, len(setting.links))
+
+    def parts() -> Tensor:
+        fresh = replace(setting)
+        assert fixed(fresh, way).way.rows == spatial > way.crops
+        return run(fresh, fixed(fresh, way))[program.output]
+
+    used = []
+    monkeypatch.setattr(Ragged, "_call", lambda self, *a, f=Ragged._call: used.append(a[0]) or f(self, *a))
+    made = parts()
+    assert {"collect", "convolve", "combine"} <= set(used)
+    used.clear()
+    monkeypatch.setattr(native, "library", lambda: None)
+    assert active.kind_for(x) is Matrix
+    plain = parts()
+    assert not used
+    accuracy = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(made, plain, rtol=accuracy, atol=accuracy)
+    pulled = bilrp.decompose(
+        Deep().to(dtype), x, regions=4, rules=bilrp.rulebooks.uniform(gamma), mode="pull"
+    ).parts
+    torch.testing.assert_close(made.reshape(pulled.shape), pulled, rtol=accuracy, atol=10 * accuracy)
+
+
+@needs_library
+def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) -> None:
+    for name in ("rows.so", "rows.c"):
+        shutil.copy(native.FOLDER / name, tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    fresh = native.library.__wrapped__
+    assert fresh() is not None
+    with (tmp_path / "rows.c").open("a") as source:
+        source.write("/* changed */")
+    assert fresh() is None
+    (tmp_path / "rows.so").unlink()  # what is loaded must not be written to
+    assert fresh() is None
+    (tmp_path / "rows.so").write_bytes(b"no library")
+    assert fresh() is None
