@@ -7,6 +7,7 @@ intervals into intervals, so cones are exact for chains and for residual blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -30,10 +31,8 @@ def cones(program: Program, partition: Regions, stop: int) -> dict[Key, Cone]:
     for link in program.links[:stop]:
         assert link.reach is not None
         size = (link.shape[-2], link.shape[-1])
-        reached = [found[source].spread(link.reach, size) for source in link.sources]
-        low = torch.stack([c.low for c in reached]).amin(0)
-        high = torch.stack([c.high for c in reached]).amax(0)
-        found[link.target] = Cone(low, high, size)
+        reached = (found[source].spread(link.reach, size) for source in link.sources)
+        found[link.target] = reduce(Cone.union, reached)
     return found
 
 

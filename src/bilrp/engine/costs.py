@@ -6,7 +6,6 @@ is then counted exactly (`plan.fixed`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -161,8 +160,8 @@ def _moved(link: Link) -> int:
 
 
 def _crop_cost(link: Link, cone: Cone) -> float:
-    sizes = Counter(map(tuple, (cone.high - cone.low).tolist()))
     macs = sum(
-        count * link.map.window_macs((height, width), link.shapes) for (height, width), count in sizes.items()
+        count * link.map.window_macs((height, width), link.shapes)
+        for (height, width), count in cone.extents.items()
     )
     return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64) if macs else 0.0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +30,14 @@ class Layout:
     cone: Cone
 
     @cached_property
+    def counts(self) -> Tensor:
+        """Rows of each position (H, W)."""
+        return self.active.sum(2)
+
+    @cached_property
     def starts(self) -> list[int]:
         """Row number at which each position begins, and the total at the end."""
-        return [0, *self.active.flatten(0, 1).sum(1).cumsum(0).tolist()]
+        return [0, *self.counts.flatten().cumsum(0).tolist()]
 
     @cached_property
     def flat(self) -> Tensor:
@@ -55,18 +60,19 @@ class Layout:
     @cached_property
     def reached(self) -> int:
         """Numbers that can be non-zero: for each row the regions that reach it."""
-        return int((self.active.sum(2) * self.cone.regions()).sum())
+        return int((self.counts * self.cone.regions()).sum())
+
+    @cached_property
+    def known(self) -> dict[Any, Any]:
+        """What was worked out for rows that come from another layout."""
+        return {}
 
     def equals(self, other: Layout) -> bool:
         """Has it the same rows and columns in every place?"""
-        return all(
-            torch.equal(mine, its)
-            for mine, its in (
-                (self.active, other.active),
-                (self.cone.low, other.cone.low),
-                (self.cone.high, other.cone.high),
-            )
+        same = self.cone is other.cone or (
+            torch.equal(self.cone.low, other.cone.low) and torch.equal(self.cone.high, other.cone.high)
         )
+        return same and torch.equal(self.active, other.active)
 
     def of(self, full: Tensor) -> Tensor:
         """The entries of an image-shaped constant at the rows."""
@@ -141,8 +147,8 @@ def channels_last(full: Tensor) -> Tensor:
 
 
 def everything(shape: torch.Size) -> Tensor:
-    """All features (H, W, C) of a value of that shape."""
-    return torch.ones(*shape[-2:], shape[-3], dtype=torch.bool)
+    """All features (H, W, C) of a value of that shape, in memory as in the value."""
+    return torch.ones(shape[-3:], dtype=torch.bool).permute(1, 2, 0)
 
 
 def union(masks: Iterable[Tensor]) -> Tensor:

@@ -26,7 +26,7 @@ def possible(links: Sequence[Link], start: dict[Key, Tensor]) -> dict[Key, Tenso
     found = dict(start)
     for link in links:
         inputs = [
-            found.get(s, everything(shape))
+            found[s] if s in found else everything(shape)
             for s, shape in zip(link.sources, link.shapes.sources, strict=True)
         ]
         found[link.target] = link.map.possible(inputs, link.shapes)

@@ -75,20 +75,23 @@ class Setting:
 
     def layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
         """Which features get a row, for each value of links [first, last) and this chunk of regions."""
-        asked = (tuple(chunk.tolist()), first, last)
-        if asked not in self._laid:
+        asked = (tuple(chunk.tolist()), last)
+        begin, found = self._laid.get(asked, (last, {}))
+        if begin > first:
             self._laid.clear()  # planning, counting and running ask for the same chunk in turn: one is kept
-            self._laid[asked] = self._lay_out(chunk, first, last)
-        return self._laid[asked]
+            begin, found = self._laid[asked] = (first, self._lay_out(chunk, first, last))
+        return found if begin == first else {key: found[key] for key in self._keys(first, last)}
 
     @cached_property
-    def _laid(self) -> dict[tuple[tuple[int, ...], int, int], dict[Key, Layout]]:
+    def _laid(self) -> dict[tuple[tuple[int, ...], int], tuple[int, dict[Key, Layout]]]:
         return {}
+
+    def _keys(self, first: int, last: int) -> list[Key]:
+        return [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
 
     def _lay_out(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
         need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
-        keys = [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
-        found = {key: self.cones[key].at(chunk) for key in keys}
+        found = {key: self.cones[key].at(chunk) for key in self._keys(first, last)}
         return {
             key: Layout(self.possible[key] & need[key] & (cone.regions() > 0)[:, :, None], cone)
             for key, cone in found.items()

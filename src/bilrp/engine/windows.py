@@ -6,7 +6,9 @@ looks beyond the border of the image, what it pads with zeros is zero here too.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +42,9 @@ class Cone:
     size: tuple[int, int]
 
     def at(self, index: Tensor) -> Cone:
+        """Of some regions; of all of them in order it is this one, with what was worked out for it."""
+        if len(index) == len(self.low) and torch.equal(index, torch.arange(len(index))):
+            return self
         return Cone(self.low[index], self.high[index], self.size)
 
     def extent(self) -> tuple[int, int]:
@@ -49,6 +54,8 @@ class Cone:
 
     def spread(self, reach: Reach, size: tuple[int, int]) -> Cone:
         """One map further: outputs whose field touches the interval; a region that reaches none keeps one cell."""
+        if reach == Reach() and size == self.size:
+            return self
         room = torch.tensor(size)
         extent, stride, padding = (torch.tensor(v) for v in (reach.extent, reach.stride, reach.padding))
         low = -((extent - 1 - padding - self.low) // stride)  # ceil((low + padding - extent + 1) / stride)
@@ -57,8 +64,29 @@ class Cone:
         high = torch.maximum(torch.minimum(high, room), low + 1)
         return Cone(low, high, size)
 
+    def union(self, other: Cone) -> Cone:
+        """The smallest intervals around both."""
+        if other is self:
+            return self
+        return Cone(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high), self.size)
+
+    @cached_property
+    def extents(self) -> Counter[tuple[int, ...]]:
+        """How many regions have intervals of each size."""
+        return Counter(map(tuple, (self.high - self.low).tolist()))
+
     def regions(self, side: int = 1) -> Tensor:
-        """How many regions reach each block of so many positions on a side: rectangles added up by their corners."""
+        """How many regions reach each block of so many positions on a side."""
+        if side not in self._regions:
+            self._regions[side] = self._count(side)
+        return self._regions[side]
+
+    @cached_property
+    def _regions(self) -> dict[int, Tensor]:
+        return {}
+
+    def _count(self, side: int) -> Tensor:
+        """Rectangles added up by their corners."""
         height, width = (-(-size // side) for size in self.size)
         low, high = self.low // side, -(-self.high // side)
         corners = torch.zeros(height + 1, width + 1, dtype=torch.int32)
