@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bilrp
 from bilrp.engine import plan
 from bilrp.engine import run as execute
-from bilrp.engine.costs import Way, ways
+from bilrp.engine.costs import Costs, Way, cheapest, ways
 from bilrp.engine.plan import Setting
 from bilrp.errors import InputError
 from bilrp.rules.freeze import freeze
@@ -216,6 +216,30 @@ def test_auto_takes_less_work_than_either_direction_alone():
     chosen, total = plan.make(setting), len(setting.program.links)
     assert chosen.flops < 0.5 * plan.make(setting, "pull").flops
     assert chosen.flops < 0.5 * plan.fixed(setting, Way(cut=total)).flops
+
+
+@pytest.mark.parametrize("mode", ["auto", "push", "pull"])
+@pytest.mark.parametrize("coordinates", [None, 3])
+def test_no_way_costs_less_than_the_cheapest(block, mode, coordinates):
+    """It is looked for among a few good ways, and not even asked about the others."""
+    network, x = vgg_like(32)
+    chain = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(8), coordinates)
+    for setting in (block, chain):
+        costs = Costs(setting)
+        least = min(costs.of(way) for way in ways(setting, mode))
+        assert costs.of(cheapest(setting, mode)) <= least * (1 + 1e-12)
+
+
+def test_layouts_do_not_remember_other_chunks(block):
+    """What chunks and stretches share is the same as if each had been asked for alone."""
+    *begins, last = (i for i in block.bottlenecks if i <= block.spatial)
+    chunks = [torch.arange(block.regions), torch.arange(3), torch.tensor([0, 5, 7]), torch.arange(3)]
+    ends = [(b, e) for e in (last, begins[-1]) for b in begins if b < e]
+    for (begin, end), chunk in ((stretch, c) for stretch in ends for c in chunks):
+        alone = Setting(block.program, block.partition, block.coordinates)
+        found, expected = block.layouts(chunk, begin, end), alone.layouts(chunk, begin, end)
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[key].active, expected[key].active) for key in found)
 
 
 class Spots(nn.Module):

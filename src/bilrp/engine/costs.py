@@ -48,21 +48,26 @@ class Costs:
 
     def of(self, way: Way) -> float:
         """All stages, and the meeting where regions and coordinates meet."""
-        setting, total = self.setting, len(self.setting.links)
-        cost = self._sum("crops", 0, way.crops) + self._sum("rows", way.crops, way.rows)
-        cost += self._sum("push", way.rows, way.cut) + self._sum("pull", max(way.cut, way.tiles), total)
+        cost = self.stretch("crops", 0, way.crops) + self.stretch("rows", way.crops, way.rows)
+        cost += self.stretch("push", way.rows, way.cut)
         if way.tiles:
-            return cost + self.tiled
-        if not 0 < way.cut < total:
+            return cost + self.stretch("pull", way.tiles, len(self.setting.links)) + self.tiled
+        return cost + self.behind(way.cut)
+
+    def behind(self, cut: int) -> float:
+        """Pulling the coordinates down to a cut, and the meeting there."""
+        setting, total = self.setting, len(self.setting.links)
+        cost = self.stretch("pull", cut, total)
+        if not 0 < cut < total:
             return cost
-        arrived = setting.regions * setting.size(way.cut)
+        arrived = setting.regions * setting.size(cut)
         # What the regions have become is kept whole until the coordinates meet it: a page of pixels would not fit.
         if arrived > ROOM * setting.budget // setting.program.x.element_size():
             return float("inf")
         return cost + arrived * (setting.pulls + NUMBER_OVERHEAD)
 
-    def _sum(self, method: str, first: int, last: int) -> float:
-        """What links [first, last) cost by one method. Thousands of ways are made of the same few stretches."""
+    def stretch(self, method: str, first: int, last: int) -> float:
+        """What links [first, last) cost by one method. Many ways are made of the same few stretches."""
         asked = (method, first, last)
         if asked not in self._sums:
             self._sums[asked] = sum(getattr(self, method)[first:last])
@@ -115,7 +120,7 @@ class Costs:
 def cheapest(setting: Setting, mode: str) -> Way:
     """The way that costs least: in mode 'auto' of all, 'push' of those without a pull, 'pull' of those without a push."""
     costs = Costs(setting)
-    best = min(ways(setting, mode), key=costs.of)
+    best = min(_good_ways(costs, mode), key=costs.of)
     if mode == "push" or setting.taps or not setting.chain:
         return best
     tiled = Way(tiles=setting.chain)
@@ -140,6 +145,50 @@ def ways(setting: Setting, mode: str = "auto") -> Iterator[Way]:
         for rows in [crops, *ends]:
             for cut in [*(c for c in narrow if rows <= c < total and meet), total]:
                 yield Way(crops, rows, cut)
+
+
+def _good_ways(costs: Costs, mode: str) -> Iterator[Way]:
+    """Of all `ways` those that can cost least, in their order.
+
+    A deep network has tens of thousands. But how its crops and rows began changes nothing about what is best behind
+    the place where they end, nor the other way round: for each place the best of both is enough.
+    """
+    setting = costs.setting
+    if mode == "pull" or not setting.spatial:
+        yield from ways(setting, mode)
+        return
+    yield Way(cut=len(setting.links))
+    if mode == "auto" and not setting.taps:
+        yield Way()
+    cuts = _best_cuts(costs, mode)
+    found = {Way(place, place, cuts[place]) for place in setting.bottlenecks if place <= setting.spatial}
+    for first, last in row_segments(setting):
+        found.update(Way(crops, rows, cuts[rows]) for crops, rows in _best_crops(costs, first, last))
+    yield from sorted(found)
+
+
+def _best_cuts(costs: Costs, mode: str) -> dict[int, int]:
+    """From each bottleneck, where pushing whole values should end."""
+    setting, total = costs.setting, len(costs.setting.links)
+    meet = mode == "auto" and not setting.taps
+    best, cut, after, found = costs.behind(total), total, total, {total: total}
+    for place in reversed([i for i in setting.bottlenecks if i < total]):
+        best += costs.stretch("push", place, after)
+        here = costs.behind(place) if meet else float("inf")
+        best, cut = (here, place) if here <= best else (best, cut)
+        after, found[place] = place, cut
+    return found
+
+
+def _best_crops(costs: Costs, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Where crops should end if rows end at a place of this segment: (crops, rows) for each of its bottlenecks."""
+    places = [i for i in costs.setting.bottlenecks if first <= i <= last]
+    best, crops = float("inf"), first
+    for before, place in pairwise(places):
+        fresh = costs.stretch("crops", 0, before)
+        best, crops = (fresh, before) if fresh < best else (best, crops)
+        best += costs.stretch("rows", before, place)
+        yield crops, place
 
 
 def row_segments(setting: Setting) -> list[tuple[int, int]]:

@@ -74,11 +74,19 @@ def amount(kernel: Kernel, source: Layout, target: Layout) -> Amount:
     asked = (amount, kernel, source)  # planned, counted and done: asked for three times
     if asked not in target.known:
         weights = target.counts * _field_sums(source.counts, kernel, target.counts.shape)
-        # four blocks on a side at least, for all threads to have some
-        sides = [side for side in SIDES if side == 1 or 4 * side <= min(target.cone.size)]
-        found = (_with_side(side, weights, source.counts, kernel, target.cone) for side in sides)
+        found = (
+            _with_side(side, weights, source.counts, kernel, target.cone) for side in _sides(kernel, target)
+        )
         target.known[asked] = min(found, key=lambda each: each.macs + each.moving)
     return target.known[asked]
+
+
+def _sides(kernel: Kernel, target: Layout) -> list[int]:
+    """Where fields do not overlap, positions have nothing to share; and all threads are to have some blocks: four on a side."""
+    apart = all(
+        extent <= stride for extent, stride in zip(kernel.reach.extent, kernel.reach.stride, strict=True)
+    )
+    return [side for side in SIDES if side == 1 or (not apart and 4 * side <= min(target.cone.size))]
 
 
 def _with_side(side: int, weights: Tensor, inputs: Tensor, kernel: Kernel, cone: Cone) -> Amount:
