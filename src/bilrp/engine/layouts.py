@@ -75,13 +75,14 @@ class Layout:
         return same and torch.equal(self.active, other.active)
 
     def of(self, full: Tensor) -> Tensor:
-        """The entries of an image-shaped constant at the rows."""
-        return channels_last(full)[self.active]
+        """The entries of image-shaped constants (…, 1, C, H, W) at the rows."""
+        return full.reshape(*full.shape[:-4], -1).index_select(-1, self.places)
 
     def at(self, full: Tensor | None) -> Tensor | None:
         """The same, where there is one."""
         return None if full is None else self.of(full)
 
+    @cached_property
     def places(self) -> Tensor:
         """Each row's index into the flattened value (C, H, W)."""
         height, width, channels = self.active.shape

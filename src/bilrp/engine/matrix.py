@@ -70,5 +70,5 @@ class Matrix(Rows):
     def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         rows = self.matrix if columns is None else self.matrix[:, columns]
         # In the order of their places, so that writing runs along each region's image.
-        place, order = self.layout.places().sort()
+        place, order = self.layout.places.sort()
         out[index[:, None], place] = rows[order].T.contiguous()

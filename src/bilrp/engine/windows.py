@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,12 +78,13 @@ class Cone:
 
     def regions(self, side: int = 1) -> Tensor:
         """How many regions reach each block of so many positions on a side."""
-        if side not in self._regions:
-            self._regions[side] = self._count(side)
-        return self._regions[side]
+        if side not in self.known:
+            self.known[side] = self._count(side)
+        return self.known[side]
 
     @cached_property
-    def _regions(self) -> dict[int, Tensor]:
+    def known(self) -> dict[Any, Any]:
+        """What was worked out: many values have one cone."""
         return {}
 
     def _count(self, side: int) -> Tensor:

@@ -39,6 +39,12 @@ class Blocks:
 
 def blocks(cone: Cone, side: int, *, empty: bool = False) -> Blocks:
     """The blocks of that side that at least one region reaches, or all of them."""
+    if (blocks, side, empty) not in cone.known:
+        cone.known[blocks, side, empty] = _blocks(cone, side, empty=empty)
+    return cone.known[blocks, side, empty]
+
+
+def _blocks(cone: Cone, side: int, *, empty: bool) -> Blocks:
     tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
     down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
     across = (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
@@ -82,7 +88,7 @@ def amount(kernel: Kernel, source: Layout, target: Layout) -> Amount:
 
 
 def _sides(kernel: Kernel, target: Layout) -> list[int]:
-    """Where fields do not overlap, positions have nothing to share; and all threads are to have some blocks: four on a side."""
+    """Positions whose fields do not overlap have nothing to share; and all threads are to have blocks: four on a side."""
     apart = all(
         extent <= stride for extent, stride in zip(kernel.reach.extent, kernel.reach.stride, strict=True)
     )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Rows, Term, channels_last, grown, seen, steps, union
+from bilrp.engine.layouts import Layout, Rows, Term, channels_last, grown, seen, steps, union
 from bilrp.engine.maps.base import Map, Shapes, sum_of, to_front, to_last
 from bilrp.engine.windows import Reach, Window, cut, place
 
@@ -100,9 +100,21 @@ class Pool(Map):
         return [need[top : top + height, left : left + width]]
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
-        terms, layout, goal = [], sources[0].layout, target.layout
-        for offset, share in zip(self.offsets, self.shares, strict=True):
-            row = seen(layout.row, offset, self._reach(), goal.active.shape)[goal.active]
-            factor = goal.of(share)
-            terms.append(Term(sources[0], torch.where(factor != 0, row, -1), factor))
-        target.combine(terms)
+        factors = target.layout.of(self.shares)
+        found = (self._seen_from(target.layout, sources[0].layout, offset) for offset in self.offsets)
+        target.combine(
+            [
+                Term(sources[0], torch.where(factor != 0, rows, -1), factor)
+                for factor, rows in zip(factors, found, strict=True)
+            ]
+        )
+
+    def _seen_from(self, target: Layout, source: Layout, offset: tuple[int, ...]) -> Tensor:
+        """For each row of the target the source's row at one offset of its field, −1 where there is none."""
+        (height, width, channels), across = source.active.shape, target.active.shape[1]
+        place, channel = target.flat // channels, target.channel
+        steps = zip((place // across, place % across), self.stride, self.padding, offset, strict=True)
+        y, x = (at * step - pad[0] + o for at, step, pad, o in steps)
+        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        flat = torch.where(inside, (y * width + x) * channels + channel, 0)
+        return torch.where(inside, source.row.flatten()[flat], -1)

@@ -103,7 +103,7 @@ class Ragged(Rows):
         found = blocks(self.layout.cone, work.amount(source.layout, self.layout).side)
         kernel, like = work.kernel, self.numbers
         factors = ([_like(like, f) for f in factors] for factors in work.at_rows(source.layout, self.layout))
-        weights, (before, after) = [_like(like, w) for w in work.weights], factors
+        weights, (before, after) = [_like(like, w.permute(0, 2, 3, 1)) for w in work.weights], factors
         asked = _Convolution(
             source._as_rows, self._as_rows,
             kernel.size, kernel.dilation, kernel.reach.stride, kernel.reach.padding,

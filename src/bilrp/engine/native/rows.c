@@ -41,7 +41,7 @@ typedef struct {
     Rows source, target;
     whole kernel[2], dilation[2], stride[2], padding[2];
     whole terms;
-    const void *const *weights, *const *before, *const *after; /* of each term; factors may be absent */
+    const void *const *weights, *const *before, *const *after; /* of each term: (outputs, kernel, inputs); factors */
     const whole *blocks;                      /* top, left, bottom, right of each */
     const whole *block_regions, *block_ends;  /* the regions of all blocks, and where each block's end */
     whole block_count;
@@ -217,7 +217,7 @@ static void NAME(pack_weights)(const Convolution *w, whole first, whole last, wh
 
 /* What one position looks at: runs of the source's rows, and where their weights are in a row of W. */
 static whole NAME(look)(const Convolution *w, whole y, whole x, whole top, whole left, whole *inputs, NAME(Room) *room) {
-    whole runs = 0, wide = w->kernel[1], each = w->kernel[0] * wide, width = w->source.width;
+    whole runs = 0, wide = w->kernel[1], width = w->source.width;
     whole step = w->dilation[1] == 1 ? wide : 1; /* neighbours under a line of the kernel are one run */
     *inputs = 0;
     for (whole dy = 0; dy < w->kernel[0]; dy++) {
@@ -229,9 +229,11 @@ static whole NAME(look)(const Convolution *w, whole y, whole x, whole top, whole
             whole low = within(place, width), high = within(place + step, width);
             Run run = {starts[low], starts[high], room->lines[line - top] + starts[low] - starts[left]};
             if (run.first == run.last) continue;
-            for (whole at = low; at < high; at++)
+            for (whole at = low; at < high; at++) {
+                whole begin = (dy * wide + dx + at - place) * w->source.channels;
                 for (whole row = starts[at]; row < starts[at + 1]; row++)
-                    room->places[(*inputs)++] = (int32_t)(w->source.channel[row] * each + dy * wide + dx + at - place);
+                    room->places[(*inputs)++] = (int32_t)(begin + w->source.channel[row]);
+            }
             room->runs[runs++] = run;
         }
     }
