@@ -8,7 +8,8 @@ from bilrp.engine.maps import Map, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first
 from bilrp.rules.rule import Rule
-from bilrp.trace.tape import Step
+from bilrp.trace.compare import all_finite, gate_of
+from bilrp.trace.tape import Step, tensors_in
 from bilrp.trace.weights import weights_of
 
 
@@ -21,7 +22,7 @@ def gate() -> Rule:
             raise RuleError(
                 f"gate is a rule for elementwise functions of one tensor, not for {step.describe()}"
             )
-        return Scale((step.values[0] > 0).to(step.result.dtype))
+        return Scale(gate_of(step.values[0]).to(step.result.dtype))
 
     return Rule("gate", made)
 
@@ -46,7 +47,10 @@ def freeze_activation(step: Step) -> Map:
         raise RuleError(
             f"frozen is a rule for elementwise functions, norms and attention, not for {step.describe()}"
         )
-    zero = torch.zeros_like(a)
+    # Of a function that is known to look at each number alone, one zero says what all would.
+    alone = step.operation.kind == "activation" and not step.operation.checked
+    alone = alone and not tensors_in((step.args, step.kwargs))
+    zero = a.new_zeros((1,) * a.dim()) if alone else torch.zeros_like(a)
     if bool((step.run(zero) != 0).any()):
         raise RuleError(
             f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
@@ -58,10 +62,13 @@ def freeze_activation(step: Step) -> Map:
             f"{step.describe()} is no activation, as its row says: numbers in other places change its result, so that it is "
             "not elementwise; leave the row out and choose its rule, e.g. bilrp.rules.jacobian()"
         )
-    factor = step.result / torch.where(a == 0, 1, a)
-    if bool((a == 0).any()):
-        slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(a))[0]
-        factor = torch.where(a == 0, slope, factor)
+    factor = step.result / a
+    if all_finite(factor):
+        return Scale(factor)
+    slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(zero))[0]
+    if alone and all_finite(a) and all_finite(step.result):  # then it is 0/0 that is no number
+        return Scale(factor.nan_to_num_(float(slope), 0.0, 0.0))
+    factor = torch.where(a == 0, slope, factor)
     return Scale(torch.where(factor.isfinite(), factor, 0))
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from bilrp.engine.maps import Gated, Map, Weighted
 from bilrp.errors import RuleError
+from bilrp.trace.compare import shut
 from bilrp.trace.tape import Step
 
 
@@ -29,7 +32,15 @@ class Rule:
             )
         if step.gate is None:
             return made
-        return made.gated(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
+        return gated(made, step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
+
+
+def gated(made: Weighted, gate: Tensor) -> Weighted:
+    """The same map followed by a 0/1 gate."""
+    factors = {id(t.after): t.after for t in made.terms}
+    # each once: terms that share their factor behind go on sharing it
+    behind = {key: gate if f is None else shut(f, gate) for key, f in factors.items()}
+    return replace(made, terms=tuple(replace(t, after=behind[id(t.after)]) for t in made.terms))
 
 
 def exact(value: float) -> str:

@@ -32,8 +32,8 @@ def select() -> Rule:
 def winners(step: Step, candidates: Candidates) -> Tensor:
     """All to the largest; equal ones share."""
     among = candidates(step.values)
-    won = (among == among.amax(0)).to(step.result.dtype)
-    return won / won.sum(0)
+    won = torch.eq(among, among.amax(0), out=torch.empty_like(among))  # as numbers at once
+    return won.div_(won.sum(0)).to(step.result.dtype)
 
 
 def freeze_selection(step: Step, shares: Shares) -> Map:

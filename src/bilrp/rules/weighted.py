@@ -22,6 +22,7 @@ from bilrp.engine.maps import Map, Term, Weighted
 from bilrp.engine.maps.base import sum_of
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, exact
+from bilrp.trace.compare import all_finite, gate_of, has_negative
 from bilrp.trace.fingerprint import of_tensors
 from bilrp.trace.tape import Step
 from bilrp.trace.weights import Weights, weights_of
@@ -121,18 +122,17 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     size = _sizes(w.weight)
     total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
     u = _ratio(w.z.abs(), more * w.z.abs() + half * total)
-    up, negative = w.z > 0, w.a < 0
-    mixed, sign = bool(negative.any()), 1.0
-    if mixed and bool(negative.all()):
+    mixed, sign = has_negative(w.a), 1.0
+    if mixed and bool(w.a.amax() < 0):
         mixed, sign = False, -1.0
     # A ReLU right behind this step removes every output z < 0.
-    if not mixed and (gated or not bool((w.z < 0).any())):
+    if not mixed and (gated or not has_negative(w.z)):
         # in the memory of |W|: a network's weights are most of what is written here
-        return [Term(size.mul_(half * sign).add_(w.weight, alpha=more), after=u.mul_(up))]
-    sided = half * torch.where(up, u, 0 if gated else -u)
+        return [Term(size.mul_(half * sign).add_(w.weight, alpha=more), after=u.mul_(gate_of(w.z)))]
+    sided = half * (u * gate_of(w.z) if gated else torch.where(w.z > 0, u, -u))
     if not mixed:
         return [Term(w.weight, after=more * u), Term(size, after=sign * sided)]
-    signs = torch.where(negative, -1.0, 1.0).to(w.a.dtype)
+    signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
     return [Term(w.weight, after=more * u), Term(size, signs, sided)]
 
 
@@ -217,7 +217,8 @@ def wsquare() -> Rule:
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """numerator / denominator, 0 where there is nothing to divide by."""
-    return (numerator / denominator).masked_fill_(denominator == 0, 0)
+    ratio = numerator / denominator
+    return ratio if all_finite(ratio) else ratio.masked_fill_(denominator == 0, 0)
 
 
 def _bound(bound: Any, a: Tensor) -> Tensor:

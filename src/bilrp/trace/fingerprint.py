@@ -18,7 +18,9 @@ from torch import Tensor, nn
 LENGTH = 16  # hexadecimal digits
 MOST_KEPT = 32  # sets of weights whose hash is remembered
 COLUMNS = 1021, 1019
-PIECE = 2**19  # bytes that stay near the processor while they are summed a second time
+PIECE = (
+    2**21
+)  # bytes that stay near the processor while they are summed a second time; less than the product of columns
 _KEPT: dict[Any, str] = {}
 _LOCK = Lock()
 PLAIN = (

@@ -37,9 +37,10 @@ def sources_of(op: Op, parents: Sequence[Lineage]) -> tuple[Op, ...]:
     return tuple(found)
 
 
-def descend(op: Op, parents: Sequence[Lineage], number: int, *, alike: bool, first: bool) -> Lineage:
+def descend(
+    op: Op, parents: Sequence[Lineage], sources: Sequence[Op], number: int, *, alike: bool, first: bool
+) -> Lineage:
     """The lineage of value `number`, made by `op`; `alike`: all shapes are one; `first`: its first operand is live."""
-    sources = sources_of(op, parents)
     made = Lineage(op, number)
     if not parents:
         return made

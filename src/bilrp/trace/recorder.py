@@ -139,7 +139,7 @@ class Recorder(TorchFunctionMode):
         self.lineage: list[Lineage] = [entrance(0)]
         self.origin: Any = None  # the autograd node of the input
         self.written: dict[int, Tensor] = {}  # storages that received live values by a write in place
-        self.constants: set[int] = set()  # storages of the constants that steps hold
+        self.constants: list[Tensor] = []  # those that steps hold
 
     def begin(self, x: Tensor) -> None:
         self.live[id(x)] = (x, 0, x._version)
@@ -151,7 +151,7 @@ class Recorder(TorchFunctionMode):
         if op.name in SHAPES:
             return func(*args, **(kwargs or {}))
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
-        kwargs = dict(sorted((kwargs or {}).items(), key=lambda given: given[0] not in FIRST))
+        kwargs = dict(sorted(kwargs.items(), key=lambda given: given[0] not in FIRST)) if kwargs else {}
         tensors = tensors_in((args, kwargs))
         live = [t for t in tensors if id(t) in self.live]
         if op.kind == "switch":
@@ -212,7 +212,7 @@ class Recorder(TorchFunctionMode):
                     ".to_dense()"
                 )
             self._use_weight(t)
-            self.constants.add(storage_of(t))
+            self.constants.append(t)
             return t.detach()
 
         if op.again:
@@ -248,30 +248,33 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _add(self, op: Op, call, args, kwargs, slots, out: Tensor, item: int | None) -> None:
-        number = len(self.values)
-        self.values.append(out.detach())
+        number, result = len(self.values), out.detach()
+        constants = tensors_in((args, kwargs))
+        self.values.append(result)
         self.live[id(out)] = (out, number, _version(out))
         parents = [self.lineage[v] for v, _ in slots]
+        sources = sources_of(op, parents)
         alike = all(t.shape == out.shape for _, t in slots)
         first = isinstance(next(iter((*args, *kwargs.values())), None), Slot)
-        self.lineage.append(descend(op, parents, number, alike=alike, first=first))
+        self.lineage.append(descend(op, parents, sources, number, alike=alike, first=first))
         step = Step(
             operation=op,
-            name=self._name(op.name, (args, kwargs)),
+            name=self._name(op.name, constants),
             call=call,
             args=args,
             kwargs=kwargs,
-            inputs=tuple(v for v, _ in slots),
-            values=tuple(t for _, t in slots),
+            inputs=tuple([v for v, _ in slots]),
+            values=tuple([t for _, t in slots]),
             output=number,
-            result=out.detach(),
-            sources=sources_of(op, parents),
+            result=result,
+            sources=sources,
             item=item,
+            versions=(result._version, *(t._version for t in constants)),
         )
-        self.steps.append(replace(step, versions=step.written))
+        self.steps.append(step)
 
-    def _name(self, op: str, arguments: Any) -> str:
-        for t in tensors_in(arguments):
+    def _name(self, op: str, constants: list[Tensor]) -> str:
+        for t in constants:
             name = self.names.get(t.data_ptr()) if t.numel() else None
             if name is not None:
                 return name
@@ -287,7 +290,7 @@ class Recorder(TorchFunctionMode):
                 copy = value.clone()
                 self.values[number] = copy
                 self.steps = [_with_value(step, number, copy) for step in self.steps]
-        if storage in self.constants:
+        if any(storage_of(constant) == storage for constant in self.constants):
             self.steps = [_with_constants_copied(step, storage) for step in self.steps]
         return t.detach().clone()
 
@@ -303,7 +306,7 @@ class Recorder(TorchFunctionMode):
         known = id(t) in self.made or id(t) in self.live or id(t) in self.weights
         if known or not t.dtype.is_floating_point:
             return
-        if isinstance(t, nn.Parameter) or not _is_mask(t) or t.data_ptr() in self.names:
+        if isinstance(t, nn.Parameter) or t.data_ptr() in self.names or not _is_mask(t):
             self.weights[id(t)] = t
 
     def _notice_writes(self, t: Tensor, op: str) -> None:
@@ -408,11 +411,12 @@ def _is_mask(t: Tensor) -> bool:
 
 
 def _version(t: Tensor) -> int:
-    if t.is_inference():
+    try:
+        return t._version
+    except RuntimeError:  # torch counts no writes in inference mode
         raise TapeError(
             "the model runs in torch.inference_mode, which hides writes from the tape: call its undecorated forward"
-        )
-    return t._version
+        ) from None
 
 
 def _overwritten(t: Tensor, op: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.tape import Step, Tape, mapped
+from bilrp.trace.compare import equal
+from bilrp.trace.tape import Slot, Step, Tape, mapped
 
 SHARE = 16  # one in so many outputs of a product with weights is computed again
 FEW = 64  # outputs that are all computed again
+HELD = (Tensor, Slot)  # what a step's arguments hold of tensors
 
 
 def replay(tape: Tape) -> None:
@@ -59,12 +59,14 @@ def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
     length = -(-count // SHARE)
     start = turn * length % (count - length + 1)
 
-    def some(t: Tensor) -> Tensor:
-        return t.narrow(0, start, length) if t is weight or t is bias else t
+    def some(thing: Tensor | Slot) -> Tensor:
+        if isinstance(thing, Slot):
+            return live[thing.index]
+        return thing.narrow(0, start, length) if thing is weight or thing is bias else thing
 
     axis = 1 - weight.dim() if at.windows else -1
     try:
-        part = replace(step, args=mapped(step.args, some), kwargs=mapped(step.kwargs, some)).run(*live)
+        part = step.call(*mapped(step.args, some, HELD), **mapped(step.kwargs, some, HELD))
         return same_numbers(part, step.result.narrow(axis, start, length))
     except (RuntimeError, IndexError, TypeError, ValueError):  # a call with its own ideas about shapes
         return False
@@ -73,7 +75,7 @@ def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
 def same_numbers(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape:
         return False
-    if torch.equal(a, b):
+    if equal(a, b):
         return True
     finite = torch.nan_to_num(b.detach(), nan=0.0, posinf=0.0, neginf=0.0)
     slack = 100 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch.nn.functional as F
 from torch import Tensor
 
+from bilrp.trace.compare import gate_of
 from bilrp.trace.operators import Convolution, Dense
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.tape import Slot, Step, Tape
@@ -111,7 +112,7 @@ def _merge_pairs(tape: Tape, keep: frozenset[int], merge) -> Tape:
 def _gated(first: Step, second: Step) -> Step | None:
     if second.operation.rule != "gate" or first.gate is not None or weights_of(first) is None:
         return None
-    return replace(first, output=second.output, gate=(first.result > 0).to(first.result.dtype))
+    return replace(first, output=second.output, gate=gate_of(first.result))
 
 
 def _folded(first: Step, second: Step) -> Step | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from bilrp.trace.fingerprint import of_weights, places
 from bilrp.trace.operation import Argument, Op
 
 SEVERAL = (list, tuple)
+PLAIN = {int, float, bool, str, type(None)}  # most arguments, which hold nothing
 
 
 @dataclass(frozen=True)
@@ -136,35 +137,41 @@ class Tape:
 
 def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:
     """Put live tensors back in the places of their slots."""
+    if type(tree) in PLAIN:
+        return tree
     return mapped(tree, lambda slot: live[slot.index], Slot)
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
     found: list[Tensor] = []
-    _collect(tree, found)
+    _collect((tree,), found)
     return found
 
 
-def _collect(tree: Any, found: list[Tensor]) -> None:
-    if isinstance(tree, Tensor):
-        found.append(tree)
-    elif isinstance(tree, SEVERAL):
-        for item in tree:
+def _collect(items: Iterable[Any], found: list[Tensor]) -> None:
+    for item in items:
+        if type(item) in PLAIN:
+            continue
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, SEVERAL):
             _collect(item, found)
-    elif isinstance(tree, dict):
-        _collect(tuple(tree.values()), found)
-    elif isinstance(tree, slice):
-        _collect((tree.start, tree.stop, tree.step), found)
+        elif isinstance(item, dict):
+            _collect(item.values(), found)
+        elif isinstance(item, slice):
+            _collect((item.start, item.stop, item.step), found)
 
 
-def mapped(tree: Any, leaf: Callable[[Any], Any], kind: type = Tensor) -> Any:
+def mapped(tree: Any, leaf: Callable[[Any], Any], kind: type | tuple[type, ...] = Tensor) -> Any:
     """Replace every `kind` in nested arguments by `leaf(it)`."""
     if isinstance(tree, kind):
         return leaf(tree)
     if isinstance(tree, SEVERAL):
-        items = [mapped(item, leaf, kind) for item in tree]
+        items = [item if type(item) in PLAIN else mapped(item, leaf, kind) for item in tree]
         return items if isinstance(tree, list) else tuple(items)
     if isinstance(tree, dict):
-        return {key: mapped(value, leaf, kind) for key, value in tree.items()}
+        return {
+            key: value if type(value) in PLAIN else mapped(value, leaf, kind) for key, value in tree.items()
+        }
     return tree
