@@ -40,6 +40,29 @@ def test_weights_that_change_unseen_are_noticed(outputs):
         record(Drifting(halve, outputs), torch.ones(1, 8))
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_channels_by_themselves_are_looked_at_in_part(by_name):
+    """A sixteenth of a convolution that takes each channel alone; what changes unseen is found there too."""
+    memory = np.random.default_rng(0).standard_normal((64, 1, 3, 3)).astype(np.float32)
+    x, changes = torch.rand(1, 64, 8, 8), [False]
+
+    def model(x):
+        weight = torch.from_numpy(memory)
+        named = {"weight": weight, "padding": 1, "groups": 64}
+        out = F.conv2d(x, **named) if by_name else F.conv2d(x, weight, None, 1, 1, 1, 64)
+        if changes[0]:
+            halve(memory)
+        return out
+
+    tape = record(model, x)
+    with FlopCounterMode(display=False) as counter:
+        replay(tape)
+    assert counter.get_total_flops() == 2 * 4 * 64 * 9  # of 64 channels four
+    changes[0] = True
+    with pytest.raises(TapeError, match="gives other numbers"):
+        record(model, x)
+
+
 def test_few_outputs_are_all_looked_at():
     with pytest.raises(TapeError, match="gives other numbers"):
         record(Drifting(spoil_one, 16), torch.ones(1, 8))

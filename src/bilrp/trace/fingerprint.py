@@ -18,9 +18,8 @@ from torch import Tensor, nn
 LENGTH = 16  # hexadecimal digits
 MOST_KEPT = 32  # sets of weights whose hash is remembered
 COLUMNS = 1021, 1019
-PIECE = (
-    2**21
-)  # bytes that stay near the processor while they are summed a second time; less than the product of columns
+# Bytes that stay near the processor while they are summed a second time. No two words so near share both columns.
+PIECE = 2**21
 _KEPT: dict[Any, str] = {}
 _LOCK = Lock()
 PLAIN = (

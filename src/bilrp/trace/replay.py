@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from bilrp.trace.tape import Slot, Step, Tape, mapped
 
 SHARE = 16  # one in so many outputs of a product with weights is computed again
 FEW = 64  # outputs that are all computed again
+GROUPS = 6  # where a convolution is told its groups
 HELD = (Tensor, Slot)  # what a step's arguments hold of tensors
 
 
@@ -54,22 +57,35 @@ def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
         return False
     count, bias = weight.shape[0], None if at.bias is None else at.bias.of(step.args, step.kwargs)
     usual = bias is None or (isinstance(bias, Tensor) and bias.shape == (count,))
-    if count < FEW or not usual or step.argument(6, "groups", 1) != 1:
+    groups = step.argument(GROUPS, "groups", 1)
+    # where each channel is convolved by itself, some outputs need the same channels of the input alone
+    apart = bool(at.windows) and groups == count and weight.shape[1] == 1
+    if count < FEW or not usual or not (groups == 1 or apart):
         return False
     length = -(-count // SHARE)
     start = turn * length % (count - length + 1)
+    axis = 1 - weight.dim() if at.windows else -1
 
     def some(thing: Tensor | Slot) -> Tensor:
         if isinstance(thing, Slot):
-            return live[thing.index]
+            return live[thing.index].narrow(axis, start, length) if apart else live[thing.index]
         return thing.narrow(0, start, length) if thing is weight or thing is bias else thing
 
-    axis = 1 - weight.dim() if at.windows else -1
     try:
-        part = step.call(*mapped(step.args, some, HELD), **mapped(step.kwargs, some, HELD))
+        args, kwargs = mapped(step.args, some, HELD), mapped(step.kwargs, some, HELD)
+        if apart:
+            args, kwargs = _in_groups(args, kwargs, length)
+        part = step.call(*args, **kwargs)
         return same_numbers(part, step.result.narrow(axis, start, length))
     except (RuntimeError, IndexError, TypeError, ValueError):  # a call with its own ideas about shapes
         return False
+
+
+def _in_groups(args: tuple[Any, ...], kwargs: dict[str, Any], groups: int) -> tuple[Any, dict[str, Any]]:
+    """A convolution's arguments with another number of groups."""
+    if len(args) > GROUPS:
+        return (*args[:GROUPS], groups, *args[GROUPS + 1 :]), kwargs
+    return args, {**kwargs, "groups": groups}
 
 
 def same_numbers(a: Tensor, b: Tensor) -> bool:
