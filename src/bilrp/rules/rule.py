@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-from torch import Tensor
+from dataclasses import dataclass
 
 from bilrp.engine.maps import Gated, Map, Weighted
 from bilrp.errors import RuleError
-from bilrp.trace.compare import shut
 from bilrp.trace.tape import Step
 
 
@@ -32,15 +29,7 @@ class Rule:
             )
         if step.gate is None:
             return made
-        return gated(made, step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
-
-
-def gated(made: Weighted, gate: Tensor) -> Weighted:
-    """The same map followed by a 0/1 gate."""
-    factors = {id(t.after): t.after for t in made.terms}
-    # each once: terms that share their factor behind go on sharing it
-    behind = {key: gate if f is None else shut(f, gate) for key, f in factors.items()}
-    return replace(made, terms=tuple(replace(t, after=behind[id(t.after)]) for t in made.terms))
+        return made.gated(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
 
 
 def exact(value: float) -> str:

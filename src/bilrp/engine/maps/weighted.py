@@ -12,6 +12,7 @@ from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
 from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
+from bilrp.trace.compare import shut
 from bilrp.trace.operators import Convolution, Dense
 
 
@@ -57,9 +58,9 @@ class Weighted(Map):
         """The same map followed by a 0/1 gate."""
         if gate is None:
             return self
-        shut, factors = gate <= 0, {id(t.after): t.after for t in self.terms}
+        factors = {id(t.after): t.after for t in self.terms}
         # each once: terms that share their factor behind go on sharing it
-        gated = {key: gate if f is None else f.masked_fill(shut, 0) for key, f in factors.items()}
+        gated = {key: gate if f is None else shut(f, gate) for key, f in factors.items()}
         return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
 
     def by_after(self) -> list[list[Term]]:
