@@ -169,6 +169,17 @@ def test_combinations(seed, regions, factored, dtype) -> None:
 
 
 @needs_library
+def test_weights_of_another_shape_are_refused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    reach = cone((5, 5), 3, generator)
+    of = layout((5, 5, 4), reach, generator)
+    work = Convolving((torch.zeros(4, 3, 1, 1),), (None,), (None,), Kernel((1, 1), (1, 1), Reach()))
+    made = rows(Ragged, of, None, torch.float32)
+    with pytest.raises(ValueError, match=r"weights of shape \(4, 3, 1, 1\)"):
+        made.convolve(made, work)
+
+
+@needs_library
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_come_in_and_images_go_out(kind) -> None:
     generator = torch.Generator().manual_seed(0)

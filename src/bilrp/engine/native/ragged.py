@@ -102,6 +102,10 @@ class Ragged(Rows):
         assert isinstance(source, Ragged)
         found = blocks(self.layout.cone, work.amount(source.layout, self.layout).side)
         kernel, like = work.kernel, self.numbers
+        shape = (self.layout.active.shape[2], source.layout.active.shape[2], *kernel.size)
+        for weight in work.weights:
+            if weight.shape != shape:  # native code would read beside it
+                raise ValueError(f"weights of shape {tuple(weight.shape)} where a convolution needs {shape}")
         factors = ([_like(like, f) for f in factors] for factors in work.at_rows(source.layout, self.layout))
         weights, (before, after) = [_like(like, w.permute(0, 2, 3, 1)) for w in work.weights], factors
         asked = _Convolution(
