@@ -170,7 +170,9 @@ def _autolrp_pass(net: nn.Sequential, place: Place) -> Pass:
         wrapped = autolrp.tensor(x.clone())
         with torch.enable_grad():
             net(wrapped)[0][place].lrp(config=config)
-        return wrapped.relevance
+        relevance = wrapped.relevance
+        assert isinstance(relevance, Tensor)
+        return relevance
 
     return one
 
