@@ -57,13 +57,3 @@ def has_negative(t: Tensor) -> bool:
     (True, False)
     """
     return t.numel() > 0 and bool(t.amin() < 0)
-
-
-def shut(factor: Tensor, gate: Tensor) -> Tensor:
-    """The factor where a 0/1 gate is open, 0 elsewhere, whatever stands there.
-
-    >>> shut(torch.tensor([2.0, torch.inf]), torch.tensor([1.0, 0.0]))
-    tensor([2., 0.])
-    """
-    product = factor * gate
-    return product if all_finite(product) else factor.masked_fill(gate <= 0, 0)

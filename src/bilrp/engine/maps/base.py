@@ -7,6 +7,7 @@ answers make that fast.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -181,6 +182,16 @@ def times(x: Tensor, factor: Tensor | None) -> Tensor:
 
 def times_(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else x.mul_(factor)
+
+
+def shut(factor: Tensor, gate: Tensor) -> Tensor:
+    """The factor where a 0/1 gate is open, 0 elsewhere, whatever stands there.
+
+    >>> shut(torch.tensor([2.0, torch.inf]), torch.tensor([1.0, 0.0]))
+    tensor([2., 0.])
+    """
+    product = factor * gate  # many times as fast as a selection, and right where all is finite
+    return product if math.isfinite(float(product.sum())) else factor.masked_fill(gate <= 0, 0)
 
 
 def sum_of(tensors: Iterable[Tensor]) -> Tensor:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
 from bilrp.engine.maps import blocks, products
-from bilrp.engine.maps.base import Map, Shapes, laid_out, sum_of, times, times_, to_front
+from bilrp.engine.maps.base import Map, Shapes, laid_out, shut, sum_of, times, times_, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
-from bilrp.trace.compare import shut
 from bilrp.trace.operators import Convolution, Dense
 
 
