@@ -201,6 +201,20 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
 
 
 @needs_library
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_of_another_type_are_turned_into_their_own(kind) -> None:
+    """A model may change the type on its way: native code would take the numbers for others."""
+    generator = torch.Generator().manual_seed(0)
+    of = layout((6, 5, 4), cone((6, 5), 7, generator), generator)
+    values = images(of, generator, torch.float64)
+    found = rows(kind, of, values, torch.float32)
+    torch.testing.assert_close(whole(found)[:, 0], values.float())
+    out = torch.zeros(7, 4 * 6 * 5, dtype=torch.float64)
+    found.spread(out, torch.arange(7))
+    torch.testing.assert_close(out, values.float().double().flatten(1))
+
+
+@needs_library
 @pytest.mark.parametrize("side", SIDES)
 def test_every_region_that_reaches_a_position_is_in_its_block(side) -> None:
     reach = cone((11, 10), 30, torch.Generator().manual_seed(1))

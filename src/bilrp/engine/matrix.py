@@ -71,4 +71,4 @@ class Matrix(Rows):
         rows = self.matrix if columns is None else self.matrix[:, columns]
         # In the order of their places, so that writing runs along each region's image.
         place, order = self.layout.places.sort()
-        out[index[:, None], place] = rows[order].T.contiguous()
+        out[index[:, None], place] = rows[order].T.contiguous().to(out.dtype)  # the model may change the type

@@ -117,6 +117,7 @@ class Ragged(Rows):
         self._call("convolve", asked)
 
     def collect(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
+        images = images.to(self.numbers.dtype)  # the model may change the type
         self._pictures("collect", images, torch.arange(len(images)), columns, origin)
 
     def dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
@@ -130,6 +131,10 @@ class Ragged(Rows):
     def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         height, width, channels = self.layout.active.shape
         chosen = torch.arange(len(index)) if columns is None else columns
+        if out.dtype != self.numbers.dtype:
+            whole = self.dense(torch.Size((channels, height, width)), chosen)
+            out[index] = whole.flatten(1).to(out.dtype)
+            return
         self._pictures("spread", out.view(-1, channels, height, width), index, chosen, None)
 
     def _pictures(
