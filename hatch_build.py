@@ -29,7 +29,7 @@ class Native(BuildHookInterface):
         system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{system}"  # it is no extension of Python's: any version will do
-        build_data["artifacts"].append(str(FOLDER / "rows.so"))
+        build_data["artifacts"].append((FOLDER / "rows.so").as_posix())
 
 
 def compiled(source: Path, target: Path) -> bool:

@@ -29,8 +29,8 @@ needs_library = pytest.mark.skipif(
 
 def test_a_compiler_makes_a_library() -> None:
     """Where there is one, an installation without the library is a broken one."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    if shutil.which("cc") is None or not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        pytest.skip("no C compiler, or a processor without AVX2")
     assert native.library() is not None, "pip install -e . compiles it"
 
 
@@ -303,3 +303,38 @@ def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) ->
     assert fresh() is None
     (tmp_path / "rows.so").write_bytes(b"no library")
     assert fresh() is None
+
+
+@pytest.mark.parametrize("height", [0, 16])
+def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
+    """Also where no feature is active at all, and rows take no memory."""
+    from bilrp.engine import run as execute
+    from bilrp.engine.costs import Way
+    from bilrp.engine.plan import Setting, fixed
+    from bilrp.rules.freeze import freeze
+    from bilrp.trace.recorder import record
+    from bilrp.trace.rewrite import simplify
+
+    model = Deep().double()
+    x = torch.rand(1, 3, 16, 16, dtype=torch.float64)
+    if not height:
+        for layer in (model.stem, model.one, model.two, model.down):
+            nn.init.constant_(layer.bias, -100.0)
+    with torch.no_grad():
+        program = freeze(simplify(record(model, x)), bilrp.rulebooks.uniform(0.0))
+    setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
+    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
+    way = fixed(setting, Way(setting.bottlenecks[0], spatial, len(setting.links)))
+    made: list[active.Buffers] = []
+
+    class Counted(active.Buffers):
+        def __init__(self, like: Tensor) -> None:
+            super().__init__(like)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execute, "Buffers", Counted)
+        chunked = execute.run(setting, replace(way, chunk=4))[program.output]
+    assert made and not made[0].taken
+    torch.testing.assert_close(chunked, execute.run(setting, way)[program.output], rtol=0, atol=1e-12)
+    assert bool(chunked.any()) == bool(height)

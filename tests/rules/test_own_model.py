@@ -175,3 +175,19 @@ def test_a_map_that_does() -> None:
     for mode in ("push", "pull"):
         found = bilrp.decompose(lambda x: F.relu(x).mean((2, 3)), X, rules=book, mode=mode)
         torch.testing.assert_close(found.parts.sum(0), X.mean((2, 3))[0] / 2)
+
+
+@pytest.mark.parametrize("root", [torch.sqrt, lambda x: x.pow(0.5)])
+def test_where_a_root_is_infinitely_steep_nothing_is_shared(root) -> None:
+    """√0 / 0 is no number, and the slope there is none either: exact zeros behind a ReLU have no relevance."""
+    torch.manual_seed(0)
+    net = nn.Conv2d(1, 2, 3).double()
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return root(torch.relu(net(x))).flatten(1)
+
+    x = torch.randn(1, 1, 6, 6, dtype=torch.float64)
+    found = {mode: bilrp.decompose(model, x, regions=3, mode=mode).parts for mode in ("push", "pull")}
+    assert found["push"].isfinite().all() and found["push"].any()
+    assert bool((model(x) == 0).any())
+    torch.testing.assert_close(found["push"], found["pull"], rtol=0, atol=1e-12)

@@ -1,8 +1,8 @@
 """push restricted to active neurons: behind ReLUs and max-poolings most of a tangent is zero for every region alike.
 
-The gates of one input are the same for all its regions. So a value is kept as a matrix with one row for each feature
-that can be non-zero (position by position, channel by channel) and one column for each region, and a convolution is,
-at each position, a small dense product: (active outputs × active inputs in reach) · (active inputs × regions in reach).
+The gates of one input are the same for all its regions. So a value is kept as one row for each feature that can be
+non-zero (position by position, channel by channel), with a number for each region that can reach it, and a convolution
+is, at each position, a small dense product: (active outputs × active inputs in reach) · (active inputs × regions in reach).
 Exact: what is left out is zero. On VGG-16 it leaves a few per cent of the work.
 """
 
@@ -59,7 +59,7 @@ class Buffers:
     """
 
     def __init__(self, like: Tensor) -> None:
-        self.like, self.room = like, 0
+        self.like, self.room = like, 1  # never none: memory is known by where it lies
         self.free: list[Tensor] = []
         self.taken: dict[int, Tensor] = {}  # by where they lie
 

@@ -109,6 +109,8 @@ def _push_chunk(
         rest = push_from(program.links[rows_until:cut], {key: dense}, set(outputs))
         for name, tensor in rest.items():
             outputs[name][index] = tensor.reshape(len(tensor), -1)
+    if not isinstance(value, _Windows):  # all of it was copied: the next chunk uses its memory
+        buffers.give(value.numbers)
 
 
 class _Windows:
@@ -129,7 +131,7 @@ class _Windows:
 def _crop_stage(
     setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
 ) -> _Windows | Matrix | Ragged:
-    """Push windows batch by batch; hand them on as they are, or as rows of one matrix."""
+    """Push windows batch by batch; hand them on as they are, or as rows."""
     program, until = setting.program, plan.way.crops
     # laid out once for all batches
     links = [replace(link, map=link.map.for_windows()) for link in program.links[:until]]
@@ -182,7 +184,7 @@ def _rows_stage(
         sources, layout = [alive[s] for s in link.sources], laid[link.target]
         done = [source for source in set(link.sources) if final[source] == i]
         if len(done) == len(sources) == 1 and link.map.keeps_rows(sources[0].layout, layout, link.shapes):
-            target = alive.pop(done[0])
+            target = replace(alive.pop(done[0]), layout=layout)
         else:
             target = kind(buffers.take(kind.size(layout)), layout)
             link.map.push_rows(sources, target, link.shapes)

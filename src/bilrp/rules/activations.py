@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from bilrp.engine.maps import Map, Scale
@@ -67,7 +69,10 @@ def freeze_activation(step: Step) -> Map:
         return Scale(factor)
     slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(zero))[0]
     if alone and all_finite(a) and all_finite(step.result):  # then it is 0/0 that is no number
-        return Scale(factor.nan_to_num_(float(slope), 0.0, 0.0))
+        at_zero = float(
+            slope
+        )  # infinite for a root: nothing is shared there, as where any ratio is no number
+        return Scale(factor.nan_to_num_(at_zero if math.isfinite(at_zero) else 0.0, 0.0, 0.0))
     factor = torch.where(a == 0, slope, factor)
     return Scale(torch.where(factor.isfinite(), factor, 0))
 

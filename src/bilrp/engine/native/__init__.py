@@ -27,10 +27,10 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(str(FOLDER / "rows.so"))
-        source = ctypes.c_uint32.in_dll(found, "rows_source").value
+        built_from = ctypes.c_uint32.in_dll(found, "rows_source").value
+        return found if built_from == checksum() else None
     except (OSError, ValueError):
         return None
-    return found if source == checksum() else None
 
 
 def checksum() -> int:

@@ -93,7 +93,7 @@ class Ragged(Rows):
         asked = _Combination(
             self._as_rows, len(terms), each, _addresses(rows), _addresses(factors), _counter()
         )
-        self._call("combine", asked)
+        self._call("combine", asked, rows, factors)
 
     def scale(self, factor: Tensor) -> None:
         self.combine([Term(self, torch.arange(self.layout.rows), factor)])
@@ -114,7 +114,7 @@ class Ragged(Rows):
             len(weights), _addresses(weights), _addresses(before), _addresses(after),
             _address(found.boxes), _address(found.columns), _address(found.ends), len(found.boxes), _counter(),
         )  # fmt: skip
-        self._call("convolve", asked)
+        self._call("convolve", asked, weights, before, after)
 
     def collect(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
         images = images.to(self.numbers.dtype)  # the model may change the type
@@ -147,13 +147,13 @@ class Ragged(Rows):
             self._as_rows, _address(image), images.data_ptr(), images.stride(),
             None if corners is None else _address(corners), _counter(),
         )  # fmt: skip
-        self._call(name, asked)
+        self._call(name, asked, images, image, corners)
 
-    def _call(self, name: str, asked: ctypes.Structure) -> None:
-        """On as many threads as torch may use."""
+    def _call(self, name: str, asked: ctypes.Structure, *held: object) -> None:
+        """On as many threads as torch may use; `held` is what `asked` has the addresses of, until all have ended."""
         function = getattr(library(), f"{name}_{TYPES[self.numbers.dtype]}")
 
-        def call(_: int) -> None:
+        def call(_: int, _held: object = held) -> None:
             if function(ctypes.byref(asked)):
                 raise MemoryError("no memory is left for the rows of a convolution")
 
@@ -170,7 +170,8 @@ def _counter() -> Any:
 
 
 def _address(tensor: Tensor) -> int:
-    assert tensor.is_contiguous()
+    if not tensor.is_contiguous():
+        raise ValueError("native code reads numbers one after another")
     return tensor.data_ptr()
 
 
