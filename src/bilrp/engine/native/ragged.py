@@ -17,6 +17,7 @@ from bilrp.engine.maps.products import Convolving
 from bilrp.engine.native import TYPES, library
 from bilrp.engine.threads import share
 
+SMALL = 2**14  # numbers for which threads are not worth starting
 Numbers, Address, Pair = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64 * 2
 Addresses = ctypes.POINTER(Address)
 
@@ -157,7 +158,10 @@ class Ragged(Rows):
             if function(ctypes.byref(asked)):
                 raise MemoryError("no memory is left for the rows of a convolution")
 
-        share(call, range(torch.get_num_threads()))
+        if self.numbers.numel() < SMALL:
+            call(0)
+        else:
+            share(call, range(torch.get_num_threads()))
 
 
 def _like(like: Tensor, tensor: Tensor | None) -> Tensor | None:
