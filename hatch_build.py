@@ -17,19 +17,22 @@ FOLDER = Path("src/bilrp/engine/native")
 
 
 class Native(BuildHookInterface):
-    """rows.c → rows.so, beside it: the wheel carries both, and an editable installation finds it there."""
+    """rows.c → rows.compiled, beside it: the wheel carries both, and an editable installation finds it there.
+
+    Not rows.so, which Python would take for a module.
+    """
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         folder = Path(self.root) / FOLDER
-        if not compiled(folder / "rows.c", folder / "rows.so"):
+        if not compiled(folder / "rows.c", folder / "rows.compiled"):
             self.app.display_warning("no C compiler: deep convolutions will be slower")
             return
         system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{system}"  # it is no extension of Python's: any version will do
-        build_data["artifacts"].append((FOLDER / "rows.so").as_posix())
+        build_data["artifacts"].append((FOLDER / "rows.compiled").as_posix())
 
 
 def compiled(source: Path, target: Path) -> bool:

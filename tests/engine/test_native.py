@@ -291,7 +291,7 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
 
 @needs_library
 def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) -> None:
-    for name in ("rows.so", "rows.c"):
+    for name in ("rows.compiled", "rows.c"):
         shutil.copy(native.FOLDER / name, tmp_path)
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     fresh = native.library.__wrapped__
@@ -299,9 +299,9 @@ def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) ->
     with (tmp_path / "rows.c").open("a") as source:
         source.write("/* changed */")
     assert fresh() is None
-    (tmp_path / "rows.so").unlink()  # what is loaded must not be written to
+    (tmp_path / "rows.compiled").unlink()  # what is loaded must not be written to
     assert fresh() is None
-    (tmp_path / "rows.so").write_bytes(b"no library")
+    (tmp_path / "rows.compiled").write_bytes(b"no library")
     assert fresh() is None
 
 

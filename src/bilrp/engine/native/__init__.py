@@ -26,7 +26,7 @@ def library() -> ctypes.CDLL | None:
     if platform.machine() in ("x86_64", "AMD64") and not fast:  # it is built for AVX2
         return None
     try:
-        found = ctypes.CDLL(str(FOLDER / "rows.so"))
+        found = ctypes.CDLL(str(FOLDER / "rows.compiled"))
         built_from = ctypes.c_uint32.in_dll(found, "rows_source").value
         return found if built_from == checksum() else None
     except (OSError, ValueError):
