@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
@@ -47,6 +48,7 @@ from bilrp.regions import Regions, RegionSpec
 from bilrp.rules.freeze import freeze, readied
 from bilrp.similarity import projection
 from bilrp.trace.beside import at_reference
+from bilrp.trace.shelf import shelf
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")
@@ -293,12 +295,13 @@ def prepare(
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
         kept = frozenset(taps.values())
-        ready = readied(tape, book, kept)
-        with ONE_RUN:
-            references = at_reference(ready, encoder.running(item.given), wanted)
-        program = channels_first(freeze(ready, book, max(kept, default=None)), frozenset(map(Key, kept)))
-        # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
         origin = origin_of(encoder, tape, book, project, known)
+        with shelf(encoder.module, tape.weights, origin["weights"]):
+            ready = readied(tape, book, kept)
+            with nullcontext() if ready.reference is None else ONE_RUN:
+                references = at_reference(ready, encoder.running(item.given), wanted)
+            program = channels_first(freeze(ready, book, max(kept, default=None)), frozenset(map(Key, kept)))
+        # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
         return Prepared(program, partition, item, origin, project, mode, taps, results, references)
 
 

@@ -28,7 +28,8 @@ from bilrp.trace.listing import Row
 from bilrp.trace.names import modules_of
 from bilrp.trace.operation import Op, written_row
 from bilrp.trace.ops import OPERATIONS
-from bilrp.trace.recorder import record
+from bilrp.trace.recorder import recorded
+from bilrp.trace.replay import replay
 from bilrp.trace.start import running_from, value_at
 from bilrp.trace.tape import Tape
 
@@ -89,7 +90,9 @@ class Encoder:
     def record(self, x: Tensor, given: Tensor | None = None) -> Tape:
         """What the module does for x: `operations` come on top of the table of operations."""
         with ONE_RUN:
-            return record(self.running(given), x, operations=OPERATIONS.extended(*self.operations))
+            tape = recorded(self.running(given), x, OPERATIONS.extended(*self.operations))
+        replay(tape)
+        return tape
 
     def running(self, given: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """x ↦ embedding: the module itself, or from `start` on where it is called with something else."""

@@ -24,8 +24,9 @@ from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, exact
 from bilrp.trace.compare import all_finite, gate_of, has_negative
 from bilrp.trace.fingerprint import of_tensors
+from bilrp.trace.shelf import kept
 from bilrp.trace.tape import Step
-from bilrp.trace.weights import Weights, weights_of
+from bilrp.trace.weights import Weights, blank, weights_of
 
 
 def by_terms(
@@ -119,16 +120,15 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     all outputs that count have one, W and |W| are added up beforehand: one product.
     """
     more, half = 1 + value / 2, value / 2
-    size = _sizes(w.weight)
-    total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
-    u = _ratio(w.z.abs(), more * w.z.abs() + half * total)
     mixed, sign = has_negative(w.a), 1.0
     if mixed and bool(w.a.amax() < 0):
         mixed, sign = False, -1.0
     # A ReLU right behind this step removes every output z < 0.
     if not mixed and (gated or not has_negative(w.z)):
-        # in the memory of |W|: a network's weights are most of what is written here
-        return [Term(size.mul_(half * sign).add_(w.weight, alpha=more), after=u.mul_(gate_of(w.z)))]
+        return [_one_sided(w, more, half, sign)]
+    size = kept("size", [w.weight], lambda: torch.abs(w.weight, out=blank(w.weight)))
+    total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
+    u = _ratio(w.z.abs(), more * w.z.abs() + half * total)
     sided = half * (u * gate_of(w.z) if gated else torch.where(w.z > 0, u, -u))
     if not mixed:
         return [Term(w.weight, after=more * u), Term(size, after=sign * sided)]
@@ -136,11 +136,19 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     return [Term(w.weight, after=more * u), Term(size, signs, sided)]
 
 
-def _sizes(weight: Tensor) -> Tensor:
-    """|W|, laid out as windows and rows will read it."""
-    if weight.dim() != 4:
-        return weight.abs()
-    return torch.abs(weight, out=torch.empty_like(weight, memory_format=torch.channels_last))
+def _one_sided(w: Weights, more: float, half: float, sign: float) -> Term:
+    """diag(z / ρ(z)) ρ(W) for the outputs z > 0 of inputs of one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
+    shares = kept(("shared", more, half * sign), [w.weight], lambda: _shares(w.weight, more, half * sign))
+    bias = None if w.bias is None else more * w.bias + half * w.bias.abs()
+    counted = torch.relu(w.z)
+    total = w.apply(shares, w.a, bias)
+    # ρ(z) ≥ (1 + γ/2) z, also where rounding says otherwise; where z ≤ 0 any number will do
+    total = torch.maximum(total, more * counted, out=total).clamp_(min=torch.finfo(total.dtype).tiny)
+    return Term(shares, after=torch.div(counted, total, out=counted))
+
+
+def _shares(weight: Tensor, more: float, less: float) -> Tensor:
+    return torch.abs(weight, out=blank(weight)).mul_(less).add_(weight, alpha=more)
 
 
 def zplus() -> Rule:

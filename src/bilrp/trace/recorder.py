@@ -62,6 +62,13 @@ def record(
     >>> [step.op for step in record(lambda x: F.relu(x) + x, torch.ones(1, 4)).steps]
     ['relu', 'add']
     """
+    tape = recorded(encoder, x, operations)
+    replay(tape)
+    return tape
+
+
+def recorded(encoder: Callable[[Tensor], Tensor], x: Tensor, operations: Table = OPERATIONS) -> Tape:
+    """The tape as it was written: `replay` tells whether it is true, and needs the model no more."""
     modules = modules_of(encoder)
     refuse_what_cannot_be_seen(encoder, modules)
     refuse_moving_targets(modules)
@@ -80,14 +87,12 @@ def record(
             recorder.begin(start)
             with recorder:
                 result = encoder(start)
-        tape = recorder.finish(x.detach(), result)
+        return recorder.finish(x.detach(), result)
     except RuntimeError as error:
         ours = in_our_words(error)
         if ours is None:
             raise
         raise TapeError(ours) from error
-    replay(tape)
-    return tape
 
 
 class _Fixed(TorchDispatchMode):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.trace.compare import gate_of
 from bilrp.trace.operators import Convolution, Dense
 from bilrp.trace.ops import OPERATIONS
+from bilrp.trace.shelf import kept
 from bilrp.trace.tape import Slot, Step, Tape
-from bilrp.trace.weights import batch_norm_scale, convolves, same_padding, spread, weights_of
+from bilrp.trace.weights import batch_norm_scale, blank, convolves, same_padding, spread, weights_of
 from bilrp.trace.widen import widen
+
+NORM = ("running_mean", "running_var", "weight", "bias")  # what a batch norm knows, in its order
 
 
 def simplify(tape: Tape, keep: frozenset[int] = frozenset(), *, fuse: bool = True) -> Tape:
@@ -123,7 +127,9 @@ def _folded(first: Step, second: Step) -> Step | None:
         return None  # batch norm counts channels on axis 1, a linear step on the last, an unbatched conv on axis 0
     scale, shift = batch_norm_scale(second)
     bias = shift if weights.bias is None else weights.bias * scale + shift
-    weight = _scaled(weights.weight, scale, weights.operator)
+    sources = (weights.weight, *(second.argument(i, name) for i, name in enumerate(NORM, 1)))
+    name = ("folded", second.argument(7, "eps", 1e-5), weights.operator)
+    weight = kept(name, sources, lambda: _scaled(weights.weight, scale, weights.operator))
     return replace(
         first,
         args=(Slot(0), weight, bias, *first.args[3:]),
@@ -136,7 +142,8 @@ def _folded(first: Step, second: Step) -> Step | None:
 def _scaled(weight: Tensor, scale: Tensor, operator: Dense | Convolution) -> Tensor:
     """Scale each output channel; a transposed convolution keeps them on axis 1, group by group."""
     if not isinstance(operator, Convolution) or not operator.transposed:
-        return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        each = scale.reshape(-1, *[1] * (weight.dim() - 1))
+        return torch.mul(weight, each, out=blank(weight, torch.result_type(weight, scale)))
     groups, ones = operator.groups, [1] * (weight.dim() - 2)
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *ones)
     return grouped.reshape(weight.shape)

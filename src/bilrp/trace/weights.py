@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bilrp.errors import RuleError
@@ -42,6 +43,12 @@ def weights_of(step: Step) -> Weights | None:
     else:
         return None
     return Weights(operator, weight, bias, a=step.values[0], z=step.result, columns=at.columns)
+
+
+def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Room for weights made of these, laid out as windows and rows will read them."""
+    order = torch.channels_last if weight.dim() == 4 else torch.preserve_format
+    return torch.empty_like(weight, dtype=dtype, memory_format=order)
 
 
 def convolves(step: Step) -> bool:
