@@ -209,6 +209,8 @@ def _moved(link: Link) -> int:
 
 
 def _crop_cost(link: Link, cone: Cone) -> float:
+    if not link.map.macs(link.shapes):
+        return 0.0
     macs = sum(
         count * link.map.window_macs((height, width), link.shapes)
         for (height, width), count in cone.extents.items()

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from operator import or_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +20,8 @@ from bilrp.engine.windows import Cone, Reach
 
 if TYPE_CHECKING:
     from bilrp.engine.maps.products import Convolving
+
+BYTE = 255  # the most that a byte counts to
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +32,18 @@ class Layout:
     cone: Cone
 
     @cached_property
-    def counts(self) -> Tensor:
+    def counts(self) -> np.ndarray:
         """Rows of each position (H, W)."""
-        return self.active.sum(2)
+        channels = self.active.permute(2, 0, 1).numpy().view(np.uint8)
+        total = np.zeros(channels.shape[1:], np.int64)
+        for start in range(0, len(channels), BYTE):  # added up byte by byte, which goes many at a time
+            total += channels[start : start + BYTE].sum(0, dtype=np.uint8)
+        return total
 
     @cached_property
     def starts(self) -> list[int]:
         """Row number at which each position begins, and the total at the end."""
-        return [0, *self.counts.flatten().cumsum(0).tolist()]
+        return [0, *self.counts.cumsum().tolist()]
 
     @cached_property
     def flat(self) -> Tensor:
@@ -60,7 +66,7 @@ class Layout:
     @cached_property
     def reached(self) -> int:
         """Numbers that can be non-zero: for each row the regions that reach it."""
-        return int((self.counts * self.cone.regions()).sum())
+        return int((self.counts * self.cone.regions().numpy()).sum())
 
     @cached_property
     def known(self) -> dict[Any, Any]:
@@ -147,14 +153,46 @@ def channels_last(full: Tensor) -> Tensor:
     return full.reshape(full.shape[-3:]).permute(1, 2, 0)
 
 
+def not_zero(full: Tensor) -> Tensor:
+    """Features (H, W, C) where image-shaped constants are not zero, in memory as in the constants.
+
+    Numpy compares many numbers at a time, torch one.
+    """
+    if full.device.type != "cpu" or full.dtype == torch.bfloat16:
+        return channels_last(full) != 0
+    here = full.detach().reshape(full.shape[-3:])
+    return torch.from_numpy(here.numpy() != 0).permute(1, 2, 0)
+
+
+def reached(cone: Cone, channels: int) -> Tensor:
+    """The features (H, W, C) that any region reaches."""
+    there = cone.regions() > 0
+    if bool(there.all()):
+        return everything(torch.Size((channels, *cone.size)))
+    return there[:, :, None].expand(-1, -1, channels)
+
+
 def everything(shape: torch.Size) -> Tensor:
-    """All features (H, W, C) of a value of that shape, in memory as in the value."""
-    return torch.ones(shape[-3:], dtype=torch.bool).permute(1, 2, 0)
+    """All features (H, W, C) of a value of that shape: one number, seen everywhere."""
+    return torch.ones((), dtype=torch.bool).expand(shape[-3:]).permute(1, 2, 0)
+
+
+def _is_everything(mask: Tensor) -> bool:
+    return not any(mask.stride()) and bool(mask.flatten()[:1].all())
+
+
+def both(a: Tensor, b: Tensor) -> Tensor:
+    """What both masks have."""
+    return b if _is_everything(a) else a if _is_everything(b) else a & b
 
 
 def union(masks: Iterable[Tensor]) -> Tensor:
     """What any of the masks has. One by one: stacking them first would copy each into another order of memory."""
-    return reduce(or_, masks)
+    return reduce(_either, masks)
+
+
+def _either(a: Tensor, b: Tensor) -> Tensor:
+    return a if a is b or _is_everything(a) else b if _is_everything(b) else a | b
 
 
 def seen(source: Tensor, offset: Sequence[int], reach: Reach, shape: Sequence[int]) -> Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from bilrp.engine import native
-from bilrp.engine.layouts import everything
+from bilrp.engine.layouts import everything, union
 from bilrp.engine.matrix import Matrix
 from bilrp.engine.native.ragged import Ragged
 from bilrp.engine.program import Key, Link
@@ -40,7 +40,7 @@ def needed(links: Sequence[Link], wanted: set[Key]) -> dict[Key, Tensor]:
         if link.target in wanted or link.target not in found:
             found[link.target] = everything(link.shape)
         for source, need in zip(link.sources, link.map.needed(found[link.target], link.shapes), strict=True):
-            found[source] = found[source] | need if source in found else need
+            found[source] = union([found[source], need]) if source in found else need
     return found
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bilrp.engine import cones, crops, rows, tiles
-from bilrp.engine.layouts import Layout
+from bilrp.engine.layouts import Layout, both, reached
 from bilrp.engine.maps.base import is_image
 from bilrp.engine.program import BUDGET, Key, Link, Program, pull_to
 from bilrp.engine.windows import Cone
@@ -92,8 +92,9 @@ class Setting:
     def _lay_out(self, chunk: Tensor, first: int, last: int) -> dict[Key, Layout]:
         need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
         found = {key: self.cones[key].at(chunk) for key in self._keys(first, last)}
+        used = {key: both(self.possible[key], need[key]) for key in found}
         return {
-            key: Layout(self.possible[key] & need[key] & (cone.regions() > 0)[:, :, None], cone)
+            key: Layout(both(used[key], reached(cone, used[key].shape[2])), cone)
             for key, cone in found.items()
         }
 

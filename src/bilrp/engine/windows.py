@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -90,12 +91,11 @@ class Cone:
     def _count(self, side: int) -> Tensor:
         """Rectangles added up by their corners."""
         height, width = (-(-size // side) for size in self.size)
-        low, high = self.low // side, -(-self.high // side)
-        corners = torch.zeros(height + 1, width + 1, dtype=torch.int32)
-        for rows, columns, sign in ((low, low, 1), (low, high, -1), (high, low, -1), (high, high, 1)):
-            number = torch.tensor(sign, dtype=torch.int32)
-            corners.index_put_((rows[:, 0], columns[:, 1]), number, accumulate=True)
-        return corners.cumsum(0).cumsum(1)[:height, :width]
+        (top, left), (bottom, right) = (self.low // side).numpy().T, (-(-self.high // side)).numpy().T
+        corners = np.zeros((height + 1, width + 1), np.int32)
+        for rows, columns, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
+            np.add.at(corners, (rows, columns), sign)
+        return torch.from_numpy(corners.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32)[:height, :width])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from bilrp.trace.fingerprint import places
@@ -50,15 +51,16 @@ def shelf(model: object, weights: Sequence[Tensor], state: str) -> Iterator[None
 def kept(name: Hashable, sources: Sequence[Tensor | None], make: Callable[[], Tensor]) -> Tensor:
     """What `make` makes of weights, or made for an earlier input; of anything else it is made anew.
 
-    >>> import torch
     >>> net = torch.nn.Linear(2, 2)
     >>> with shelf(net, [net.weight], "as they are"):
     ...     kept("size", [net.weight], net.weight.abs) is kept("size", [net.weight], net.weight.abs)
     True
     """
     now = _OPEN.get()
+    if now is None or torch.is_inference_mode_enabled():  # where torch counts no writes
+        return make()
     at = places(t for t in sources if t is not None)
-    if now is None or not now.known.issuperset(at):
+    if not now.known.issuperset(at):
         return make()
     key = (now.state, name, at)
     found, version = now.made.get(key, (None, 0))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine import native
@@ -79,10 +80,9 @@ def amount(kernel: Kernel, source: Layout, target: Layout) -> Amount:
     """
     asked = (amount, kernel, source)  # planned, counted and done: asked for three times
     if asked not in target.known:
-        weights = target.counts * _field_sums(source.counts, kernel, target.counts.shape)
-        found = (
-            _with_side(side, weights, source.counts, kernel, target.cone) for side in _sides(kernel, target)
-        )
+        sums = _sums(source.counts)
+        weights = target.counts * _field_sums(source.counts, sums, kernel, target.cone.size)
+        found = (_with_side(side, weights, sums, kernel, target.cone) for side in _sides(kernel, target))
         target.known[asked] = min(found, key=lambda each: each.macs + each.moving)
     return target.known[asked]
 
@@ -95,34 +95,58 @@ def _sides(kernel: Kernel, target: Layout) -> list[int]:
     return [side for side in SIDES if side == 1 or (not apart and 4 * side <= min(target.cone.size))]
 
 
-def _with_side(side: int, weights: Tensor, inputs: Tensor, kernel: Kernel, cone: Cone) -> Amount:
-    grown = F.pad(weights, (0, -weights.shape[1] % side, 0, -weights.shape[0] % side))
-    each = grown.unflatten(0, (-1, side)).unflatten(2, (-1, side)).sum((1, 3))  # of each block
-    regions = cone.regions(side)
-    cut = (_rows_in_field(side, inputs, kernel, cone) * (each > 0) * regions).sum()
-    return Amount(side, int((each * regions).sum()), int((weights > 0).sum()), int(weights.sum()), int(cut))
+def _with_side(side: int, weights: np.ndarray, sums: np.ndarray, kernel: Kernel, cone: Cone) -> Amount:
+    down, across = (np.arange(0, size, side) for size in cone.size)
+    each = (
+        np.add.reduceat(np.add.reduceat(weights, down, 0), across, 1) if side > 1 else weights
+    )  # of each block
+    regions = cone.regions(side).numpy()
+    cut = _rows_in_field(side, sums, kernel, cone.size) * (each > 0) * regions
+    macs, products = int((each * regions).sum()), int(np.count_nonzero(weights))
+    return Amount(side, macs, products, int(weights.sum()), int(cut.sum()))
 
 
-def _field_sums(inputs: Tensor, kernel: Kernel, shape: torch.Size) -> Tensor:
+def _sums(counts: np.ndarray) -> np.ndarray:
+    """Of all positions above and to the left: any rectangle's sum is told from its corners."""
+    sums = np.zeros((counts.shape[0] + 1, counts.shape[1] + 1), counts.dtype)
+    np.cumsum(np.cumsum(counts, 0), 1, out=sums[1:, 1:])
+    return sums
+
+
+def _field_sums(inputs: np.ndarray, sums: np.ndarray, kernel: Kernel, size: tuple[int, int]) -> np.ndarray:
     """Active inputs in reach of each output position."""
-    total = torch.zeros(*shape, 1, dtype=inputs.dtype)
+    if kernel.dilation == (1, 1):  # its field is a rectangle
+        return _rows_in_field(1, sums, kernel, size)
+    total, whole = np.zeros((*size, 1), inputs.dtype), torch.from_numpy(inputs[:, :, None])
     for dy in range(kernel.size[0]):
         for dx in range(kernel.size[1]):
             offset = (dy * kernel.dilation[0], dx * kernel.dilation[1])
-            total += seen(inputs[:, :, None], offset, kernel.reach, shape).clamp(min=0)
+            total += seen(whole, offset, kernel.reach, size).clamp(min=0).numpy()
     return total[:, :, 0]
 
 
-def _rows_in_field(side: int, inputs: Tensor, kernel: Kernel, cone: Cone) -> Tensor:
+def _rows_in_field(side: int, sums: np.ndarray, kernel: Kernel, size: tuple[int, int]) -> np.ndarray:
     """Active inputs in the rectangle that each block looks at."""
-    sums = F.pad(inputs, (1, 0, 1, 0)).cumsum(0).cumsum(1)
-    lows, highs = [], []
-    for axis, size in enumerate(cone.size):
-        first = torch.arange(0, size, side)
-        last = (first + side).clamp(max=size) - 1
-        start, stride = kernel.reach.padding[axis], kernel.reach.stride[axis]
-        lows.append((first * stride - start).clamp(0, inputs.shape[axis]))
-        highs.append((last * stride - start + kernel.reach.extent[axis]).clamp(0, inputs.shape[axis]))
-    (top, left), (bottom, right) = lows, highs
-    top, bottom = top[:, None], bottom[:, None]
-    return sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    (top, bottom), (left, right) = (
+        _ends(
+            side,
+            n,
+            kernel.reach.stride[axis],
+            kernel.reach.padding[axis],
+            kernel.reach.extent[axis],
+            sums.shape[axis] - 1,
+        )
+        for axis, n in enumerate(size)
+    )
+    rows = sums[bottom] - sums[top]
+    return rows[:, right] - rows[:, left]
+
+
+@lru_cache(256)
+def _ends(
+    side: int, size: int, stride: int, padding: int, extent: int, inputs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where blocks of one axis begin and stop to look."""
+    first = np.arange(0, size, side)
+    last = np.minimum(first + side, size) - 1
+    return (first * stride - padding).clip(0, inputs), (last * stride - padding + extent).clip(0, inputs)

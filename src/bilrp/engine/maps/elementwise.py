@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, Term, channels_last, union
+from bilrp.engine.layouts import Layout, Rows, Term, both, not_zero, union
 from bilrp.engine.maps.base import Map, Shapes, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 
@@ -54,13 +54,13 @@ class Scale(Map):
         return windows.times(self.factor)
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return inputs[0] & self._open(shapes)
+        return both(inputs[0], self._open(shapes))
 
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        return [target & self._open(shapes)]
+        return [both(target, self._open(shapes))]
 
     def _open(self, shapes: Shapes) -> Tensor:
-        return channels_last(self.factor.expand(shapes.target)) != 0
+        return not_zero(self.factor.expand(shapes.target))
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         target.combine([_same(sources[0], target, self.factor.expand(shapes.target))])
@@ -159,10 +159,10 @@ class Gated(Map):
         return self.inner.pull_windows(windows.times(self.gate), shapes)
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return self.inner.possible(inputs, shapes) & (channels_last(self.gate) != 0)
+        return both(self.inner.possible(inputs, shapes), not_zero(self.gate))
 
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        return self.inner.needed(target & (channels_last(self.gate) != 0), shapes)
+        return self.inner.needed(both(target, not_zero(self.gate)), shapes)
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         self.inner.push_rows(sources, target, shapes)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, Term, channels_last, grown, seen, steps, union
+from bilrp.engine.layouts import Layout, Rows, Term, both, grown, not_zero, seen, steps, union
 from bilrp.engine.maps.base import Map, Shapes, sum_of, to_front, to_last
 from bilrp.engine.windows import Reach, Window, cut, place
 
@@ -87,15 +87,15 @@ class Pool(Map):
     # ------------------------------------------------------------ on active rows
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        won = [channels_last(share) != 0 for share in self.shares]
+        won = [not_zero(share) for share in self.shares]
         there = [seen(inputs[0], offset, self._reach(), won[0].shape) for offset in self.offsets]
-        return union(w & s for w, s in zip(won, there, strict=True))
+        return union(both(w, s) for w, s in zip(won, there, strict=True))
 
     def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         (_, channels, height, width), reach = shapes.sources[0], self._reach()
         need = grown(torch.zeros(height, width, channels, dtype=torch.bool), reach, target.shape)
         for offset, share in zip(self.offsets, self.shares, strict=True):
-            need[steps(offset, reach, target.shape)] |= target & (channels_last(share) != 0)
+            need[steps(offset, reach, target.shape)] |= both(target, not_zero(share))
         top, left = reach.padding
         return [need[top : top + height, left : left + width]]
 

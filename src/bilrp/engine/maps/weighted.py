@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, channels_last, everything, union
+from bilrp.engine.layouts import Layout, Rows, everything, not_zero, union
 from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, shut, sum_of, times, times_, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
@@ -142,10 +142,10 @@ class Weighted(Map):
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         assert isinstance(self.operator, Convolution)
-        bare = replace(self.operator, padding=(0, 0))  # as `pull_windows` has it
-        flipped = back and bare.is_correlation(self.terms[0].weight)
-        height, width = self._reach(self.operator).field(size) if flipped else size
-        return self.weights * height * width
+        # without padding, as `pull_windows` has it
+        if back and replace(self.operator, padding=(0, 0)).is_correlation(self.terms[0].weight):
+            size = self._reach(self.operator).field(size)
+        return self.weights * size[0] * size[1]
 
     def has_tiles(self, shapes: Shapes) -> bool:
         return self.reach(shapes) is not None and not self.on_mask
@@ -169,8 +169,7 @@ class Weighted(Map):
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return union(
-            everything(shapes.target) if term.after is None else channels_last(term.after) != 0
-            for term in self.terms
+            everything(shapes.target) if term.after is None else not_zero(term.after) for term in self.terms
         )
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:

@@ -1,0 +1,109 @@
+"""What is made of a model's weights is kept for its next input, and never outlives the numbers it was made of."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bilrp
+from bilrp.trace.shelf import ROOM, kept, shelf
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    """Convolutions with batch norm between them that has seen something."""
+    torch.manual_seed(seed)
+    made = nn.Sequential(
+        nn.Conv2d(2, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+        nn.ReLU(),
+        nn.Conv2d(5, 4, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+    with torch.no_grad():
+        made(torch.randn(8, 2, 9, 9))
+    return made.double().eval()
+
+
+def picture(seed: int = 1) -> Tensor:
+    return torch.rand(1, 2, 9, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def parts(model: nn.Module, x: Tensor, gamma: float = 0.25) -> Tensor:
+    return bilrp.decompose(model, x, regions=3, rules=bilrp.rulebooks.uniform(gamma)).parts
+
+
+def by_numpy(weight: Tensor) -> None:
+    weight.detach().numpy()[:] *= 2
+
+
+def by_data(weight: Tensor) -> None:
+    weight.data[0] += 1
+
+
+def in_place(weight: Tensor) -> None:
+    with torch.no_grad():
+        weight.mul_(1.5)
+
+
+@pytest.mark.parametrize("change", [by_numpy, by_data, in_place])
+@pytest.mark.parametrize("place", ["0.weight", "1.weight", "1.running_var", "3.weight"])
+def test_changed_weights_are_seen(change: Callable[[Tensor], None], place: str) -> None:
+    model, x = net(), picture()
+    before = parts(model, x)
+    change(model.state_dict(keep_vars=True)[place])
+    fresh = net()
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(parts(model, x), parts(fresh, x))
+    assert not torch.allclose(parts(model, x), before)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.25])
+def test_a_second_input_finds_what_the_first_left(gamma: float) -> None:
+    model = net()
+    parts(model, picture(1), gamma)
+    assert torch.equal(parts(model, picture(2), gamma), parts(net(), picture(2), gamma))
+
+
+def test_weights_made_during_the_run_are_not_taken_for_the_models() -> None:
+    """A parametrised weight is computed anew for each input, often in the memory of the last one."""
+    torch.manual_seed(0)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.by = nn.Parameter(torch.randn(4, 2, 3, 3).double()), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.conv2d(x, self.weight * self.by).relu().flatten(1)
+
+    model, x = Scaled(), picture()
+    first = parts(model, x)
+    model.by = 3.0
+    assert torch.allclose(parts(model, x), 3 * first)
+
+
+def test_it_holds_as_much_as_the_weights_take_and_goes_with_the_model() -> None:
+    model, made = net(), []
+    weights = list(model.parameters())
+    for name in range(5 * len(weights)):
+        with shelf(model, weights, "state"):
+            made.append(weakref.ref(kept(name, [weights[0]], weights[0].abs)))
+    alive = sum(t.numel() for t in (ref() for ref in made) if t is not None)
+    assert 0 < alive <= ROOM * sum(w.numel() for w in weights) + weights[0].numel()
+    del model, weights
+    gc.collect()
+    assert all(ref() is None for ref in made)
+
+
+def test_what_was_written_to_is_made_again() -> None:
+    model = net()
+    weight = model[0].weight.detach()
+    with shelf(model, [weight], "state"):
+        kept("size", [weight], weight.abs).zero_()
+        assert torch.equal(kept("size", [weight], weight.abs), weight.abs())
