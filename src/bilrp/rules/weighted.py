@@ -24,9 +24,10 @@ from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, exact
 from bilrp.trace.compare import all_finite, gate_of, has_negative
 from bilrp.trace.fingerprint import of_tensors
+from bilrp.trace.operators import Convolution
 from bilrp.trace.shelf import kept
 from bilrp.trace.tape import Step
-from bilrp.trace.weights import Weights, blank, weights_of
+from bilrp.trace.weights import Weights, blank, for_reading, weights_of
 
 
 def by_terms(
@@ -59,7 +60,7 @@ def zero() -> Rule:
     >>> zero().name
     'zero'
     """
-    return by_terms("zero", lambda w, gate: [Term(w.weight)])
+    return by_terms("zero", lambda w, gate: [Term(_turned(w))])
 
 
 def epsilon(eps: float = 1e-6) -> Rule:
@@ -90,12 +91,19 @@ def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         if bias == "inputs" and w.bias is not None:
             return _handed_terms(w, w.bias, value)
-        return [Term(w.weight)] if value == 0 else gamma_terms(w, value, gated=gate is not None)
+        return [Term(_turned(w))] if value == 0 else gamma_terms(w, value, gated=gate is not None)
 
     return by_terms(f"gamma({exact(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
 
 
 BIASES = ("rest", "inputs")
+
+
+def _turned(w: Weights) -> Tensor:
+    """The weights of a convolution in the order in which windows and rows read them."""
+    if not isinstance(w.operator, Convolution) or w.operator.transposed or w.operator.groups > 1:
+        return w.weight
+    return kept("turned", [w.weight], lambda: for_reading(w.weight))
 
 
 def _handed_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
@@ -139,9 +147,10 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
 def _one_sided(w: Weights, more: float, half: float, sign: float) -> Term:
     """diag(z / ρ(z)) ρ(W) for the outputs z > 0 of inputs of one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
     shares = kept(("shared", more, half * sign), [w.weight], lambda: _shares(w.weight, more, half * sign))
-    bias = None if w.bias is None else more * w.bias + half * w.bias.abs()
-    counted = torch.relu(w.z)
-    total = w.apply(shares, w.a, bias)
+    # Few weights are laid out as the values are sooner than the values as the weights; elsewhere torch does it itself.
+    near = shares.contiguous() if shares.numel() < w.a.numel() else shares
+    counted, bias = torch.relu(w.z), None if w.bias is None else more * w.bias + half * w.bias.abs()
+    total = w.apply(near, w.a, bias)
     # ρ(z) ≥ (1 + γ/2) z, also where rounding says otherwise; where z ≤ 0 any number will do
     total = torch.maximum(total, more * counted, out=total).clamp_(min=torch.finfo(total.dtype).tiny)
     return Term(shares, after=torch.div(counted, total, out=counted))

@@ -47,8 +47,16 @@ def weights_of(step: Step) -> Weights | None:
 
 def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Room for weights made of these, laid out as windows and rows will read them."""
-    order = torch.channels_last if weight.dim() == 4 else torch.preserve_format
-    return torch.empty_like(weight, dtype=dtype, memory_format=order)
+    return torch.empty_like(weight, dtype=dtype, memory_format=_order(weight))
+
+
+def for_reading(weight: Tensor) -> Tensor:
+    """The weights so laid out; themselves where they are."""
+    return weight.contiguous(memory_format=_order(weight)) if weight.dim() == 4 else weight
+
+
+def _order(weight: Tensor) -> torch.memory_format:
+    return torch.channels_last if weight.dim() == 4 else torch.preserve_format
 
 
 def convolves(step: Step) -> bool:
