@@ -63,6 +63,40 @@ def test_channels_by_themselves_are_looked_at_in_part(by_name):
         record(model, x)
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"padding": 1, "stride": 2}, {"padding": (2, 0), "dilation": (1, 2)}]
+)
+@pytest.mark.parametrize("bias", [None, torch.randn(64)])
+def test_a_change_in_any_output_of_a_wide_convolution_is_seen(settings, bias):
+    """Few weights, many values: all outputs are looked at, for the price of one."""
+    memory = np.random.default_rng(0).standard_normal((64, 6, 3, 3)).astype(np.float32)
+    x, spoiled = torch.rand(1, 6, 48, 40), []
+
+    def model(x):
+        out = F.conv2d(x, torch.from_numpy(memory), bias, **settings)
+        for output in spoiled:
+            memory[output, 1, 2, 0] += 0.1
+        return out
+
+    tape = record(model, x)
+    with FlopCounterMode(display=False) as run:
+        model(x)
+    with FlopCounterMode(display=False) as again:
+        replay(tape)
+    assert 0 < again.get_total_flops() <= run.get_total_flops() / 10
+    for output in range(0, 64, 9):
+        spoiled[:] = [output]
+        with pytest.raises(TapeError, match="gives other numbers"):
+            record(model, x)
+
+
+def test_a_pooling_is_looked_at_in_part():
+    tape = record(nn.MaxPool2d(3, 2), torch.rand(1, 64, 12, 12))
+    tape.steps[0].result.numpy()[:] += 1
+    with pytest.raises(TapeError, match="gives other numbers"):
+        replay(tape)
+
+
 def test_few_outputs_are_all_looked_at():
     with pytest.raises(TapeError, match="gives other numbers"):
         record(Drifting(spoil_one, 16), torch.ones(1, 8))

@@ -5,24 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import TapeError
 from bilrp.trace.compare import equal
+from bilrp.trace.operation import Places
+from bilrp.trace.operators import Convolution
 from bilrp.trace.tape import Slot, Step, Tape, mapped
+from bilrp.trace.weights import weights_of
 
 SHARE = 16  # one in so many outputs of a product with weights is computed again
 FEW = 64  # outputs that are all computed again
-GROUPS = 6  # where a convolution is told its groups
+PADDING, GROUPS = 4, 6  # where a convolution is told them
 HELD = (Tensor, Slot)  # what a step's arguments hold of tensors
 
 
 def replay(tape: Tape) -> None:
     """Run the tape once more, from the input: a step that now gives other numbers was not seen as it was.
 
-    Products with weights take nearly all of a run's time, and are run for some of their outputs. Nothing is lost by
-    it where torch counts writes: what was written to since is run whole. A write that torch does not see (numpy's,
-    into the memory of a weight) is found where it reaches those outputs.
+    Products with weights and poolings take nearly all of a run's time, and are run for some of their outputs, or for
+    their sum with random signs. Nothing is lost by it where torch counts writes: what was written to since is run
+    whole. A write that torch does not see (numpy's, into the memory of a weight) is found where it reaches those outputs.
     """
     with torch.no_grad():
         values = {tape.input: tape.x}
@@ -48,12 +52,31 @@ def replay(tape: Tape) -> None:
 
 
 def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
-    """Does a product with weights give the same numbers again, where some of its outputs are asked? (No: ask for all.)"""
-    at = step.operation.places
-    weight = None if at is None else at.weight.of(step.args, step.kwargs)
-    if at is None or at.columns or at.windows == "transposed" or not isinstance(weight, Tensor):
+    """Does a step give the same numbers again, where some of its outputs are asked? (No: ask for all.)"""
+    if step.written != step.versions or step.item is not None or len(live) != 1:
         return False
-    if step.written != step.versions or weight.dim() < 2 or step.item is not None:
+    try:
+        if step.operation.axes:
+            return _pools_in_part(step, live[0], turn)
+        return step.operation.places is not None and _multiplies_in_part(
+            step, step.operation.places, live[0], turn
+        )
+    except (RuntimeError, IndexError, TypeError, ValueError):  # a call with its own ideas about shapes
+        return False
+
+
+def _pools_in_part(step: Step, x: Tensor, turn: int) -> bool:
+    """A pooling, which takes each channel by itself."""
+    if x.dim() != step.operation.axes + 2 or x.shape[1] < FEW:
+        return False
+    some = _some(x.shape[1], turn)
+    return same_numbers(step.run(x.narrow(1, *some)), step.result.narrow(1, *some))
+
+
+def _multiplies_in_part(step: Step, at: Places, x: Tensor, turn: int) -> bool:
+    """A product with weights."""
+    weight = at.weight.of(step.args, step.kwargs)
+    if at.columns or at.windows == "transposed" or not isinstance(weight, Tensor) or weight.dim() < 2:
         return False
     count, bias = weight.shape[0], None if at.bias is None else at.bias.of(step.args, step.kwargs)
     usual = bias is None or (isinstance(bias, Tensor) and bias.shape == (count,))
@@ -62,23 +85,48 @@ def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
     apart = bool(at.windows) and groups == count and weight.shape[1] == 1
     if count < FEW or not usual or not (groups == 1 or apart):
         return False
-    length = -(-count // SHARE)
-    start = turn * length % (count - length + 1)
+    wide = weight.dim() == x.dim() == 4 and weight.shape[2:].numel() > 1 and weight.numel() < x.numel()
+    if at.windows and groups == 1 and wide and not isinstance(step.argument(PADDING, "padding", 0), str):
+        return _adds_up(step, x, turn)
+    some = _some(count, turn)
     axis = 1 - weight.dim() if at.windows else -1
 
-    def some(thing: Tensor | Slot) -> Tensor:
+    def part(thing: Tensor | Slot) -> Tensor:
         if isinstance(thing, Slot):
-            return live[thing.index].narrow(axis, start, length) if apart else live[thing.index]
-        return thing.narrow(0, start, length) if thing is weight or thing is bias else thing
+            return x.narrow(axis, *some) if apart else x
+        return thing.narrow(0, *some) if thing is weight or thing is bias else thing
 
-    try:
-        args, kwargs = mapped(step.args, some, HELD), mapped(step.kwargs, some, HELD)
-        if apart:
-            args, kwargs = _in_groups(args, kwargs, length)
-        part = step.call(*args, **kwargs)
-        return same_numbers(part, step.result.narrow(axis, start, length))
-    except (RuntimeError, IndexError, TypeError, ValueError):  # a call with its own ideas about shapes
+    args, kwargs = mapped(step.args, part, HELD), mapped(step.kwargs, part, HELD)
+    if apart:
+        args, kwargs = _in_groups(args, kwargs, some[1])
+    return same_numbers(step.call(*args, **kwargs), step.result.narrow(axis, *some))
+
+
+def _some(count: int, turn: int) -> tuple[int, int]:
+    """One in `SHARE` of so many outputs, others at each step: where they begin, and how many."""
+    length = -(-count // SHARE)
+    return turn * length % (count - length + 1), length
+
+
+def _adds_up(step: Step, x: Tensor, turn: int) -> bool:
+    """All outputs of a convolution at once, added up with random signs: one output, of the weights so added up.
+
+    Where values are many and weights few it costs less than a few outputs, and sees a change in any of them.
+    """
+    w = weights_of(step)
+    if w is None or not isinstance(w.operator, Convolution):
         return False
+    draw = torch.Generator().manual_seed(turn)
+    signs = torch.randint(2, (len(w.weight),), generator=draw).mul_(2).sub_(1).to(x)
+    (tall, wide), (height, width) = w.weight.shape[2:], step.result.shape[-2:]
+    mixed = (signs @ w.weight.flatten(1)).reshape(-1, tall * wide).T @ x[0].flatten(1)
+    (top, left), (down, across), (far, out) = w.operator.padding, w.operator.stride, w.operator.dilation
+    seen = F.pad(mixed.unflatten(1, x.shape[2:]), (left, left, top, top))
+    total = x.new_zeros(height, width) if w.bias is None else (signs @ w.bias).expand(height, width).clone()
+    for number, each in enumerate(seen):
+        y, z = number // wide * far, number % wide * out
+        total += each[y : y + (height - 1) * down + 1 : down, z : z + (width - 1) * across + 1 : across]
+    return same_numbers(total, (signs @ step.result[0].flatten(1)).reshape(height, width))
 
 
 def _in_groups(args: tuple[Any, ...], kwargs: dict[str, Any], groups: int) -> tuple[Any, dict[str, Any]]:
