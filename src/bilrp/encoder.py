@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import mimetypes
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,7 +24,7 @@ from bilrp.rules.freeze import readied
 from bilrp.rules.listing import rows
 from bilrp.trace.fingerprint import of_code
 from bilrp.trace.listing import Row
-from bilrp.trace.names import modules_of
+from bilrp.trace.names import modules_of, named_weights, parts_of
 from bilrp.trace.operation import Op, written_row
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.recorder import recorded
@@ -270,8 +269,12 @@ def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> 
         raise InputError(f"the input of shape {tuple(x.shape)} is empty")
     if x.layout != torch.strided:
         raise InputError("the input is sparse, and its zeros are features like any other: pass x.to_dense()")
-    _same_device_and_dtype(x, module)
-    _holds_numbers(x, module)
+    weights = [weight for _, weight in named_weights(map(parts_of, modules_of(module)))]
+    _same_device_and_dtype(x, weights)
+    if x.is_meta or any(t.is_meta for t in weights):
+        raise InputError(
+            "the meta device holds no numbers, and the input or some weights are on it: load both for real"
+        )
     if not bool(torch.isfinite(x).all()):
         raise InputError(
             f"the input has {int((~torch.isfinite(x)).sum())} NaN or infinite values: clean it first"
@@ -279,16 +282,9 @@ def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> 
     return x.detach()
 
 
-def _holds_numbers(x: Tensor, module: Callable[[Tensor], Tensor] | None) -> None:
-    held = itertools.chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules_of(module))
-    if x.is_meta or any(t.is_meta for t in held):
-        raise InputError(
-            "the meta device holds no numbers, and the input or some weights are on it: load both for real"
-        )
-
-
-def _same_device_and_dtype(x: Tensor, module: Callable[[Tensor], Tensor] | None) -> None:
-    for parameter in itertools.chain.from_iterable(m.parameters() for m in modules_of(module)):
+def _same_device_and_dtype(x: Tensor, weights: Iterable[Tensor]) -> None:
+    """As the first parameter."""
+    for parameter in (weight for weight in weights if isinstance(weight, nn.Parameter)):
         if parameter.device != x.device:
             raise InputError(
                 f"the model is on {parameter.device} and the input on {x.device}: move one, "

@@ -24,10 +24,10 @@ def _inplace_flag(
 ) -> tuple[int, bool]:
     """Where the argument `inplace` stands (-1: a keyword, or nowhere) and what it says: F.leaky_relu(x, 0.1, True)."""
     code = getattr(func, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code else ()
-    if "inplace" in names and names.index("inplace") < len(args):
-        place = names.index("inplace")
-        return place, args[place] is True
+    if code is not None and "inplace" in code.co_varnames[: code.co_argcount]:
+        place = code.co_varnames.index("inplace")
+        if place < len(args):
+            return place, args[place] is True
     return -1, kwargs.get("inplace") is True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bilrp.trace.operation import ELEMENTWISE, Op
 from bilrp.trace.ops import ENTRANCE, WRITTEN_OUT
@@ -41,18 +41,17 @@ def descend(
     op: Op, parents: Sequence[Lineage], sources: Sequence[Op], number: int, *, alike: bool, first: bool
 ) -> Lineage:
     """The lineage of value `number`, made by `op`; `alike`: all shapes are one; `first`: its first operand is live."""
-    made = Lineage(op, number)
     if not parents:
-        return made
+        return Lineage(op, number)
+    source = op
     if op.mask == "moves" or (op.mask == "keeps" and len(parents) == 1) or (op.rule == "quotient" and first):
-        made = replace(made, source=sources[0])
+        source = sources[0]
     elif _elementwise_product(op, parents) and frozen_factor(sources) is not None:
-        made = replace(made, source=WRITTEN_OUT)  # x · gate(x): a GELU or a SiLU by hand
+        source = WRITTEN_OUT  # x · gate(x): a GELU or a SiLU by hand
     if op.kind not in ELEMENTWISE or not alike or len({parent.root for parent in parents}) > 1:
-        return made
+        return Lineage(source, number)
     rescales = op.kind in {"identity", "random"} or op.rule == "product" or (op.rule == "quotient" and first)
-    multiple = len(parents) == 1 and parents[0].multiple and rescales
-    return replace(made, root=parents[0].root, multiple=multiple)
+    return Lineage(source, parents[0].root, len(parents) == 1 and parents[0].multiple and rescales)
 
 
 def frozen_factor(sources: Sequence[Op], spread: int | None = None) -> int | None:

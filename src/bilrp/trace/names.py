@@ -20,7 +20,7 @@ def operation_of(func: Callable[..., Any], table: Table = OPERATIONS) -> Op:
     >>> operation_of(torch.Tensor.add_).name
     'add'
     """
-    name = getattr(func, "__name__", str(func))
+    name = getattr(func, "__name__", None) or str(func)
     if name == "__get__":
         name = getattr(func.__self__, "__name__", name)  # type: ignore[attr-defined]
     return table.find(name[:-1] if has_underscore(name) else name)
@@ -52,8 +52,24 @@ def modules_of(encoder: object) -> list[nn.Module]:
     return found
 
 
-def named_weights(modules: Iterable[nn.Module]) -> list[tuple[str, Tensor]]:
-    return [pair for module in modules for pair in (*module.named_parameters(), *module.named_buffers())]
+Parts = list[tuple[str, nn.Module]]
+
+
+def parts_of(module: nn.Module) -> Parts:
+    """Every module inside a module, itself included, with its name."""
+    return list(module.named_modules())
+
+
+def named_weights(modules: Iterable[Parts]) -> list[tuple[str, Tensor]]:
+    """Of each module its parameters, then its buffers, each once: what torch says, without a walk for every question."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for parts in modules:
+        for kind in ("_parameters", "_buffers"):
+            for prefix, part in parts:
+                for name, t in getattr(part, kind).items():
+                    if t is not None and id(t) not in found:
+                        found[id(t)] = (f"{prefix}.{name}" if prefix else name, t)
+    return list(found.values())
 
 
 def owners(named: Sequence[tuple[str, Tensor]]) -> dict[int, str]:

@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bilrp.errors import InputError, TapeError
 from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
 from bilrp.trace.lineage import Lineage, descend, entrance, sources_of
-from bilrp.trace.names import modules_of, named_weights, operation_of, owners
+from bilrp.trace.names import modules_of, named_weights, operation_of, owners, parts_of
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.refusals import (
     in_our_words,
     no_tensor,
+    refuse_call,
     refuse_moving_targets,
-    refuse_training,
     refuse_what_cannot_be_seen,
 )
 from bilrp.trace.replay import replay
@@ -47,6 +47,7 @@ NEVER_RANDOM = {
 SHAPES = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no numbers
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+NOTHING = nullcontext()
 HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
 
 
@@ -69,7 +70,7 @@ def record(
 
 def recorded(encoder: Callable[[Tensor], Tensor], x: Tensor, operations: Table = OPERATIONS) -> Tape:
     """The tape as it was written: `replay` tells whether it is true, and needs the model no more."""
-    modules = modules_of(encoder)
+    modules = [parts_of(module) for module in modules_of(encoder)]
     refuse_what_cannot_be_seen(encoder, modules)
     refuse_moving_targets(modules)
     named = named_weights(modules)
@@ -135,6 +136,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.names = names
         self.operations = operations
+        self.known: dict[Any, Op] = {}  # what each function called so far is
         self.steps: list[Step] = []
         self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
         self.values: list[Tensor] = []
@@ -152,7 +154,9 @@ class Recorder(TorchFunctionMode):
         self.origin = x.grad_fn
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        op = operation_of(func, self.operations)
+        op = self.known.get(func)
+        if op is None:
+            op = self.known[func] = operation_of(func, self.operations)
         if op.name in SHAPES:
             return func(*args, **(kwargs or {}))
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
@@ -169,7 +173,7 @@ class Recorder(TorchFunctionMode):
         if op.kind == "iteration":
             with self:
                 return iter(args[0].unbind(0))
-        self._refuse(op, args, kwargs, live[0].device)
+        refuse_call(op, args, kwargs, live[0].device.type)
         for t in live:
             self._notice_writes(t, op.name)
         return self._record(op, func, args, kwargs, tensors)
@@ -201,16 +205,19 @@ class Recorder(TorchFunctionMode):
             out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
         )
         before = None if target is None else self._keep_before_write(target)
-        versions = [(t, _version(t)) for t in tensors if t is not target]
+        plain = op.kind in NEVER_RANDOM  # nor do they write, but where their name says so
+        versions = [] if plain else [(t, _version(t)) for t in tensors if t is not target]
         slots: list[tuple[int, Tensor]] = []
+        constants: list[Tensor] = []
 
         def slot(t: Tensor) -> Any:
             if id(t) in self.live:
                 value = self.live[id(t)][1]
                 slots.append((value, self.values[value]))
                 return Slot(len(slots) - 1)
-            if t is target:
-                return before  # a constant about to receive live values: record what it was
+            if t is target and before is not None:
+                constants.append(before)  # about to receive live values: record what it was
+                return before
             if t.layout != torch.strided:
                 raise TapeError(
                     f"'{op.name}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be followed: use its "
@@ -218,12 +225,16 @@ class Recorder(TorchFunctionMode):
                 )
             self._use_weight(t)
             self.constants.append(t)
-            return t.detach()
+            constants.append(t.detach())
+            return constants[-1]
 
         if op.again:
             call = run_again_by(op, args, kwargs)
-        recorded_args, recorded_kwargs = mapped(recorded[0], slot), mapped(recorded[1], slot)
-        with nullcontext() if op.kind in NEVER_RANDOM else _Fixed():
+        recorded_args, recorded_kwargs = (
+            mapped(recorded[0], slot),
+            mapped(recorded[1], slot) if kwargs else {},
+        )
+        with NOTHING if plain else _Fixed():
             result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
@@ -249,12 +260,11 @@ class Recorder(TorchFunctionMode):
                 continue
             if id(out) in self.live and out is not target:
                 continue  # the call returned its own input, e.g. contiguous()
-            self._add(op, call, recorded_args, recorded_kwargs, slots, out, item)
+            self._add(op, call, recorded_args, recorded_kwargs, slots, constants, out, item)
         return result
 
-    def _add(self, op: Op, call, args, kwargs, slots, out: Tensor, item: int | None) -> None:
+    def _add(self, op: Op, call, args, kwargs, slots, constants, out: Tensor, item: int | None) -> None:
         number, result = len(self.values), out.detach()
-        constants = tensors_in((args, kwargs))
         self.values.append(result)
         self.live[id(out)] = (out, number, _version(out))
         parents = [self.lineage[v] for v, _ in slots]
@@ -331,26 +341,6 @@ class Recorder(TorchFunctionMode):
                     f"'{op}' received a tensor of shape {tuple(t.shape)} from calls the tape cannot see (scripted or "
                     "compiled code, or a custom autograd function): use the plain Python module instead"
                 )
-
-    def _refuse(self, op: Op, args: Any, kwargs: dict[str, Any], device: torch.device) -> None:
-        if op.kind == "unseen":
-            raise TapeError(
-                f"the model reads numbers out of a live tensor with '{op.name}', where the tape cannot follow: "
-                "keep them as tensors (or compute them before the model)"
-            )
-        if op.kind == "overwrite":
-            raise TapeError(
-                "the model writes into a tensor with x[...] = y, which the tape cannot follow: "
-                "build the result with torch.cat, torch.where, masked_fill, index_fill or select_scatter instead"
-            )
-        if kwargs.get("out") is not None:
-            raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
-        if torch.is_autocast_enabled(device.type):
-            raise InputError(
-                "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
-                "or convert the model, e.g. model.to(torch.bfloat16)"
-            )
-        refuse_training(op, args, kwargs)
 
     def finish(self, x: Tensor, result: object) -> Tape:
         if not isinstance(result, Tensor):

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.errors import InputError, TapeError
+from bilrp.trace.names import Parts
 from bilrp.trace.operation import Op
 
 
-def refuse_what_cannot_be_seen(encoder: Callable[..., object], modules: list[nn.Module]) -> None:
-    for part in [encoder, *(p for module in modules for p in module.modules())]:
-        scripted = isinstance(part, torch.jit.ScriptModule | torch.jit.ScriptFunction)
-        compiled = type(part).__name__ == "OptimizedModule" or hasattr(part, "_torchdynamo_orig_callable")
-        if scripted or compiled:
+def refuse_what_cannot_be_seen(encoder: Callable[..., object], modules: list[Parts]) -> None:
+    for part in [encoder, *(part for parts in modules for _, part in parts)]:
+        scripted = issubclass(type(part), SCRIPTED)
+        # a module's `hasattr` is slow where the answer is no
+        marked = COMPILED in vars(part) if isinstance(part, nn.Module) else hasattr(part, COMPILED)
+        if scripted or marked or type(part).__name__ == "OptimizedModule":
             kind = "scripted" if scripted else "compiled"
             raise TapeError(
                 f"{type(part).__name__} is {kind}, so its calls cannot be seen: explain the plain Python module "
@@ -24,14 +26,40 @@ def refuse_what_cannot_be_seen(encoder: Callable[..., object], modules: list[nn.
             )
 
 
-def refuse_moving_targets(modules: list[nn.Module]) -> None:
+COMPILED = "_torchdynamo_orig_callable"
+SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+
+
+def refuse_moving_targets(modules: list[Parts]) -> None:
     """The same, before anything runs: batch norm in training mode would change its statistics."""
-    for module in modules:
-        for name, part in module.named_modules():
-            dropping = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
-            counting = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
-            if part.training and (dropping or counting):
-                raise InputError(_training(f"{type(part).__name__} '{name}'"))
+    for name, part in (each for parts in modules for each in parts if each[1].training):
+        dropping = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
+        counting = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
+        if dropping or counting:
+            raise InputError(_training(f"{type(part).__name__} '{name}'"))
+
+
+def refuse_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], device: str) -> None:
+    """A call on live tensors that no tape can hold."""
+    if op.kind == "unseen":
+        raise TapeError(
+            f"the model reads numbers out of a live tensor with '{op.name}', where the tape cannot follow: "
+            "keep them as tensors (or compute them before the model)"
+        )
+    if op.kind == "overwrite":
+        raise TapeError(
+            "the model writes into a tensor with x[...] = y, which the tape cannot follow: "
+            "build the result with torch.cat, torch.where, masked_fill, index_fill or select_scatter instead"
+        )
+    if kwargs.get("out") is not None:
+        raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
+    if torch.is_autocast_enabled(device):
+        raise InputError(
+            "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
+            "or convert the model, e.g. model.to(torch.bfloat16)"
+        )
+    if op.active:
+        refuse_training(op, args, kwargs)
 
 
 def refuse_training(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -145,7 +145,7 @@ def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
     found: list[Tensor] = []
-    _collect((tree,), found)
+    _collect(tree if type(tree) is tuple else (tree,), found)
     return found
 
 
