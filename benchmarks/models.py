@@ -23,8 +23,8 @@ from bilrp.engine import plan
 from bilrp.engine.plan import Setting
 from bilrp.judge.sentence import counted, timed
 
-SENTENCE = "A kitten slept on the mat."  # ten tokens with the marks
-GAMMA = 0.25
+SENTENCE = "A kitten slept on the old mat."  # ten tokens with the marks
+GAMMA, SECONDS = 0.25, 4.0
 
 
 class Pooled(nn.Module):
@@ -64,7 +64,8 @@ def photographs(name: str) -> Iterator[Row]:
     run = partial(encoder.running(()), x)
     yield f"{name}, exact", lambda: bilrp.decompose(encoder, x, **how), run
     yield f"{name}, first picture", lambda: next(bilrp.refine(encoder, x, **how)), run
-    yield f"{name}, run, frozen and planned", lambda: planned(encoder, x, **how), run
+    yield f"{name}, run and checked", lambda: encoder.record(x), run
+    yield f"{name}, run, checked, frozen and planned", lambda: planned(encoder, x, **how), run
 
 
 def photograph() -> Image.Image:
@@ -89,7 +90,8 @@ def vgg() -> Iterator[Row]:
     yield "VGG-16, exact", lambda: bilrp.decompose(encoder, x), run
     yield "VGG-16, first picture", lambda: next(bilrp.refine(encoder, x)), run
     yield "VGG-16, five layers in one sweep", lambda: bilrp.decompose(encoder, x, layers=layers), run
-    yield "VGG-16, run, frozen and planned", lambda: planned(encoder, x), run
+    yield "VGG-16, run and checked", lambda: encoder.record(x), run
+    yield "VGG-16, run, checked, frozen and planned", lambda: planned(encoder, x), run
 
 
 def minilm() -> Iterator[Row]:
@@ -105,7 +107,8 @@ def minilm() -> Iterator[Row]:
         lambda: bilrp.decompose(encoder, SENTENCE, regions="tokens", rules=gamma),
         run,
     )
-    yield f"{tokens}, run, frozen and planned", lambda: planned(encoder, SENTENCE), run
+    yield f"{tokens}, run and checked", lambda: encoder.record(item.x, item.given), run
+    yield f"{tokens}, run, checked, frozen and planned", lambda: planned(encoder, SENTENCE), run
 
 
 MODELS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -124,7 +127,12 @@ def main(*names: str) -> None:
         for name in names or MODELS:
             for row, work, once in MODELS[name]():
                 passes = counted(work) / counted(once)
-                print(f"| {row} | {passes:.1f} | {timed(work) / timed(once, 9):.1f} |", flush=True)
+                print(f"| {row} | {passes:.1f} | {best(work) / best(once):.1f} |", flush=True)
+
+
+def best(work: Work) -> float:
+    """Processor seconds, the best of as many rounds as take a few seconds, but of three at least."""
+    return timed(work, max(3, min(50, round(SECONDS / timed(work, 1)))))
 
 
 if __name__ == "__main__":

@@ -100,21 +100,24 @@ class Pool(Map):
         return [need[top : top + height, left : left + width]]
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
-        factors = target.layout.of(self.shares)
-        found = (self._seen_from(target.layout, sources[0].layout, offset) for offset in self.offsets)
+        factors, source = target.layout.of(self.shares), sources[0]
         target.combine(
             [
-                Term(sources[0], torch.where(factor != 0, rows, -1), factor)
-                for factor, rows in zip(factors, found, strict=True)
+                Term(source, self._seen_from(target.layout, source.layout, offset, factor != 0), factor)
+                for factor, offset in zip(factors, self.offsets, strict=True)
             ]
         )
 
-    def _seen_from(self, target: Layout, source: Layout, offset: tuple[int, ...]) -> Tensor:
-        """For each row of the target the source's row at one offset of its field, −1 where there is none."""
+    def _seen_from(self, target: Layout, source: Layout, offset: tuple[int, ...], won: Tensor) -> Tensor:
+        """For each row of the target that has `won` the source's row at one offset of its field, −1 where there is none."""
         (height, width, channels), across = source.active.shape, target.active.shape[1]
-        place, channel = target.flat // channels, target.channel
+        which = won.nonzero()[:, 0]
+        flat = target.flat[which]
+        place, channel = flat // channels, flat % channels
         steps = zip((place // across, place % across), self.stride, self.padding, offset, strict=True)
         y, x = (at * step - pad[0] + o for at, step, pad, o in steps)
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-        flat = torch.where(inside, (y * width + x) * channels + channel, 0)
-        return torch.where(inside, source.row.flatten()[flat], -1)
+        there = torch.where(inside, (y * width + x) * channels + channel, 0)
+        found = torch.full((len(won),), -1)
+        found[which] = torch.where(inside, source.row.flatten()[there], -1)
+        return found
