@@ -35,7 +35,17 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
     weight, odd = torch.randn(300, 200), torch.zeros(13, dtype=torch.uint8)
     double = torch.randn(64, 64, dtype=torch.float64)
     tall = torch.randn(2048, 8, dtype=torch.float64)
-    weights = [weight, double, odd, tall, torch.zeros(0), weight[3:, 1:], torch.ones(4, dtype=torch.bfloat16)]
+    large = torch.randn(512, 512)
+    weights = [
+        weight,
+        double,
+        odd,
+        tall,
+        large,
+        torch.zeros(0),
+        weight[3:, 1:],
+        torch.ones(4, dtype=torch.bfloat16),
+    ]
 
     def looked() -> tuple[str, int]:
         return fingerprint.of_weights(weights), len(hashed)
@@ -53,6 +63,13 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
             lambda: odd.data.__setitem__(12, 1),
             lambda: tall.data.__setitem__([0, 1021], tall[[1021, 0]]),  # as far apart as there are columns
             lambda: tall.data[:2042].neg_(),
+            lambda: large.data[:, 1::2].neg_(),  # the highest bit of every word
+            lambda: large.data[:, ::2].neg_(),
+            lambda: large.data[1::2, 1::2].neg_(),
+            lambda: large.data.__setitem__([3, 500], large[[500, 3]]),
+            lambda: large.data.copy_(large.flip(1)),
+            lambda: large.data.copy_(large.T.clone()),
+            lambda: large.view(torch.int32).numpy().__setitem__((7, 9), large.view(torch.int32)[7, 9] ^ 1),
         ),
         2,
     ):

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 
 LENGTH = 16  # hexadecimal digits
 MOST_KEPT = 32  # sets of weights whose hash is remembered
-COLUMNS = 1021, 1019
-# Bytes that stay near the processor while they are summed a second time. No two words so near share both columns.
-PIECE = 2**21
-SMALL = 2**14  # bytes of which all are looked at sooner
+COLUMNS, TOGETHER = 1021, 7  # words in a row, rows that are summed as one
+GROUP = 8 * TOGETHER * COLUMNS  # their bytes
+PIECE = 64 * GROUP  # bytes that are looked at in turn: they stay near the processor
+SHIFT = np.uint64(29)
+FACTORS = np.random.default_rng(0).integers(2**63, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(
+    1
+)  # odd: nothing is lost
 _KEPT: dict[Any, str] = {}
 _LOCK = Lock()
 PLAIN = (
@@ -71,23 +74,24 @@ def places(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
 
 
 def _checksum(tensors: Iterable[Tensor]) -> int:
-    """Some times faster than a hash: 64-bit words summed in columns, and a CRC-32 of the sums and of what is left over.
+    """Some times faster than a hash: 64-bit words summed in columns, seven rows together, and these sums, once mixed, each
+    with a factor of its own; a CRC-32 of that and of what is left over.
 
-    What it misses must leave every sum as it was, for both numbers of columns. These are prime, so that what changes
-    places or signs in one by whole rows of a matrix does not in the other.
+    What it misses must leave every sum as it was. Two words that change places do not, unless they stand in one column of
+    seven rows: the columns' number is prime, so that rows of a matrix which change places do not. Signs that change, which
+    are the words' highest bits, do not unless by twos in every column of seven rows.
     """
     found = 0
     for t in tensors:
         memory = _bytes(t).numpy()
-        if len(memory) < SMALL:
-            found = zlib.crc32(memory.data, found)
-            continue
         for start in range(0, len(memory), PIECE):
             words = memory[start : start + PIECE]
-            for columns in COLUMNS:
-                whole = len(words) // (8 * columns) * (8 * columns)
-                sums = words[:whole].view(np.int64).reshape(-1, columns).sum(0)
-                found = zlib.crc32(words[whole:].data, zlib.crc32(sums.data, found))
+            whole = len(words) // GROUP * GROUP
+            if whole:
+                sums = words[:whole].view(np.uint64).reshape(-1, TOGETHER, COLUMNS).sum(1)
+                sums ^= sums >> SHIFT
+                found = zlib.crc32((FACTORS[: len(sums)] @ sums).data, found)
+            found = zlib.crc32(words[whole:].data, found)
     return found
 
 
