@@ -276,9 +276,8 @@ def prepare(
     project: int | None = None,
     mode: str = "auto",
     layers: Sequence[int] | None = None,
-    known: dict[Any, str] | None = None,
 ) -> Prepared:
-    """Record the run, freeze it by the rules, and lay out the regions; `known` are the weights' hashes of one call."""
+    """Record the run, freeze it by the rules, and lay out the regions."""
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
@@ -295,7 +294,7 @@ def prepare(
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
         kept = frozenset(taps.values())
-        origin = origin_of(encoder, tape, book, project, known)
+        origin = origin_of(encoder, tape, book, project)
         with shelf(encoder.module, tape.weights, origin["weights"]):
             ready = readied(tape, book, kept)
             with nullcontext() if ready.reference is None else ONE_RUN:

@@ -90,6 +90,7 @@ class Encoder:
         """What the module does for x: `operations` come on top of the table of operations."""
         with ONE_RUN:
             tape = recorded(self.running(given), x, OPERATIONS.extended(*self.operations))
+            _ = tape.fingerprint  # while nobody else's run writes into the model's buffers
         replay(tape)
         return tape
 
@@ -334,12 +335,10 @@ def origin_at(encoder: Encoder, item: Item) -> dict[str, Any]:
         return origin_of(encoder, tape, book_of(encoder, tape), None)
 
 
-def origin_of(
-    encoder: Encoder, tape: Tape, book: RuleBook, project: int | None, known: dict[Any, str] | None = None
-) -> dict[str, Any]:
+def origin_of(encoder: Encoder, tape: Tape, book: RuleBook, project: int | None) -> dict[str, Any]:
     return {
         "encoder": encoder.name,
-        "weights": tape.fingerprint(known),
+        "weights": tape.fingerprint,
         # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
         "code": None if isinstance(encoder.module, nn.Module) else of_code(encoder.module, tensors=False),
         "rules": book_name(book),

@@ -299,8 +299,7 @@ def explain_items(
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     if not wanted.any_size:
         _check_sizes(encoders, a, b)
-    known: dict[Any, str] = {}
-    options = {"rules": rules, "project": project, "mode": mode, "known": known}
+    options = {"rules": rules, "project": project, "mode": mode}
     sides = list(zip(encoders, (a, b), for_both(regions), strict=True))
     if refine is not None:
         ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]

@@ -42,7 +42,7 @@ def decompose_many(
     if workers < 1:
         raise InputError(f"decompose_many needs at least one worker, got {workers}")
     chosen, waiting = as_encoder(encoder), deque[Future[Decomposition]]()
-    how = partial(decompose_item, chosen, regions=regions, rules=rules, project=project, mode=mode, known={})
+    how = partial(decompose_item, chosen, regions=regions, rules=rules, project=project, mode=mode)
 
     def made(item: Future[Item]) -> Decomposition:
         return how(item.result())[None]

@@ -191,3 +191,17 @@ def test_where_a_root_is_infinitely_steep_nothing_is_shared(root) -> None:
     assert found["push"].isfinite().all() and found["push"].any()
     assert bool((model(x) == 0).any())
     torch.testing.assert_close(found["push"], found["pull"], rtol=0, atol=1e-12)
+
+
+def test_gamma_on_small_numbers_of_half_precision() -> None:
+    """Numbers below float16's normal ones still count."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(6, 5), nn.Linear(5, 3)
+    with torch.no_grad():
+        first.weight.mul_(1e-4).abs_()
+        first.bias.mul_(1e-5).abs_()
+        last.weight.mul_(1e4)
+    net, x = nn.Sequential(first, nn.ReLU(), last).half(), torch.rand(1, 6).half()
+    found = bilrp.decompose(net, x, rules=bilrp.rulebooks.uniform(0.25)).parts.double()
+    true = bilrp.decompose(net.double(), x.double(), rules=bilrp.rulebooks.uniform(0.25)).parts
+    assert float((found - true).abs().max()) < 0.03 * float(true.abs().max())

@@ -1,4 +1,4 @@
-"""Weights are hashed once in one call, and looked at again in the next."""
+"""Weights are hashed once, and looked at again for every input."""
 
 from __future__ import annotations
 
@@ -6,17 +6,7 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.trace import fingerprint, tape
-
-
-def test_two_inputs_of_one_call_share_one_look_at_the_weights(monkeypatch) -> None:
-    looks = []
-    monkeypatch.setattr(tape, "of_weights", lambda tensors: str(looks.append(len(tensors))))
-    net = nn.Linear(3, 2)
-    bilrp.explain(net, torch.rand(1, 3), torch.rand(1, 3))
-    assert looks == [2]
-    list(bilrp.decompose_many(net, [torch.rand(1, 3)] * 3))
-    assert looks == [2, 2]
+from bilrp.trace import fingerprint
 
 
 def test_weights_changed_behind_their_version_are_noticed_by_the_next_call() -> None:

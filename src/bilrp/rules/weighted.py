@@ -151,9 +151,16 @@ def _one_sided(w: Weights, more: float, half: float, sign: float) -> Term:
     near = shares.contiguous() if shares.numel() < w.a.numel() else shares
     counted, bias = torch.relu(w.z), None if w.bias is None else more * w.bias + half * w.bias.abs()
     total = w.apply(near, w.a, bias)
-    # ρ(z) ≥ (1 + γ/2) z, also where rounding says otherwise; where z ≤ 0 any number will do
-    total = torch.maximum(total, more * counted, out=total).clamp_(min=torch.finfo(total.dtype).tiny)
+    # ρ(z) ≥ (1 + γ/2) z, also where rounding says otherwise (γ far below the type's precision); where z ≤ 0 any number
+    # will do, and a small one that is no subnormal is soon divided by
+    total = torch.maximum(total, more * counted, out=total).clamp_(min=_least(total.dtype))
     return Term(shares, after=torch.div(counted, total, out=counted))
+
+
+def _least(dtype: torch.dtype) -> float:
+    """The smallest number that may be meant: in float16, whose normal numbers end at 6e-5, the smallest there is."""
+    about = torch.finfo(dtype)
+    return about.tiny * about.eps if dtype == torch.float16 else about.tiny
 
 
 def _shares(weight: Tensor, more: float, less: float) -> Tensor:

@@ -147,6 +147,9 @@ class Recorder(TorchFunctionMode):
         self.origin: Any = None  # the autograd node of the input
         self.written: dict[int, Tensor] = {}  # storages that received live values by a write in place
         self.constants: list[Tensor] = []  # those that steps hold
+        self.rewritten: set[int] = (
+            set()
+        )  # storages of constants that were written to, and will be in the next run
 
     def begin(self, x: Tensor) -> None:
         self.live[id(x)] = (x, 0, x._version)
@@ -190,6 +193,8 @@ class Recorder(TorchFunctionMode):
             result = func(*args, **kwargs)
         for t in tensors_in(result):
             self.made[id(t)] = t
+        if writes:
+            self.rewritten.update(map(storage_of, (*tensors[:1], *tensors_in(kwargs.get("out")))))
         return result
 
     def _record(
@@ -205,8 +210,7 @@ class Recorder(TorchFunctionMode):
             out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
         )
         before = None if target is None else self._keep_before_write(target)
-        plain = op.kind in NEVER_RANDOM  # nor do they write, but where their name says so
-        versions = [] if plain else [(t, _version(t)) for t in tensors if t is not target]
+        versions = [(t, _version(t)) for t in tensors if t is not target]
         slots: list[tuple[int, Tensor]] = []
         constants: list[Tensor] = []
 
@@ -234,7 +238,7 @@ class Recorder(TorchFunctionMode):
             mapped(recorded[0], slot),
             mapped(recorded[1], slot) if kwargs else {},
         )
-        with NOTHING if plain else _Fixed():
+        with NOTHING if op.kind in NEVER_RANDOM else _Fixed():
             result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
@@ -352,6 +356,8 @@ class Recorder(TorchFunctionMode):
             )
         self._notice_writes(result, "return")
         output = self.live[id(result)][1]
+        for storage in self.rewritten.intersection(map(storage_of, self.constants)):
+            self.steps = [_with_constants_copied(step, storage) for step in self.steps]
         steps = _leading_to(output, self.steps)
         weights = tuple(w.detach() for w in self.weights.values())
         return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.compare import equal
+from bilrp.trace.compare import all_finite, equal
 from bilrp.trace.operation import Places
 from bilrp.trace.operators import Convolution
 from bilrp.trace.tape import Slot, Step, Tape, mapped
@@ -26,7 +26,7 @@ def replay(tape: Tape) -> None:
     """Run the tape once more, from the input: a step that now gives other numbers was not seen as it was.
 
     Products with weights and poolings take nearly all of a run's time, and are run for some of their outputs, or for
-    their sum with random signs. Nothing is lost by it where torch counts writes: what was written to since is run
+    their sum by random numbers. Nothing is lost by it where torch counts writes: what was written to since is run
     whole. A write that torch does not see (numpy's, into the memory of a weight) is found where it reaches those outputs.
     """
     with torch.no_grad():
@@ -93,7 +93,12 @@ def _multiplies_in_part(step: Step, at: Places, x: Tensor, turn: int) -> bool:
     apart = bool(at.windows) and groups == count and weight.shape[1] == 1
     if count < FEW or not usual or not (groups == 1 or apart):
         return False
-    wide = weight.dim() == x.dim() == 4 and weight.shape[2:].numel() > 1 and weight.numel() < x.numel()
+    wide = (
+        weight.dim() == x.dim() == 4
+        and len(x) == 1
+        and weight.shape[2:].numel() > 1
+        and weight.numel() < x.numel()
+    )
     if at.windows and groups == 1 and wide and not isinstance(step.argument(PADDING, "padding", 0), str):
         return _adds_up(step, x, turn)
     some = _some(count, turn)
@@ -117,24 +122,39 @@ def _some(count: int, turn: int) -> tuple[int, int]:
 
 
 def _adds_up(step: Step, x: Tensor, turn: int) -> bool:
-    """All outputs of a convolution at once, added up with random signs: one output, of the weights so added up.
+    """All outputs of a convolution at once, added up by random numbers: two outputs, of the weights so added up.
 
-    Where values are many and weights few it costs less than a few outputs, and sees a change in any of them.
+    Once by numbers of either sign, where a change in one output shows best, and once by positive ones, where one that all
+    outputs share does not cancel. Where values are many and weights few that costs less than a few outputs.
     """
     w = weights_of(step)
     if w is None or not isinstance(w.operator, Convolution):
         return False
     draw = torch.Generator().manual_seed(turn)
-    signs = torch.randint(2, (len(w.weight),), generator=draw).mul_(2).sub_(1).to(x)
-    (tall, wide), (height, width) = w.weight.shape[2:], step.result.shape[-2:]
-    mixed = (signs @ w.weight.flatten(1)).reshape(-1, tall * wide).T @ x[0].flatten(1)
+    signed, positive = (
+        torch.randn(len(w.weight), generator=draw),
+        torch.rand(len(w.weight), generator=draw) + 0.5,
+    )
+    by = torch.stack([signed, positive]).to(x)
+    (tall, wide), size = w.weight.shape[2:], step.result.shape[-2:]
+    mixed = (by @ w.weight.flatten(1)).reshape(2, -1, tall * wide).transpose(1, 2).flatten(0, 1) @ x[
+        0
+    ].flatten(1)
     (top, left), (down, across), (far, out) = w.operator.padding, w.operator.stride, w.operator.dilation
-    seen = F.pad(mixed.unflatten(1, x.shape[2:]), (left, left, top, top))
-    total = x.new_zeros(height, width) if w.bias is None else (signs @ w.bias).expand(height, width).clone()
-    for number, each in enumerate(seen):
+    seen = F.pad(mixed.unflatten(1, x.shape[2:]), (left, left, top, top)).unflatten(0, (2, -1))
+    total = x.new_zeros(2, *size)
+    if w.bias is not None:
+        total += (by @ w.bias)[:, None, None]
+    for number in range(tall * wide):
         y, z = number // wide * far, number % wide * out
-        total += each[y : y + (height - 1) * down + 1 : down, z : z + (width - 1) * across + 1 : across]
-    return same_numbers(total, (signs @ step.result[0].flatten(1)).reshape(height, width))
+        rows, columns = (
+            slice(y, y + (size[0] - 1) * down + 1, down),
+            slice(z, z + (size[1] - 1) * across + 1, across),
+        )
+        total += seen[:, number, rows, columns]
+    found = (by @ step.result[0].flatten(1)).reshape(2, *size)
+    # infinite numbers would agree with any
+    return all_finite(total) and all(same_numbers(a, b) for a, b in zip(total, found, strict=True))
 
 
 def _in_groups(args: tuple[Any, ...], kwargs: dict[str, Any], groups: int) -> tuple[Any, dict[str, Any]]:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from bilrp.trace.fingerprint import places
 
-ROOM = 2  # times the memory of the weights: where more was made, by other rules, all of it is dropped
-Made = dict[tuple[str, Hashable, Hashable], tuple[Tensor, int]]  # with the version that it was kept in
+ROOM = 2  # times the memory of the weights: what more was made, by other rules, is dropped, the oldest first
+Key = tuple[str, Hashable, Hashable]  # the weights' hash, what was made, and of which of them
+Made = dict[Key, tuple[Tensor, int]]  # with the version that it was kept in
 
 _SHELVES: WeakKeyDictionary[Any, Made] = WeakKeyDictionary()
 _OPEN: ContextVar[_Open | None] = ContextVar("shelf", default=None)
@@ -29,19 +30,21 @@ _OPEN: ContextVar[_Open | None] = ContextVar("shelf", default=None)
 class _Open:
     made: Made
     state: str
-    known: set[Hashable]  # tensors whose numbers `state` speaks of, by their places
+    # Which of the weights (by their number), or of what is kept, lies where. Only while the shelf is open, and with all of
+    # it held: the same numbers may lie elsewhere for the next input, and others in their place.
+    names: dict[Hashable, Hashable]
+    held: list[Tensor]
 
 
 @contextmanager
 def shelf(model: object, weights: Sequence[Tensor], state: str) -> Iterator[None]:
     """Within it, `kept` keeps what is made of these weights for as long as the model lives; `state` is their hash."""
     made = _of(model)
-    sizes = [t.numel() * t.element_size() for t, _ in list(made.values())]
-    crowded = sum(sizes) > ROOM * sum(w.numel() * w.element_size() for w in weights)
-    for key in list(made):
-        if crowded or key[0] != state:
-            made.pop(key, None)
-    token = _OPEN.set(_Open(made, state, set(places(weights))))
+    for key in [key for key in list(made) if key[0] != state]:
+        made.pop(key, None)
+    _make_room(made, weights)
+    names: dict[Hashable, Hashable] = dict(zip(places(weights), range(len(weights)), strict=True))
+    token = _OPEN.set(_Open(made, state, names, list(weights)))
     try:
         yield
     finally:
@@ -59,16 +62,33 @@ def kept(name: Hashable, sources: Sequence[Tensor | None], make: Callable[[], Te
     now = _OPEN.get()
     if now is None or torch.is_inference_mode_enabled():  # where torch counts no writes
         return make()
-    at = places(t for t in sources if t is not None)
-    if not now.known.issuperset(at):
+    of = tuple(None if t is None else now.names.get(places([t])[0], UNKNOWN) for t in sources)
+    if UNKNOWN in of:
         return make()
-    key = (now.state, name, at)
+    key = (now.state, name, of)
     found, version = now.made.get(key, (None, 0))
     if found is None or found._version != version:
+        now.made.pop(key, None)
         found = make()
-        now.made[key] = (found, found._version)
-    now.known.add(places([found])[0])  # of what is kept, more can be made
+        found, _ = now.made.setdefault(key, (found, found._version))  # another thread's, where it was faster
+    now.names[places([found])[0]] = key  # of what is kept, more can be made
+    now.held.append(found)
     return found
+
+
+UNKNOWN = object()
+
+
+def _make_room(made: Made, weights: Sequence[Tensor]) -> None:
+    """Drop the oldest until the rest fits; what lies in the weights' own memory, or twice in the same, takes none."""
+    seen = {t.untyped_storage().data_ptr() for t in weights}
+    room = ROOM * sum(t.numel() * t.element_size() for t in weights)
+    for key, (t, _) in reversed(list(made.items())):
+        at, size = t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()
+        room -= 0 if at in seen else size
+        seen.add(at)
+        if room < 0:
+            made.pop(key, None)
 
 
 def _of(model: object) -> Made:

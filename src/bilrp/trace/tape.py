@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from bilrp.trace.fingerprint import of_weights, places
+from bilrp.trace.fingerprint import of_weights
 from bilrp.trace.operation import Argument, Op
 
 SEVERAL = (list, tuple)
@@ -121,18 +122,10 @@ class Tape:
                 uses.setdefault(value, []).append(step)
         return uses
 
-    def fingerprint(self, known: dict[Any, str] | None = None) -> str:
-        """A sha256 over the weights the run used, so that decompositions of different weights never pair.
-
-        `known` spares a second look at the same weights within one call. It must not live longer: what is written through
-        `.data` or numpy changes numbers, and neither their place nor their version.
-        """
-        if known is None:
-            return of_weights(self.weights)
-        key = places(self.weights)
-        if key not in known:
-            known[key] = of_weights(self.weights)
-        return known[key]
+    @cached_property
+    def fingerprint(self) -> str:
+        """A sha256 over the weights the run used, so that decompositions of different weights never pair."""
+        return of_weights(self.weights)
 
 
 def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:

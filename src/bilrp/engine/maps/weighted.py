@@ -169,14 +169,17 @@ class Weighted(Map):
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return union(
-            everything(shapes.target) if term.after is None else not_zero(term.after) for term in self.terms
+            everything(shapes.target) if term.after is None else not_zero(term.after.expand(shapes.target))
+            for term in self.terms
         )
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
             return super().push_rows(sources, target, shapes)
-        weights, before, after = zip(*((t.weight, t.before, t.after) for t in self.terms), strict=True)
+        weights = tuple(t.weight for t in self.terms)
+        before = tuple(None if t.before is None else t.before.expand(shapes.sources[0]) for t in self.terms)
+        after = tuple(None if t.after is None else t.after.expand(shapes.target) for t in self.terms)
         work = products.Convolving(weights, before, after, self._kernel(self.operator))
         return target.convolve(sources[0], work)
 
