@@ -31,7 +31,7 @@ from bilrp.trace.refusals import (
     refuse_what_cannot_be_seen,
 )
 from bilrp.trace.replay import replay
-from bilrp.trace.tape import Slot, Step, Tape, mapped, tensors_in
+from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of, tensors_in
 
 # Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
 NEVER_RANDOM = {
@@ -393,14 +393,6 @@ def _copied(step: Step, **changes: Any) -> Step:
     """The step with copies in it: as untouched as what they are copies of."""
     changed = replace(step, **changes)
     return replace(changed, versions=changed.written if step.written == step.versions else ())
-
-
-def storage_of(t: Tensor) -> int:
-    """Where the tensor's memory starts; tensors without memory of their own share it with none."""
-    try:
-        return t.untyped_storage().data_ptr() or -id(t)
-    except NotImplementedError:  # sparse tensors
-        return -id(t)
 
 
 def _is_mask(t: Tensor) -> bool:

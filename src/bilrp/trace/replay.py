@@ -13,7 +13,7 @@ from bilrp.errors import TapeError
 from bilrp.trace.compare import all_finite, equal
 from bilrp.trace.operation import Places
 from bilrp.trace.operators import Convolution
-from bilrp.trace.tape import Slot, Step, Tape, mapped
+from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of
 from bilrp.trace.weights import weights_of
 
 SHARE = 16  # one in so many outputs of a product with weights is computed again
@@ -56,7 +56,7 @@ def replay(tape: Tape) -> None:
 def _is_view(step: Step, live: tuple[Tensor, ...]) -> bool:
     """Does it only look at the very numbers that stand there? They have been looked at."""
     seen = len(live) == 1 and live[0] is step.values[0] and step.operation.kind == "structural"
-    return seen and step.result.untyped_storage().data_ptr() == live[0].untyped_storage().data_ptr()
+    return seen and storage_of(step.result) == storage_of(live[0])
 
 
 def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
@@ -130,16 +130,13 @@ def _adds_up(step: Step, x: Tensor, turn: int) -> bool:
     w = weights_of(step)
     if w is None or not isinstance(w.operator, Convolution):
         return False
-    draw = torch.Generator().manual_seed(turn)
-    signed, positive = (
-        torch.randn(len(w.weight), generator=draw),
-        torch.rand(len(w.weight), generator=draw) + 0.5,
-    )
+    draw, outputs = torch.Generator().manual_seed(turn), len(w.weight)
+    signed, positive = torch.randn(outputs, generator=draw), torch.rand(outputs, generator=draw) + 0.5
     by = torch.stack([signed, positive]).to(x)
     (tall, wide), size = w.weight.shape[2:], step.result.shape[-2:]
-    mixed = (by @ w.weight.flatten(1)).reshape(2, -1, tall * wide).transpose(1, 2).flatten(0, 1) @ x[
-        0
-    ].flatten(1)
+    # what each place of the kernel makes of every position: sums × places, as many rows as that
+    kernels = (by @ w.weight.flatten(1)).reshape(2, -1, tall * wide).transpose(1, 2).flatten(0, 1)
+    mixed = kernels @ x[0].flatten(1)
     (top, left), (down, across), (far, out) = w.operator.padding, w.operator.stride, w.operator.dilation
     seen = F.pad(mixed.unflatten(1, x.shape[2:]), (left, left, top, top)).unflatten(0, (2, -1))
     total = x.new_zeros(2, *size)
@@ -147,11 +144,7 @@ def _adds_up(step: Step, x: Tensor, turn: int) -> bool:
         total += (by @ w.bias)[:, None, None]
     for number in range(tall * wide):
         y, z = number // wide * far, number % wide * out
-        rows, columns = (
-            slice(y, y + (size[0] - 1) * down + 1, down),
-            slice(z, z + (size[1] - 1) * across + 1, across),
-        )
-        total += seen[:, number, rows, columns]
+        total += seen[:, number, y::down, z::across][:, : size[0], : size[1]]
     found = (by @ step.result[0].flatten(1)).reshape(2, *size)
     # infinite numbers would agree with any
     return all_finite(total) and all(same_numbers(a, b) for a, b in zip(total, found, strict=True))

@@ -135,6 +135,14 @@ def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:
     return mapped(tree, lambda slot: live[slot.index], Slot)
 
 
+def storage_of(t: Tensor) -> int:
+    """Where the tensor's memory starts; tensors without memory of their own share it with none."""
+    try:
+        return t.untyped_storage().data_ptr() or -id(t)
+    except NotImplementedError:  # sparse tensors
+        return -id(t)
+
+
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
     found: list[Tensor] = []
