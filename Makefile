@@ -54,7 +54,7 @@ bench: $(STAMP)
 	$(BIN)/bilrp bench
 
 # torch first and by its pin, so that nothing else can choose a CUDA build.
-$(STAMP): pyproject.toml constraints.txt hatch_build.py src/bilrp/engine/native/rows.c
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/bilrp/native/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch

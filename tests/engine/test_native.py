@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp.engine import native
+from bilrp import native
 from bilrp.engine import rows as active
 from bilrp.engine.layouts import Layout, Term
 from bilrp.engine.maps.blocks import SIDES, Kernel, blocks
 from bilrp.engine.maps.products import Convolving
 from bilrp.engine.matrix import Matrix
-from bilrp.engine.native.ragged import Ragged
+from bilrp.engine.ragged import Ragged
 from bilrp.engine.windows import Cone, Reach
 
 needs_library = pytest.mark.skipif(
@@ -291,17 +291,17 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
 
 @needs_library
 def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) -> None:
-    for name in ("rows.compiled", "rows.c"):
-        shutil.copy(native.FOLDER / name, tmp_path)
+    for path in (*native.FOLDER.glob("*.c"), native.FOLDER / "native.compiled"):
+        shutil.copy(path, tmp_path)
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     fresh = native.library.__wrapped__
     assert fresh() is not None
     with (tmp_path / "rows.c").open("a") as source:
         source.write("/* changed */")
     assert fresh() is None
-    (tmp_path / "rows.compiled").unlink()  # what is loaded must not be written to
+    (tmp_path / "native.compiled").unlink()  # what is loaded must not be written to
     assert fresh() is None
-    (tmp_path / "rows.compiled").write_bytes(b"no library")
+    (tmp_path / "native.compiled").write_bytes(b"no library")
     assert fresh() is None
 
 

@@ -109,7 +109,7 @@ class Rows(ABC):
     """Tangents on active rows: a number for each feature of the layout and each region (column) that can reach it.
 
     What maps do with rows is one of these calls; how the numbers lie is a matter of the kind: `engine.matrix` in torch,
-    `engine.native` in native code.
+    `engine.ragged` in native code.
     """
 
     numbers: Tensor  # as many as `size` says

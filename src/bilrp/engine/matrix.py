@@ -1,6 +1,6 @@
 """Active rows as one matrix of torch's: one row for each feature, one column for each region, also where it cannot reach.
 
-The plain twin of `engine.native`, and what works everywhere.
+The plain twin of `engine.ragged`, and what works everywhere.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from bilrp.engine import native
+from bilrp import native
 from bilrp.engine.layouts import everything, union
 from bilrp.engine.matrix import Matrix
-from bilrp.engine.native.ragged import Ragged
 from bilrp.engine.program import Key, Link
+from bilrp.engine.ragged import Ragged
 
 # ---------------------------------------------------------------- what can be non-zero, and what is needed
 

@@ -1,4 +1,4 @@
 """What ran: the tape of one run, the table of operations, rewrites of the tape and its listing.
 
-Knows torch, nothing of LRP. May import errors only.
+Knows torch, nothing of LRP. May import errors and native.
 """

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.engine import native
+from bilrp import native
 from bilrp.engine.layouts import Layout, seen
 from bilrp.engine.windows import Cone, Reach
 

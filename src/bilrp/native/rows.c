@@ -23,7 +23,7 @@
 #ifndef SOURCE
 #define SOURCE 0
 #endif
-const uint32_t rows_source = SOURCE; /* a checksum of this file: a library of another one is not used */
+const uint32_t native_source = SOURCE; /* a checksum of all files: a library of others is not used */
 
 typedef int64_t whole;
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from bilrp.engine.layouts import Layout, Rows, Term
 from bilrp.engine.maps.blocks import blocks
 from bilrp.engine.maps.products import Convolving
-from bilrp.engine.native import TYPES, library
 from bilrp.engine.threads import share
+from bilrp.native import TYPES, library
 
 SMALL = 2**14  # numbers for which threads are not worth starting
 Numbers, Address, Pair = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64 * 2

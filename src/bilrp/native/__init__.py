@@ -1,7 +1,7 @@
-"""Native: active rows in C, where this installation was built with a compiler.
+"""Native: what is written in C, where this installation was built with a compiler.
 
-`rows.c` has a slower twin in torch (`engine.matrix`), which works where there is no library, where numbers are neither
-float32 nor float64, and where somebody listens to torch's operations.
+Each file has a slower twin in Python that works where there is no library: `rows.c` in torch (`engine.matrix`), also where
+numbers are neither float32 nor float64, and where somebody listens to torch's operations. May import nothing of the package.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ TYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled `rows.c`, where this installation has one that this processor can run."""
+    """The compiled files, where this installation has one that this processor can run."""
     fast = torch.backends.cpu.get_cpu_capability().startswith("AVX")
     if platform.machine() in ("x86_64", "AMD64") and not fast:  # it is built for AVX2
         return None
     try:
-        found = ctypes.CDLL(str(FOLDER / "rows.compiled"))
-        built_from = ctypes.c_uint32.in_dll(found, "rows_source").value
+        found = ctypes.CDLL(str(FOLDER / "native.compiled"))
+        built_from = ctypes.c_uint32.in_dll(found, "native_source").value
         return found if built_from == checksum() else None
     except (OSError, ValueError):
         return None
 
 
 def checksum() -> int:
-    """Of the source: a library that was built from another one would read its work wrongly."""
-    return zlib.crc32((FOLDER / "rows.c").read_bytes())
+    """Of the sources: a library that was built from others would read its work wrongly."""
+    return zlib.crc32(b"".join(source.read_bytes() for source in sorted(FOLDER.glob("*.c"))))
 
 
 def takes(like: Tensor) -> bool:
