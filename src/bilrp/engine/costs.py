@@ -80,7 +80,10 @@ class Costs:
     @cached_property
     def crops(self) -> list[float]:
         setting = self.setting
-        return [_crop_cost(link, setting.cones[link.target]) for link in setting.links[: setting.spatial]]
+        return [
+            _crop_cost(link, setting.cones[link.target]) + _beforehand(link)
+            for link in setting.links[: setting.spatial]
+        ]
 
     @cached_property
     def rows(self) -> list[float]:
@@ -92,20 +95,24 @@ class Costs:
             for i, link in enumerate(setting.links[first:last], first):
                 sources, goal = [laid[s] for s in link.sources], laid[link.target]
                 macs, moving = link.map.row_work(sources, goal, link.shapes)
+                macs += link.map.beforehand(link.shapes, sources[0])
                 costs[i] = float(macs + moving + NUMBER_OVERHEAD * setting.rows.size(goal))
         return costs
 
     @cached_property
     def push(self) -> list[float]:
         return [
-            float(self.setting.regions * (link.map.macs(link.shapes) + _moved(link)))
+            float(self.setting.regions * (link.map.macs(link.shapes) + _moved(link)) + _beforehand(link))
             for link in self.setting.links
         ]
 
     @cached_property
     def pull(self) -> list[float]:
         return [
-            float(self.setting.pulls * (link.map.macs(link.shapes, back=True) + _moved(link)))
+            float(
+                self.setting.pulls * (link.map.macs(link.shapes, back=True) + _moved(link))
+                + _beforehand(link)
+            )
             for link in self.setting.links
         ]
 
@@ -113,8 +120,10 @@ class Costs:
     def tiled(self) -> float:
         """Pulling the whole chain tile by tile. Asking has a price: a few coordinates are pulled down to it."""
         setting = self.setting
-        macs, numbers = tiles.work(setting.links[: setting.chain])
-        return TILE_SLOWDOWN * setting.pulls * setting.tiles * (macs + NUMBER_OVERHEAD * numbers)
+        chain = setting.links[: setting.chain]
+        macs, numbers = tiles.work(chain)
+        each = TILE_SLOWDOWN * (macs + NUMBER_OVERHEAD * numbers)
+        return setting.pulls * setting.tiles * each + sum(map(_beforehand, chain))
 
 
 def cheapest(setting: Setting, mode: str) -> Way:
@@ -202,6 +211,10 @@ def row_segments(setting: Setting) -> list[tuple[int, int]]:
         else:
             segments.append((first, last))
     return segments
+
+
+def _beforehand(link: Link) -> int:
+    return link.map.beforehand(link.shapes)
 
 
 def _moved(link: Link) -> int:

@@ -5,6 +5,7 @@ Features are (H, W, C): rows run by position, then channel; columns are regions.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bilrp import native
 from bilrp.engine.windows import Cone, Reach
 
 if TYPE_CHECKING:
@@ -45,19 +47,30 @@ class Layout:
         """Row number at which each position begins, and the total at the end."""
         return [0, *self.counts.cumsum().tolist()]
 
-    @cached_property
+    @property
     def flat(self) -> Tensor:
         """Each row's index into the flattened (H, W, C)."""
-        return self.active.flatten().nonzero()[:, 0]
+        return self._tables[0]
+
+    @property
+    def channel(self) -> Tensor:
+        """Each row's channel."""
+        return self._tables[1]
+
+    @property
+    def places(self) -> Tensor:
+        """Each row's index into the flattened value (C, H, W)."""
+        return self._tables[2]
 
     @cached_property
-    def channel(self) -> Tensor:
-        return self.flat % self.active.shape[2]
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        return laid_natively(self.active, self.rows) or laid(self.active)
 
     @cached_property
     def row(self) -> Tensor:
         """The row number of each feature, −1 where it has none."""
-        return torch.where(self.active, self.active.flatten().cumsum(0).reshape(self.active.shape) - 1, -1)
+        number = torch.full((self.active.numel(),), -1)
+        return number.index_copy_(0, self.flat, torch.arange(self.rows)).reshape(self.active.shape)
 
     @property
     def rows(self) -> int:
@@ -88,11 +101,25 @@ class Layout:
         """The same, where there is one."""
         return None if full is None else self.of(full)
 
-    @cached_property
-    def places(self) -> Tensor:
-        """Each row's index into the flattened value (C, H, W)."""
-        height, width, channels = self.active.shape
-        return self.channel * (height * width) + self.flat // channels
+
+def laid(active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the features of a mask (H, W, C) that have a row: their index into it, channel, and index into (C, H, W)."""
+    height, width, channels = active.shape
+    flat = active.flatten().nonzero()[:, 0]
+    channel = flat % channels
+    return flat, channel, channel * (height * width) + flat // channels
+
+
+def laid_natively(active: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same in native code, where there is a library."""
+    library = native.library()
+    if library is None:
+        return None
+    flat, channel, places = (torch.empty(rows, dtype=torch.long) for _ in range(3))
+    shape, strides = ((ctypes.c_int64 * 3)(*three) for three in (active.shape, active.stride()))
+    addresses = (ctypes.c_void_p(t.data_ptr()) for t in (flat, channel, places))
+    library.lay(ctypes.c_void_p(active.data_ptr()), shape, strides, *addresses)
+    return flat, channel, places
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +151,16 @@ class Rows(ABC):
     def combine(self, terms: Sequence[Term]) -> None:
         """target[r] = Σ_t factor_t[r] · source_t[rows_t[r]]."""
 
+    def pool(self, source: Rows, work: Pooling) -> None:
+        """target[c] = Σ_o share_o[c] · source[c, where offset o of each field lies]."""
+        shares = self.layout.of(work.shares)
+        self.combine(
+            [
+                Term(source, work.seen_from(self.layout, source.layout, offset, share != 0), share)
+                for share, offset in zip(shares, work.offsets, strict=True)
+            ]
+        )
+
     @abstractmethod
     def scale(self, factor: Tensor) -> None:
         """Each row times its factor."""
@@ -146,6 +183,29 @@ class Rows(ABC):
         out = like.new_zeros(count, shape.numel())
         self.spread(out, torch.arange(count), columns)
         return out.reshape(count, *shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooling:
+    """Which offsets of each field of a pooling win which share (offsets, 1, C, H, W)."""
+
+    shares: Tensor
+    offsets: tuple[tuple[int, ...], ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    def seen_from(self, target: Layout, source: Layout, offset: tuple[int, ...], won: Tensor) -> Tensor:
+        """For each row of the target that has `won` the source's row at one offset of its field, −1 where there is none."""
+        (height, width, channels), across = source.active.shape, target.active.shape[1]
+        which = won.nonzero()[:, 0]
+        place, channel = target.flat[which] // channels, target.channel[which]
+        steps = zip((place // across, place % across), self.stride, self.padding, offset, strict=True)
+        y, x = (at * step - pad + o for at, step, pad, o in steps)
+        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        there = torch.where(inside, (y * width + x) * channels + channel, 0)
+        found = torch.full((len(won),), -1)
+        found[which] = torch.where(inside, source.row.flatten()[there], -1)
+        return found
 
 
 def channels_last(full: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bilrp.engine import memory, tiles
 from bilrp.engine.costs import Way, cheapest
-from bilrp.engine.program import Link
+from bilrp.engine.program import Key, Link
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
 
@@ -102,12 +102,18 @@ def fixed(setting: Setting, way: Way) -> Plan:
     dense = [link.map.macs(link.shapes) for link in links[rows:cut]]
     back = [link.map.macs(link.shapes, back=True) for link in links[max(cut, tiled) :]]
     meeting = setting.regions * setting.size(cut) * setting.pulls if 0 < cut < total else 0
+    tile_macs = _tile_macs(setting, tiled)  # pulls a few, and so makes what comes first
+    pulling = setting.pulls * sum(back) + meeting if cut < total else 0
+
+    def with_what_comes_first(first: int, last: int, macs: int) -> int:
+        return macs + sum(link.map.beforehand(link.shapes) for link in links[first:last])
+
     stages = (
-        Stage("crops", 0, crops, _crop_macs(setting, chunks, batch, crops)),
+        Stage("crops", 0, crops, with_what_comes_first(0, crops, _crop_macs(setting, chunks, batch, crops))),
         Stage("rows", crops, rows, row_macs),
-        Stage("push", rows, cut, setting.regions * sum(dense)),
-        Stage("pull", max(cut, tiled), total, setting.pulls * sum(back) + meeting if cut < total else 0),
-        Stage("tiles", 0, tiled, _tile_macs(setting, tiled)),
+        Stage("push", rows, cut, with_what_comes_first(rows, cut, setting.regions * sum(dense))),
+        Stage("pull", max(cut, tiled), total, with_what_comes_first(max(cut, tiled), total, pulling)),
+        Stage("tiles", 0, tiled, with_what_comes_first(0, tiled, tile_macs)),
     )
     working = memory.working(setting, way, (chunk, batch, pulled), alive)
     peak = memory.held(setting.program) + working
@@ -134,14 +140,17 @@ def _crop_macs(setting: Setting, chunks: Sequence[Tensor], batch: int, until: in
 def _rows_work(setting: Setting, chunks: Sequence[Tensor], way: Way) -> tuple[int, tuple[int, int]]:
     """Multiply-adds of the rows stage, and the most numbers in rows for a chunk at once: on the way, and at its end."""
     macs = most = leaving = 0
+    once: dict[Key, int] = {}
     for chunk in chunks if way.rows > way.crops else []:
         laid = setting.layouts(chunk, way.crops, way.rows)
         sizes = {key: setting.rows.size(layout) for key, layout in laid.items()}
         most = max(most, memory.rows(setting.links[way.crops : way.rows], sizes))
         leaving = max(leaving, sizes[setting.links[way.rows - 1].target])
         for link in setting.links[way.crops : way.rows]:
-            macs += link.map.row_work([laid[s] for s in link.sources], laid[link.target], link.shapes)[0]
-    return macs, (most, leaving)
+            sources = [laid[s] for s in link.sources]
+            macs += link.map.row_work(sources, laid[link.target], link.shapes)[0]
+            once[link.target] = max(once.get(link.target, 0), link.map.beforehand(link.shapes, sources[0]))
+    return macs + sum(once.values()), (most, leaving)
 
 
 # ---------------------------------------------------------------- memory

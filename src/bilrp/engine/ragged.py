@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, Term
+from bilrp.engine.layouts import Layout, Pooling, Rows, Term
 from bilrp.engine.maps.blocks import blocks
 from bilrp.engine.maps.products import Convolving
 from bilrp.engine.threads import share
@@ -36,6 +36,7 @@ class _Convolution(ctypes.Structure):
         ("source", _Rows), ("target", _Rows),
         ("kernel", Pair), ("dilation", Pair), ("stride", Pair), ("padding", Pair),
         ("terms", Numbers), ("weights", Addresses), ("before", Addresses), ("after", Addresses),
+        ("input", Address), ("bias", Address), ("counted", Address), ("least", Address),
         ("blocks", Address), ("block_regions", Address), ("block_ends", Address), ("block_count", Numbers),
         ("next", ctypes.POINTER(Numbers)),
     )  # fmt: skip
@@ -45,6 +46,14 @@ class _Combination(ctypes.Structure):
     _fields_ = (
         ("target", _Rows),
         ("terms", Numbers), ("sources", ctypes.POINTER(ctypes.POINTER(_Rows))), ("rows", Addresses), ("factors", Addresses),
+        ("next", ctypes.POINTER(Numbers)),
+    )  # fmt: skip
+
+
+class _Pooling(ctypes.Structure):
+    _fields_ = (
+        ("source", _Rows), ("target", _Rows),
+        ("offsets", Numbers), ("stride", Pair), ("padding", Pair), ("offset", Address), ("shares", Address),
         ("next", ctypes.POINTER(Numbers)),
     )  # fmt: skip
 
@@ -96,6 +105,15 @@ class Ragged(Rows):
         )
         self._call("combine", asked, rows, factors)
 
+    def pool(self, source: Rows, work: Pooling) -> None:
+        assert isinstance(source, Ragged)
+        shares, offsets = _like(self.numbers, self.layout.of(work.shares)), torch.tensor(work.offsets)
+        asked = _Pooling(
+            source._as_rows, self._as_rows,
+            len(offsets), tuple(work.stride), tuple(work.padding), _address(offsets), _address(shares), _counter(),
+        )  # fmt: skip
+        self._call("pool", asked, shares, offsets)
+
     def scale(self, factor: Tensor) -> None:
         self.combine([Term(self, torch.arange(self.layout.rows), factor)])
 
@@ -107,15 +125,19 @@ class Ragged(Rows):
         for weight in work.weights:
             if weight.shape != shape:  # native code would read beside it
                 raise ValueError(f"weights of shape {tuple(weight.shape)} where a convolution needs {shape}")
-        factors = ([_like(like, f) for f in factors] for factors in work.at_rows(source.layout, self.layout))
-        weights, (before, after) = [_like(like, w.permute(0, 2, 3, 1)) for w in work.weights], factors
+        weights = [_like(like, w.permute(0, 2, 3, 1)) for w in work.weights]
+        before, after, ratio = work.at_rows(source.layout, self.layout)
+        before, after = ([_like(like, f) for f in factors] for factors in (before, after))
+        behind = (None,) * 4 if ratio is None else (ratio.a, ratio.bias, ratio.counted, ratio.least)
+        behind = [_like(like, f) for f in behind]
         asked = _Convolution(
             source._as_rows, self._as_rows,
             kernel.size, kernel.dilation, kernel.reach.stride, kernel.reach.padding,
             len(weights), _addresses(weights), _addresses(before), _addresses(after),
+            *_addresses(behind),
             _address(found.boxes), _address(found.columns), _address(found.ends), len(found.boxes), _counter(),
         )  # fmt: skip
-        self._call("convolve", asked, weights, before, after)
+        self._call("convolve", asked, weights, before, after, behind)
 
     def collect(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
         images = images.to(self.numbers.dtype)  # the model may change the type

@@ -4,9 +4,12 @@
  * matrix (rows x regions), and these lie one after another. A region's number is its column.
  *
  *     convolve   target[o, i] = sum over terms t, inputs k in reach of  after_t[o] W_t[o, k] before_t[k] source[k, i]
+ *                of a ratio: after[o] = counted[o] / max(least[o], bias[o] + sum over k of  W[o, k] input[k])
  *     combine    target[r, i] = sum over terms t of  factor_t[r] source_t[row_t[r], i]
+ *     pool       target[c, i] = sum over offsets o of  share_o[c] source_at_o[c, i],  c a channel
  *     collect    from windows (or whole images) of each region
  *     spread     to whole images of each region
+ *     lay        which features have rows, and where
  *
  * Regions that reach the inputs of a position are among those that reach it. Work is handed out by a counter, so that any
  * number of threads can make the same call. All return 0, or 1 where memory ran out.
@@ -42,6 +45,7 @@ typedef struct {
     whole kernel[2], dilation[2], stride[2], padding[2];
     whole terms;
     const void *const *weights, *const *before, *const *after; /* of each term: (outputs, kernel, inputs); factors */
+    const void *input, *bias, *counted, *least; /* of a ratio behind a single term; absent where there is none */
     const whole *blocks;                      /* top, left, bottom, right of each */
     const whole *block_regions, *block_ends;  /* the regions of all blocks, and where each block's end */
     whole block_count;
@@ -58,6 +62,14 @@ typedef struct {
 } Combination;
 
 typedef struct {
+    Rows source, target;
+    whole offsets, stride[2], padding[2];
+    const whole *offset; /* down and across, of each */
+    const void *shares;  /* of each offset and each row of the target */
+    _Atomic whole *next;
+} Pooling;
+
+typedef struct {
     Rows rows;
     const whole *index;  /* of each region: its image, or -1 */
     void *images;
@@ -69,6 +81,14 @@ typedef struct {
 typedef struct {
     whole first, last, at; /* rows of the source, and where the first of them lies in the packed block */
 } Run;
+
+typedef struct { /* one position of a block */
+    whole y, x, place, first, last; /* its rows */
+    whole inputs, run_count;        /* what it looks at: */
+    Run *runs;
+    int32_t *places; /* where the weights of each input are in a row of W */
+    int32_t *into;   /* where each of the block's regions stands among its own, -1 where it does not reach it */
+} Spot;
 
 enum {
     HIGH = 6,  /* outputs at once */
@@ -91,6 +111,22 @@ static void find(const Rows *r, whole place, const whole *wanted, whole count, i
         while (at < size && have[at] < wanted[i]) at++;
         found[i] = at < size && have[at] == wanted[i] ? (int32_t)at : -1;
     }
+}
+
+/* Where features of a mask (height, width, channels) have their rows: each row's index into the mask laid out so, its
+ * channel, and its index into (channels, height, width). */
+int lay(const uint8_t *mask, const whole *shape, const whole *strides, whole *flat, whole *channel, whole *place) {
+    whole positions = shape[0] * shape[1], channels = shape[2], row = 0;
+    for (whole at = 0; at < positions; at++) {
+        const uint8_t *here = mask + at / shape[1] * strides[0] + at % shape[1] * strides[1];
+        for (whole c = 0; c < channels; c++)
+            if (here[c * strides[2]]) {
+                flat[row] = at * channels + c;
+                channel[row] = c;
+                place[row++] = c * positions + at;
+            }
+    }
+    return 0;
 }
 
 /* Are these the first `count` regions in order? */
@@ -158,19 +194,27 @@ static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, co
 }
 
 typedef struct {
-    REAL *panels, *weights;
+    REAL *panels, *weights, *factors;
     int32_t *places, *found;
     Run *runs;
+    Spot *spots;
     whole *lines; /* where each line of the source begins in the packed block */
-    whole panels_size, weights_size, places_size, found_size;
+    whole panels_size, weights_size, factors_size, places_size, found_size, runs_size, spots_size;
 } NAME(Room);
 
-/* All rows of one position of the source, for the block's regions, panel by panel: panels[p][at + row][WIDE]. */
-static void NAME(pack_source)(const Rows *source, whole place, whole at, const whole *regions, whole count, whole size,
+/* All rows of one position of the source, for the block's regions, panel by panel: panels[p][at + row][WIDE]. The input of
+ * a ratio comes first, as if it were a region. */
+static void NAME(pack_source)(const Convolution *w, whole place, whole at, const whole *regions, whole count, whole size,
                               NAME(Room) *room) {
+    const Rows *source = &w->source;
     whole rows = source->starts[place + 1] - source->starts[place], have = region_count(source, place);
     if (!rows) return;
-    find(source, place, regions, count, room->found);
+    if (w->input) {
+        const REAL *input = (const REAL *)w->input + source->starts[place];
+        room->found[0] = -1;
+        find(source, place, regions, count - 1, room->found + 1);
+        for (whole r = 0; r < rows; r++) room->panels[(at + r) * WIDE] = input[r];
+    } else find(source, place, regions, count, room->found);
     const REAL *numbers = (const REAL *)source->numbers + source->offsets[place];
     for (whole p = 0; p * WIDE < count; p++) {
         const int32_t *found = room->found + p * WIDE;
@@ -183,18 +227,17 @@ static void NAME(pack_source)(const Rows *source, whole place, whole at, const w
             for (whole r = 0; r < rows; r++, from += have, to += WIDE) memcpy(to, from + first, sizeof(REAL) * WIDE);
         else
             for (whole r = 0; r < rows; r++, from += have, to += WIDE)
-                for (whole i = 0; i < WIDE; i++) to[i] = i < some && found[i] >= 0 ? from[found[i]] : 0;
+                for (whole i = !p && w->input; i < WIDE; i++) to[i] = i < some && found[i] >= 0 ? from[found[i]] : 0;
     }
 }
 
 /* Weights of all terms and their factors, HIGH outputs beside each other for each input in reach. */
-static void NAME(pack_weights)(const Convolution *w, whole first, whole last, whole runs, whole inputs,
-                               NAME(Room) *room) {
-    whole length = w->kernel[0] * w->kernel[1] * w->source.channels;
-    const int32_t *places = room->places;
-    for (whole o = first; (o - first) % HIGH || o < last; o++) {
-        REAL *to = room->weights + (o - first) / HIGH * inputs * HIGH + (o - first) % HIGH;
-        if (o >= last) {
+static void NAME(pack_weights)(const Convolution *w, const Spot *spot, REAL *weights) {
+    whole length = w->kernel[0] * w->kernel[1] * w->source.channels, inputs = spot->inputs;
+    const int32_t *places = spot->places;
+    for (whole o = spot->first; (o - spot->first) % HIGH || o < spot->last; o++) {
+        REAL *to = weights + (o - spot->first) / HIGH * inputs * HIGH + (o - spot->first) % HIGH;
+        if (o >= spot->last) {
             for (whole k = 0; k < inputs; k++) to[k * HIGH] = 0;
             continue;
         }
@@ -206,8 +249,8 @@ static void NAME(pack_weights)(const Convolution *w, whole first, whole last, wh
                 for (whole k = 0; k < inputs; k++) to[k * HIGH] = row[places[k]];
                 continue;
             }
-            for (whole r = 0, k = 0; r < runs; r++)
-                for (whole i = room->runs[r].first; i < room->runs[r].last; i++, k++) {
+            for (whole r = 0, k = 0; r < spot->run_count; r++)
+                for (whole i = spot->runs[r].first; i < spot->runs[r].last; i++, k++) {
                     REAL part = row[places[k]] * (before ? before[i] : 1) * factor;
                     to[k * HIGH] = t ? to[k * HIGH] + part : part;
                 }
@@ -216,88 +259,128 @@ static void NAME(pack_weights)(const Convolution *w, whole first, whole last, wh
 }
 
 /* What one position looks at: runs of the source's rows, and where their weights are in a row of W. */
-static whole NAME(look)(const Convolution *w, whole y, whole x, whole top, whole left, whole *inputs, NAME(Room) *room) {
-    whole runs = 0, wide = w->kernel[1], width = w->source.width;
+static void NAME(look)(const Convolution *w, Spot *spot, whole top, whole left, const whole *lines) {
+    whole wide = w->kernel[1], width = w->source.width;
     whole step = w->dilation[1] == 1 ? wide : 1; /* neighbours under a line of the kernel are one run */
-    *inputs = 0;
+    spot->inputs = spot->run_count = 0;
     for (whole dy = 0; dy < w->kernel[0]; dy++) {
-        whole line = y * w->stride[0] - w->padding[0] + dy * w->dilation[0];
+        whole line = spot->y * w->stride[0] - w->padding[0] + dy * w->dilation[0];
         if (line < 0 || line >= w->source.height) continue;
         const whole *starts = w->source.starts + line * width;
         for (whole dx = 0; dx < wide; dx += step) {
-            whole place = x * w->stride[1] - w->padding[1] + dx * w->dilation[1];
+            whole place = spot->x * w->stride[1] - w->padding[1] + dx * w->dilation[1];
             whole low = within(place, width), high = within(place + step, width);
-            Run run = {starts[low], starts[high], room->lines[line - top] + starts[low] - starts[left]};
+            Run run = {starts[low], starts[high], lines[line - top] + starts[low] - starts[left]};
             if (run.first == run.last) continue;
             for (whole at = low; at < high; at++) {
                 whole begin = (dy * wide + dx + at - place) * w->source.channels;
                 for (whole row = starts[at]; row < starts[at + 1]; row++)
-                    room->places[(*inputs)++] = (int32_t)(begin + w->source.channel[row]);
+                    spot->places[spot->inputs++] = (int32_t)(begin + w->source.channel[row]);
             }
-            room->runs[runs++] = run;
+            spot->runs[spot->run_count++] = run;
         }
     }
-    return runs;
 }
 
-/* All outputs of one position. */
-static int NAME(position)(const Convolution *w, whole y, whole x, whole top, whole left, const whole *regions,
-                          whole count, whole size, NAME(Room) *room) {
+/* Up to HIGH outputs of one position, from row o on, for one panel of the block's regions. */
+static void NAME(outputs)(const Convolution *w, const Spot *spot, whole o, const REAL *packed, const REAL *panel, whole p,
+                          whole count, REAL *factors) {
     const Rows *target = &w->target;
-    whole here = y * target->width + x, first = target->starts[here], last = target->starts[here + 1];
-    whole have = region_count(target, here);
-    if (first == last || !have) return 0;
-    whole inputs, runs = NAME(look)(w, y, x, top, left, &inputs, room);
-    whole panels = (count + WIDE - 1) / WIDE, length = w->kernel[0] * w->kernel[1] * w->source.channels;
-    int pack = panels > FEW || w->terms > 1 || w->before[0];
-    if (pack) {
-        whole rounded = (last - first + HIGH - 1) / HIGH * HIGH;
-        if (grow(&room->weights, &room->weights_size, rounded * (inputs + 1), sizeof(REAL))) return 1;
-        NAME(pack_weights)(w, first, last, runs, inputs, room);
+    whole most = least(spot->last - o, HIGH), some = least(count - p * WIDE, WIDE), have = region_count(target, spot->place);
+    const int32_t *put = spot->into + p * WIDE;
+    int together = put[0] >= 0, any = w->input && p == 0;
+    for (whole i = 0; i < some; i++) together = together && put[i] == put[0] + i, any = any || put[i] >= 0;
+    if (!any) return;
+    REAL sums[HIGH * WIDE];
+    if (packed) {
+        if (some > LANES) NAME(multiply)(2, packed, NULL, NULL, panel, spot->runs, spot->run_count, sums);
+        else NAME(multiply)(1, packed, NULL, NULL, panel, spot->runs, spot->run_count, sums);
+    } else {
+        const REAL *rows[HIGH];
+        whole length = w->kernel[0] * w->kernel[1] * w->source.channels;
+        for (whole i = 0; i < HIGH; i++)
+            rows[i] = (const REAL *)w->weights[0] + target->channel[i < most ? o + i : o] * length;
+        if (some > LANES) NAME(multiply)(2, NULL, rows, spot->places, panel, spot->runs, spot->run_count, sums);
+        else NAME(multiply)(1, NULL, rows, spot->places, panel, spot->runs, spot->run_count, sums);
     }
-    /* where each of the position's own regions stands among the block's */
-    int32_t *into = room->found;
-    const whole *own = target->regions + target->region_starts[here];
-    for (whole i = 0, at = 0; i < count; i++) into[i] = at < have && own[at] == regions[i] ? (int32_t)at++ : -1;
+    if (w->input && p == 0)
+        for (whole i = 0; i < most; i++) {
+            REAL total = sums[i * WIDE] + ((const REAL *)w->bias)[o + i], floor = ((const REAL *)w->least)[o + i];
+            factors[i] = ((const REAL *)w->counted)[o + i] / (total < floor ? floor : total);
+        }
     const REAL *after = w->terms == 1 ? w->after[0] : NULL;
-    REAL *out = (REAL *)target->numbers + target->offsets[here], sums[HIGH * WIDE];
-    for (whole p = 0; p < panels; p++) {
-        const REAL *panel = room->panels + p * size * WIDE;
-        const int32_t *put = into + p * WIDE;
-        whole some = least(count - p * WIDE, WIDE), begin = put[0];
-        int together = begin >= 0, any = 0;
-        for (whole i = 0; i < some; i++) together = together && put[i] == begin + i, any = any || put[i] >= 0;
-        if (!any) continue;
-        for (whole o = first; o < last; o += HIGH) {
-            whole most = least(last - o, HIGH);
-            if (pack) {
-                const REAL *weights = room->weights + (o - first) * inputs;
-                if (some > LANES) NAME(multiply)(2, weights, NULL, NULL, panel, room->runs, runs, sums);
-                else NAME(multiply)(1, weights, NULL, NULL, panel, room->runs, runs, sums);
-            } else {
-                const REAL *rows[HIGH];
-                for (whole i = 0; i < HIGH; i++)
-                    rows[i] = (const REAL *)w->weights[0] + target->channel[i < most ? o + i : o] * length;
-                if (some > LANES) NAME(multiply)(2, NULL, rows, room->places, panel, room->runs, runs, sums);
-                else NAME(multiply)(1, NULL, rows, room->places, panel, room->runs, runs, sums);
-            }
-            for (whole i = 0; i < most; i++) {
-                REAL factor = after ? after[o + i] : 1, *to = out + (o - first + i) * have;
-                const REAL *from = sums + i * WIDE;
-                if (together)
-                    for (whole j = 0; j < some; j++) to[begin + j] = factor * from[j];
-                else
-                    for (whole j = 0; j < some; j++)
-                        if (put[j] >= 0) to[put[j]] = factor * from[j];
-            }
+    REAL *to = (REAL *)target->numbers + target->offsets[spot->place] + (o - spot->first) * have;
+    for (whole i = 0; i < most; i++, to += have) {
+        REAL factor = w->input ? factors[i] : after ? after[o + i] : 1;
+        const REAL *from = sums + i * WIDE;
+        if (together)
+            for (whole j = 0; j < some; j++) to[put[0] + j] = factor * from[j];
+        else
+            for (whole j = 0; j < some; j++)
+                if (put[j] >= 0) to[put[j]] = factor * from[j];
+    }
+}
+
+/* All outputs of one position for many regions: weights are looked up once, and panel after panel takes all of them. */
+static int NAME(many)(const Convolution *w, const Spot *spot, whole count, whole size, NAME(Room) *room) {
+    whole rows = (spot->last - spot->first + HIGH - 1) / HIGH * HIGH;
+    if (grow(&room->weights, &room->weights_size, rows * (spot->inputs + 1), sizeof(REAL)) ||
+        grow(&room->factors, &room->factors_size, rows, sizeof(REAL)))
+        return 1;
+    NAME(pack_weights)(w, spot, room->weights);
+    for (whole p = 0; p * WIDE < count; p++)
+        for (whole o = 0; spot->first + o < spot->last; o += HIGH)
+            NAME(outputs)(w, spot, spot->first + o, room->weights + o * spot->inputs, room->panels + p * size * WIDE, p,
+                          count, room->factors + o);
+    return 0;
+}
+
+/* All outputs of all positions for few regions, some of each position in turn: what they look up lies near. */
+static void NAME(few)(const Convolution *w, const Spot *spots, whole number, whole count, whole size, NAME(Room) *room) {
+    REAL factors[HIGH];
+    int left = 1;
+    for (whole o = 0; left; o += HIGH) {
+        left = 0;
+        for (const Spot *spot = spots; spot < spots + number; spot++) {
+            if (spot->first + o >= spot->last) continue;
+            left = 1;
+            for (whole p = 0; p * WIDE < count; p++)
+                NAME(outputs)(w, spot, spot->first + o, NULL, room->panels + p * size * WIDE, p, count, factors);
         }
     }
-    return 0;
+}
+
+/* The positions of a block that have outputs, and what each of them looks at. */
+static int NAME(survey)(const Convolution *w, const whole *box, whole top, whole left, const whole *regions, whole count,
+                        whole size, NAME(Room) *room) {
+    const Rows *target = &w->target;
+    whole most = (box[2] - box[0]) * (box[3] - box[1]), lead = w->input != NULL, found = 0;
+    whole columns = (count + WIDE - 1) / WIDE * WIDE, kernel = w->kernel[0] * w->kernel[1];
+    if (grow(&room->spots, &room->spots_size, most, sizeof(Spot)) ||
+        grow(&room->runs, &room->runs_size, most * kernel, sizeof(Run)) ||
+        grow(&room->places, &room->places_size, most * size, sizeof(int32_t)) ||
+        grow(&room->found, &room->found_size, (most + 1) * columns, sizeof(int32_t)))
+        return -1;
+    for (whole y = box[0]; y < box[2]; y++)
+        for (whole x = box[1]; x < box[3]; x++) {
+            whole place = y * target->width + x, have = region_count(target, place);
+            const whole *own = target->regions + target->region_starts[place];
+            Spot spot = {.y = y, .x = x, .place = place, .first = target->starts[place], .last = target->starts[place + 1],
+                         .runs = room->runs + found * kernel, .places = room->places + found * size,
+                         .into = room->found + (found + 1) * columns};
+            if (spot.first == spot.last || !have) continue;
+            NAME(look)(w, &spot, top, left, room->lines);
+            if (lead) spot.into[0] = -1;
+            for (whole i = lead, at = 0; i < count; i++)
+                spot.into[i] = at < have && own[at] == regions[i - lead] ? (int32_t)at++ : -1;
+            room->spots[found++] = spot;
+        }
+    return (int)found;
 }
 
 static int NAME(block)(const Convolution *w, whole number, NAME(Room) *room) {
     const whole *box = w->blocks + 4 * number, begin = number ? w->block_ends[number - 1] : 0;
-    whole count = w->block_ends[number] - begin, low[2], high[2], size = 0;
+    whole count = w->block_ends[number] - begin + (w->input != NULL), low[2], high[2], size = 0;
     for (int axis = 0; axis < 2; axis++) { /* what the block looks at */
         whole room_there = axis ? w->source.width : w->source.height;
         whole last = (box[2 + axis] - 1) * w->stride[axis] + (w->kernel[axis] - 1) * w->dilation[axis] + 1;
@@ -310,33 +393,35 @@ static int NAME(block)(const Convolution *w, whole number, NAME(Room) *room) {
         size += starts[high[1]] - starts[low[1]];
     }
     whole panels = (count + WIDE - 1) / WIDE;
-    if (grow(&room->panels, &room->panels_size, panels * size * WIDE, sizeof(REAL)) ||
-        grow(&room->places, &room->places_size, size, sizeof(int32_t)) ||
-        grow(&room->found, &room->found_size, panels * WIDE, sizeof(int32_t)))
-        return 1;
     const whole *regions = w->block_regions + begin;
+    if (grow(&room->panels, &room->panels_size, panels * size * WIDE, sizeof(REAL))) return 1;
+    int spots = NAME(survey)(w, box, low[0], low[1], regions, count, size, room);
+    if (spots <= 0) return spots < 0;
     for (whole y = low[0], at = 0; y < high[0]; y++)
         for (whole place = y * w->source.width + low[1]; place < y * w->source.width + high[1]; place++) {
-            NAME(pack_source)(&w->source, place, at, regions, count, size, room);
+            NAME(pack_source)(w, place, at, regions, count, size, room);
             at += w->source.starts[place + 1] - w->source.starts[place];
         }
-    for (whole y = box[0]; y < box[2]; y++)
-        for (whole x = box[1]; x < box[3]; x++)
-            if (NAME(position)(w, y, x, low[0], low[1], regions, count, size, room)) return 1;
+    if (panels <= FEW && w->terms == 1 && !w->before[0]) {
+        NAME(few)(w, room->spots, spots, count, size, room);
+        return 0;
+    }
+    for (whole i = 0; i < spots; i++)
+        if (NAME(many)(w, room->spots + i, count, size, room)) return 1;
     return 0;
 }
 
 int NAME(convolve)(const Convolution *w) {
     NAME(Room) room = {0};
     room.lines = malloc(sizeof(whole) * (size_t)(w->source.height + 1));
-    room.runs = malloc(sizeof(Run) * (size_t)(w->kernel[0] * w->kernel[1]));
-    int failed = !room.lines || !room.runs;
+    int failed = !room.lines;
     while (!failed) {
         whole number = atomic_fetch_add(w->next, 1);
         if (number >= w->block_count) break;
         failed = NAME(block)(w, number, &room);
     }
-    free(room.panels), free(room.weights), free(room.places), free(room.found), free(room.runs), free(room.lines);
+    free(room.panels), free(room.weights), free(room.factors), free(room.places), free(room.found), free(room.runs);
+    free(room.spots), free(room.lines);
     return failed;
 }
 
@@ -398,6 +483,45 @@ int NAME(combine)(const Combination *w) {
         }
     }
     free(found), free(last), free(same);
+    return failed;
+}
+
+/* ------------------------------------------------------------------ pool */
+
+int NAME(pool)(const Pooling *w) {
+    const Rows *target = &w->target, *source = &w->source;
+    whole places = target->height * target->width, rows = target->starts[places], size = 0;
+    int32_t *found = NULL;
+    int failed = 0;
+    while (!failed) {
+        whole begin = atomic_fetch_add(w->next, SOME);
+        if (begin >= places) break;
+        for (whole place = begin; place < least(begin + SOME, places) && !failed; place++) {
+            whole first = target->starts[place], last = target->starts[place + 1], count = region_count(target, place);
+            REAL *out = (REAL *)target->numbers + target->offsets[place];
+            memset(out, 0, sizeof(REAL) * (size_t)((last - first) * count));
+            if (first == last || (failed = grow(&found, &size, count, sizeof(int32_t)))) continue;
+            for (whole o = 0; o < w->offsets; o++) {
+                whole y = place / target->width * w->stride[0] - w->padding[0] + w->offset[2 * o];
+                whole x = place % target->width * w->stride[1] - w->padding[1] + w->offset[2 * o + 1];
+                if (y < 0 || y >= source->height || x < 0 || x >= source->width) continue;
+                whole there = y * source->width + x, from = source->starts[there], end = source->starts[there + 1];
+                whole have = region_count(source, there);
+                const REAL *share = (const REAL *)w->shares + o * rows;
+                const REAL *numbers = (const REAL *)source->numbers + source->offsets[there];
+                find(source, there, target->regions + target->region_starts[place], count, found);
+                int same = have == count && in_order(found, count);
+                for (whole row = first, at = from; row < last; row++) {
+                    if (share[row] == 0) continue;
+                    while (at < end && source->channel[at] < target->channel[row]) at++;
+                    if (at == end || source->channel[at] != target->channel[row]) continue;
+                    NAME(add)(out + (row - first) * count, numbers + (at - from) * have, same ? NULL : found, count,
+                              share[row], 1);
+                }
+            }
+        }
+    }
+    free(found);
     return failed;
 }
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Map, Term, Weighted
+from bilrp.engine.maps import Map, Ratio, Term, Weighted
 from bilrp.engine.maps.base import sum_of
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, exact
@@ -147,20 +147,8 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
 def _one_sided(w: Weights, more: float, half: float, sign: float) -> Term:
     """diag(z / ρ(z)) ρ(W) for the outputs z > 0 of inputs of one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
     shares = kept(("shared", more, half * sign), [w.weight], lambda: _shares(w.weight, more, half * sign))
-    # Few weights are laid out as the values are sooner than the values as the weights; elsewhere torch does it itself.
-    near = shares.contiguous() if shares.numel() < w.a.numel() else shares
-    counted, bias = torch.relu(w.z), None if w.bias is None else more * w.bias + half * w.bias.abs()
-    total = w.apply(near, w.a, bias)
-    # ρ(z) ≥ (1 + γ/2) z, also where rounding says otherwise (γ far below the type's precision); where z ≤ 0 any number
-    # will do, and a small one that is no subnormal is soon divided by
-    total = torch.maximum(total, more * counted, out=total).clamp_(min=_least(total.dtype))
-    return Term(shares, after=torch.div(counted, total, out=counted))
-
-
-def _least(dtype: torch.dtype) -> float:
-    """The smallest number that may be meant: in float16, whose normal numbers end at 6e-5, the smallest there is."""
-    about = torch.finfo(dtype)
-    return about.tiny * about.eps if dtype == torch.float16 else about.tiny
+    bias = None if w.bias is None else more * w.bias + half * w.bias.abs()
+    return Term(shares, after=Ratio(w.operator, shares, w.a, bias, torch.relu(w.z), more))
 
 
 def _shares(weight: Tensor, more: float, less: float) -> Tensor:

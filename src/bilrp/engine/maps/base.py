@@ -65,6 +65,10 @@ class Map(ABC):
         """Multiply-adds to push (or pull) one vector; only products count."""
         return 0
 
+    def beforehand(self, shapes: Shapes, rows: Layout | None = None) -> int:
+        """Multiply-adds that come once, before anything is pushed or pulled (pushed on rows, if these are the source's)."""
+        return 0
+
     def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
         """Numbers that pushing (or pulling) one vector needs for a while, besides its sources and its target."""
         return shapes.sources[0].numel() if back else shapes.target.numel()

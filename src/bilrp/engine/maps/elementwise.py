@@ -135,6 +135,9 @@ class Gated(Map):
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.macs(shapes, back=back)
 
+    def beforehand(self, shapes: Shapes, rows: Layout | None = None) -> int:
+        return self.inner.beforehand(shapes, rows)
+
     def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.scratch(shapes, back=back) + shapes.target.numel()
 

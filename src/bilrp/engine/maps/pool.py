@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, Term, both, grown, not_zero, seen, steps, union
+from bilrp.engine.layouts import Pooling, Rows, both, grown, not_zero, seen, steps, union
 from bilrp.engine.maps.base import Map, Shapes, sum_of, to_front, to_last
 from bilrp.engine.windows import Reach, Window, cut, place
 
@@ -100,24 +100,5 @@ class Pool(Map):
         return [need[top : top + height, left : left + width]]
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
-        factors, source = target.layout.of(self.shares), sources[0]
-        target.combine(
-            [
-                Term(source, self._seen_from(target.layout, source.layout, offset, factor != 0), factor)
-                for factor, offset in zip(factors, self.offsets, strict=True)
-            ]
-        )
-
-    def _seen_from(self, target: Layout, source: Layout, offset: tuple[int, ...], won: Tensor) -> Tensor:
-        """For each row of the target that has `won` the source's row at one offset of its field, −1 where there is none."""
-        (height, width, channels), across = source.active.shape, target.active.shape[1]
-        which = won.nonzero()[:, 0]
-        flat = target.flat[which]
-        place, channel = flat // channels, flat % channels
-        steps = zip((place // across, place % across), self.stride, self.padding, offset, strict=True)
-        y, x = (at * step - pad[0] + o for at, step, pad, o in steps)
-        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-        there = torch.where(inside, (y * width + x) * channels + channel, 0)
-        found = torch.full((len(won),), -1)
-        found[which] = torch.where(inside, source.row.flatten()[there], -1)
-        return found
+        before = tuple(pad[0] for pad in self.padding)
+        target.pool(sources[0], Pooling(self.shares, self.offsets, self.stride, before))

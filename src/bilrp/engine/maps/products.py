@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bilrp.engine.layouts import Layout
 from bilrp.engine.maps.blocks import Amount, Blocks, Kernel, amount
+from bilrp.engine.maps.ratio import Ratio, RatioRows
 from bilrp.engine.threads import share
 
 AHEAD = 8  # positions of a line whose rows are cut out at once
@@ -26,15 +27,17 @@ class Convolving:
 
     weights: tuple[Tensor, ...]
     before: tuple[Tensor | None, ...]
-    after: tuple[Tensor | None, ...]
+    after: tuple[Tensor | Ratio | None, ...]  # a ratio only behind a single term with nothing before it
     kernel: Kernel
 
     def amount(self, source: Layout, target: Layout) -> Amount:
         return amount(self.kernel, source, target)
 
-    def at_rows(self, source: Layout, target: Layout) -> tuple[Factors, Factors]:
-        """The factors before and after, at the rows of the source and of the target."""
-        return tuple(map(source.at, self.before)), tuple(map(target.at, self.after))
+    def at_rows(self, source: Layout, target: Layout) -> tuple[Factors, Factors, RatioRows | None]:
+        """The factors before and after, at the rows of the source and of the target; what makes the latter of a ratio."""
+        ratio = next((f.at_rows(source, target) for f in self.after if isinstance(f, Ratio)), None)
+        after = (target.at(f) if isinstance(f, Tensor) else None for f in self.after)
+        return tuple(map(source.at, self.before)), tuple(after), ratio
 
 
 Factors = tuple[Tensor | None, ...]
@@ -122,6 +125,7 @@ class _Laid:
     weights: tuple[Tensor, ...]
     before: Factors
     after: Factors
+    ratio: RatioRows | None
     kernel: Kernel
     layout: Layout
     target: Layout
@@ -132,7 +136,11 @@ class _Laid:
         tangents = torch.cat(runs) if len(runs) > 1 else runs[0]
         outputs, columns = self.target.channel[start:stop], line.of(line.columns, x)
         if len(self.weights) == 1 and self.before[0] is None:
-            made = self.weights[0].index_select(0, outputs).index_select(1, columns) @ tangents
+            weights = self.weights[0].index_select(0, outputs).index_select(1, columns)
+            made = weights @ tangents
+            if self.ratio is not None:
+                sums = weights @ self.ratio.a[line.of(line.rows, x), None]
+                return made.mul_(self.ratio.factor(sums[:, 0], slice(start, stop))[:, None])
             return made if self.after[0] is None else made.mul_(self.after[0][start:stop, None])
         return self._combined(outputs, columns, start, stop, line.of(line.rows, x)) @ tangents
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from bilrp.engine.layouts import Layout, Rows, everything, not_zero, union
 from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, shut, sum_of, times, times_, to_front
+from bilrp.engine.maps.ratio import Ratio, whole
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 from bilrp.trace.operators import Convolution, Dense
 
@@ -21,7 +22,27 @@ class Term:
 
     weight: Tensor
     before: Tensor | None = None
-    after: Tensor | None = None
+    after: Tensor | Ratio | None = None
+
+    @property
+    def behind(self) -> Tensor | None:
+        """The factor of all outputs."""
+        return whole(self.after)
+
+    @property
+    def open(self) -> Tensor | None:
+        """Not zero where the factor behind is not."""
+        return self.after.counted if isinstance(self.after, Ratio) else self.after
+
+    def channels_first(self) -> Term:
+        """Of a matrix at each position, that of a convolution of 1×1."""
+        weight, before = self.weight[:, :, None, None], None if self.before is None else to_front(self.before)
+        if isinstance(self.after, Ratio):
+            return Term(weight, before, self.after.channels_first(POINTWISE, weight))
+        return Term(weight, before, None if self.after is None else to_front(self.after))
+
+
+POINTWISE = Convolution((1, 1), (0, 0), (1, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +62,14 @@ class Weighted(Map):
         return sum_of(
             times_(
                 sum_of(self.operator.apply(times(tangents[0], t.before), t.weight) for t in group),
-                group[0].after,
+                group[0].behind,
             )
             for group in self.by_after()
         )
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         pulled = (
-            times_(self.operator.transpose(times(cotangent, t.after), t.weight, self.at), t.before)
+            times_(self.operator.transpose(times(cotangent, t.behind), t.weight, self.at), t.before)
             for t in self.terms
         )
         return (sum_of(pulled),)
@@ -59,7 +80,7 @@ class Weighted(Map):
             return self
         factors = {id(t.after): t.after for t in self.terms}
         # each once: terms that share their factor behind go on sharing it
-        gated = {key: gate if f is None else shut(f, gate) for key, f in factors.items()}
+        gated = {key: _gated(f, gate) for key, f in factors.items()}
         return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
 
     def by_after(self) -> list[list[Term]]:
@@ -97,13 +118,15 @@ class Weighted(Map):
         """A matrix at each position is a convolution of 1×1."""
         if self.on_mask or not isinstance(self.operator, Dense):
             return None
-        terms = tuple(
-            Term(
-                t.weight[:, :, None, None], *(None if f is None else to_front(f) for f in (t.before, t.after))
-            )
-            for t in self.terms
-        )
-        return Weighted(Convolution((1, 1), (0, 0), (1, 1)), terms, at=to_front(self.at), slots=self.slots)
+        terms = tuple(term.channels_first() for term in self.terms)
+        return Weighted(POINTWISE, terms, at=to_front(self.at), slots=self.slots)
+
+    def beforehand(self, shapes: Shapes, rows: Layout | None = None) -> int:
+        """The denominators of a ratio that nobody made yet."""
+        ratios = {id(t.after): t.after for t in self.terms if isinstance(t.after, Ratio)}
+        if rows is not None and self._with_rows(rows):
+            return 0
+        return sum(not ratio.made for ratio in ratios.values()) * self.macs(shapes) // len(self.terms)
 
     # ------------------------------------------------------------ on windows
 
@@ -127,17 +150,17 @@ class Weighted(Map):
         parts = []
         for group in self.by_after():
             part = sum_of(_convolve(term, self.operator, sources[0], start, field) for term in group)
-            after = group[0].after
+            after = group[0].behind
             parts.append(part if after is None else part.mul_(cut(after, origin, size)))
         return sum_of(parts)
 
     def for_windows(self) -> Map:
         used = {
-            id(t): t for term in self.terms for t in (term.weight, term.before, term.after) if t is not None
+            id(t): t for term in self.terms for t in (term.weight, term.before, term.behind) if t is not None
         }
         # each once: terms that share their factor behind go on sharing it
         laid = {key: for_cutting(t) for key, t in used.items()}
-        terms = (Term(laid[id(t.weight)], laid.get(id(t.before)), laid.get(id(t.after))) for t in self.terms)
+        terms = (Term(laid[id(t.weight)], laid.get(id(t.before)), laid.get(id(t.behind))) for t in self.terms)
         return replace(self, terms=tuple(terms))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
@@ -160,7 +183,7 @@ class Weighted(Map):
         like = windows.data.new_empty(()).expand(shapes.sources[0][-3], *size)
         parts = []
         for term in self.terms:
-            there = windows.times(outside if term.after is None else term.after)
+            there = windows.times(outside if term.behind is None else term.behind)
             part = Window(operator.transpose(there.data, term.weight, like), origin)
             parts.append(part.data if term.before is None else part.times(term.before).data)
         return Window(sum_of(parts), origin)
@@ -169,7 +192,7 @@ class Weighted(Map):
 
     def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return union(
-            everything(shapes.target) if term.after is None else not_zero(term.after.expand(shapes.target))
+            everything(shapes.target) if term.open is None else not_zero(term.open.expand(shapes.target))
             for term in self.terms
         )
 
@@ -179,7 +202,8 @@ class Weighted(Map):
             return super().push_rows(sources, target, shapes)
         weights = tuple(t.weight for t in self.terms)
         before = tuple(None if t.before is None else t.before.expand(shapes.sources[0]) for t in self.terms)
-        after = tuple(None if t.after is None else t.after.expand(shapes.target) for t in self.terms)
+        after = [t.after if self._with_rows(sources[0].layout) else t.behind for t in self.terms]
+        after = tuple(f.expand(shapes.target) if isinstance(f, Tensor) else f for f in after)
         work = products.Convolving(weights, before, after, self._kernel(self.operator))
         return target.convolve(sources[0], work)
 
@@ -189,11 +213,24 @@ class Weighted(Map):
             columns = len(target.cone.low)
             return columns * self.macs(shapes), laid_out(columns, shapes)
         found = blocks.amount(self._kernel(self.operator), layouts[0], target)
-        return found.macs, found.moving
+        with_rows = any(isinstance(t.after, Ratio) for t in self.terms) and self._with_rows(layouts[0])
+        return found.macs + with_rows * found.weights, found.moving
+
+    def _with_rows(self, source: Layout) -> bool:
+        """Do the denominators come with the push of these rows?"""
+        term = self.terms[0]
+        ratio = term.after if len(self.terms) == 1 and term.before is None else None
+        return isinstance(ratio, Ratio) and not ratio.made and ratio.among(source)
 
     def _kernel(self, operator: Convolution) -> blocks.Kernel:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
         return blocks.Kernel((tall, wide), (down, across), self._reach(operator))
+
+
+def _gated(factor: Tensor | Ratio | None, gate: Tensor) -> Tensor | Ratio:
+    if factor is None:
+        return gate
+    return factor.gated(gate) if isinstance(factor, Ratio) else shut(factor, gate)
 
 
 def _convolve(
