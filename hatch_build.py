@@ -40,6 +40,7 @@ def compiled(sources: list[Path], target: Path) -> bool:
     partial = target.with_suffix(".partial")
     flags = [
         "-O3",
+        "-ffp-contract=fast",
         "-shared",
         "-fPIC",
         f"-DSOURCE={zlib.crc32(b''.join(source.read_bytes() for source in sources))}u",

@@ -169,7 +169,8 @@ typedef REAL NAME(vector) __attribute__((vector_size(32), aligned(sizeof(REAL)),
 /* ------------------------------------------------------------------ convolve */
 
 /* sums[HIGH][WIDE] for the first one or two vectors of a panel. Weights lie packed, HIGH of them for each row of the panel,
- * or (rows, places) are read where they are. */
+ * or (rows, places) are read where they are. Of one vector every other row has sums of its own: each would else wait for
+ * the one before it. */
 static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, const REAL *packed,
                                                                 const REAL *const *rows, const int32_t *places,
                                                                 const REAL *panel, const Run *runs, whole count,
@@ -177,8 +178,18 @@ static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, co
     NAME(vector) s[HIGH][2];
     memset(s, 0, sizeof s);
     for (whole r = 0; r < count; r++) {
-        const REAL *b = panel + runs[r].at * WIDE;
-        for (whole k = runs[r].last - runs[r].first; k > 0; k--, b += WIDE) {
+        const REAL *b = panel + runs[r].at * vectors * LANES;
+        whole k = runs[r].last - runs[r].first;
+        for (; vectors == 1 && k > 1; k -= 2, b += 2 * LANES) {
+            NAME(vector) left = *(const NAME(vector) *)b, right = *(const NAME(vector) *)(b + LANES);
+            for (int i = 0; i < HIGH; i++) {
+                s[i][0] += (rows ? rows[i][places[0]] : packed[i]) * left;
+                s[i][1] += (rows ? rows[i][places[1]] : packed[HIGH + i]) * right;
+            }
+            if (rows) places += 2;
+            else packed += 2 * HIGH;
+        }
+        for (; k > 0; k--, b += vectors * LANES) {
             NAME(vector) left = *(const NAME(vector) *)b, right = left;
             if (vectors == 2) right = *(const NAME(vector) *)(b + LANES);
             for (int i = 0; i < HIGH; i++) {
@@ -190,6 +201,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, co
             else packed += HIGH;
         }
     }
+    for (int i = 0; vectors == 1 && i < HIGH; i++) s[i][0] += s[i][1];
     memcpy(sums, s, sizeof s);
 }
 
@@ -202,32 +214,35 @@ typedef struct {
     whole panels_size, weights_size, factors_size, places_size, found_size, runs_size, spots_size;
 } NAME(Room);
 
-/* All rows of one position of the source, for the block's regions, panel by panel: panels[p][at + row][WIDE]. The input of
- * a ratio comes first, as if it were a region. */
+/* All rows of one position of the source, for the block's regions, panel by panel: panels[p][at + row][one or two vectors].
+ * The input of a ratio comes first, as if it were a region. */
 static void NAME(pack_source)(const Convolution *w, whole place, whole at, const whole *regions, whole count, whole size,
                               NAME(Room) *room) {
     const Rows *source = &w->source;
     whole rows = source->starts[place + 1] - source->starts[place], have = region_count(source, place);
     if (!rows) return;
-    if (w->input) {
-        const REAL *input = (const REAL *)w->input + source->starts[place];
-        room->found[0] = -1;
-        find(source, place, regions, count - 1, room->found + 1);
-        for (whole r = 0; r < rows; r++) room->panels[(at + r) * WIDE] = input[r];
-    } else find(source, place, regions, count, room->found);
+    whole lead = w->input != NULL;
+    find(source, place, regions, count - lead, room->found + lead);
     const REAL *numbers = (const REAL *)source->numbers + source->offsets[place];
-    for (whole p = 0; p * WIDE < count; p++) {
+    const REAL *input = lead ? (const REAL *)w->input + source->starts[place] : NULL;
+    for (whole p = 0; p * WIDE < count; p++, input = NULL) {
         const int32_t *found = room->found + p * WIDE;
         const REAL *from = numbers;
-        REAL *to = room->panels + (p * size + at) * WIDE;
-        whole some = least(count - p * WIDE, WIDE), first = found[0];
-        int together = some == WIDE && first >= 0;
-        for (whole i = 1; together && i < WIDE; i++) together = found[i] == first + i;
-        if (together)
-            for (whole r = 0; r < rows; r++, from += have, to += WIDE) memcpy(to, from + first, sizeof(REAL) * WIDE);
-        else
-            for (whole r = 0; r < rows; r++, from += have, to += WIDE)
-                for (whole i = !p && w->input; i < WIDE; i++) to[i] = i < some && found[i] >= 0 ? from[found[i]] : 0;
+        whole some = least(count - p * WIDE, WIDE), wide = some > LANES ? WIDE : LANES, copied = 0;
+        REAL *to = room->panels + p * size * WIDE + at * wide;
+        int32_t lanes[WIDE], columns[WIDE]; /* what is copied where */
+        for (whole i = input != NULL; i < some; i++)
+            if (found[i] >= 0) lanes[copied] = (int32_t)i, columns[copied++] = found[i];
+        if (copied == WIDE && columns[WIDE - 1] - columns[0] == WIDE - 1) {
+            for (whole r = 0; r < rows; r++, from += have, to += WIDE) memcpy(to, from + columns[0], sizeof(REAL) * WIDE);
+            continue;
+        }
+        for (whole r = 0; r < rows; r++, from += have, to += wide) {
+            memset(to, 0, sizeof(REAL) * LANES);
+            if (wide > LANES) memset(to + LANES, 0, sizeof(REAL) * LANES);
+            if (input) to[0] = input[r];
+            for (whole i = 0; i < copied; i++) to[lanes[i]] = from[columns[i]];
+        }
     }
 }
 
