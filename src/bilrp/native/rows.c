@@ -176,7 +176,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, co
                                                                 const REAL *panel, const Run *runs, whole count,
                                                                 REAL *sums) {
     NAME(vector) s[HIGH][2];
-    memset(s, 0, sizeof s);
+    for (int i = 0; i < HIGH; i++) s[i][0] = s[i][1] = (NAME(vector)){0};
     for (whole r = 0; r < count; r++) {
         const REAL *b = panel + runs[r].at * vectors * LANES;
         whole k = runs[r].last - runs[r].first;
@@ -201,8 +201,11 @@ static inline __attribute__((always_inline)) void NAME(multiply)(int vectors, co
             else packed += HIGH;
         }
     }
-    for (int i = 0; vectors == 1 && i < HIGH; i++) s[i][0] += s[i][1];
-    memcpy(sums, s, sizeof s);
+    for (int i = 0; i < HIGH; i++, sums += WIDE) {
+        if (vectors == 1) s[i][0] += s[i][1];
+        *(NAME(vector) *)sums = s[i][0];
+        *(NAME(vector) *)(sums + LANES) = s[i][1];
+    }
 }
 
 typedef struct {
