@@ -5,7 +5,6 @@ Features are (H, W, C): rows run by position, then channel; columns are regions.
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -112,13 +111,10 @@ def laid(active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def laid_natively(active: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor] | None:
     """The same in native code, where there is a library."""
-    library = native.library()
-    if library is None:
+    if native.library() is None:
         return None
-    flat, channel, places = (torch.empty(rows, dtype=torch.long) for _ in range(3))
-    shape, strides = ((ctypes.c_int64 * 3)(*three) for three in (active.shape, active.stride()))
-    addresses = (ctypes.c_void_p(t.data_ptr()) for t in (flat, channel, places))
-    library.lay(ctypes.c_void_p(active.data_ptr()), shape, strides, *addresses)
+    flat, channel, places = made = tuple(torch.empty(rows, dtype=torch.long) for _ in range(3))
+    native.call("lay", active, tuple(active.shape), active.stride(), *made)
     return flat, channel, places
 
 

@@ -38,6 +38,26 @@ def checksum() -> int:
     return zlib.crc32(b"".join(source.read_bytes() for source in sorted(FOLDER.glob("*.c"))))
 
 
+def call(name: str, *given: Tensor | int | tuple[int, ...]) -> int:
+    """Call a function of the library with whole numbers, tuples of them, and tensors where their numbers begin."""
+    found = library()
+    assert found is not None
+    function = getattr(found, name)
+    function.restype = ctypes.c_int64
+    answer = function(*map(_passed, given))
+    if answer < 0:
+        raise MemoryError(f"no memory is left for {name}")
+    return answer
+
+
+def _passed(
+    thing: Tensor | int | tuple[int, ...],
+) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.Array[ctypes.c_int64]:
+    if isinstance(thing, Tensor):
+        return ctypes.c_void_p(thing.data_ptr())
+    return (ctypes.c_int64 * len(thing))(*thing) if isinstance(thing, tuple) else ctypes.c_int64(thing)
+
+
 def takes(like: Tensor) -> bool:
     """Is there a library for such numbers? Where somebody listens to torch's operations, they have to be torch's."""
     usual = like.dtype in TYPES and like.device.type == "cpu" and not torch._C._len_torch_dispatch_stack()

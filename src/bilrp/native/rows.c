@@ -12,7 +12,7 @@
  *     lay        which features have rows, and where
  *
  * Regions that reach the inputs of a position are among those that reach it. Work is handed out by a counter, so that any
- * number of threads can make the same call. All return 0, or 1 where memory ran out.
+ * number of threads can make the same call. All return 0, or 1 where memory ran out (`lay` and `touch`: a number below 0).
  *
  * C11 with the vectors of GCC and Clang. The second half of this file is compiled once for each kind of number.
  */
@@ -92,7 +92,7 @@ typedef struct { /* one position of a block */
 
 enum {
     HIGH = 6,  /* outputs at once */
-    FEW = 4,   /* panels up to which weights are read where they are */
+    FEW = 8,   /* panels up to which weights are read where they are */
     SOME = 16, /* positions that are handed out at once */
 };
 
@@ -114,19 +114,56 @@ static void find(const Rows *r, whole place, const whole *wanted, whole count, i
 }
 
 /* Where features of a mask (height, width, channels) have their rows: each row's index into the mask laid out so, its
- * channel, and its index into (channels, height, width). */
-int lay(const uint8_t *mask, const whole *shape, const whole *strides, whole *flat, whole *channel, whole *place) {
+ * channel, and its index into (channels, height, width). Channels that do not lie beside each other are first laid so, for
+ * some positions of a line at a time. */
+whole lay(const uint8_t *mask, const whole *shape, const whole *strides, whole *flat, whole *channel, whole *place) {
     whole positions = shape[0] * shape[1], channels = shape[2], row = 0;
-    for (whole at = 0; at < positions; at++) {
-        const uint8_t *here = mask + at / shape[1] * strides[0] + at % shape[1] * strides[1];
-        for (whole c = 0; c < channels; c++)
-            if (here[c * strides[2]]) {
-                flat[row] = at * channels + c;
-                channel[row] = c;
-                place[row++] = c * positions + at;
+    uint8_t *beside = strides[2] == 1 ? NULL : malloc((size_t)(SOME * channels));
+    if (strides[2] != 1 && !beside) return -1;
+    for (whole y = 0; y < shape[0]; y++)
+        for (whole x = 0; x < shape[1]; x += SOME) {
+            const uint8_t *here = mask + y * strides[0] + x * strides[1];
+            whole some = least(shape[1] - x, SOME), step = strides[1];
+            if (beside) {
+                for (whole c = 0; c < channels; c++)
+                    for (whole i = 0; i < some; i++) beside[i * channels + c] = here[c * strides[2] + i * strides[1]];
+                here = beside, step = channels;
             }
-    }
+            for (whole i = 0, at = y * shape[1] + x; i < some; i++, at++, here += step)
+                for (whole c = 0; c < channels; c++)
+                    if (here[c]) {
+                        flat[row] = at * channels + c;
+                        channel[row] = c;
+                        place[row++] = c * positions + at;
+                    }
+        }
+    free(beside);
     return 0;
+}
+
+/* Square blocks of positions, and the regions [low, high) that touch each of them, one after another. Gives the number of
+ * blocks: of those that are touched, or of all. */
+whole touch(const whole *low, const whole *high, whole regions, const whole *size, whole side, whole all, whole *boxes,
+            whole *columns, whole *ends) {
+    whole blocks = 0, end = 0;
+    whole *level = malloc(sizeof(whole) * (size_t)(regions + 1)); /* regions that touch a line of blocks */
+    if (!level) return -1;
+    for (whole top = 0; top < size[0]; top += side) {
+        whole count = 0;
+        for (whole i = 0; i < regions; i++)
+            if (low[2 * i] < top + side && high[2 * i] > top) level[count++] = i;
+        for (whole left = 0; left < size[1]; left += side) {
+            whole begin = end;
+            for (whole i = 0; i < count; i++)
+                if (low[2 * level[i] + 1] < left + side && high[2 * level[i] + 1] > left) columns[end++] = level[i];
+            if (end == begin && !all) continue;
+            whole *box = boxes + 4 * blocks;
+            box[0] = top, box[1] = left, box[2] = least(top + side, size[0]), box[3] = least(left + side, size[1]);
+            ends[blocks++] = end;
+        }
+    }
+    free(level);
+    return blocks;
 }
 
 /* Are these the first `count` regions in order? */
