@@ -15,12 +15,14 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import native
 from bilrp.engine import rows as active
-from bilrp.engine.layouts import Layout, Term
-from bilrp.engine.maps.blocks import SIDES, Kernel, blocks
+from bilrp.engine.layouts import Layout, Pooling, Term, laid, laid_natively
+from bilrp.engine.maps.blocks import SIDES, Kernel, blocks, native_blocks, plain_blocks
 from bilrp.engine.maps.products import Convolving
+from bilrp.engine.maps.ratio import Ratio
 from bilrp.engine.matrix import Matrix
 from bilrp.engine.ragged import Ragged
 from bilrp.engine.windows import Cone, Reach
+from bilrp.trace.operators import Convolution
 
 needs_library = pytest.mark.skipif(
     native.library() is None, reason="this installation was built without a compiler"
@@ -89,15 +91,17 @@ KINDS = (Matrix, Ragged)
     dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     size=st.tuples(st.integers(5, 12), st.integers(5, 12)),
-    regions=st.sampled_from([1, 3, 8, 9, 16, 17, 40, 90]),
+    regions=st.sampled_from([1, 3, 8, 9, 16, 17, 40, 90, 150]),
     channels=st.tuples(st.integers(1, 7), st.integers(1, 13)),
     terms=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=3),
+    ratio=st.booleans(),
     dtype=st.sampled_from([torch.float64, torch.float32]),
     threads=st.sampled_from([1, 2]),
 )
 def test_convolutions(
-    seed, kernel, stride, dilation, padding, size, regions, channels, terms, dtype, threads
+    seed, kernel, stride, dilation, padding, size, regions, channels, terms, ratio, dtype, threads
 ) -> None:
+    terms = [(False, False)] if ratio else terms
     generator = torch.Generator().manual_seed(seed)
     extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
     reach = Reach(extent, stride, padding)
@@ -114,7 +118,17 @@ def test_convolutions(
         tuple(make(1, c, *s, generator=generator, dtype=dtype) if t[i] else None for t in terms)
         for i, (c, s) in enumerate([(inside, size), (outside, out)])
     ]
-    work = Convolving(weights, *factors, Kernel(kernel, dilation, reach))
+    after = factors[1]
+    if ratio:
+        given = torch.rand(1, inside, *size, generator=generator, dtype=dtype) * source.active.permute(
+            2, 0, 1
+        )
+        counted = make(1, outside, *out, generator=generator, dtype=dtype).relu_()
+        bias = make(outside, generator=generator, dtype=dtype) if seed % 2 else None
+        behind = Ratio(Convolution(stride, padding, dilation), weights[0].abs_(), given, bias, counted, 1.5)
+        factors[1] = (behind.whole,)
+        after = (replace(behind),)  # nobody has made its denominators
+    work = Convolving(weights, factors[0], after, Kernel(kernel, dilation, reach))
     values = images(source, generator, dtype)
     found, had = [], torch.get_num_threads()
     for kind in KINDS:
@@ -134,6 +148,65 @@ def test_convolutions(
     accuracy = 1e-12 if dtype == torch.float64 else 1e-4
     for each in found:
         torch.testing.assert_close(each[:, 0], slow, rtol=accuracy, atol=accuracy)
+
+
+@needs_library
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    regions=st.sampled_from([1, 5, 33]),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
+    """Some offsets of each field win, some share, of some nothing is there."""
+    generator, size, channels = torch.Generator().manual_seed(seed), (7, 8), 5
+    reach = Reach(kernel, stride, padding)
+    out = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in zip(size, padding, kernel, stride, strict=True))
+    if min(out) < 1:
+        return
+    before = cone(size, regions, generator)
+    source = layout((*size, channels), before, generator)
+    target = layout((*out, channels), before.spread(reach, out), generator)
+    offsets = tuple((y, x) for y in range(kernel[0]) for x in range(kernel[1]))
+    shares = torch.rand(len(offsets), 1, channels, *out, generator=generator, dtype=dtype)
+    shares = shares * (torch.rand(shares.shape, generator=generator) < 0.4)
+    values, found = images(source, generator, dtype), []
+    for kind in KINDS:
+        goal = rows(kind, target, None, dtype)
+        goal.pool(rows(kind, source, values, dtype), Pooling(shares, offsets, stride, padding))
+        found.append(whole(goal)[:, 0])
+    (top, left), (down, across) = padding, stride
+    padded = nn.functional.pad(values, (left, left, top, top))
+    slow = sum(
+        share
+        * padded[:, :, y : y + down * (out[0] - 1) + 1 : down, x : x + across * (out[1] - 1) + 1 : across]
+        for share, (y, x) in zip(shares, offsets, strict=True)
+    )
+    for each in found:
+        torch.testing.assert_close(each, slow * target.active.permute(2, 0, 1))
+
+
+@needs_library
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**31), shape=st.tuples(*[st.integers(1, 40)] * 3), first=st.booleans())
+def test_layouts_and_blocks(seed, shape, first) -> None:
+    """Whatever order a mask's channels lie in; blocks that some regions touch, or none."""
+    generator = torch.Generator().manual_seed(seed)
+    height, width, channels = shape
+    order = (channels, height, width) if first else shape
+    active = torch.rand(order, generator=generator) < 0.3
+    active = active.permute(1, 2, 0) if first else active
+    for mask in (active, torch.ones((), dtype=torch.bool).expand(shape)):
+        made = laid_natively(mask, int(mask.sum()))
+        assert made is not None and all(map(torch.equal, made, laid(mask)))
+    reach = cone((height, width), int(torch.randint(1, 9, (), generator=generator)), generator)
+    for side in SIDES:
+        for empty in (False, True):
+            one, other = (make(reach, side, empty=empty) for make in (native_blocks, plain_blocks))
+            assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in vars(one))
 
 
 @needs_library

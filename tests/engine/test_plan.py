@@ -199,9 +199,10 @@ def vgg_like(size: int = 24) -> tuple[nn.Module, torch.Tensor]:
 @pytest.mark.parametrize("coordinates", [12, 3])
 def test_predicted_flops_are_the_counted_ones(coordinates):
     network, x = vgg_like()
-    setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), coordinates)
+    how = (network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), coordinates)
     weights = torch.randn(coordinates, 12, dtype=torch.float64) if coordinates != 12 else None
-    for way in every_way(setting):
+    for way in every_way(prepared(*how)):
+        setting = prepared(*how)  # anew, so that γ's denominators are part of every way
         chosen = plan.fixed(setting, way)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             execute.run(setting, chosen, weights=weights)
@@ -260,6 +261,7 @@ def test_tiles_are_a_method_of_the_plan():
     network, x = Spots().double(), torch.rand(1, 1, 96, 96, dtype=torch.float64)
     setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
     assert setting.coordinates == 64 and setting.chain == 2
+    execute.run(setting, plan.fixed(setting, Way()))  # makes γ's denominators, which all ways share
     flops = {}
     for way in (Way(tiles=2), Way(), *(w for w in ways(setting) if w.crops)):
         chosen = plan.fixed(setting, way)

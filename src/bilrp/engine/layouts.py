@@ -42,9 +42,14 @@ class Layout:
         return total
 
     @cached_property
-    def starts(self) -> list[int]:
+    def firsts(self) -> Tensor:
         """Row number at which each position begins, and the total at the end."""
-        return [0, *self.counts.cumsum().tolist()]
+        return torch.from_numpy(np.concatenate([[0], self.counts.cumsum()]))
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The same as plain numbers."""
+        return self.firsts.tolist()
 
     @property
     def flat(self) -> Tensor:
@@ -73,7 +78,7 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        return self.starts[-1]
+        return int(self.firsts[-1])
 
     @cached_property
     def reached(self) -> int:

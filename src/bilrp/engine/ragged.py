@@ -78,7 +78,7 @@ class Ragged(Rows):
     def _tables(self) -> list[Tensor]:
         """Where rows, regions and numbers of each position begin; the channel of each row, the regions of each position."""
         layout, positions = self.layout, blocks(self.layout.cone, 1, empty=True)
-        starts, ends = torch.tensor(layout.starts), positions.ends
+        starts, ends = layout.firsts, positions.ends
         offsets = (starts.diff() * ends.diff(prepend=ends.new_zeros(1))).cumsum(0)
         first = torch.zeros(1, dtype=torch.long)
         return [

@@ -191,7 +191,7 @@ class _Laid:
 
     @cached_property
     def _starts(self) -> Tensor:
-        return torch.tensor(self.layout.starts)
+        return self.layout.firsts
 
     @cached_property
     def _along(self) -> Tensor:

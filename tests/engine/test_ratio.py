@@ -1,0 +1,131 @@
+"""γ's denominators, made for all outputs or coming with the push of active rows: the same parts, for less work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import bilrp
+from bilrp import native
+from bilrp.engine import plan
+from bilrp.engine import run as execute
+from bilrp.engine.costs import Way, row_segments
+from bilrp.engine.maps import Gated, Ratio, Weighted
+from bilrp.engine.plan import Setting
+from bilrp.rules.freeze import freeze
+from bilrp.trace.recorder import record
+from bilrp.trace.rewrite import simplify
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(3)
+    layers = [
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(6, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    layers += [
+        nn.Conv2d(8, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, 10, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
+    return nn.Sequential(*layers).double()
+
+
+def setting(model: nn.Module, x: Tensor, regions: object, gamma: float = 0.25) -> Setting:
+    """Frozen anew: nobody has made any denominators."""
+    with torch.no_grad():
+        program = freeze(simplify(record(model, x)), bilrp.rulebooks.uniform(gamma))
+    return Setting(program, bilrp.regions.resolve(regions, x), program.result.numel())
+
+
+def by_rows(given: Setting) -> plan.Plan:
+    """Crops up to the first bottleneck, then rows as far as they go."""
+    (first, last), *_ = row_segments(given)
+    return plan.fixed(given, Way(first, last, len(given.links)))
+
+
+def ratios(given: Setting) -> list[Ratio]:
+    maps = (link.map.inner if isinstance(link.map, Gated) else link.map for link in given.links)
+    return [
+        term.after
+        for m in maps
+        if isinstance(m, Weighted)
+        for term in m.terms
+        if isinstance(term.after, Ratio)
+    ]
+
+
+@pytest.mark.parametrize("with_library", [True, False])
+@pytest.mark.parametrize("gamma", [0.25, 1e-20])
+def test_rows_bring_their_denominators(with_library, gamma, monkeypatch) -> None:
+    if not with_library:
+        monkeypatch.setattr(native, "library", lambda: None)
+    model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
+    found = setting(model, x, 4, gamma)
+    parts = execute.run(found, by_rows(found))[found.program.output]
+    assert [ratio.made for ratio in ratios(found)] == [True, False, False, False]  # crops need the first
+    pulled = setting(model, x, 4, gamma)
+    slow = execute.run(pulled, plan.make(pulled, "pull"))[pulled.program.output]
+    assert all(ratio.made for ratio in ratios(pulled))
+    torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
+    again = execute.run(found, by_rows(found))[found.program.output]  # the same ratios on the same rows
+    assert torch.equal(parts, again)
+
+
+def regions_of_some(x: Tensor) -> Tensor:
+    """The upper half is in no region."""
+    labels = torch.arange(4).repeat_interleave(121).reshape(22, 22).expand(3, 22, 22).clone()
+    labels[:, :11] = -1
+    return torch.where(labels >= 0, labels - 2, -1)
+
+
+def test_inputs_without_a_row_are_not_forgotten() -> None:
+    """Where regions leave something out, rows do not know the whole input: all denominators are made."""
+    model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
+    spec = bilrp.regions.labels(regions_of_some(x))
+    found, pulled = setting(model, x, spec), setting(model, x, spec)
+    parts = execute.run(found, by_rows(found))[found.program.output]
+    slow = execute.run(pulled, plan.make(pulled, "pull"))[pulled.program.output]
+    assert any(ratio.made for ratio in ratios(found)[1:])
+    torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
+
+
+def test_what_a_bias_alone_makes_is_not_forgotten() -> None:
+    """An input that is positive by its bias, and that no region reaches, has no row but counts in denominators."""
+    model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
+    with torch.no_grad():
+        model[0].bias.fill_(0.3)
+        x[..., :9, :] = 0  # nothing to share there but biases
+    found, pulled = setting(model, x, 4), setting(model, x, 4)
+    parts = execute.run(found, by_rows(found))[found.program.output]
+    slow = execute.run(pulled, plan.make(pulled, "pull"))[pulled.program.output]
+    torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
+
+
+def test_it_is_less_work_than_making_them() -> None:
+    model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
+    work = []
+    for made in (False, True):
+        given = setting(model, x, 11)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            if made:
+                assert all(ratio.whole.isfinite().all() for ratio in ratios(given))
+            execute.run(given, by_rows(given))
+        work.append(counter.get_total_flops())
+    assert work[0] < 0.8 * work[1], work
+
+
+def test_a_gate_shuts_what_is_counted() -> None:
+    ratio = ratios(setting(network(), torch.rand(1, 3, 22, 22, dtype=torch.float64), 4))[0]
+    gate = (torch.rand_like(ratio.counted) < 0.5).double()
+    torch.testing.assert_close(ratio.gated(gate).whole, ratio.whole * gate)
+    assert not replace(ratio).made
