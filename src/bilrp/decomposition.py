@@ -41,7 +41,7 @@ from bilrp.engine.program import Key, Program
 from bilrp.engine.progress import tracking
 from bilrp.engine.refine import Refined, begin
 from bilrp.engine.run import compute
-from bilrp.engine.scattered import Parts, kept, matrix, matrix_when_asked
+from bilrp.engine.scattered import Asked, Parts, kept, matrix, matrix_when_asked
 from bilrp.engine.turn import channels_first
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
@@ -66,7 +66,7 @@ class Decomposition:
     compare with a reference input (`rulebooks.secant`): what is unattributed, but for features outside every region.
     """
 
-    parts: Float[Tensor, "regions h"]
+    parts: Asked
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]

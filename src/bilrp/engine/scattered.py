@@ -6,14 +6,16 @@ a few per cent of the matrix, and the products of two such parts need no more.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.engine.costs import Way
@@ -24,41 +26,43 @@ from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Window, cut_each
 
 SMALL = 0.25  # of the matrix: what takes more is kept as a matrix, and multiplied as one
+TILE = 8  # positions on a side: smaller tiles take longer to set up than to multiply
 IMAGES = 32  # regions whose rows are laid out as images at once
 
 
-class Piece(Protocol):
+@dataclass(frozen=True, eq=False)
+class Piece(ABC):
     """Parts of some regions (`index`), in the way they were computed."""
 
-    @property
-    def index(self) -> Tensor: ...
+    index: Tensor
 
     @property
-    def numbers(self) -> Tensor: ...
+    @abstractmethod
+    def numbers(self) -> Tensor:
+        """All that may not be zero."""
 
     @property
+    @abstractmethod
     def area(self) -> int:
         """Positions of the image that the regions reach, added up."""
-        ...
 
+    @abstractmethod
     def copy(self) -> Piece:
         """In memory of its own."""
-        ...
 
+    @abstractmethod
     def spread(self, out: Tensor, shape: torch.Size) -> None:
         """Write into the zeros of all regions' parts (regions, C·H·W)."""
-        ...
 
+    @abstractmethod
     def windows(self, shape: torch.Size) -> Iterator[OnWindows]:
         """The same on windows."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
-class OnWindows:
+class OnWindows(Piece):
     """Parts of some regions on windows around them."""
 
-    index: Tensor
     window: Window
 
     @property
@@ -81,10 +85,9 @@ class OnWindows:
 
 
 @dataclass(frozen=True, eq=False)
-class OnRows:
+class OnRows(Piece):
     """Parts of some regions on the rows of active features; its columns are these regions, in order."""
 
-    index: Tensor
     rows: Rows
 
     @property
@@ -97,7 +100,10 @@ class OnRows:
         return int((cone.high - cone.low).prod(1).sum())
 
     def copy(self) -> OnRows:
-        return replace(self, rows=replace(self.rows, numbers=self.rows.numbers.clone()))
+        layout = Layout(
+            self.rows.layout.active, self.rows.layout.cone
+        )  # without what the run worked out for it
+        return replace(self, rows=replace(self.rows, numbers=self.rows.numbers.clone(), layout=layout))
 
     def spread(self, out: Tensor, shape: torch.Size) -> None:
         self.rows.spread(out, self.index)
@@ -182,6 +188,10 @@ class Scattered:
 
 
 Parts = Tensor | Scattered
+if TYPE_CHECKING:
+    Asked = Float[Tensor, "regions h"]  # what a field under `matrix_when_asked` is for whoever reads it
+else:
+    Asked = Float[Tensor, "regions h"] | Scattered  # what it may be given
 
 
 def matrix(parts: Parts) -> Tensor:
@@ -252,7 +262,7 @@ class _Table:
     @property
     def side(self) -> tuple[int, int]:
         """An ordinary window's: tiles as large touch few regions, and there are few of them."""
-        height, width = self.size.double().mean(0).ceil().int().tolist()
+        height, width = self.size.double().mean(0).ceil().int().clamp(min=TILE).tolist()
         return height, width
 
     def inside(self, rows: range, columns: range) -> tuple[Tensor, Tensor]:
@@ -264,7 +274,8 @@ class _Table:
         there = ((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]
         place = self.first[touch][:, None, None] + y[:, :, None] * width[:, None] + x[:, None, :]
         place = torch.where(there, place, len(self.numbers) - 1)
-        return touch, self.numbers.index_select(0, place.flatten()).reshape(len(touch), -1)
+        found = self.numbers.index_select(0, place.flatten())
+        return touch, found.reshape(*place.shape, found.shape[1]).flatten(1)
 
 
 def _table(pieces: Sequence[OnWindows], regions: int) -> _Table:
