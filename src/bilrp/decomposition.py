@@ -66,7 +66,7 @@ class Decomposition:
     compare with a reference input (`rulebooks.secant`): what is unattributed, but for features outside every region.
     """
 
-    parts: Asked
+    parts: Asked  # [regions, h], made when first read where it is nearly all zeros
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
@@ -224,9 +224,7 @@ class Prepared:
             taps = frozenset(self.taps.values())
             with tracking(progress) as bar:
                 parts, plan = compute(self.program, partition, weights, mode=self.mode, taps=taps, bar=bar)
-        _check_finite(
-            matrix(parts[self.program.output.value]), self.origin["rules"]
-        )  # wherever it went wrong
+        _check_finite(parts[self.program.output.value], self.origin["rules"])  # wherever it went wrong
         return parts, plan
 
     def parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
@@ -368,8 +366,8 @@ def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[in
     return {n: encoder.layers(tape, n) for n in layers}
 
 
-def _check_finite(parts: Tensor, rules: str) -> None:
-    if not bool(torch.isfinite(parts).all()):
+def _check_finite(parts: Parts, rules: str) -> None:
+    if not bool(torch.isfinite(matrix(parts)).all()):
         raise RuleError(
             f"the parts under {rules} have NaN or infinite values, though the embedding has none: "
             "use a wider type (float64), or other rules"
