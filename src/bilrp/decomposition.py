@@ -41,6 +41,7 @@ from bilrp.engine.program import Key, Program
 from bilrp.engine.progress import tracking
 from bilrp.engine.refine import Refined, begin
 from bilrp.engine.run import compute
+from bilrp.engine.scattered import Asked, Parts, kept, matrix, matrix_when_asked
 from bilrp.engine.turn import channels_first
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.item import Image, Item, Text, View
@@ -55,6 +56,7 @@ MODES = ("auto", "push", "pull")
 STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
+@matrix_when_asked
 @dataclass(frozen=True, eq=False)
 class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
@@ -64,7 +66,7 @@ class Decomposition:
     compare with a reference input (`rulebooks.secant`): what is unattributed, but for features outside every region.
     """
 
-    parts: Float[Tensor, "regions h"]
+    parts: Asked  # [regions, h], made when first read where it is nearly all zeros
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
@@ -78,7 +80,7 @@ class Decomposition:
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
         """What biases, other constants, a reference and features outside every region contribute to each coordinate."""
-        return self.embedding - self.parts.sum(0)
+        return self.embedding - kept(self).sum(0)
 
     @property
     def picture(self) -> np.ndarray | None:
@@ -137,7 +139,7 @@ class Decomposition:
             return from_stored(tensors, words)
 
     def __repr__(self) -> str:
-        count, size = self.parts.shape
+        count, size = kept(self).shape
         return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
 
 
@@ -215,7 +217,7 @@ class Prepared:
     results: Mapping[int | None, Tensor]  # the embedding of each layer, of the output as None
     references: Mapping[int | None, Tensor]  # the same at a reference input, where the rules ask for one
 
-    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, Tensor], Plan]:
+    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, Parts], Plan]:
         """Parts [regions, coordinates] of the output and of tapped values."""
         with torch.no_grad():
             weights = None if self.taps else projection_of(self.project, self.program.result)
@@ -228,7 +230,7 @@ class Prepared:
     def parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
         """Parts of the output alone."""
         parts, plan = self.compute(partition, progress=progress)
-        return parts[self.program.output.value], plan
+        return matrix(parts[self.program.output.value]), plan
 
     def begin(self, budget: int | None) -> Refined:
         """The coarsest moment of a refinement to at most `budget` regions."""
@@ -246,7 +248,7 @@ class Prepared:
         return made if found.whole else replace(made, view=view)
 
     def finished(
-        self, regions: Regions, parts: Tensor, *, plan: Plan, layer: int | None = None
+        self, regions: Regions, parts: Parts, *, plan: Plan, layer: int | None = None
     ) -> Decomposition:
         """Embedding and parts, projected where that has not happened yet, with their origin."""
         result, reference = self.results[layer], self.references.get(layer)
@@ -257,11 +259,11 @@ class Prepared:
 
         origin = dict(self.origin)
         if layer is not None:
-            parts = parts if weights is None else parts @ weights.T
+            parts = parts if weights is None else matrix(parts) @ weights.T
             origin["layer"] = layer
         embedding = flat(result)
         return Decomposition(
-            parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,
+            parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
             shape=tuple(result.shape) if weights is None else tuple(embedding.shape),
             reference=None if reference is None else flat(reference.to(result)),
         )  # fmt: skip
@@ -364,8 +366,8 @@ def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[in
     return {n: encoder.layers(tape, n) for n in layers}
 
 
-def _check_finite(parts: Tensor, rules: str) -> None:
-    if not bool(torch.isfinite(parts).all()):
+def _check_finite(parts: Parts, rules: str) -> None:
+    if not bool(torch.isfinite(matrix(parts)).all()):
         raise RuleError(
             f"the parts under {rules} have NaN or infinite values, though the embedding has none: "
             "use a wider type (float64), or other rules"

@@ -23,6 +23,7 @@ from bilrp.decomposition import (
     check_pair,
     decompose_item,
     from_stored,
+    kept,
     prepare,
 )
 from bilrp.disk import schema, store
@@ -353,11 +354,20 @@ def pair(
         raise InputError(
             f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
         )
-    p, q = (d.parts if among is None else d.parts[:, among] for d in (a, b))
+    p, q = _as_asked(wanted, a, b)
+    within = (similarities.product(p, p), similarities.product(q, q)) if wanted.within else None
+    if among is not None:
+        p, q = a.parts[:, among], b.parts[:, among]
     relevance = wanted.weigh(a.embedding, b.embedding)(p, q)
-    within = (a.parts @ a.parts.T, b.parts @ b.parts.T) if wanted.within else None
     found = Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
     return found if a.reference is None and b.reference is None else _with_references(found, wanted)
+
+
+def _as_asked(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
+    """Parts as matrices, but where both are kept without their zeros and products are all that is asked of them."""
+    p, q = kept(a), kept(b)
+    scattered = not isinstance(p, Tensor) and not isinstance(q, Tensor)
+    return (p, q) if scattered and similarity.products else (a.parts, b.parts)
 
 
 def _with_references(found: Explanation, similarity: Similarity) -> Explanation:
@@ -376,7 +386,7 @@ def _with_references(found: Explanation, similarity: Similarity) -> Explanation:
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     """0/1 matrix [fine regions, coarse regions]."""
-    members = fine.parts.new_zeros(fine.regions.count, coarse.regions.count)
+    members = fine.embedding.new_zeros(fine.regions.count, coarse.regions.count)
     small, large = fine.regions.labels.flatten(), coarse.regions.labels.flatten()
     inside = (small >= 0) & (large >= 0)
     members[small[inside], large[inside]] = 1

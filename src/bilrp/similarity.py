@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,7 +27,8 @@ class Similarity:
     `within`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `distance`: it grows where inputs differ.
     `on_units`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
     `on_shapes`: the form for embeddings of these shapes, for similarities of embeddings that are no single vector.
-    `any_size`: the two embeddings may differ in size.
+    `any_size`: the two embeddings may differ in size. `products`: it asks nothing of parts but to be divided by a number
+    and for their products P P'ᵀ, so that parts which are kept without their zeros (`engine.scattered`) will do.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Similarity:
     on_units: Similarity | None = None
     on_shapes: Callable[[Shape, Shape], Similarity] | None = None
     any_size: bool = False
+    products: bool = False
 
     def fitted(self, a: Shape, b: Shape) -> Similarity:
         """The similarity as it is for embeddings of these shapes."""
@@ -59,7 +62,7 @@ class Similarity:
 
 def dot() -> Similarity:
     """y = ⟨φ, φ'⟩, R = P P'ᵀ."""
-    return Similarity("dot", torch.dot, lambda a, b: _product)
+    return Similarity("dot", torch.dot, lambda a, b: product, products=True)
 
 
 def cosine() -> Similarity:
@@ -68,8 +71,9 @@ def cosine() -> Similarity:
     return Similarity(
         "cosine",
         lambda a, b: torch.dot(a / norm(a), b / norm(b)),
-        lambda a, b: lambda p, q: _product(p / norm(a), q / norm(b)),
+        lambda a, b: lambda p, q: product(p / norm(a), q / norm(b)),
         on_units=dot(),
+        products=True,
     )
 
 
@@ -117,9 +121,10 @@ def squared_distance() -> Similarity:
     return Similarity(
         "squared_distance",
         lambda a, b: (a - b).square().sum(),
-        lambda a, b: lambda p, q: -2 * _product(p, q),
+        lambda a, b: lambda p, q: -2 * product(p, q),
         within=True,
         distance=True,
+        products=True,
     )
 
 
@@ -194,5 +199,6 @@ def resolve(given: str | Similarity) -> Similarity:
     return NAMED[given]()
 
 
-def _product(p: Tensor, q: Tensor) -> Tensor:
-    return p @ q.T
+def product(p: Any, q: Any) -> Tensor:
+    """P P'ᵀ, of two matrices or of parts that know how to multiply each other."""
+    return p @ q.T if isinstance(p, Tensor) else p.product(q)

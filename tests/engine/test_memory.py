@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_iter
 
 import bilrp
 from bilrp import rulebooks
-from bilrp.engine import memory
+from bilrp.engine import memory, scattered
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
@@ -83,6 +83,18 @@ def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
         found = bilrp.decompose(model, x, regions=regions, rules=rulebooks.uniform(gamma), mode=mode)
     planned = found.plan.peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
+
+
+def test_layers_that_are_kept_without_their_zeros_count_as_what_they_take(monkeypatch):
+    encoder = bilrp.Encoder(settle(vgg()).float(), layers=lambda tape, n: tape.steps[n - 1].output)
+    x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    options = {"regions": 8, "layers": [2, 5, 10, 15], "mode": "push"}
+    with Measured() as measured:
+        planned = bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
+    assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
+    monkeypatch.setattr(scattered, "SMALL", 0.0)  # none are
+    matrices = 4 * 144 * 16 * (96**2 + 48**2)
+    assert planned < matrices < bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
 
 
 def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_iter
 
 from bilrp.engine.costs import Way
 from bilrp.engine.program import Key, Link, Program
+from bilrp.engine.scattered import worth_keeping
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
 
@@ -162,9 +163,11 @@ def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tupl
     """Bytes that the run adds at its worst moment: parts, what waits for the coordinates, and the largest stage."""
     links, total, (chunk, batch, at_once) = setting.links, len(setting.links), sizes
     item, x = setting.program.x.element_size(), setting.program.x.numel()
-    taps = sum(link.shape.numel() for link in links if link.target in setting.taps)
+    scattered = worth_keeping(setting, way)
+    whole = setting.taps - scattered.keys() - {setting.program.output}
+    taps = sum(link.shape.numel() for link in links if link.target in whole)
     arrived = setting.regions * setting.size(way.cut) if 0 < way.cut < total else 0
-    parts = setting.regions * (setting.coordinates + taps)
+    parts = setting.regions * (setting.coordinates + taps) + sum(scattered.values())
     stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), alive[0]]
     if not way.crops and way.cut:
         stages[0] += 2 * chunk * x  # masks, and x where they are 1

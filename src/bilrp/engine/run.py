@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +12,12 @@ from bilrp.engine.plan import Plan, make
 from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
 from bilrp.engine.progress import Progress
 from bilrp.engine.rows import Buffers, Matrix, Ragged
+from bilrp.engine.scattered import OnRows, OnWindows, Parts, Piece, Scattered, matrix, worth_keeping, zeros
 from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Window
 from bilrp.regions import Regions
+
+Outputs = dict[Key, Tensor | list[Piece]]  # what is wanted: a matrix to write into, or pieces to keep
 
 
 def compute(
@@ -26,7 +28,7 @@ def compute(
     mode: str = "auto",
     taps: frozenset[int] = frozenset(),
     bar: Progress | None = None,
-) -> tuple[dict[int, Tensor], Plan]:
+) -> tuple[dict[int, Parts], Plan]:
     """Parts [regions, coordinates] of the output (projected by `weights`) and of taps, by the plan that costs least."""
     coordinates = program.result.numel() if weights is None else len(weights)
     setting = Setting(program, partition, coordinates, frozenset(map(Key, taps)))
@@ -43,13 +45,14 @@ def compute(
 
 def run(
     setting: Setting, plan: Plan, *, weights: Tensor | None = None, bar: Progress | None = None
-) -> dict[Key, Tensor]:
-    """Parts of the program's output (projected by `weights`, if given) and of every tap."""
+) -> dict[Key, Parts]:
+    """Parts of the program's output (projected by `weights`, if given) and of every tap; only those may be scattered."""
     bar = bar or Progress()
     program, cut = setting.program, plan.way.cut
     if cut == 0 and program.links:
         return {program.output: _pull_all(setting, plan, weights, bar)}
-    outputs = {key: _blank(setting, key) for key in setting.taps}
+    scattered = worth_keeping(setting, plan.way)
+    outputs: Outputs = {key: [] if key in scattered else _blank(setting, key) for key in setting.taps}
     meeting = cut < len(program.links)
     arrived = program.links[cut - 1].target if program.links else program.output
     outputs.setdefault(arrived, _blank(setting, arrived))
@@ -59,32 +62,42 @@ def run(
     for index in setting.chunks(plan.chunk, together=plan.way.rows > 0):
         _push_chunk(setting, plan, index, outputs, buffers)
         bar.advance(len(index))
-    found = outputs.pop(arrived) if arrived not in setting.taps else outputs[arrived]
+    parts = {key: _finished(setting, key, found) for key, found in outputs.items()}
+    found = matrix(parts.pop(arrived) if arrived not in setting.taps else parts[arrived])
     if meeting:
-        outputs[program.output] = _meet(setting, plan, found, weights, bar)
+        parts[program.output] = _meet(setting, plan, found, weights, bar)
     else:
-        outputs[program.output] = found if weights is None else found @ weights.T
-    return outputs
+        parts[program.output] = found if weights is None else found @ weights.T
+    return parts
+
+
+def _value(setting: Setting, key: Key) -> tuple[torch.Size, torch.dtype]:
+    x = setting.program.x
+    return next(
+        ((link.shape, link.dtype) for link in setting.program.links if link.target == key), (x.shape, x.dtype)
+    )
 
 
 def _blank(setting: Setting, key: Key) -> Tensor:
-    x = setting.program.x
-    shape, dtype = next(
-        ((link.shape, link.dtype) for link in setting.program.links if link.target == key), (x.shape, x.dtype)
-    )
-    return _zeros(setting.partition.count, shape.numel(), x.new_empty(0, dtype=dtype))
+    shape, dtype = _value(setting, key)
+    return zeros(setting.partition.count, shape.numel(), setting.program.x.new_empty(0, dtype=dtype))
 
 
-def _zeros(rows: int, columns: int, like: Tensor) -> Tensor:
-    """Zeros that take memory only where they are written: early values are zero for a region but near it."""
-    if like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64):
-        return torch.from_numpy(np.zeros((rows, columns), like.numpy().dtype))
-    return like.new_zeros(rows, columns)
+def _keep(piece: Piece, into: Tensor | list[Piece], shape: torch.Size) -> None:
+    """Write parts into the matrix of all regions, or put them beside the others."""
+    if isinstance(into, Tensor):
+        piece.spread(into, shape)
+    else:
+        into.append(piece.copy())  # the run goes on to use its memory
 
 
-def _push_chunk(
-    setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
-) -> None:
+def _finished(setting: Setting, key: Key, found: Tensor | list[Piece]) -> Parts:
+    if isinstance(found, Tensor):
+        return found
+    return Scattered(tuple(found), setting.partition.count, *_value(setting, key))
+
+
+def _push_chunk(setting: Setting, plan: Plan, index: Tensor, outputs: Outputs, buffers: Buffers) -> None:
     """All push stages for one chunk of regions; values that are wanted are written into `outputs`."""
     program = setting.program
     crops_until, rows_until, cut, _ = plan.way
@@ -95,8 +108,7 @@ def _push_chunk(
             links=program.links[:cut],
             output=program.links[cut - 1].target if cut else program.output,
         )
-        for key, value in push(head, masks, outputs).items():
-            outputs[key][index] = value.reshape(len(value), -1)
+        _write(push(head, masks, outputs), index, outputs)
         return
     value = _crop_stage(setting, plan, index, outputs, buffers)
     if rows_until > crops_until:
@@ -106,11 +118,18 @@ def _push_chunk(
         key = program.links[rows_until - 1].target
         shape = program.links[rows_until - 1].shape
         dense = value.dense(shape)
-        rest = push_from(program.links[rows_until:cut], {key: dense}, set(outputs))
-        for name, tensor in rest.items():
-            outputs[name][index] = tensor.reshape(len(tensor), -1)
+        links = program.links[rows_until:cut]
+        _write(push_from(links, {key: dense}, {link.target for link in links} & set(outputs)), index, outputs)
     if not isinstance(value, _Windows):  # all of it was copied: the next chunk uses its memory
         buffers.give(value.numbers)
+
+
+def _write(values: dict[Key, Tensor], index: Tensor, outputs: Outputs) -> None:
+    """Whole values are written as they are."""
+    for key, value in values.items():
+        into = outputs[key]
+        assert isinstance(into, Tensor)
+        into[index] = value.reshape(len(value), -1)
 
 
 class _Windows:
@@ -124,18 +143,18 @@ class _Windows:
         count = sum(len(columns) for columns, _ in self.batches)
         out = self.batches[0][1].data.new_zeros(count, shape.numel())
         for columns, window in self.batches:
-            _scatter_window(window, columns, out, shape)
+            window.scatter(out, columns, shape)
         return out.reshape(count, *shape)
 
 
 def _crop_stage(
-    setting: Setting, plan: Plan, index: Tensor, outputs: dict[Key, Tensor], buffers: Buffers
+    setting: Setting, plan: Plan, index: Tensor, outputs: Outputs, buffers: Buffers
 ) -> _Windows | Matrix | Ragged:
     """Push windows batch by batch; hand them on as they are, or as rows."""
     program, until = setting.program, plan.way.crops
     # laid out once for all batches
     links = [replace(link, map=link.map.for_windows()) for link in program.links[:until]]
-    end = links[-1].target
+    end, shapes = links[-1].target, {link.target: link.shape for link in links}
     rows, kept = None, _Windows()
     if plan.way.rows > until:
         laid = setting.layouts(index, until, plan.way.rows)
@@ -149,21 +168,12 @@ def _crop_stage(
             program, setting.partition, setting.cones, batch, links, {end, *outputs}
         ):
             if key in outputs:
-                shape = next(link.shape for link in links if link.target == key)
-                _scatter_window(window, batch, outputs[key], shape)
+                _keep(OnWindows(batch, window), outputs[key], shapes[key])
             if key == end and rows is not None:
                 rows.collect(window.data, column[batch], window.origin)
             elif key == end and plan.way.cut > until:
                 kept.batches.append((column[batch], window))
     return kept if rows is None else rows
-
-
-def _scatter_window(window: Window, into: Tensor, out: Tensor, shape: torch.Size) -> None:
-    """Write windows (K, C, h, w) into rows `into` of (regions, C·H·W)."""
-    ys, xs = window.places()
-    channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
-    place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
-    out[into.reshape(-1, 1), place.flatten(1)] = window.data.flatten(1)
 
 
 def _rows_stage(
@@ -172,7 +182,7 @@ def _rows_stage(
     start: Matrix | Ragged,
     first: int,
     last: int,
-    outputs: dict[Key, Tensor],
+    outputs: Outputs,
     buffers: Buffers,
 ) -> Matrix | Ragged:
     """Push active rows; drop each value after its last use."""
@@ -192,7 +202,7 @@ def _rows_stage(
                 buffers.give(alive.pop(source).numbers)
         alive[link.target] = target
         if link.target in outputs:
-            target.spread(outputs[link.target], index)
+            _keep(OnRows(index, target), outputs[link.target], link.shape)
     return alive[links[-1].target]
 
 

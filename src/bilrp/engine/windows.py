@@ -127,6 +127,13 @@ class Window:
         cut = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
         return replace(self, data=self.data * cut.transpose(0, 1).mul_(self.inside(height, width)))
 
+    def scatter(self, out: Tensor, index: Tensor, shape: torch.Size) -> None:
+        """Write into rows `index` of flattened images (n, C·H·W) of that shape (…, C, H, W)."""
+        ys, xs = self.places()
+        channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
+        place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
+        out[index.reshape(-1, 1), place.flatten(1)] = self.data.flatten(1).to(out.dtype)
+
     def whole(self, shape: torch.Size) -> Tensor:
         """Laid out in images of that shape (1, C, H, W) that hold nothing else: (K, 1, C, H, W)."""
         count, (height, width) = len(self.data), shape[-2:]

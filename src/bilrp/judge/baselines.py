@@ -26,6 +26,7 @@ from bilrp.engine.plan import Setting
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
 from bilrp.engine.progress import Progress, tracking
 from bilrp.engine.run import compute
+from bilrp.engine.scattered import matrix
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.item import Item
@@ -221,7 +222,7 @@ def _integrated(side: Side, steps: int, baseline: float | Tensor, bar: Progress)
         tape = side.encoder.record(start + float(node) * way, side.item.given)
         # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
         program = replace(freeze(simplify(tape), rulebooks.hessian_product()), x=way)
-        total += float(weight) * compute(program, side.regions)[0][program.output.value]
+        total += float(weight) * matrix(compute(program, side.regions)[0][program.output.value])
         bar.advance()
     return total
 

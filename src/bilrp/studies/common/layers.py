@@ -208,8 +208,13 @@ def explanations(
 def slim(explanation: Explanation) -> Explanation:
     """The explanation without its sides' parts (hundreds of megabytes): relevance, score, pictures and regions stay."""
     sides = (
-        # copies, because a view of nothing would still hold on to everything
-        replace(side, parts=side.parts[:, :0].clone(), embedding=side.embedding[:0].clone(), reference=None)
+        # new ones, because a view of nothing would still hold on to everything
+        replace(
+            side,
+            parts=side.embedding.new_zeros(side.regions.count, 0),
+            embedding=side.embedding.new_zeros(0),
+            reference=None,
+        )
         for side in (explanation.a, explanation.b)
     )
     a, b = sides

@@ -1,0 +1,295 @@
+"""Parts kept as windows and rows are the matrix that they would have been written into, and so are their products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bilrp
+from bilrp import native, regions
+from bilrp.engine import plan, scattered
+from bilrp.engine import run as execute
+from bilrp.engine.costs import Way, ways
+from bilrp.engine.plan import Setting
+from bilrp.engine.program import Key
+from bilrp.engine.scattered import OnRows, OnWindows, Scattered, kept
+from bilrp.errors import MismatchError
+from bilrp.rules.freeze import freeze
+from bilrp.similarity import Similarity
+from bilrp.trace.recorder import record
+from bilrp.trace.rewrite import simplify
+from models import settle
+
+
+def chain(*, stride: int, padding: int, pool: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=padding),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, stride=stride, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(pool, stride=2),
+        nn.Conv2d(6, 5, 2, padding=padding),
+        nn.ReLU(),
+        nn.Conv2d(5, 4, 3, padding=1),
+        nn.ReLU(),
+    )
+
+
+class Branching(nn.Module):
+    """Values on the way that are used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.out = nn.Conv2d(4, 3, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.one(x))
+        y = F.relu(self.two(y)) + y
+        return self.out(y * 0.5)
+
+
+NETS = {
+    "plain": lambda: chain(stride=1, padding=1, pool=2),
+    "strided": lambda: chain(stride=2, padding=0, pool=3),
+    "wide border": lambda: chain(stride=1, padding=2, pool=2),
+    "branching": Branching,
+}
+
+
+def built(name: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return settle(NETS[name]())
+
+
+def image(seed: int, height: int = 19, width: int = 15, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, 3, height, width, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def blobs(x: Tensor, seed: int = 0, count: int = 6) -> Tensor:
+    """Regions of all shapes and sizes, and places that belong to none."""
+    height, width = x.shape[-2:]
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.rand(count, 2, generator=generator) * torch.tensor([height, width])
+    at = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), -1)
+    distance = (at[:, :, None] - centre).norm(dim=-1)
+    label = distance.argmin(-1)
+    return torch.where(distance.amin(-1) < 5, label, -1)
+
+
+def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> Setting:
+    """Every value on the way is wanted."""
+    with torch.no_grad():
+        program = freeze(simplify(record(net, x)), bilrp.rulebooks.uniform(0.25))
+    partition = spec(x) if callable(spec) else spec
+    taps = frozenset(link.target for link in program.links)
+    return Setting(program, partition, program.result.numel(), taps, budget)
+
+
+@pytest.fixture
+def everything_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scattered, "SMALL", 2.0)
+
+
+def dense_run(setting: Setting, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch) -> dict[Key, Tensor]:
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "worth_keeping", lambda *_: {})
+        return execute.run(setting, chosen)
+
+
+def pushing(setting: Setting) -> list[Way]:
+    """Some ways that push on windows, on rows, or on both."""
+    local = [way for way in ways(setting) if way.rows and way.cut == len(setting.links)]
+    return local[:: -(-len(local) // 3)]
+
+
+SPECS = {"grid": lambda x: regions.grid(4), "blobs": lambda x: regions.labels(blobs(x))}
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["native", "torch"])
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("name", NETS)
+def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products(
+    name, spec, library, everything_kept, monkeypatch
+):
+    if not library:
+        monkeypatch.setattr(native, "library", lambda: None)
+    net, pieces = built(name), 0
+    sides = [prepared(net, x, SPECS[spec](x)) for x in (image(1), image(2))]
+    for way in pushing(sides[0]):
+        whole_plans = [plan.fixed(setting, way) for setting in sides]
+        in_chunks = [replace(p, chunk=-(-p.regions // 3), batch=2) for p in whole_plans]
+        for chosen in (whole_plans, in_chunks):
+            found = [execute.run(setting, p) for setting, p in zip(sides, chosen, strict=True)]
+            whole = [dense_run(setting, p, monkeypatch) for setting, p in zip(sides, chosen, strict=True)]
+            for key in found[0]:
+                check(*((made[key], wanted[key]) for made, wanted in zip(found, whole, strict=True)))
+                pieces += isinstance(found[0][key], Scattered)
+    assert pieces >= 6, "some were kept"
+
+
+def check(*sides: tuple[Tensor | Scattered, Tensor]) -> None:
+    for made, wanted in sides:
+        assert torch.equal(scattered.matrix(made), wanted) and made.shape == wanted.shape
+        assert scattered.matrix(made).dtype == wanted.dtype
+        torch.testing.assert_close(made.sum(0), wanted.sum(0), rtol=1e-12, atol=1e-12)
+    (a, p), (b, q) = sides
+    if isinstance(a, Scattered) and isinstance(b, Scattered):
+        scale = float((p.abs() @ q.abs().T).max()) or 1.0
+        for one, other, product in ((a, b, p @ q.T), (b, a, q @ p.T), (a, a, p @ p.T)):
+            assert float((one.product(other) - product).abs().max()) <= 1e-12 * scale
+        third = torch.tensor(3.0, dtype=p.dtype)
+        assert float(((a / third).product(b) - p @ q.T / 3).abs().max()) <= 1e-12 * scale
+
+
+def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
+    """A model may change the type on the way, and rows and windows come in the input's."""
+    setting = prepared(built("plain").float(), image(1, dtype=torch.float32), regions.grid(4))
+    kinds = set()
+    for way in pushing(setting):
+        chosen = plan.fixed(setting, way)
+        found, whole = execute.run(setting, chosen), dense_run(setting, chosen, monkeypatch)
+        for key in scattered.worth_keeping(setting, way):
+            wide, expected = replace(found[key], dtype=torch.float64), whole[key].double()
+            kinds |= {type(piece) for piece in wide.pieces}
+            assert found[key].matrix.dtype == torch.float32
+            assert torch.equal(wide.matrix, expected) and wide.matrix.dtype == torch.float64
+            torch.testing.assert_close(wide.sum(0), expected.sum(0), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(wide.product(wide), expected @ expected.T, rtol=1e-12, atol=1e-12)
+    assert kinds == {OnWindows, OnRows}
+
+
+def test_products_go_tile_by_tile_where_regions_reach_little(monkeypatch):
+    """No matrix is made for them, and where they reach much it is."""
+    net = built("plain")
+    sides = [prepared(net, image(seed, 47, 41), regions.grid(4)) for seed in (1, 2)]
+    kept_there = scattered.worth_keeping(sides[0], pushing(sides[0])[0])
+    assert kept_there
+    for key in kept_there:
+        a, b = (execute.run(setting, plan.fixed(setting, pushing(setting)[0]))[key] for setting in sides)
+        found = a.product(b)
+        assert "matrix" not in vars(a) and "matrix" not in vars(b)
+        torch.testing.assert_close(found, a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
+    with monkeypatch.context() as patch:
+        patch.setattr(scattered, "SMALL", 0.0)
+        fresh = replace(a)
+        torch.testing.assert_close(fresh.product(b), found, rtol=1e-12, atol=1e-12)
+        assert "matrix" in vars(fresh)
+
+
+# ---------------------------------------------------------------- through the front door
+
+
+def encoder(net: nn.Module) -> bilrp.Encoder:
+    return bilrp.Encoder(net, layers=lambda tape, n: tape.steps[n - 1].output, name="small")
+
+
+LAYERS = (2, 5, 9)
+
+
+def swept(seed: int, dtype: torch.dtype = torch.float64, **options) -> dict[int, bilrp.Decomposition]:
+    net = built("plain").to(dtype)
+    options = {"regions": 4, "layers": LAYERS, **options}
+    return bilrp.decompose(encoder(net), image(seed, 63, 57, dtype), **options)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all matrices that were made of kept parts."""
+    sizes, zeros = [], scattered.zeros
+    monkeypatch.setattr(
+        scattered, "zeros", lambda rows, columns, like: sizes.append(columns) or zeros(rows, columns, like)
+    )
+    return sizes
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, made):
+    a, b = swept(1, dtype)[2], swept(2, dtype)[2]
+    assert isinstance(kept(a), Scattered)
+    found = bilrp.pair(a, b, similarity=similarity)
+    assert "Explanation" in repr(found) and "Decomposition" in repr(a)
+    residue = a.unattributed
+    assert not made
+    close = 1e-12 if dtype == torch.float64 else 1e-5
+    whole = [bilrp.Decomposition(d.parts, d.embedding, d.regions, d.origin) for d in (a, b)]
+    assert len(made) == 2
+    expected = bilrp.pair(*whole, similarity=similarity)
+    scale = float(expected.relevance.abs().max())
+    for one, other in zip(
+        [found.relevance, *(found.within or ()), *found.marginals()],
+        [expected.relevance, *(expected.within or ()), *expected.marginals()],
+        strict=True,
+    ):
+        assert one.dtype == dtype and float((one - other).abs().max()) <= close * max(
+            scale, float(other.abs().max())
+        )
+    torch.testing.assert_close(residue, whole[0].unattributed, rtol=close, atol=close)
+
+
+def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, made, monkeypatch):
+    found = swept(1)[2]
+    first = found.parts
+    assert first is found.parts and first.shape == (found.regions.count, found.embedding.numel())
+    assert len(made) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "worth_keeping", lambda *_: {})
+        whole = swept(1)[2]
+    assert isinstance(kept(whole), Tensor) and torch.equal(first, whole.parts)
+    renamed = replace(found, name="other")
+    assert renamed.name == "other" and torch.equal(renamed.parts, first)
+    doubled = replace(found, parts=2 * first)
+    assert torch.equal(doubled.parts, 2 * first) and torch.equal(found.parts, first)
+    for name in ("parts.safetensors", "parts.npz"):
+        assert torch.equal(bilrp.Decomposition.load(swept(1)[2].save(tmp_path / name)).parts, first)
+    coarse, expected = swept(1)[2].coarsen(8), whole.coarsen(8)
+    assert torch.equal(coarse.parts, expected.parts)
+    with pytest.raises(AttributeError):
+        found.parts = first  # type: ignore[misc]
+
+
+def test_parts_of_one_kind_pair_with_those_of_the_other():
+    a, b = swept(1)[2], swept(2)[2]
+    whole = replace(b, name="whole")
+    assert isinstance(kept(whole), Tensor) and isinstance(kept(b), Scattered)
+    expected = bilrp.pair(a, b).relevance
+    torch.testing.assert_close(bilrp.pair(a, whole).relevance, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(bilrp.pair(whole, a).relevance, expected.T, rtol=1e-12, atol=1e-12)
+
+
+def test_other_similarities_and_some_coordinates_get_matrices():
+    a, b = swept(1)[2], swept(2)[2]
+    size = a.embedding.numel()
+    weights = torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    own = Similarity(
+        "own", lambda p, q: (weights * p * q).sum(), lambda _, __: lambda p, q: (p * weights) @ q.T
+    )
+    found = bilrp.pair(a, b, similarity=own).relevance
+    torch.testing.assert_close(found, (a.parts * weights) @ b.parts.T, rtol=1e-12, atol=1e-12)
+    among = torch.arange(0, size, 3)
+    some = bilrp.pair(a, b, among=among).relevance
+    torch.testing.assert_close(some, a.parts[:, among] @ b.parts[:, among].T, rtol=1e-12, atol=1e-12)
+
+
+def test_only_what_regions_hardly_reach_is_kept_so_and_projections_are_matrices():
+    found = swept(1)
+    assert [isinstance(kept(found[n]), Scattered) for n in LAYERS] == [True, True, False]
+    large = swept(1, regions=64)
+    assert not any(isinstance(kept(d), Scattered) for d in large.values())
+    projected = swept(1, project=6)[2]
+    assert isinstance(kept(projected), Tensor) and projected.parts.shape[1] == 6
+
+
+def test_images_of_another_size_do_not_pair():
+    a = swept(1)[2]
+    b = bilrp.decompose(encoder(built("plain")), image(1, 63, 41), regions=4, layers=[2, 9])[2]
+    with pytest.raises(MismatchError, match="coordinates"):
+        bilrp.pair(a, b)
