@@ -9,6 +9,7 @@ from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
 from bilrp.engine.maps.mixing import Chain, Mix
 from bilrp.engine.maps.pool import Pool
+from bilrp.engine.maps.poolings import Mean, Pick, Pooling
 from bilrp.engine.maps.spatial import Centred, Pad, Turn
 from bilrp.engine.maps.weighted import Term, Weighted
 from bilrp.engine.windows import Reach
@@ -20,10 +21,13 @@ __all__ = [
     "Jacobian",
     "Linear",
     "Map",
+    "Mean",
     "Mix",
     "Move",
     "Pad",
+    "Pick",
     "Pool",
+    "Pooling",
     "Reach",
     "Scale",
     "Shapes",

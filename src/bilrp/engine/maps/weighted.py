@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,6 +15,9 @@ from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, shut, sum_of, times, times_, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 from bilrp.trace.operators import Convolution, Dense
+
+if TYPE_CHECKING:
+    from bilrp.engine.maps.poolings import Pooling
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +110,33 @@ class Weighted(Map):
         )
         return Weighted(Convolution((1, 1), (0, 0), (1, 1)), terms, at=to_front(self.at), slots=self.slots)
 
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        """Π Σ_t diag(after_t) W_t diag(before_t), where every term's factors let Π past, and all to the same Π'."""
+        if not self._at_each(pooling.axes):
+            return None
+        terms, poolings = [], []
+        after = {id(t.after): _past(pooling, t.after, shapes.target) for t in self.terms}
+        # each once: terms that share their factor behind go on sharing it
+        for term in self.terms:
+            behind = after[id(term.after)]
+            before = None if behind is None else _past(behind[1], term.before, shapes.sources[0])
+            if behind is None or before is None:
+                return None
+            terms.append(Term(term.weight, before[0], behind[0]))
+            poolings.append(before[1])
+        if not all(each.equals(poolings[0]) for each in poolings[1:]):
+            return None
+        at = self.at.new_empty(()).expand(pooling.shortened(self.at.shape))
+        return replace(self, terms=tuple(terms), at=at, slots=(0,)), poolings[0]
+
+    def _at_each(self, axes: tuple[int, ...]) -> bool:
+        """Is it one matrix at each position along these axes?"""
+        operator = self.operator
+        if not isinstance(operator, Convolution):
+            return -1 not in axes
+        single = {*self.terms[0].weight.shape[2:], *operator.stride} == {1} and not any(operator.padding)
+        return single and not operator.transposed and min(axes) >= -operator.rank
+
     # ------------------------------------------------------------ on windows
 
     def reach(self, shapes: Shapes) -> Reach | None:
@@ -194,6 +226,10 @@ class Weighted(Map):
     def _kernel(self, operator: Convolution) -> blocks.Kernel:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
         return blocks.Kernel((tall, wide), (down, across), self._reach(operator))
+
+
+def _past(pooling: Pooling, factor: Tensor | None, shape: torch.Size) -> tuple[Tensor | None, Pooling] | None:
+    return (None, pooling) if factor is None else pooling.past(factor, shape)
 
 
 def _convolve(
