@@ -27,7 +27,7 @@ def pool_early(program: Program, keep: frozenset[Key] = frozenset()) -> Program:
 
 def _moved(links: tuple[Link, ...], place: int, kept: frozenset[Key]) -> tuple[Link, ...]:
     """With the pooling at that place moved back as far as it goes, if this saves products."""
-    uses = Counter(source for link in links for source in link.sources) + Counter(kept)
+    uses = Counter([*kept, *(source for link in links for source in link.sources)])
     moving = _Moving(uses, fresh=1 + max(link.target.value for link in links))
     moving.begin(links[place])
     before = place

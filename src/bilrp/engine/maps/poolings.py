@@ -18,6 +18,7 @@ from bilrp.engine.windows import Reach, Window, cut
 # Units of rounding by which two factors may miss the numbers they stand for: six roundings made them. Where a unit is
 # large (float16) they must not.
 ROUNDING, LARGE = 4, 1e-6
+MANY = 2**15  # numbers of which some are looked at first
 
 
 class Pooling(Map):
@@ -192,30 +193,33 @@ def factored(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | N
     >>> factored(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), (-2,)) is None
     True
     """
-    corner = factor
-    for axis in axes:
-        corner = corner[(..., slice(2), *[slice(None)] * (-axis - 1))]
-    # Nearly everything that has no factors shows it at once.
-    return None if _halves(corner, axes) is None else _halves(factor, axes)
+    if factor.numel() > MANY:  # nearly everything that has no factors shows it at once
+        corner = factor
+        for axis in axes:
+            corner = corner.narrow(axis, 0, min(2, corner.shape[axis]))
+        if _halves(corner, axes) is None:
+            return None
+    return _halves(factor, axes)
 
 
 def _halves(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
     """Row and column of the largest number, whose product must be the whole, number for number."""
-    size, place = factor.abs(), []
-    rest = int(size.argmax())
-    for length in reversed(factor.shape):
-        rest, here = divmod(rest, length)
-        place.append(here)
+    size = factor.abs()
+    left, place = int(size.argmax()), []
     p = q = factor
-    for axis, here in zip(range(-1, -factor.dim() - 1, -1), place, strict=True):
+    for axis in range(-1, -factor.dim() - 1, -1):
+        left, here = divmod(left, factor.shape[axis])
+        place.append(here)
         if axis in axes:
             q = q.narrow(axis, here, 1)
         else:
             p = p.narrow(axis, here, 1)
-    p = p / p.flatten()[p.abs().argmax()] if bool(p.any()) else p
+    largest = float(factor[tuple(reversed(place))])
+    p = p / largest if largest else p
     unit = torch.finfo(factor.dtype).eps
     slack = ROUNDING * unit if unit < LARGE else 0
-    return (p, q) if bool(((p * q - factor).abs() <= slack * size).all()) else None
+    missed = (p * q).sub_(factor).abs_()
+    return (p, q) if bool((missed <= size.mul_(slack)).all()) else None
 
 
 def _with_lengths(shape: torch.Size, axes: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Size:
