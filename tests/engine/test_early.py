@@ -304,6 +304,18 @@ def test_the_input_may_be_what_is_pooled() -> None:
     assert isinstance(early.links[0].map, Pooling) and early.links[0].sources == (Key(0),)
 
 
+def test_a_mean_of_no_axes_or_of_a_single_number_is_one_still() -> None:
+    for function in (
+        lambda x: x.mean(),
+        lambda x: x.sum().sum(0),
+        lambda x: x.mean(axis=1),
+        lambda x: x.mean([]),
+    ):
+        x = torch.randn(1, 4, dtype=torch.float64)
+        found = bilrp.decompose(lambda x, function=function: function(x).reshape(1, -1), x)
+        _close(found.parts.sum(0) + found.unattributed, found.embedding)
+
+
 @given(st.integers(1, 5), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
 @settings(max_examples=60, deadline=None)
 def test_factors_are_found_if_there_are_any(rows: int, columns: int, holes: bool, seed: int) -> None:

@@ -68,12 +68,12 @@ def _local(step: Step) -> Map | None:
 def _pooling(step: Step) -> Map | None:
     """Means and sums over some axes, and one stretch of an axis: what the engine can do before what stands before it."""
     value, result, op = step.values[0], step.result, step.operation
-    if op.name in {"mean", "sum"} and step.argument(1, "dim") is not None:
+    if op.name in {"mean", "sum"}:
         dims = step.argument(1, "dim")
-        axes = tuple(
-            sorted((d % value.dim()) - value.dim() for d in ((dims,) if isinstance(dims, int) else dims))
-        )
-        return _mean(value, axes, drop=result.dim() < value.dim(), plain=op.name == "sum") if axes else None
+        given = (dims,) if isinstance(dims, int) else dims if isinstance(dims, tuple | list) else ()
+        axes = tuple(sorted(d % value.dim() - value.dim() for d in given)) if value.dim() else ()
+        drop = result.dim() < value.dim()
+        return _mean(value, axes, drop=drop, plain=op.name == "sum") if axes else None
     if op.name.startswith("adaptive_avg_pool"):
         axes = tuple(range(-int(op.name[-2]), 0))
         return _mean(value, axes) if all(result.shape[axis] == 1 for axis in axes) else None
