@@ -36,6 +36,7 @@ from bilrp.encoder import (
     read_item,
 )
 from bilrp.engine import memory
+from bilrp.engine.early import pool_early
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
 from bilrp.engine.progress import tracking
@@ -301,7 +302,8 @@ def prepare(
             ready = readied(tape, book, kept)
             with nullcontext() if ready.reference is None else ONE_RUN:
                 references = at_reference(ready, encoder.running(item.given), wanted)
-            program = channels_first(freeze(ready, book, max(kept, default=None)), frozenset(map(Key, kept)))
+            keep = frozenset(map(Key, kept))
+            program = pool_early(channels_first(freeze(ready, book, max(kept, default=None)), keep), keep)
         # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
         return Prepared(program, partition, item, origin, project, mode, taps, results, references)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import native
 from bilrp.engine import rows as active
-from bilrp.engine.layouts import Layout, Pooling, Term, laid, laid_natively
+from bilrp.engine.layouts import Layout, Term, Winners, laid, laid_natively
 from bilrp.engine.maps.blocks import SIDES, Kernel, blocks, native_blocks, plain_blocks
 from bilrp.engine.maps.products import Convolving
 from bilrp.engine.maps.ratio import Ratio
@@ -176,7 +176,7 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
     values, found = images(source, generator, dtype), []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
-        goal.pool(rows(kind, source, values, dtype), Pooling(shares, offsets, stride, padding))
+        goal.pool(rows(kind, source, values, dtype), Winners(shares, offsets, stride, padding))
         found.append(whole(goal)[:, 0])
     (top, left), (down, across) = padding, stride
     padded = nn.functional.pad(values, (left, left, top, top))

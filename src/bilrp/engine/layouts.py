@@ -152,7 +152,7 @@ class Rows(ABC):
     def combine(self, terms: Sequence[Term]) -> None:
         """target[r] = Σ_t factor_t[r] · source_t[rows_t[r]]."""
 
-    def pool(self, source: Rows, work: Pooling) -> None:
+    def pool(self, source: Rows, work: Winners) -> None:
         """target[c] = Σ_o share_o[c] · source[c, where offset o of each field lies]."""
         shares = self.layout.of(work.shares)
         self.combine(
@@ -187,7 +187,7 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Pooling:
+class Winners:
     """Which offsets of each field of a pooling win which share (offsets, 1, C, H, W)."""
 
     shares: Tensor

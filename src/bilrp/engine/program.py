@@ -23,12 +23,13 @@ BUDGET = 512 * 2**20  # bytes of tangents alive at once
 
 
 class Kind(StrEnum):
-    """What travels: the tangent of a value's numbers, with their channels first where they were last (`engine.turn`) or,
-    for rules of the first layer (z^B, flat, w²), the 0/1 mask of the region itself."""
+    """What travels: the tangent of a value's numbers, with their channels first where they were last (`engine.turn`) or
+    pooled (`engine.early`) or, for rules of the first layer (z^B, flat, w²), the 0/1 mask of the region itself."""
 
     VALUE = "value"
     MASK = "mask"
     TURNED = "turned"
+    POOLED = "pooled"
 
 
 class Key(NamedTuple):

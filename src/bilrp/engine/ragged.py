@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Pooling, Rows, Term
+from bilrp.engine.layouts import Layout, Rows, Term, Winners
 from bilrp.engine.maps.blocks import blocks
 from bilrp.engine.maps.products import Convolving
 from bilrp.engine.threads import share
@@ -105,7 +105,7 @@ class Ragged(Rows):
         )
         self._call("combine", asked, rows, factors)
 
-    def pool(self, source: Rows, work: Pooling) -> None:
+    def pool(self, source: Rows, work: Winners) -> None:
         assert isinstance(source, Ragged)
         shares, offsets = _like(self.numbers, self.layout.of(work.shares)), torch.tensor(work.offsets)
         asked = _Pooling(

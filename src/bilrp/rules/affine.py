@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
-from bilrp.engine.maps import Jacobian, Linear, Map, Move, Pad, Scale, Sum, Turn
+from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Move, Pad, Pick, Scale, Sum, Turn
 from bilrp.errors import RuleError
 from bilrp.rules.attention import unfused
 from bilrp.rules.norms import NORMALISING, counts_itself
@@ -61,7 +62,51 @@ def _local(step: Step) -> Map | None:
             moved = blank.movedim(a, b)
             if (turned.shape, turned.stride()) == (moved.shape, moved.stride()):
                 return Turn(last)
+    return _pooling(step)
+
+
+def _pooling(step: Step) -> Map | None:
+    """Means and sums over some axes, and one stretch of an axis: what the engine can do before what stands before it."""
+    value, result, op = step.values[0], step.result, step.operation
+    if op.name in {"mean", "sum"}:
+        dims = step.argument(1, "dim")
+        given = (dims,) if isinstance(dims, int) else dims if isinstance(dims, tuple | list) else ()
+        axes = tuple(sorted(d % value.dim() - value.dim() for d in given)) if value.dim() else ()
+        drop = result.dim() < value.dim()
+        return _mean(value, axes, drop=drop, plain=op.name == "sum") if axes else None
+    if op.name.startswith("adaptive_avg_pool"):
+        axes = tuple(range(-int(op.name[-2]), 0))
+        return _mean(value, axes) if all(result.shape[axis] == 1 for axis in axes) else None
+    return _pick(step) if op.name in {"__getitem__", "select", "narrow"} else None
+
+
+def _mean(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, plain: bool = False) -> Map:
+    lengths = [n if axis in axes else 1 for axis, n in enumerate(value.shape, -value.dim())]
+    weight = 1.0 if plain else 1 / math.prod(lengths)
+    return Mean(torch.full(lengths, weight, dtype=value.dtype, device=value.device), axes, drop)
+
+
+def _pick(step: Step) -> Map | None:
+    """One stretch of one axis: a view says by its shape, its strides and its start which numbers it shows."""
+    blank = torch.empty(step.values[0].shape, device="meta")
+    try:
+        seen = step.run(blank)
+    except RuntimeError:  # indices that are a tensor
+        return None
+    if seen._base is not blank or not seen.numel():
+        return None
+    drop = seen.dim() < blank.dim()
+    for axis, size in enumerate(blank.shape, -blank.dim()):
+        start, length = int(seen.storage_offset()) // blank.stride(axis), 1 if drop else seen.shape[axis]
+        if length < size and start + length <= size:
+            made = Pick((axis,), (start,), (length,), (size,), drop)
+            if _shown(made.push(blank[None])[0]) == _shown(seen):
+                return made
     return None
+
+
+def _shown(view: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+    return view.shape, view.stride(), int(view.storage_offset())
 
 
 def _check_linear(step: Step) -> None:

@@ -9,6 +9,7 @@ from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
 from bilrp.engine.maps.mixing import Chain, Mix
 from bilrp.engine.maps.pool import Pool
+from bilrp.engine.maps.poolings import Mean, Pick, Pooling
 from bilrp.engine.maps.ratio import Ratio
 from bilrp.engine.maps.spatial import Centred, Pad, Turn
 from bilrp.engine.maps.weighted import Term, Weighted
@@ -21,10 +22,13 @@ __all__ = [
     "Jacobian",
     "Linear",
     "Map",
+    "Mean",
     "Mix",
     "Move",
     "Pad",
+    "Pick",
     "Pool",
+    "Pooling",
     "Ratio",
     "Reach",
     "Scale",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from torch import Tensor
 from bilrp.engine.layouts import Layout, Rows, everything
 from bilrp.engine.windows import Reach, Window, cut_each
 from bilrp.errors import quiet
+
+if TYPE_CHECKING:
+    from bilrp.engine.maps.poolings import Pooling
 
 LAID = 5  # multiply-adds that pass while one number is laid out whole
 AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
@@ -75,6 +78,10 @@ class Map(ABC):
 
     def channels_first(self, shapes: Shapes) -> Map | None:
         """The same map of images (1, C, H, W), where this is one of (1, H, W, C); None where it is none."""
+        return None
+
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        """J' and Π' with Π J = J' Π': the same map of values that were pooled before; None where there is none."""
         return None
 
     # ------------------------------------------------------------ on windows

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, Term, both, not_zero, union
 from bilrp.engine.maps.base import Map, Shapes, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
+
+if TYPE_CHECKING:
+    from bilrp.engine.maps.poolings import Pooling
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,10 @@ class Scale(Map):
             return None
         factor = self.factor if self.factor.dim() == 0 else to_front(self.factor.expand(shapes.target))
         return Scale(factor, self.slots)
+
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        found = pooling.past(self.factor, shapes.target) if shapes.sources[0] == shapes.target else None
+        return None if found is None else (Scale(found[0]), found[1])
 
     def reach(self, shapes: Shapes) -> Reach | None:
         return Reach() if shapes.images and shapes.sources[0] == shapes.target else None
@@ -84,6 +92,9 @@ class Sum(Map):
     def channels_first(self, shapes: Shapes) -> Map | None:
         return None if self.on_mask else self
 
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        return self, pooling
+
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return (cotangent,) * len(self.slots)
 
@@ -131,6 +142,11 @@ class Gated(Map):
     def channels_first(self, shapes: Shapes) -> Map | None:
         inner = self.inner.channels_first(shapes)
         return None if inner is None else Gated(inner, to_front(self.gate))
+
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        gate = pooling.past(self.gate, shapes.target)
+        inner = None if gate is None else self.inner.pooled(gate[1], shapes)
+        return None if gate is None or inner is None else (Gated(inner[0], gate[0]), inner[1])
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.macs(shapes, back=back)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Pooling, Rows, both, grown, not_zero, seen, steps, union
+from bilrp.engine.layouts import Rows, Winners, both, grown, not_zero, seen, steps, union
 from bilrp.engine.maps.base import Map, Shapes, sum_of, to_front, to_last
 from bilrp.engine.windows import Reach, Window, cut, place
 
@@ -101,4 +101,4 @@ class Pool(Map):
 
     def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
         before = tuple(pad[0] for pad in self.padding)
-        target.pool(sources[0], Pooling(self.shares, self.offsets, self.stride, before))
+        target.pool(sources[0], Winners(self.shares, self.offsets, self.stride, before))

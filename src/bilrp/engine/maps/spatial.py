@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,9 @@ from torch import Tensor
 from bilrp.engine.layouts import Rows, Term
 from bilrp.engine.maps.base import Map, Shapes, to_front, to_last
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
+
+if TYPE_CHECKING:
+    from bilrp.engine.maps.poolings import Pooling
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +79,10 @@ class Centred(Map):
 
     def channels_first(self, shapes: Shapes) -> Map | None:
         return Centred(to_front(self.factor), -3, self.slots) if self.axis == -1 else None
+
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        found = None if self.axis in pooling.axes else pooling.past(self.factor, shapes.target)
+        return None if found is None else (Centred(found[0], self.axis), found[1])
 
     def reach(self, shapes: Shapes) -> Reach | None:
         return Reach() if shapes.images and self.axis == -3 else None

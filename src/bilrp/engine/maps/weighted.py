@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.layouts import Layout, Rows, everything, not_zero, union
 from bilrp.engine.maps import blocks, products
 from bilrp.engine.maps.base import Map, Shapes, laid_out, shut, sum_of, times, times_, to_front
+from bilrp.engine.maps.poolings import Pick, Pooling
 from bilrp.engine.maps.ratio import Ratio, whole
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 from bilrp.trace.operators import Convolution, Dense
@@ -128,6 +130,33 @@ class Weighted(Map):
             return 0
         return sum(not ratio.made for ratio in ratios.values()) * self.macs(shapes) // len(self.terms)
 
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        """Π Σ_t diag(after_t) W_t diag(before_t), where every term's factors let Π past, and all to the same Π'."""
+        if not self._at_each(pooling.axes):
+            return None
+        terms, poolings = [], []
+        after = {id(t.after): _past(pooling, t.after, shapes.target) for t in self.terms}
+        # each once: terms that share their factor behind go on sharing it
+        for term in self.terms:
+            behind = after[id(term.after)]
+            before = None if behind is None else _past(behind[1], term.before, shapes.sources[0])
+            if behind is None or before is None:
+                return None
+            terms.append(Term(term.weight, before[0], behind[0]))
+            poolings.append(before[1])
+        if not all(each.equals(poolings[0]) for each in poolings[1:]):
+            return None
+        at = self.at.new_empty(()).expand(pooling.shortened(self.at.shape))
+        return replace(self, terms=tuple(terms), at=at, slots=(0,)), poolings[0]
+
+    def _at_each(self, axes: tuple[int, ...]) -> bool:
+        """Is it one matrix at each position along these axes?"""
+        operator = self.operator
+        if not isinstance(operator, Convolution):
+            return -1 not in axes
+        single = {*self.terms[0].weight.shape[2:], *operator.stride} == {1} and not any(operator.padding)
+        return single and not operator.transposed and min(axes) >= -operator.rank
+
     # ------------------------------------------------------------ on windows
 
     def reach(self, shapes: Shapes) -> Reach | None:
@@ -231,6 +260,15 @@ def _gated(factor: Tensor | Ratio | None, gate: Tensor) -> Tensor | Ratio:
     if factor is None:
         return gate
     return factor.gated(gate) if isinstance(factor, Ratio) else shut(factor, gate)
+
+
+def _past(
+    pooling: Pooling, factor: Tensor | Ratio | None, shape: torch.Size
+) -> tuple[Tensor | None, Pooling] | None:
+    if isinstance(factor, Ratio) and not isinstance(pooling, Pick):
+        return None  # one for each position and feature, and not worth making to find out
+    behind = whole(factor)
+    return (None, pooling) if behind is None else pooling.past(behind, shape)
 
 
 def _convolve(

@@ -1,0 +1,229 @@
+"""Poolings of positions: means over them, and some of them alone. What acts on features alone can wait until then."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.elementwise import Sum
+from bilrp.engine.windows import Reach, Window, cut
+
+# Units of rounding by which two factors may miss the numbers they stand for: six roundings made them. Where a unit is
+# large (float16) they must not.
+ROUNDING, LARGE = 4, 1e-6
+MANY = 2**15  # numbers of which some are looked at first
+
+
+class Pooling(Map):
+    """Π: from many positions to fewer, the same for every feature.
+
+    `axes`, counted from the end, are those that become shorter; with `drop` they have length one then, and fall away.
+    """
+
+    axes: tuple[int, ...]
+    drop: bool
+
+    @abstractmethod
+    def pool(self, values: Tensor) -> Tensor:
+        """Π s, with all its axes."""
+
+    @abstractmethod
+    def spread(self, cotangent: Tensor) -> Tensor:
+        """Πᵀ c, where c has all its axes."""
+
+    @abstractmethod
+    def shortened(self, shape: torch.Size) -> torch.Size:
+        """The shape of Π s, with all its axes."""
+
+    @abstractmethod
+    def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
+        """q and Π' with Π diag(factor) = diag(q) Π', for values of that shape; None where there are none."""
+
+    @abstractmethod
+    def equals(self, other: Pooling) -> bool:
+        """Is it the same pooling?"""
+
+    @abstractmethod
+    def whole(self) -> Pooling:
+        """The same, with all its axes."""
+
+    def push(self, *tangents: Tensor) -> Tensor:
+        pooled = self.pool(tangents[0])
+        return pooled.squeeze(self.axes) if self.drop else pooled
+
+    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
+        for axis in sorted(self.axes, reverse=True) if self.drop else ():
+            cotangent = cotangent.unsqueeze(axis)
+        return (self.spread(cotangent),)
+
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return 0
+
+    def rest(self) -> Map:
+        """What is left to do where the value was pooled before: axes of length one fall away."""
+        none, one = (0,) * len(self.axes), (1,) * len(self.axes)
+        return Pick(self.axes, none, one, one, drop=True) if self.drop else Sum((0,))
+
+
+@dataclass(frozen=True, eq=False)
+class Mean(Pooling):
+    """J s = Σ over `axes` of weights ⊙ s: a mean over positions, or a sum. Other axes of the weights have length one."""
+
+    weights: Tensor
+    axes: tuple[int, ...]
+    drop: bool = False
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def pool(self, values: Tensor) -> Tensor:
+        if self._uniform is not None:
+            return values.mean(self.axes, keepdim=True).mul_(self._uniform * self.weights.numel())
+        return (values * self.weights).sum(self.axes, keepdim=True)
+
+    def spread(self, cotangent: Tensor) -> Tensor:
+        return cotangent * self.weights
+
+    def shortened(self, shape: torch.Size) -> torch.Size:
+        return _with_lengths(shape, self.axes, (1,) * len(self.axes))
+
+    @cached_property
+    def _uniform(self) -> float | None:
+        """The weight of all positions, if they have one: nothing is multiplied before the sum then."""
+        first, last = self.weights.amin(), self.weights.amax()
+        return float(first) if bool(first == last) else None
+
+    def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
+        """Where the factor is one of positions times one of features."""
+        found = factored(factor.reshape((1,) * (len(shape) - factor.dim()) + factor.shape), self.axes)
+        if found is None:
+            return None
+        positions, features = found
+        return features.expand(self.shortened(shape)), replace(self, weights=self.weights * positions)
+
+    def equals(self, other: Pooling) -> bool:
+        return (
+            isinstance(other, Mean) and self.axes == other.axes and torch.equal(self.weights, other.weights)
+        )
+
+    def whole(self) -> Pooling:
+        return replace(self, drop=False)
+
+    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+        return 0 if back or self._uniform is not None else shapes.sources[0].numel()
+
+    # ------------------------------------------------------------ of images, to a single position
+
+    def reach(self, shapes: Shapes) -> Reach | None:
+        if not shapes.images or set(self.axes) != {-2, -1}:
+            return None
+        size = (shapes.sources[0][-2], shapes.sources[0][-1])
+        return Reach(extent=size, stride=size)
+
+    def push_windows(
+        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
+    ) -> Tensor:
+        source = sources[0]
+        if self._uniform is not None:
+            return source.data.sum(self.axes, keepdim=True).mul_(self._uniform)
+        return (source.data * cut(self.weights, source.origin, source.shape)).sum(self.axes, keepdim=True)
+
+    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return inputs[0].flatten(0, 1).any(0)[None, None]
+
+    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        return [target.expand(*shapes.sources[0][-2:], -1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Pick(Pooling):
+    """Some positions alone: of each of `axes`, of that size, so many from a start on. The first token, all but it …"""
+
+    axes: tuple[int, ...]
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    sizes: tuple[int, ...]
+    drop: bool = False
+    slots: tuple[int, ...] = (0,)
+    on_mask: bool = False
+
+    def pool(self, values: Tensor) -> Tensor:
+        for axis, start, length in zip(self.axes, self.starts, self.lengths, strict=True):
+            values = values.narrow(axis, start, length)
+        return values
+
+    def spread(self, cotangent: Tensor) -> Tensor:
+        pads = [0] * (2 * -min(self.axes))
+        for axis, start, length, size in zip(self.axes, self.starts, self.lengths, self.sizes, strict=True):
+            pads[2 * (-axis - 1)], pads[2 * (-axis - 1) + 1] = start, size - start - length
+        return F.pad(cotangent, pads) if any(pads) else cotangent
+
+    def shortened(self, shape: torch.Size) -> torch.Size:
+        return _with_lengths(shape, self.axes, self.lengths)
+
+    def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
+        """Any factor: of those positions."""
+        return self.pool(factor.expand(shape)), self
+
+    def equals(self, other: Pooling) -> bool:
+        return isinstance(other, Pick) and vars(self) == vars(other)
+
+    def whole(self) -> Pooling:
+        return replace(self, drop=False)
+
+    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        """A mean of some positions is one of all, with weights of zero."""
+        if self.drop or not isinstance(pooling, Mean) or not set(self.axes) <= set(pooling.axes):
+            return None
+        return Sum((0,)), replace(pooling, weights=self.spread(pooling.weights))
+
+
+def factored(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+    """p and q with factor = p ⊙ q to rounding, p of length one on all but `axes`, q of length one on them; else None.
+
+    >>> p, q = factored(torch.tensor([[1.0, 3.0], [2.0, 6.0]]), (-2,))
+    >>> p.tolist(), q.tolist()
+    ([[0.5], [1.0]], [[2.0, 6.0]])
+    >>> factored(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), (-2,)) is None
+    True
+    """
+    if factor.numel() > MANY:  # nearly everything that has no factors shows it at once
+        corner = factor
+        for axis in axes:
+            corner = corner.narrow(axis, 0, min(2, corner.shape[axis]))
+        if _halves(corner, axes) is None:
+            return None
+    return _halves(factor, axes)
+
+
+def _halves(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+    """Row and column of the largest number, whose product must be the whole, number for number."""
+    size = factor.abs()
+    left, place = int(size.argmax()), []
+    p = q = factor
+    for axis in range(-1, -factor.dim() - 1, -1):
+        left, here = divmod(left, factor.shape[axis])
+        place.append(here)
+        if axis in axes:
+            q = q.narrow(axis, here, 1)
+        else:
+            p = p.narrow(axis, here, 1)
+    largest = float(factor[tuple(reversed(place))])
+    p = p / largest if largest else p
+    unit = torch.finfo(factor.dtype).eps
+    slack = ROUNDING * unit if unit < LARGE else 0
+    missed = (p * q).sub_(factor).abs_()
+    return (p, q) if bool((missed <= size.mul_(slack)).all()) else None
+
+
+def _with_lengths(shape: torch.Size, axes: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Size:
+    found = list(shape)
+    for axis, length in zip(axes, lengths, strict=True):
+        found[axis] = length
+    return torch.Size(found)
