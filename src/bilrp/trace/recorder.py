@@ -6,10 +6,10 @@ input (a *live* tensor) becomes one `Step` holding its real tensors. Nothing is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bilrp.errors import InputError, TapeError
 from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
-from bilrp.trace.lineage import Lineage, descend, entrance, sources_of
+from bilrp.trace.lineage import descend, entrance, sources_of
 from bilrp.trace.names import modules_of, named_weights, operation_of, owners, parts_of
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
@@ -33,7 +33,8 @@ from bilrp.trace.refusals import (
 from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of, tensors_in
 
-# Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
+# Kinds of operations that draw no numbers (attention would for its dropout, which is refused before it runs): looking into
+# every one of them for a draw would take as long as running it.
 NEVER_RANDOM = {
     "arithmetic",
     "reduction",
@@ -43,11 +44,13 @@ NEVER_RANDOM = {
     "norm",
     "structural",
     "identity",
+    "attention",
 }
 SHAPES = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no numbers
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NOTHING = nullcontext()
+NEVER = -1  # a version that no tensor has
 HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
 
 
@@ -128,8 +131,21 @@ def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return given.get("generator") is None and trained is not False and rate != 0
 
 
+class _Call(NamedTuple):
+    """What one call gave, as it is written down while the model runs: `Recorder.steps` makes a step of it."""
+
+    operation: Op
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: tuple[int, ...]
+    owner: str | None  # the module whose weights are among its constants
+    versions: tuple[int, ...]  # of the constants
+    item: int | None
+
+
 class Recorder(TorchFunctionMode):
-    """Collects steps. A tensor is known by its id (kept alive here) together with its version counter,
+    """Collects calls. A tensor is known by its id (kept alive here) together with its version counter,
     so that a write that was not seen (through a view, or by scripted code) is noticed at the next use."""
 
     def __init__(self, names: dict[int, str], operations: Table):
@@ -137,13 +153,12 @@ class Recorder(TorchFunctionMode):
         self.names = names
         self.operations = operations
         self.known: dict[Any, Op] = {}  # what each function called so far is
-        self.steps: list[Step] = []
+        self.calls: list[_Call] = []
         self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
-        self.values: list[Tensor] = []
+        self.values: list[Tensor] = []  # the input, and what each call gave
+        self.versions: list[int] = []  # of the values
         self.made: dict[int, Tensor] = {}  # constants computed during the run
         self.weights: dict[int, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.lineage: list[Lineage] = [entrance(0)]
         self.origin: Any = None  # the autograd node of the input
         self.written: dict[int, Tensor] = {}  # storages that received live values by a write in place
         self.constants: list[Tensor] = []  # those that steps hold
@@ -152,8 +167,7 @@ class Recorder(TorchFunctionMode):
         )  # storages of constants that were written to, and will be in the next run
 
     def begin(self, x: Tensor) -> None:
-        self.live[id(x)] = (x, 0, x._version)
-        self.values.append(x.detach())
+        self._add(x)
         self.origin = x.grad_fn
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -164,7 +178,7 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
         kwargs = dict(sorted(kwargs.items(), key=lambda given: given[0] not in FIRST)) if kwargs else {}
-        tensors = tensors_in((args, kwargs))
+        tensors = tensors_in((*args, *kwargs.values()))
         live = [t for t in tensors if id(t) in self.live]
         if op.kind == "switch":
             return None  # gradients stay on, also where the model turns them off: see record
@@ -210,15 +224,14 @@ class Recorder(TorchFunctionMode):
             out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
         )
         before = None if target is None else self._keep_before_write(target)
-        versions = [(t, _version(t)) for t in tensors if t is not target]
-        slots: list[tuple[int, Tensor]] = []
+        versions = _versions(tensors)
+        inputs: list[int] = []
         constants: list[Tensor] = []
 
         def slot(t: Tensor) -> Any:
             if id(t) in self.live:
-                value = self.live[id(t)][1]
-                slots.append((value, self.values[value]))
-                return Slot(len(slots) - 1)
+                inputs.append(self.live[id(t)][1])
+                return Slot(len(inputs) - 1)
             if t is target and before is not None:
                 constants.append(before)  # about to receive live values: record what it was
                 return before
@@ -242,7 +255,7 @@ class Recorder(TorchFunctionMode):
             result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
-        elif any(_version(t) != version for t, version in versions):
+        elif _versions(tensors) != versions:
             raise TapeError(
                 f"'{op.name}' writes into its arguments, which the tape cannot follow: write out of place"
             )
@@ -264,41 +277,24 @@ class Recorder(TorchFunctionMode):
                 continue
             if id(out) in self.live and out is not target:
                 continue  # the call returned its own input, e.g. contiguous()
-            self._add(op, call, recorded_args, recorded_kwargs, slots, constants, out, item)
+            self._add(out)
+            self.calls.append(
+                _Call(
+                    op, call, recorded_args, recorded_kwargs,
+                    tuple(inputs), self._owner(constants), tuple(_versions(constants)), item,
+                )
+            )  # fmt: skip
         return result
 
-    def _add(self, op: Op, call, args, kwargs, slots, constants, out: Tensor, item: int | None) -> None:
-        number, result = len(self.values), out.detach()
-        self.values.append(result)
-        self.live[id(out)] = (out, number, _version(out))
-        parents = [self.lineage[v] for v, _ in slots]
-        sources = sources_of(op, parents)
-        alike = all(t.shape == out.shape for _, t in slots)
-        first = isinstance(next(iter((*args, *kwargs.values())), None), Slot)
-        self.lineage.append(descend(op, parents, sources, number, alike=alike, first=first))
-        step = Step(
-            operation=op,
-            name=self._name(op.name, constants),
-            call=call,
-            args=args,
-            kwargs=kwargs,
-            inputs=tuple([v for v, _ in slots]),
-            values=tuple([t for _, t in slots]),
-            output=number,
-            result=result,
-            sources=sources,
-            item=item,
-            versions=(result._version, *(t._version for t in constants)),
-        )
-        self.steps.append(step)
+    def _add(self, out: Tensor) -> None:
+        """One more live value."""
+        self.live[id(out)] = (out, len(self.values), _version(out))
+        self.values.append(out.detach())
+        self.versions.append(out._version)
 
-    def _name(self, op: str, constants: list[Tensor]) -> str:
-        for t in constants:
-            name = self.names.get(t.data_ptr()) if t.numel() else None
-            if name is not None:
-                return name
-        self.counts[op] = self.counts.get(op, 0) + 1
-        return f"{op}_{self.counts[op]}"
+    def _owner(self, constants: list[Tensor]) -> str | None:
+        names = (self.names.get(t.data_ptr()) for t in constants if t.numel())
+        return next((name for name in names if name is not None), None)
 
     def _keep_before_write(self, t: Tensor) -> Tensor:
         """Before an in-place call: give earlier steps their own copy of what is about to be overwritten
@@ -306,11 +302,11 @@ class Recorder(TorchFunctionMode):
         storage = storage_of(t)
         for number, value in enumerate(self.values):
             if storage_of(value) == storage:
-                copy = value.clone()
-                self.values[number] = copy
-                self.steps = [_with_value(step, number, copy) for step in self.steps]
+                untouched = value._version == self.versions[number]
+                self.values[number] = copy = value.clone()
+                self.versions[number] = copy._version if untouched else NEVER
         if any(storage_of(constant) == storage for constant in self.constants):
-            self.steps = [_with_constants_copied(step, storage) for step in self.steps]
+            self.calls = [_with_constants_copied(call, storage) for call in self.calls]
         return t.detach().clone()
 
     def _mark_written(self, target: Tensor) -> None:
@@ -319,7 +315,7 @@ class Recorder(TorchFunctionMode):
         self.written[storage] = target
         for key, (t, value, _) in list(self.live.items()):
             if t is not target and storage_of(t) == storage:
-                self.live[key] = (t, value, -1)
+                self.live[key] = (t, value, NEVER)
 
     def _use_weight(self, t: Tensor) -> None:
         known = id(t) in self.made or id(t) in self.live or id(t) in self.weights
@@ -357,10 +353,38 @@ class Recorder(TorchFunctionMode):
         self._notice_writes(result, "return")
         output = self.live[id(result)][1]
         for storage in self.rewritten.intersection(map(storage_of, self.constants)):
-            self.steps = [_with_constants_copied(step, storage) for step in self.steps]
-        steps = _leading_to(output, self.steps)
+            self.calls = [_with_constants_copied(call, storage) for call in self.calls]
+        steps = _leading_to(output, self.steps())
         weights = tuple(w.detach() for w in self.weights.values())
         return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)
+
+    def steps(self) -> list[Step]:
+        """What was written down, told in full: once the run has ended, which this would slow down far more than itself."""
+        lineage, found, counts = [entrance(0)], [], Counter()
+        for number, made in enumerate(self.calls, 1):
+            op, values, result = made.operation, [self.values[v] for v in made.inputs], self.values[number]
+            parents = [lineage[v] for v in made.inputs]
+            sources = sources_of(op, parents)
+            alike = all(t.shape == result.shape for t in values)
+            first = isinstance(next(iter((*made.args, *made.kwargs.values())), None), Slot)
+            lineage.append(descend(op, parents, sources, number, alike=alike, first=first))
+            counts[op.name] += made.owner is None
+            step = Step(
+                operation=op,
+                name=made.owner or f"{op.name}_{counts[op.name]}",
+                call=made.call,
+                args=made.args,
+                kwargs=made.kwargs,
+                inputs=made.inputs,
+                values=tuple(values),
+                output=number,
+                result=result,
+                sources=sources,
+                item=made.item,
+                versions=(self.versions[number], *made.versions),
+            )
+            found.append(step)
+        return found
 
 
 def _leading_to(output: int, steps: list[Step]) -> tuple[Step, ...]:
@@ -373,26 +397,24 @@ def _leading_to(output: int, steps: list[Step]) -> tuple[Step, ...]:
     return tuple(reversed(kept))
 
 
-def _with_value(step: Step, value: int, tensor: Tensor) -> Step:
-    if value != step.output and value not in step.inputs:
-        return step
-    values = tuple(tensor if i == value else v for i, v in zip(step.inputs, step.values, strict=True))
-    return _copied(step, values=values, result=tensor if value == step.output else step.result)
+def _with_constants_copied(made: _Call, storage: int) -> _Call:
+    """The call with its own copy of every constant that lives in a storage about to be overwritten.
 
-
-def _with_constants_copied(step: Step, storage: int) -> Step:
-    """The step with its own copy of every constant that lives in a storage about to be overwritten."""
+    A copy is as untouched as what it is a copy of.
+    """
+    held = tensors_in((made.args, made.kwargs))
+    if all(storage_of(t) != storage for t in held):
+        return made
+    copies: list[Tensor] = []
 
     def copied(t: Tensor) -> Tensor:
-        return t.clone() if storage_of(t) == storage else t
+        copies.append(t.clone() if storage_of(t) == storage else t)
+        return copies[-1]
 
-    return _copied(step, args=mapped(step.args, copied), kwargs=mapped(step.kwargs, copied))
-
-
-def _copied(step: Step, **changes: Any) -> Step:
-    """The step with copies in it: as untouched as what they are copies of."""
-    changed = replace(step, **changes)
-    return replace(changed, versions=changed.written if step.written == step.versions else ())
+    args, kwargs = mapped(made.args, copied), mapped(made.kwargs, copied)
+    untouched = made.versions == tuple(t._version for t in held)
+    versions = tuple(t._version for t in copies) if untouched else (NEVER,)
+    return made._replace(args=args, kwargs=kwargs, versions=versions)
 
 
 def _is_mask(t: Tensor) -> bool:
@@ -410,6 +432,10 @@ def _version(t: Tensor) -> int:
         raise TapeError(
             "the model runs in torch.inference_mode, which hides writes from the tape: call its undecorated forward"
         ) from None
+
+
+def _versions(tensors: list[Tensor]) -> list[int]:
+    return [_version(t) for t in tensors]
 
 
 def _overwritten(t: Tensor, op: str) -> str:
