@@ -6,10 +6,9 @@ input (a *live* tensor) becomes one `Step` holding its real tensors. Nothing is 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bilrp.errors import InputError, TapeError
 from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
-from bilrp.trace.lineage import descend, entrance, sources_of
 from bilrp.trace.names import modules_of, named_weights, operation_of, owners, parts_of
+from bilrp.trace.notes import NEVER, Note, leading_to, steps_of, with_constants_copied
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.refusals import (
@@ -31,7 +30,7 @@ from bilrp.trace.refusals import (
     refuse_what_cannot_be_seen,
 )
 from bilrp.trace.replay import replay
-from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of, tensors_in
+from bilrp.trace.tape import Slot, Tape, mapped, storage_of, tensors_in
 
 # Kinds of operations that draw no numbers (attention would for its dropout, which is refused before it runs): looking into
 # every one of them for a draw would take as long as running it.
@@ -50,7 +49,6 @@ SHAPES = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no num
 FIRST = {"input", "self"}  # what torch calls a function's first operand
 COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NOTHING = nullcontext()
-NEVER = -1  # a version that no tensor has
 HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
 
 
@@ -131,21 +129,8 @@ def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return given.get("generator") is None and trained is not False and rate != 0
 
 
-class _Call(NamedTuple):
-    """What one call gave, as it is written down while the model runs: `Recorder.steps` makes a step of it."""
-
-    operation: Op
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    inputs: tuple[int, ...]
-    owner: str | None  # the module whose weights are among its constants
-    versions: tuple[int, ...]  # of the constants
-    item: int | None
-
-
 class Recorder(TorchFunctionMode):
-    """Collects calls. A tensor is known by its id (kept alive here) together with its version counter,
+    """Takes notes of calls. A tensor is known by its id (kept alive here) together with its version counter,
     so that a write that was not seen (through a view, or by scripted code) is noticed at the next use."""
 
     def __init__(self, names: dict[int, str], operations: Table):
@@ -153,7 +138,7 @@ class Recorder(TorchFunctionMode):
         self.names = names
         self.operations = operations
         self.known: dict[Any, Op] = {}  # what each function called so far is
-        self.calls: list[_Call] = []
+        self.notes: list[Note] = []
         self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
         self.values: list[Tensor] = []  # the input, and what each call gave
         self.versions: list[int] = []  # of the values
@@ -278,12 +263,10 @@ class Recorder(TorchFunctionMode):
             if id(out) in self.live and out is not target:
                 continue  # the call returned its own input, e.g. contiguous()
             self._add(out)
-            self.calls.append(
-                _Call(
-                    op, call, recorded_args, recorded_kwargs,
-                    tuple(inputs), self._owner(constants), tuple(_versions(constants)), item,
-                )
-            )  # fmt: skip
+            owner, counted = self._owner(constants), tuple(_versions(constants))
+            self.notes.append(
+                Note(op, call, recorded_args, recorded_kwargs, tuple(inputs), owner, counted, item)
+            )
         return result
 
     def _add(self, out: Tensor) -> None:
@@ -306,7 +289,7 @@ class Recorder(TorchFunctionMode):
                 self.values[number] = copy = value.clone()
                 self.versions[number] = copy._version if untouched else NEVER
         if any(storage_of(constant) == storage for constant in self.constants):
-            self.calls = [_with_constants_copied(call, storage) for call in self.calls]
+            self.notes = [with_constants_copied(note, storage) for note in self.notes]
         return t.detach().clone()
 
     def _mark_written(self, target: Tensor) -> None:
@@ -353,68 +336,10 @@ class Recorder(TorchFunctionMode):
         self._notice_writes(result, "return")
         output = self.live[id(result)][1]
         for storage in self.rewritten.intersection(map(storage_of, self.constants)):
-            self.calls = [_with_constants_copied(call, storage) for call in self.calls]
-        steps = _leading_to(output, self.steps())
+            self.notes = [with_constants_copied(note, storage) for note in self.notes]
+        steps = leading_to(output, steps_of(self.notes, self.values, self.versions))
         weights = tuple(w.detach() for w in self.weights.values())
         return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)
-
-    def steps(self) -> list[Step]:
-        """What was written down, told in full: once the run has ended, which this would slow down far more than itself."""
-        lineage, found, counts = [entrance(0)], [], Counter()
-        for number, made in enumerate(self.calls, 1):
-            op, values, result = made.operation, [self.values[v] for v in made.inputs], self.values[number]
-            parents = [lineage[v] for v in made.inputs]
-            sources = sources_of(op, parents)
-            alike = all(t.shape == result.shape for t in values)
-            first = isinstance(next(iter((*made.args, *made.kwargs.values())), None), Slot)
-            lineage.append(descend(op, parents, sources, number, alike=alike, first=first))
-            counts[op.name] += made.owner is None
-            step = Step(
-                operation=op,
-                name=made.owner or f"{op.name}_{counts[op.name]}",
-                call=made.call,
-                args=made.args,
-                kwargs=made.kwargs,
-                inputs=made.inputs,
-                values=tuple(values),
-                output=number,
-                result=result,
-                sources=sources,
-                item=made.item,
-                versions=(self.versions[number], *made.versions),
-            )
-            found.append(step)
-        return found
-
-
-def _leading_to(output: int, steps: list[Step]) -> tuple[Step, ...]:
-    """Only the steps the output depends on."""
-    needed, kept = {output}, []
-    for step in reversed(steps):
-        if step.output in needed:
-            kept.append(step)
-            needed.update(step.inputs)
-    return tuple(reversed(kept))
-
-
-def _with_constants_copied(made: _Call, storage: int) -> _Call:
-    """The call with its own copy of every constant that lives in a storage about to be overwritten.
-
-    A copy is as untouched as what it is a copy of.
-    """
-    held = tensors_in((made.args, made.kwargs))
-    if all(storage_of(t) != storage for t in held):
-        return made
-    copies: list[Tensor] = []
-
-    def copied(t: Tensor) -> Tensor:
-        copies.append(t.clone() if storage_of(t) == storage else t)
-        return copies[-1]
-
-    args, kwargs = mapped(made.args, copied), mapped(made.kwargs, copied)
-    untouched = made.versions == tuple(t._version for t in held)
-    versions = tuple(t._version for t in copies) if untouched else (NEVER,)
-    return made._replace(args=args, kwargs=kwargs, versions=versions)
 
 
 def _is_mask(t: Tensor) -> bool:
