@@ -32,8 +32,7 @@ from bilrp.trace.refusals import (
 from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Tape, mapped, storage_of, tensors_in
 
-# Kinds of operations that draw no numbers (attention would for its dropout, which is refused before it runs): looking into
-# every one of them for a draw would take as long as running it.
+# Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
 NEVER_RANDOM = {
     "arithmetic",
     "reduction",
@@ -43,7 +42,6 @@ NEVER_RANDOM = {
     "norm",
     "structural",
     "identity",
-    "attention",
 }
 SHAPES = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no numbers
 FIRST = {"input", "self"}  # what torch calls a function's first operand
@@ -175,7 +173,7 @@ class Recorder(TorchFunctionMode):
         if op.kind == "iteration":
             with self:
                 return iter(args[0].unbind(0))
-        refuse_call(op, args, kwargs, live[0].device.type)
+        refuse_call(op, args, kwargs, live[0])
         for t in live:
             self._notice_writes(t, op.name)
         return self._record(op, func, args, kwargs, tensors)
@@ -236,7 +234,8 @@ class Recorder(TorchFunctionMode):
             mapped(recorded[0], slot),
             mapped(recorded[1], slot) if kwargs else {},
         )
-        with NOTHING if op.kind in NEVER_RANDOM else _Fixed():
+        fixed = op.kind in NEVER_RANDOM or op.active  # dropout that is active was refused
+        with NOTHING if fixed else _Fixed():
             result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
@@ -276,8 +275,10 @@ class Recorder(TorchFunctionMode):
         self.versions.append(out._version)
 
     def _owner(self, constants: list[Tensor]) -> str | None:
-        names = (self.names.get(t.data_ptr()) for t in constants if t.numel())
-        return next((name for name in names if name is not None), None)
+        for t in constants:
+            if t.numel() and t.data_ptr() in self.names:
+                return self.names[t.data_ptr()]
+        return None
 
     def _keep_before_write(self, t: Tensor) -> Tensor:
         """Before an in-place call: give earlier steps their own copy of what is about to be overwritten
