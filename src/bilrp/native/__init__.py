@@ -1,7 +1,8 @@
 """Native: what is written in C, where this installation was built with a compiler.
 
-Each file has a slower twin in Python that works where there is no library: `rows.c` in torch (`engine.matrix`), also where
-numbers are neither float32 nor float64, and where somebody listens to torch's operations. May import nothing of the package.
+Each file has a slower twin in Python that works where there is no library: `sums.c` in numpy (`trace.sums`), `rows.c` in
+torch (`engine.matrix`), also where numbers are neither float32 nor float64, and where somebody listens to torch's
+operations. May import nothing of the package.
 """
 
 from __future__ import annotations

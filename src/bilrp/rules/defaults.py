@@ -34,7 +34,7 @@ def frozen() -> Rule:
 
 
 def _freeze_scale(step: Step) -> Map:
-    special = {**NORMALISING, **ATTENTIONS}.get(step.op)
+    special = NORMALISING.get(step.op) or ATTENTIONS.get(step.op)
     return special(step) if special else freeze_activation(step)
 
 

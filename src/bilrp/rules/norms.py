@@ -18,7 +18,8 @@ def _layer_norm(step: Step) -> Map:
     axes, eps = tuple(range(-len(shape), 0)), step.argument(4, "eps", 1e-5)
     if axes != (-1,):
         return _centred(step, lambda t: t, axes, eps, weight)
-    rstd = (step.values[0].var(-1, unbiased=False, keepdim=True) + eps).rsqrt()
+    a = step.values[0]
+    rstd = torch.native_layer_norm(a, shape, None, None, eps)[2].to(a.dtype)  # a seventh of the time of `var`
     return Centred((rstd if weight is None else rstd * weight).expand_as(step.result))
 
 

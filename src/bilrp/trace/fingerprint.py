@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import types
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import getclosurevars
 from threading import Lock
@@ -15,15 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bilrp.trace.sums import bytes_of, checksum
+
 LENGTH = 16  # hexadecimal digits
 MOST_KEPT = 32  # sets of weights whose hash is remembered
-COLUMNS, TOGETHER = 1021, 7  # words in a row, rows that are summed as one
-GROUP = 8 * TOGETHER * COLUMNS  # their bytes
-PIECE = 64 * GROUP  # bytes that are looked at in turn: they stay near the processor
-SHIFT = np.uint64(29)
-FACTORS = np.random.default_rng(0).integers(2**63, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(
-    1
-)  # odd: nothing is lost
 _KEPT: dict[Any, str] = {}
 _LOCK = Lock()
 PLAIN = (
@@ -47,7 +41,7 @@ def of_tensors(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for t in tensors:
         digest.update(f"{tuple(t.shape)}{t.dtype}".encode())
-        digest.update(_bytes(t).numpy().data)
+        digest.update(bytes_of(t).data)
     return digest.hexdigest()[:LENGTH]
 
 
@@ -56,7 +50,7 @@ def of_weights(weights: Sequence[Tensor]) -> str:
 
     Places and versions alone would not do: what is written through `.data` or numpy changes neither.
     """
-    key = (places(weights), _checksum(weights))
+    key = (places(weights), checksum(weights))
     with _LOCK:
         found = _KEPT.get(key)
     if found is None:
@@ -71,32 +65,6 @@ def of_weights(weights: Sequence[Tensor]) -> str:
 def places(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
     """Where the tensors' numbers lie, in what shape, and how often they were written to (but see `of_weights`)."""
     return tuple((t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
-
-
-def _checksum(tensors: Iterable[Tensor]) -> int:
-    """Some times faster than a hash: 64-bit words summed in columns, seven rows together, and these sums, once mixed, each
-    with a factor of its own; a CRC-32 of that and of what is left over.
-
-    What it misses must leave every sum as it was. Two words that change places do not, unless they stand in one column of
-    seven rows: the columns' number is prime, so that rows of a matrix which change places do not. Signs that change, which
-    are the words' highest bits, do not unless by twos in every column of seven rows.
-    """
-    found = 0
-    for t in tensors:
-        memory = _bytes(t).numpy()
-        for start in range(0, len(memory), PIECE):
-            words = memory[start : start + PIECE]
-            whole = len(words) // GROUP * GROUP
-            if whole:
-                sums = words[:whole].view(np.uint64).reshape(-1, TOGETHER, COLUMNS).sum(1)
-                sums ^= sums >> SHIFT
-                found = zlib.crc32((FACTORS[: len(sums)] @ sums).data, found)
-            found = zlib.crc32(words[whole:].data, found)
-    return found
-
-
-def _bytes(t: Tensor) -> Tensor:
-    return t.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
 
 
 def of_code(function: Callable[..., object], *, tensors: bool = True) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bilrp.errors import InputError, TapeError
 from bilrp.trace.calls import is_inplace, out_of_place, run_again_by, written
-from bilrp.trace.lineage import Lineage, descend, entrance, sources_of
 from bilrp.trace.names import modules_of, named_weights, operation_of, owners, parts_of
+from bilrp.trace.notes import NEVER, Note, leading_to, steps_of, with_constants_copied
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
 from bilrp.trace.refusals import (
@@ -31,7 +30,7 @@ from bilrp.trace.refusals import (
     refuse_what_cannot_be_seen,
 )
 from bilrp.trace.replay import replay
-from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of, tensors_in
+from bilrp.trace.tape import Slot, Tape, mapped, storage_of, tensors_in
 
 # Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
 NEVER_RANDOM = {
@@ -129,7 +128,7 @@ def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class Recorder(TorchFunctionMode):
-    """Collects steps. A tensor is known by its id (kept alive here) together with its version counter,
+    """Takes notes of calls. A tensor is known by its id (kept alive here) together with its version counter,
     so that a write that was not seen (through a view, or by scripted code) is noticed at the next use."""
 
     def __init__(self, names: dict[int, str], operations: Table):
@@ -137,13 +136,12 @@ class Recorder(TorchFunctionMode):
         self.names = names
         self.operations = operations
         self.known: dict[Any, Op] = {}  # what each function called so far is
-        self.steps: list[Step] = []
+        self.notes: list[Note] = []
         self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
-        self.values: list[Tensor] = []
+        self.values: list[Tensor] = []  # the input, and what each call gave
+        self.versions: list[int] = []  # of the values
         self.made: dict[int, Tensor] = {}  # constants computed during the run
         self.weights: dict[int, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.lineage: list[Lineage] = [entrance(0)]
         self.origin: Any = None  # the autograd node of the input
         self.written: dict[int, Tensor] = {}  # storages that received live values by a write in place
         self.constants: list[Tensor] = []  # those that steps hold
@@ -152,8 +150,7 @@ class Recorder(TorchFunctionMode):
         )  # storages of constants that were written to, and will be in the next run
 
     def begin(self, x: Tensor) -> None:
-        self.live[id(x)] = (x, 0, x._version)
-        self.values.append(x.detach())
+        self._add(x)
         self.origin = x.grad_fn
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -164,7 +161,7 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
         kwargs = dict(sorted(kwargs.items(), key=lambda given: given[0] not in FIRST)) if kwargs else {}
-        tensors = tensors_in((args, kwargs))
+        tensors = tensors_in((*args, *kwargs.values()))
         live = [t for t in tensors if id(t) in self.live]
         if op.kind == "switch":
             return None  # gradients stay on, also where the model turns them off: see record
@@ -176,7 +173,7 @@ class Recorder(TorchFunctionMode):
         if op.kind == "iteration":
             with self:
                 return iter(args[0].unbind(0))
-        refuse_call(op, args, kwargs, live[0].device.type)
+        refuse_call(op, args, kwargs, live[0])
         for t in live:
             self._notice_writes(t, op.name)
         return self._record(op, func, args, kwargs, tensors)
@@ -210,15 +207,14 @@ class Recorder(TorchFunctionMode):
             out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
         )
         before = None if target is None else self._keep_before_write(target)
-        versions = [(t, _version(t)) for t in tensors if t is not target]
-        slots: list[tuple[int, Tensor]] = []
+        versions = _versions(tensors)
+        inputs: list[int] = []
         constants: list[Tensor] = []
 
         def slot(t: Tensor) -> Any:
             if id(t) in self.live:
-                value = self.live[id(t)][1]
-                slots.append((value, self.values[value]))
-                return Slot(len(slots) - 1)
+                inputs.append(self.live[id(t)][1])
+                return Slot(len(inputs) - 1)
             if t is target and before is not None:
                 constants.append(before)  # about to receive live values: record what it was
                 return before
@@ -238,11 +234,12 @@ class Recorder(TorchFunctionMode):
             mapped(recorded[0], slot),
             mapped(recorded[1], slot) if kwargs else {},
         )
-        with NOTHING if op.kind in NEVER_RANDOM else _Fixed():
+        fixed = op.kind in NEVER_RANDOM or op.active  # dropout that is active was refused
+        with NOTHING if fixed else _Fixed():
             result = func(*args, **kwargs)
         if target is not None:
             self._mark_written(target)
-        elif any(_version(t) != version for t, version in versions):
+        elif _versions(tensors) != versions:
             raise TapeError(
                 f"'{op.name}' writes into its arguments, which the tape cannot follow: write out of place"
             )
@@ -264,41 +261,24 @@ class Recorder(TorchFunctionMode):
                 continue
             if id(out) in self.live and out is not target:
                 continue  # the call returned its own input, e.g. contiguous()
-            self._add(op, call, recorded_args, recorded_kwargs, slots, constants, out, item)
+            self._add(out)
+            owner, counted = self._owner(constants), tuple(_versions(constants))
+            self.notes.append(
+                Note(op, call, recorded_args, recorded_kwargs, tuple(inputs), owner, counted, item)
+            )
         return result
 
-    def _add(self, op: Op, call, args, kwargs, slots, constants, out: Tensor, item: int | None) -> None:
-        number, result = len(self.values), out.detach()
-        self.values.append(result)
-        self.live[id(out)] = (out, number, _version(out))
-        parents = [self.lineage[v] for v, _ in slots]
-        sources = sources_of(op, parents)
-        alike = all(t.shape == out.shape for _, t in slots)
-        first = isinstance(next(iter((*args, *kwargs.values())), None), Slot)
-        self.lineage.append(descend(op, parents, sources, number, alike=alike, first=first))
-        step = Step(
-            operation=op,
-            name=self._name(op.name, constants),
-            call=call,
-            args=args,
-            kwargs=kwargs,
-            inputs=tuple([v for v, _ in slots]),
-            values=tuple([t for _, t in slots]),
-            output=number,
-            result=result,
-            sources=sources,
-            item=item,
-            versions=(result._version, *(t._version for t in constants)),
-        )
-        self.steps.append(step)
+    def _add(self, out: Tensor) -> None:
+        """One more live value."""
+        self.live[id(out)] = (out, len(self.values), _version(out))
+        self.values.append(out.detach())
+        self.versions.append(out._version)
 
-    def _name(self, op: str, constants: list[Tensor]) -> str:
+    def _owner(self, constants: list[Tensor]) -> str | None:
         for t in constants:
-            name = self.names.get(t.data_ptr()) if t.numel() else None
-            if name is not None:
-                return name
-        self.counts[op] = self.counts.get(op, 0) + 1
-        return f"{op}_{self.counts[op]}"
+            if t.numel() and t.data_ptr() in self.names:
+                return self.names[t.data_ptr()]
+        return None
 
     def _keep_before_write(self, t: Tensor) -> Tensor:
         """Before an in-place call: give earlier steps their own copy of what is about to be overwritten
@@ -306,11 +286,11 @@ class Recorder(TorchFunctionMode):
         storage = storage_of(t)
         for number, value in enumerate(self.values):
             if storage_of(value) == storage:
-                copy = value.clone()
-                self.values[number] = copy
-                self.steps = [_with_value(step, number, copy) for step in self.steps]
+                untouched = value._version == self.versions[number]
+                self.values[number] = copy = value.clone()
+                self.versions[number] = copy._version if untouched else NEVER
         if any(storage_of(constant) == storage for constant in self.constants):
-            self.steps = [_with_constants_copied(step, storage) for step in self.steps]
+            self.notes = [with_constants_copied(note, storage) for note in self.notes]
         return t.detach().clone()
 
     def _mark_written(self, target: Tensor) -> None:
@@ -319,7 +299,7 @@ class Recorder(TorchFunctionMode):
         self.written[storage] = target
         for key, (t, value, _) in list(self.live.items()):
             if t is not target and storage_of(t) == storage:
-                self.live[key] = (t, value, -1)
+                self.live[key] = (t, value, NEVER)
 
     def _use_weight(self, t: Tensor) -> None:
         known = id(t) in self.made or id(t) in self.live or id(t) in self.weights
@@ -357,42 +337,10 @@ class Recorder(TorchFunctionMode):
         self._notice_writes(result, "return")
         output = self.live[id(result)][1]
         for storage in self.rewritten.intersection(map(storage_of, self.constants)):
-            self.steps = [_with_constants_copied(step, storage) for step in self.steps]
-        steps = _leading_to(output, self.steps)
+            self.notes = [with_constants_copied(note, storage) for note in self.notes]
+        steps = leading_to(output, steps_of(self.notes, self.values, self.versions))
         weights = tuple(w.detach() for w in self.weights.values())
         return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)
-
-
-def _leading_to(output: int, steps: list[Step]) -> tuple[Step, ...]:
-    """Only the steps the output depends on."""
-    needed, kept = {output}, []
-    for step in reversed(steps):
-        if step.output in needed:
-            kept.append(step)
-            needed.update(step.inputs)
-    return tuple(reversed(kept))
-
-
-def _with_value(step: Step, value: int, tensor: Tensor) -> Step:
-    if value != step.output and value not in step.inputs:
-        return step
-    values = tuple(tensor if i == value else v for i, v in zip(step.inputs, step.values, strict=True))
-    return _copied(step, values=values, result=tensor if value == step.output else step.result)
-
-
-def _with_constants_copied(step: Step, storage: int) -> Step:
-    """The step with its own copy of every constant that lives in a storage about to be overwritten."""
-
-    def copied(t: Tensor) -> Tensor:
-        return t.clone() if storage_of(t) == storage else t
-
-    return _copied(step, args=mapped(step.args, copied), kwargs=mapped(step.kwargs, copied))
-
-
-def _copied(step: Step, **changes: Any) -> Step:
-    """The step with copies in it: as untouched as what they are copies of."""
-    changed = replace(step, **changes)
-    return replace(changed, versions=changed.written if step.written == step.versions else ())
 
 
 def _is_mask(t: Tensor) -> bool:
@@ -410,6 +358,10 @@ def _version(t: Tensor) -> int:
         raise TapeError(
             "the model runs in torch.inference_mode, which hides writes from the tape: call its undecorated forward"
         ) from None
+
+
+def _versions(tensors: list[Tensor]) -> list[int]:
+    return [_version(t) for t in tensors]
 
 
 def _overwritten(t: Tensor, op: str) -> str:

@@ -39,7 +39,7 @@ def refuse_moving_targets(modules: list[Parts]) -> None:
             raise InputError(_training(f"{type(part).__name__} '{name}'"))
 
 
-def refuse_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], device: str) -> None:
+def refuse_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], live: Tensor) -> None:
     """A call on live tensors that no tape can hold."""
     if op.kind == "unseen":
         raise TapeError(
@@ -53,7 +53,8 @@ def refuse_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], device: s
         )
     if kwargs.get("out") is not None:
         raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
-    if torch.is_autocast_enabled(device):
+    # on any device: one quick question, which is nearly always the last
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(live.device.type):
         raise InputError(
             "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
             "or convert the model, e.g. model.to(torch.bfloat16)"

@@ -61,14 +61,13 @@ def _is_view(step: Step, live: tuple[Tensor, ...]) -> bool:
 
 def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
     """Does a step give the same numbers again, where some of its outputs are asked? (No: ask for all.)"""
-    if step.written != step.versions or step.item is not None or len(live) != 1:
+    axes, places = step.operation.axes, step.operation.places
+    if not (axes or places) or len(live) != 1 or step.item is not None or step.written != step.versions:
         return False
     try:
-        if step.operation.axes:
+        if axes:
             return _pools_in_part(step, live[0], turn)
-        return step.operation.places is not None and _multiplies_in_part(
-            step, step.operation.places, live[0], turn
-        )
+        return places is not None and _multiplies_in_part(step, places, live[0], turn)
     except (RuntimeError, IndexError, TypeError, ValueError):  # a call with its own ideas about shapes
         return False
 

@@ -1,0 +1,64 @@
+"""The checksum of weights in native code against its plain twin in numpy, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bilrp import native
+from bilrp.trace import sums
+from bilrp.trace.sums import GROUP, PIECE, checksum
+
+needs_library = pytest.mark.skipif(native.library() is None, reason="no compiled library here")
+NEAR = [edge + step for edge in (GROUP, 2 * GROUP, PIECE, 2 * PIECE) for step in (-8, -1, 0, 1, 8)]
+DTYPES = [
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64,
+]  # fmt: skip
+
+
+def drawn(length: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(256, size=length, dtype=np.uint8))
+
+
+def in_numpy(weights: list[Tensor]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
+        return checksum(weights)
+
+
+@needs_library
+@pytest.mark.parametrize("length", [0, 1, 7, 8, *NEAR, 3 * PIECE + 5 * GROUP + 13])
+def test_native_sums_are_those_of_numpy_at_every_length(length: int) -> None:
+    weights = [drawn(length)]
+    assert checksum(weights) == in_numpy(weights)
+
+
+@needs_library
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 5 * GROUP), max_size=4), st.integers(0, 40), st.integers(0, 2**32 - 1))
+def test_native_sums_are_those_of_numpy_wherever_memory_begins(
+    lengths: list[int], start: int, seed: int
+) -> None:
+    weights = [drawn(start + length, seed)[start:] for length in lengths]
+    assert checksum(weights) == in_numpy(weights)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_native_sums_are_those_of_numpy_for_every_type_and_order(dtype: torch.dtype) -> None:
+    whole = drawn(2 * 300 * 16 * 64).view(300, 16 * 128) % 2  # also as booleans
+    weight = whole.view(dtype)
+    for weights in ([weight], [weight.T], [weight[1:, 1:]], [weight[::2], weight.T[3:]]):
+        assert checksum(weights) == in_numpy(weights)
+        assert checksum(weights) == checksum([w.clone() for w in weights])
+
+
+@needs_library
+def test_the_native_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "column_sums_in_numpy", None)
+    assert checksum([drawn(GROUP)]) != checksum([drawn(GROUP, seed=1)])
