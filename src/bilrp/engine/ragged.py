@@ -107,7 +107,8 @@ class Ragged(Rows):
 
     def pool(self, source: Rows, work: Winners) -> None:
         assert isinstance(source, Ragged)
-        shares, offsets = _like(self.numbers, self.layout.of(work.shares)), torch.tensor(work.offsets)
+        shares = self.layout.of(work.shares).to(self.numbers.dtype).contiguous()
+        offsets = torch.tensor(work.offsets)
         asked = _Pooling(
             source._as_rows, self._as_rows,
             len(offsets), tuple(work.stride), tuple(work.padding), _address(offsets), _address(shares), _counter(),
