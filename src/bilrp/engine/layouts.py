@@ -17,11 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import native
-from bilrp.engine.windows import Cone, Reach
+from bilrp.engine.windows import Cone, Reach, cut_each
 
 if TYPE_CHECKING:
     from bilrp.engine.maps.products import Convolving
 
+IMAGES = 32  # regions that are laid out as images at once, where windows are cut out of them
 BYTE = 255  # the most that a byte counts to
 
 
@@ -177,6 +178,14 @@ class Rows(ABC):
     @abstractmethod
     def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         """Write some columns (or all) into the zeros of flattened images: rows `index` of (n, C·H·W)."""
+
+    def windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
+        """Some columns on windows (K, C, h, w) that begin at `origin` and hold all that their regions reach."""
+        height, width, channels = self.layout.active.shape
+        shape, some = torch.Size((1, channels, height, width)), (columns.split(IMAGES), origin.split(IMAGES))
+        return torch.cat(
+            [cut_each(self.dense(shape, each), at, size) for each, at in zip(*some, strict=True)]
+        )
 
     def dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
         """Whole values (K, *shape), for some or all columns."""

@@ -59,7 +59,7 @@ def _parts(thing: Any) -> Iterable[Any]:
     if isinstance(thing, (tuple, list)):
         return thing
     if hasattr(thing, "__dataclass_fields__") and not isinstance(thing, type):
-        return (getattr(thing, name) for name in thing.__dataclass_fields__)
+        return vars(thing).values()  # with what it made since
     if isinstance(thing, dict):
         return thing.values()
     if isinstance(thing, types.MethodType):
@@ -168,6 +168,8 @@ def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tupl
     taps = sum(link.shape.numel() for link in links if link.target in whole)
     arrived = setting.regions * setting.size(way.cut) if 0 < way.cut < total else 0
     parts = setting.regions * (setting.coordinates + taps) + sum(scattered.values())
+    elsewhere = (*links[: way.crops], *links[way.rows :])
+    parts += sum(link.shape.numel() for link in elsewhere if link.map.beforehand(link.shapes))
     stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), alive[0]]
     if not way.crops and way.cut:
         stages[0] += 2 * chunk * x  # masks, and x where they are 1

@@ -152,6 +152,11 @@ class Ragged(Rows):
         self._pictures("spread", images, torch.arange(len(chosen)), chosen, None)
         return images.reshape(len(chosen), *shape)
 
+    def windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
+        made = self.numbers.new_zeros(len(columns), *size, self.layout.active.shape[2]).permute(0, 3, 1, 2)
+        self._pictures("spread", made, torch.arange(len(columns)), columns, origin)
+        return made
+
     def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         height, width, channels = self.layout.active.shape
         chosen = torch.arange(len(index)) if columns is None else columns

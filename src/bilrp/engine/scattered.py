@@ -23,11 +23,10 @@ from bilrp.engine.crops import frame, size_classes
 from bilrp.engine.layouts import Layout, Rows
 from bilrp.engine.program import INPUT, Key
 from bilrp.engine.setting import Setting
-from bilrp.engine.windows import Window, cut_each
+from bilrp.engine.windows import Window
 
 SMALL = 0.25  # of the matrix: what takes more is kept as a matrix, and multiplied as one
 TILE = 8  # positions on a side: smaller tiles take longer to set up than to multiply
-IMAGES = 32  # regions whose rows are laid out as images at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +110,8 @@ class OnRows(Piece):
     def windows(self, shape: torch.Size) -> Iterator[OnWindows]:
         cone = self.rows.layout.cone
         for alike in size_classes({INPUT: cone}, INPUT, torch.arange(len(self.index))):
-            for columns in alike.split(IMAGES):
-                origin, size = frame(cone.at(columns))
-                images = self.rows.dense(torch.Size((1, *shape[-3:])), columns)
-                yield OnWindows(self.index[columns], Window(cut_each(images, origin, size), origin))
+            origin, size = frame(cone.at(alike))
+            yield OnWindows(self.index[alike], Window(self.rows.windows(alike, origin, size), origin))
 
 
 @dataclass(frozen=True, eq=False)
