@@ -23,6 +23,7 @@ from bilrp.engine.crops import frame, size_classes
 from bilrp.engine.layouts import Layout, Rows
 from bilrp.engine.program import INPUT, Key
 from bilrp.engine.setting import Setting
+from bilrp.engine.threads import share
 from bilrp.engine.windows import Window
 
 SMALL = 0.25  # of the matrix: what takes more is kept as a matrix, and multiplied as one
@@ -167,11 +168,18 @@ class Scattered:
         if not alike or max(self._share, other._share) > SMALL:
             return self.matrix @ other.matrix.T
         ours, theirs = self._table, other._table
+        tiles = list(_tiles(self.image, ours.side))
+        made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+        def multiply(number: int) -> None:
+            (rows, left), (columns, right) = (each.inside(*tiles[number]) for each in (ours, theirs))
+            made[number] = rows, columns, left @ right.T
+
+        share(multiply, range(len(tiles)))
         out = ours.numbers.new_zeros(self.regions, other.regions)
-        for tile in _tiles(self.image, ours.side):
-            (rows, left), (columns, right) = ours.inside(*tile), theirs.inside(*tile)
-            if len(rows) and len(columns):
-                out[rows[:, None], columns] += left @ right.T
+        for number in range(len(tiles)):  # in one order, whichever thread was first: sums round
+            rows, columns, found = made[number]
+            out[rows[:, None], columns] += found
         return out
 
     @property
