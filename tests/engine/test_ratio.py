@@ -11,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp import native
+from bilrp.decomposition import prepare
+from bilrp.encoder import as_encoder, read_item
 from bilrp.engine import plan
 from bilrp.engine import run as execute
 from bilrp.engine.costs import Way, row_segments
@@ -129,3 +131,29 @@ def test_a_gate_shuts_what_is_counted() -> None:
     gate = (torch.rand_like(ratio.counted) < 0.5).double()
     torch.testing.assert_close(ratio.gated(gate).whole, ratio.whole * gate)
     assert not replace(ratio).made
+
+
+class Keeps(nn.Module):
+    """A model that keeps what it sees in a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 5, 3, padding=1)
+        self.register_buffer("kept", torch.zeros(1, 6, 12, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.detach_().copy_(torch.relu(self.first(x)))
+        return torch.relu(self.second(self.kept)).flatten(1)
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_denominators_are_of_this_run_also_after_the_next(mode) -> None:
+    """They are made when they are asked for, from an input that the model may have overwritten since."""
+    model, (x, y) = Keeps().double(), torch.rand(2, 1, 3, 12, 12, dtype=torch.float64)
+    encoder, how = as_encoder(model), {"regions": 2, "rules": bilrp.rulebooks.uniform(0.25), "mode": mode}
+    wanted = bilrp.decompose(model, x, **how).parts
+    ready = prepare(encoder, read_item(encoder, x), **how)
+    with torch.no_grad():
+        model(y)
+    torch.testing.assert_close(ready.parts(ready.partition)[0], wanted, rtol=0, atol=0)

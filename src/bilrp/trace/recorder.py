@@ -147,7 +147,7 @@ class Recorder(TorchFunctionMode):
         self.constants: list[Tensor] = []  # those that steps hold
         self.rewritten: set[int] = (
             set()
-        )  # storages of constants that were written to, and will be in the next run
+        )  # storages of constants that were written to, also by live values, and will be in the next run
 
     def begin(self, x: Tensor) -> None:
         self._add(x)
@@ -238,6 +238,8 @@ class Recorder(TorchFunctionMode):
         with NOTHING if fixed else _Fixed():
             result = func(*args, **kwargs)
         if target is not None:
+            if id(target) not in self.live:  # perhaps the model's own, and written to again in the next run
+                self.rewritten.add(storage_of(target))
             self._mark_written(target)
         elif _versions(tensors) != versions:
             raise TapeError(
@@ -284,14 +286,18 @@ class Recorder(TorchFunctionMode):
         """Before an in-place call: give earlier steps their own copy of what is about to be overwritten
         (also where they hold the same storage through a view)."""
         storage = storage_of(t)
-        for number, value in enumerate(self.values):
-            if storage_of(value) == storage:
-                untouched = value._version == self.versions[number]
-                self.values[number] = copy = value.clone()
-                self.versions[number] = copy._version if untouched else NEVER
+        self._copy_values({storage})
         if any(storage_of(constant) == storage for constant in self.constants):
             self.notes = [with_constants_copied(note, storage) for note in self.notes]
         return t.detach().clone()
+
+    def _copy_values(self, storages: set[int]) -> None:
+        """Live values that lie there, in memory of their own: as untouched as what they are copies of."""
+        for number, value in enumerate(self.values):
+            if storage_of(value) in storages:
+                untouched = value._version == self.versions[number]
+                self.values[number] = copy = value.clone()
+                self.versions[number] = copy._version if untouched else NEVER
 
     def _mark_written(self, target: Tensor) -> None:
         """After an in-place call: no other tensor over the same memory shows what the tape believes."""
@@ -336,6 +342,7 @@ class Recorder(TorchFunctionMode):
             )
         self._notice_writes(result, "return")
         output = self.live[id(result)][1]
+        self._copy_values(self.rewritten)
         for storage in self.rewritten.intersection(map(storage_of, self.constants)):
             self.notes = [with_constants_copied(note, storage) for note in self.notes]
         steps = leading_to(output, steps_of(self.notes, self.values, self.versions))
