@@ -198,8 +198,7 @@ def decompose_item(
     ready = prepare(encoder, item, **options)
     parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
-        found = parts[ready.program.output.value]
-        return {None: ready.finished(ready.partition, found, plan=plan)}
+        return {None: ready.finished(ready.partition, parts[ready.program.output.value], plan=plan)}
     made = partial(ready.finished, ready.partition, plan=plan)
     return {n: made(parts[value], layer=n) for n, value in ready.taps.items()}
 
@@ -296,14 +295,14 @@ def prepare(
             check_embedding(result)
         book = book_of(encoder, tape, rules)
         partition, item = placed(encoder, item, regions)
-        kept = frozenset(taps.values())
+        tapped = frozenset(taps.values())
         origin = origin_of(encoder, tape, book, project)
         with shelf(encoder.module, tape.weights, origin["weights"]):
-            ready = readied(tape, book, kept)
+            ready = readied(tape, book, tapped)
             with nullcontext() if ready.reference is None else ONE_RUN:
                 references = at_reference(ready, encoder.running(item.given), wanted)
-            keep = frozenset(map(Key, kept))
-            program = pool_early(channels_first(freeze(ready, book, max(kept, default=None)), keep), keep)
+            program, keep = freeze(ready, book, max(tapped, default=None)), frozenset(map(Key, tapped))
+            program = pool_early(channels_first(program, keep), keep)
         # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
         return Prepared(program, partition, item, origin, project, mode, taps, results, references)
 

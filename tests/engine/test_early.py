@@ -343,3 +343,14 @@ def test_what_a_pooling_is_frozen_to(name: str) -> None:
         assert kinds == [Pick, Mean]
     else:
         assert kinds == [Mean]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_mean_is_one_in_every_type(dtype: torch.dtype) -> None:
+    """1/49 is no number of a narrow type, and all features would miss by the same part."""
+    x = torch.rand(1, 6, 7, 7).to(dtype)
+    for mode in ("push", "pull"):
+        found = bilrp.decompose(lambda x: x.mean((2, 3)), x, regions=3, mode=mode)
+        rest = found.parts.double().sum(0) - x.double().mean((2, 3)).flatten()
+        assert float(rest.abs().max()) <= 2 * torch.finfo(dtype).eps
+        assert dtype == torch.bfloat16 or float(rest.mean().abs()) <= 0.4 * torch.finfo(dtype).eps

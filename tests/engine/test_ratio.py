@@ -157,3 +157,31 @@ def test_denominators_are_of_this_run_also_after_the_next(mode) -> None:
     with torch.no_grad():
         model(y)
     torch.testing.assert_close(ready.parts(ready.partition)[0], wanted, rtol=0, atol=0)
+
+
+def test_a_bias_of_one_number_for_all() -> None:
+    """Torch adds it to every channel; rows look it up channel by channel."""
+    torch.manual_seed(1)
+    first, weight, bias = nn.Conv2d(3, 4, 3).double(), torch.randn(6, 4).double(), torch.rand(1).double()
+
+    def model(x: Tensor) -> Tensor:
+        inner = nn.functional.linear(first(x).relu().permute(0, 2, 3, 1), weight, bias).relu()
+        return inner.permute(0, 3, 1, 2).flatten(1)
+
+    x = torch.rand(1, 3, 14, 14, dtype=torch.float64)
+    how = {"regions": 3, "rules": bilrp.rulebooks.uniform(0.25)}
+    pushed, pulled = (bilrp.decompose(model, x, mode=mode, **how).parts for mode in ("push", "pull"))
+    torch.testing.assert_close(pushed, pulled, rtol=1e-10, atol=1e-12)
+
+
+def test_groups_make_their_own() -> None:
+    """A convolution in groups is no product of rows: what the plan counts is what is done."""
+    torch.manual_seed(2)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4), nn.ReLU(), nn.Flatten()
+    ).double()
+    given = setting(model, torch.rand(1, 3, 14, 14, dtype=torch.float64), 3)
+    chosen = by_rows(given)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        execute.run(given, chosen)
+    assert abs(chosen.flops - counter.get_total_flops()) <= 0.01 * chosen.flops

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,7 +260,7 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, made, monkeypatch):
 
 def test_parts_of_one_kind_pair_with_those_of_the_other():
     a, b = swept(1)[2], swept(2)[2]
-    whole = replace(b, name="whole")
+    whole = replace(swept(2)[2], name="whole")
     assert isinstance(kept(whole), Tensor) and isinstance(kept(b), Scattered)
     expected = bilrp.pair(a, b).relevance
     torch.testing.assert_close(bilrp.pair(a, whole).relevance, expected, rtol=1e-12, atol=1e-12)
@@ -293,3 +295,13 @@ def test_images_of_another_size_do_not_pair():
     b = bilrp.decompose(encoder(built("plain")), image(1, 63, 41), regions=4, layers=[2, 9])[2]
     with pytest.raises(MismatchError, match="coordinates"):
         bilrp.pair(a, b)
+
+
+def test_copies_and_pickles_hold_the_matrix():
+    """Before anything was read, after a pair, and after it was read."""
+    found, other = swept(1)[2], swept(2)[2]
+    expected = swept(1)[2].parts
+    for act in (lambda: None, lambda: bilrp.pair(found, other), lambda: found.parts):
+        act()
+        for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+            assert isinstance(kept(again), Tensor) and torch.equal(again.parts, expected)

@@ -468,6 +468,10 @@ def test_functional_dropout_is_on_by_default() -> None:
     refused(InputError, "model.eval", lambda x: F.dropout(linear(x)))
     refused(InputError, "model.eval", lambda x: F.dropout(linear(x), 1.0))
     refused(InputError, "model.eval", lambda x: torch.dropout(linear(x), 0.5, True))
+    state = torch.random.get_rng_state()
+    for on in (True, None):  # None is on, and nothing is drawn before that is seen
+        refused(InputError, "model.eval", lambda x, on=on: torch.native_dropout(linear(x), 0.5, on)[0])
+    assert torch.equal(state, torch.random.get_rng_state())
     refused(InputError, "model.eval", lambda x: F.scaled_dot_product_attention(*[x[None]] * 3, None, 0.5))
 
 

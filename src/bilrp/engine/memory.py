@@ -168,8 +168,10 @@ def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tupl
     taps = sum(link.shape.numel() for link in links if link.target in whole)
     arrived = setting.regions * setting.size(way.cut) if 0 < way.cut < total else 0
     parts = setting.regions * (setting.coordinates + taps) + sum(scattered.values())
-    elsewhere = (*links[: way.crops], *links[way.rows :])
-    parts += sum(link.shape.numel() for link in elsewhere if link.map.beforehand(link.shapes))
+    # Denominators come with rows that know the whole input.
+    apart = chunk < setting.regions or bool((setting.partition.labels < 0).any())
+    making = links if apart else (*links[: way.crops], *links[way.rows :])
+    parts += sum(link.shape.numel() for link in making if link.map.beforehand(link.shapes))
     stages = [chunk * pushed(links[way.rows : way.cut], setting.taps), alive[0]]
     if not way.crops and way.cut:
         stages[0] += 2 * chunk * x  # masks, and x where they are 1

@@ -96,8 +96,7 @@ class OnRows(Piece):
 
     @property
     def area(self) -> int:
-        cone = self.rows.layout.cone
-        return int((cone.high - cone.low).prod(1).sum())
+        return self.rows.layout.cone.area
 
     def copy(self) -> OnRows:
         layout = Layout(
@@ -123,15 +122,11 @@ class Scattered:
     regions: int
     image: torch.Size  # (…, C, H, W)
     dtype: torch.dtype
+    divisor: Tensor | None = None  # of products
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.regions, self.image.numel()
-
-    @property
-    def numbers(self) -> list[Tensor]:
-        """All numbers that may not be zero."""
-        return [piece.numbers for piece in self.pieces]
 
     @cached_property
     def matrix(self) -> Tensor:
@@ -158,22 +153,26 @@ class Scattered:
         return total.flatten()
 
     def __truediv__(self, number: Tensor) -> Scattered:
-        return replace(
-            self, pieces=tuple(_with(each, each.window.data / number.to(self.dtype)) for each in self.windows)
-        )
+        """For products alone: what was worked out for them is shared."""
+        made, name = replace(self, divisor=number.to(self.dtype)), "_table" if self._small else "matrix"
+        vars(made)[name] = getattr(self, name)
+        return made
+
+    def _divided(self, parts: Tensor) -> Tensor:
+        return parts if self.divisor is None else parts / self.divisor
 
     def product(self, other: Scattered) -> Tensor:
         """P P'ᵀ, tile by tile of the image: a small product of the regions whose windows touch it."""
         alike = self.image[-3:] == other.image[-3:] and self.dtype == other.dtype
-        if not alike or max(self._share, other._share) > SMALL:
-            return self.matrix @ other.matrix.T
+        if not (alike and self._small and other._small):
+            return self._divided(self.matrix) @ other._divided(other.matrix).T
         ours, theirs = self._table, other._table
         tiles = list(_tiles(self.image, ours.side))
         made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
         def multiply(number: int) -> None:
             (rows, left), (columns, right) = (each.inside(*tiles[number]) for each in (ours, theirs))
-            made[number] = rows, columns, left @ right.T
+            made[number] = rows, columns, self._divided(left) @ other._divided(right).T
 
         share(multiply, range(len(tiles)))
         out = ours.numbers.new_zeros(self.regions, other.regions)
@@ -182,10 +181,10 @@ class Scattered:
             out[rows[:, None], columns] += found
         return out
 
-    @property
-    def _share(self) -> float:
-        """Of the image, that a region reaches."""
-        return sum(piece.area for piece in self.pieces) / (self.regions * self.image[-2:].numel())
+    @cached_property
+    def _small(self) -> bool:
+        """Do regions reach a small part of the image, so that few of them touch a tile?"""
+        return sum(piece.area for piece in self.pieces) <= SMALL * self.regions * self.image[-2:].numel()
 
     @cached_property
     def _table(self) -> _Table:
@@ -215,12 +214,20 @@ T = TypeVar("T")
 
 
 def matrix_when_asked(held: type[T]) -> type[T]:
-    """A dataclass whose field `parts` may be given as `Scattered`: read, it is a matrix; `kept(found)` is what was given."""
+    """A dataclass whose field `parts` may be given as `Scattered`: once read it is a matrix; `kept(found)` is what it is."""
 
     def keep(found: T, parts: Parts) -> None:
         vars(found)["parts"] = parts
 
-    held.parts = property(lambda found: matrix(kept(found)), keep)  # type: ignore[attr-defined]
+    def read(found: T) -> Tensor:
+        parts = kept(found)
+        if not isinstance(parts, Tensor):
+            keep(found, parts := parts.matrix)  # made twice, it is the same
+        return parts
+
+    held.parts = property(read, keep)  # type: ignore[attr-defined]
+    # what is kept otherwise belongs to this process and its library
+    held.__getstate__ = lambda found: {**vars(found), "parts": read(found)}  # type: ignore[attr-defined]
     return held
 
 
@@ -248,8 +255,7 @@ def worth_keeping(setting: Setting, way: Way) -> dict[Key, int]:
 
 
 def _on_windows(setting: Setting, key: Key, shape: torch.Size) -> int:
-    cone = setting.cones[key]
-    return int((cone.high - cone.low).prod(1).sum()) * shape[-3]
+    return setting.cones[key].area * shape[-3]
 
 
 # ---------------------------------------------------------------- products

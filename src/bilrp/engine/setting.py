@@ -93,8 +93,8 @@ class Setting:
         need = rows.needed(self.links[first:last], {self.links[last - 1].target} | self.taps)
         found = {key: self.cones[key].at(chunk) for key in self._keys(first, last)}
         used = {key: both(self.possible[key], need[key]) for key in found}
-        return {
-            key: Layout(both(used[key], reached(cone, used[key].shape[2])), cone)
+        return {  # a user's map may say it in numbers
+            key: Layout(both(used[key], reached(cone, used[key].shape[2])).bool(), cone)
             for key, cone in found.items()
         }
 

@@ -54,6 +54,11 @@ class Cone:
         height, width = (self.high - self.low).amax(0).tolist()
         return height, width
 
+    @property
+    def area(self) -> int:
+        """Positions that the regions reach, added up."""
+        return int((self.high - self.low).prod(1).sum())
+
     def spread(self, reach: Reach, size: tuple[int, int]) -> Cone:
         """One map further: outputs whose field touches the interval; a region that reaches none keeps one cell."""
         if reach == Reach() and size == self.size:

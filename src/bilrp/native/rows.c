@@ -553,9 +553,9 @@ int NAME(pool)(const Pooling *w) {
         if (begin >= places) break;
         for (whole place = begin; place < least(begin + SOME, places) && !failed; place++) {
             whole first = target->starts[place], last = target->starts[place + 1], count = region_count(target, place);
+            if (first == last || (failed = grow(&found, &size, count, sizeof(int32_t)))) continue;
             REAL *out = (REAL *)target->numbers + target->offsets[place];
             memset(out, 0, sizeof(REAL) * (size_t)((last - first) * count));
-            if (first == last || (failed = grow(&found, &size, count, sizeof(int32_t)))) continue;
             for (whole o = 0; o < w->offsets; o++) {
                 whole y = place / target->width * w->stride[0] - w->padding[0] + w->offset[2 * o];
                 whole x = place % target->width * w->stride[1] - w->padding[1] + w->offset[2 * o + 1];

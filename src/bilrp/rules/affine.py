@@ -83,7 +83,7 @@ def _pooling(step: Step) -> Map | None:
 def _mean(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, plain: bool = False) -> Map:
     lengths = [n if axis in axes else 1 for axis, n in enumerate(value.shape, -value.dim())]
     weight = 1.0 if plain else 1 / math.prod(lengths)
-    return Mean(torch.full(lengths, weight, dtype=value.dtype, device=value.device), axes, drop)
+    return Mean(torch.full(lengths, weight, dtype=value.dtype, device=value.device), axes, drop, weight)
 
 
 def _pick(step: Step) -> Map | None:

@@ -129,7 +129,7 @@ OPERATIONS = Table(
         dropout("alpha_dropout", training=False),
         dropout("feature_alpha_dropout", training=False),
         dropout("feature_dropout"),
-        dropout("native_dropout"),
+        Op("native_dropout", "random", rule="linear", mask="moves"),  # there None is on: seen when it draws
         # arithmetic
         arithmetic("add", "__add__", "__radd__", inplace=("__iadd__",), sums=True),
         arithmetic("sub", "__sub__", "subtract", inplace=("__isub__",)),

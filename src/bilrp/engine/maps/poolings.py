@@ -74,11 +74,15 @@ class Pooling(Map):
 
 @dataclass(frozen=True, eq=False)
 class Mean(Pooling):
-    """J s = Σ over `axes` of weights ⊙ s: a mean over positions, or a sum. Other axes of the weights have length one."""
+    """J s = Σ over `axes` of weights ⊙ s: a mean over positions, or a sum. Other axes of the weights have length one.
+
+    `each` is the weight of all positions, where they have one: as it is, not as the weights' type rounds it.
+    """
 
     weights: Tensor
     axes: tuple[int, ...]
     drop: bool = False
+    each: float | None = None
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
 
@@ -88,7 +92,14 @@ class Mean(Pooling):
         return (values * self.weights).sum(self.axes, keepdim=True)
 
     def spread(self, cotangent: Tensor) -> Tensor:
-        return cotangent * self.weights
+        if self._uniform is None:
+            return cotangent * self.weights
+        shape = torch.broadcast_shapes(cotangent.shape, self.weights.shape)
+        return (cotangent * self._uniform).expand(shape)
+
+    def weighing(self, weights: Tensor) -> Mean:
+        """The same with other weights."""
+        return replace(self, weights=weights, each=None)
 
     def shortened(self, shape: torch.Size) -> torch.Size:
         return _with_lengths(shape, self.axes, (1,) * len(self.axes))
@@ -96,6 +107,8 @@ class Mean(Pooling):
     @cached_property
     def _uniform(self) -> float | None:
         """The weight of all positions, if they have one: nothing is multiplied before the sum then."""
+        if self.each is not None:
+            return self.each
         first, last = self.weights.amin(), self.weights.amax()
         return float(first) if bool(first == last) else None
 
@@ -105,7 +118,7 @@ class Mean(Pooling):
         if found is None:
             return None
         positions, features = found
-        return features.expand(self.shortened(shape)), replace(self, weights=self.weights * positions)
+        return features.expand(self.shortened(shape)), self.weighing(self.weights * positions)
 
     def equals(self, other: Pooling) -> bool:
         return (
@@ -181,7 +194,7 @@ class Pick(Pooling):
         """A mean of some positions is one of all, with weights of zero."""
         if self.drop or not isinstance(pooling, Mean) or not set(self.axes) <= set(pooling.axes):
             return None
-        return Sum((0,)), replace(pooling, weights=self.spread(pooling.weights))
+        return Sum((0,)), pooling.weighing(self.spread(pooling.weights))
 
 
 def factored(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:

@@ -65,7 +65,10 @@ class Ratio:
     def at_rows(self, source: Layout, target: Layout) -> RatioRows:
         """What active rows make their factors of."""
         counted = target.of(self.counted)
-        bias = counted.new_zeros(target.rows) if self.bias is None else self.bias[target.channel]
+        if self.bias is None:
+            bias = counted.new_zeros(target.rows)
+        else:  # one for each channel, or one for all
+            bias = self.bias.expand(target.active.shape[2])[target.channel]
         return RatioRows(source.of(self.a), bias, counted, self._least(counted))
 
 

@@ -247,8 +247,10 @@ class Weighted(Map):
 
     def _with_rows(self, source: Layout) -> bool:
         """Do the denominators come with the push of these rows?"""
-        term = self.terms[0]
-        ratio = term.after if len(self.terms) == 1 and term.before is None else None
+        term, operator = self.terms[0], self.operator
+        plain = len(self.terms) == 1 and term.before is None
+        plain = plain and isinstance(operator, Convolution) and operator.groups == 1
+        ratio = term.after if plain else None
         return isinstance(ratio, Ratio) and not ratio.made and ratio.among(source)
 
     def _kernel(self, operator: Convolution) -> blocks.Kernel:
