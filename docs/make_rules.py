@@ -40,6 +40,7 @@ def covered() -> str:
         ),
         ("`frozen`, norms", "centring live, 1/std frozen", listed("norm", "statistics")),
         ("`frozen`, attention", "y = P V, softmax weights P frozen", listed("attention")),
+        ("written out", "each of the calls it is made of by its own rule", listed("fused")),
         ("`select`", "the winner; ties share equally", listed(rule="select")),
         (
             "`clamp`",
@@ -57,7 +58,7 @@ def covered() -> str:
             "the call itself",
             f"{listed('arithmetic', rule='linear')} {listed('reduction', 'linear')}",
         ),
-        ("`linear`, writes", "of numbers put in one place, the one that stays", listed("write")),
+        ("`linear`, writes", "of numbers put in one place, the one that stays", listed("write", "overwrite")),
         ("`linear`, moves", "the call itself", listed("structural", "identity", "random")),
     ]
     return table(("rule", "J", "operations"), rows)

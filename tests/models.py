@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Net = TypeVar("Net", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Case:
         return x if self.signed else x.abs()
 
 
-def settle(module: nn.Module) -> nn.Module:
+def settle(module: Net) -> Net:
     """float64, evaluation, and batch-norm statistics, norms' weights and biases that are not the trivial 0 and 1."""
     generator = torch.Generator().manual_seed(7)
     for name, t in [*module.named_parameters(), *module.named_buffers()]:
@@ -44,7 +47,7 @@ def settle(module: nn.Module) -> nn.Module:
     return module.double().eval()
 
 
-def mlp(bias: bool = True) -> nn.Module:
+def mlp(bias: bool = True) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(6, 10, bias=bias),
         nn.ReLU(),
@@ -54,7 +57,7 @@ def mlp(bias: bool = True) -> nn.Module:
     )
 
 
-def vgg_like(bias: bool = True) -> nn.Module:
+def vgg_like(bias: bool = True) -> nn.Sequential:
     return nn.Sequential(
         *(
             nn.Conv2d(3, 6, 3, padding=1, bias=bias),
@@ -178,6 +181,11 @@ class Output(nn.Module):
         return self.pick(self.model(**{self.key: x}))
 
 
+def implementation(attention: str) -> dict[str, Any]:
+    """The option of every configuration, which transformers' signatures do not name."""
+    return {"attn_implementation": attention}
+
+
 def bert(attention: str) -> nn.Module:
     from transformers import BertConfig, BertModel
 
@@ -188,7 +196,7 @@ def bert(attention: str) -> nn.Module:
         num_attention_heads=2,
         intermediate_size=12,
         max_position_embeddings=16,
-        attn_implementation=attention,
+        **implementation(attention),
     )
     return Output(BertModel(config), lambda out: out.last_hidden_state.mean(1), "inputs_embeds")
 
@@ -203,7 +211,7 @@ def vit(attention: str) -> nn.Module:
         intermediate_size=12,
         image_size=8,
         patch_size=4,
-        attn_implementation=attention,
+        **implementation(attention),
     )
     return Output(ViTModel(config, add_pooling_layer=False), lambda out: out.last_hidden_state[:, 0])
 
@@ -218,7 +226,7 @@ def dinov2(attention: str) -> nn.Module:
         mlp_ratio=2,
         image_size=8,
         patch_size=4,
-        attn_implementation=attention,
+        **implementation(attention),
     )
     return Output(Dinov2Model(config), lambda out: out.pooler_output)
 
@@ -234,7 +242,7 @@ def clip(attention: str) -> nn.Module:
         image_size=8,
         patch_size=4,
         projection_dim=6,
-        attn_implementation=attention,
+        **implementation(attention),
     )
     return Output(CLIPVisionModelWithProjection(config), lambda out: out.image_embeds)
 

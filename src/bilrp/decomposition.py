@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
@@ -50,6 +49,7 @@ from bilrp.regions import Regions, RegionSpec
 from bilrp.rules.freeze import freeze, readied
 from bilrp.similarity import projection
 from bilrp.trace.beside import at_reference
+from bilrp.trace.devices import gather
 from bilrp.trace.shelf import shelf
 from bilrp.trace.tape import Tape
 
@@ -199,8 +199,7 @@ def decompose_item(
     parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
         return {None: ready.finished(ready.partition, parts[ready.program.output.value], plan=plan)}
-    made = partial(ready.finished, ready.partition, plan=plan)
-    return {n: made(parts[value], layer=n) for n, value in ready.taps.items()}
+    return {n: ready.finished(ready.partition, parts[v], plan=plan, layer=n) for n, v in ready.taps.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +284,7 @@ def prepare(
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
     memory.check_run(encoder.running(item.given), item.x)
-    with torch.no_grad():
+    with torch.no_grad(), gather():
         tape = encoder.record(item.x, item.given)
         taps = _taps(encoder, tape, layers)
         made = {step.output: step.result for step in tape.steps if step.output in taps.values()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mimetypes
 import os
 import threading
@@ -22,7 +23,7 @@ from bilrp.rules.books import Rule, RuleBook, as_book, book_name
 from bilrp.rules.choose import default_book
 from bilrp.rules.freeze import readied
 from bilrp.rules.listing import rows
-from bilrp.trace.fingerprint import of_code
+from bilrp.trace.fingerprint import of_code, of_tensors
 from bilrp.trace.listing import Row
 from bilrp.trace.names import modules_of, named_weights, parts_of
 from bilrp.trace.operation import Op, written_row
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 else:  # what is given is checked by those who take it, in words that say what to do
     Readable = Model = Pairing = Rules = Operations = Any
 
+log = logging.getLogger("bilrp")
 ONE_RUN = threading.RLock()  # a model may keep something on itself while it runs: threads run one at a time
 SEED = 0  # of the random projection: the same for every input, or parts could not be paired
 
@@ -186,8 +188,10 @@ def as_encoder(given: Model) -> Encoder:
     return Encoder(module=given, name=name)
 
 
-def read_item(encoder: Encoder, thing: Readable) -> Item:
+def read_item(encoder: Encoder, thing: Readable, *, quiet: bool = False) -> Item:
     """The one door for inputs: read, checked (floating point, finite, a batch of one, on the model's device), with a view.
+
+    What the reader notes of it is logged; `quiet` leaves it in the item, for those who read many.
 
     >>> read_item(Encoder(torch.nn.Flatten()), torch.zeros(1, 3, 8, 8)).view.size
     (8, 8)
@@ -201,6 +205,10 @@ def read_item(encoder: Encoder, thing: Readable) -> Item:
             )
         item = encoder.read(thing)
     item = Item(item) if isinstance(item, Tensor) else item
+    if item.notes and not quiet:
+        for note in item.notes.values():
+            log.warning(note)
+        item = replace(item, notes={})  # said once
     if encoder.start is not None and item.given is None:
         with ONE_RUN:
             item = replace(item, x=value_at(encoder.module, encoder.start, item.x), given=item.x)
@@ -218,6 +226,22 @@ def regions_of(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> 
     """The regions of an item: those asked for, else its own, else the encoder's, else the default of its shape."""
     chosen = next((given for given in (spec, item.regions, encoder.regions) if given is not None), None)
     return region_specs.resolve(chosen, item.x)
+
+
+def name_regions(encoder: Encoder, item: Item) -> str:
+    """The regions that an encoder gives its inputs, as a short text: other regions have another one.
+
+    Their kind says everything of grids, words and the like; a mask is told from another by its numbers.
+
+    >>> name_regions(Encoder(torch.nn.Flatten()), Item(torch.zeros(1, 3, 16, 16)))
+    'grid(8)'
+    """
+    kind, spec = regions_of(encoder, item).kind, encoder.regions
+    if item.regions is not None or kind != "labels" or spec is None:
+        return kind
+    if callable(spec):
+        return f"{kind} {of_code(spec)}"
+    return f"{kind} {of_tensors([regions_of(encoder, item).labels])}"
 
 
 def placed(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> tuple[Regions, Item]:

@@ -101,6 +101,9 @@ class _Quiet:
                     "ignore", message="There is a performance drop"
                 )  # torch, where it loops
                 warnings.filterwarnings("ignore", module=r"PIL\.")  # oddities in a picture's metadata
+                warnings.filterwarnings(
+                    "ignore", message="lance is not fork-safe"
+                )  # of a child that opens none
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
@@ -113,7 +116,7 @@ _quiet = _Quiet()
 
 
 def quiet() -> _Quiet:
-    """Without the two warnings that are no news here: torch's of a loop, Pillow's of metadata; from any thread."""
+    """Without warnings that are no news: torch's of a loop, Pillow's of metadata, Lance's of a fork; from any thread."""
     return _quiet
 
 

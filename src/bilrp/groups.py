@@ -163,7 +163,7 @@ def _sum_with_parts_within(form: Similarity, left: Total, right: Total) -> Expla
 def _check_bilinear(form: Similarity, left: Total, right: Total) -> None:
     """Sums may only be exchanged with a form that is linear in each input: check it on what we have."""
     a, b, one, other = (
-        t.double() for t in (left.sum.embedding, right.sum.embedding, left.first, right.first)
+        t.cpu().double() for t in (left.sum.embedding, right.sum.embedding, left.first, right.first)
     )
     for changed, apart in (
         (form.score(a + one, b), form.score(a, b) + form.score(one, b)),

@@ -200,5 +200,7 @@ def resolve(given: str | Similarity) -> Similarity:
 
 
 def product(p: Any, q: Any) -> Tensor:
-    """P P'ᵀ, of two matrices or of parts that know how to multiply each other."""
-    return p @ q.T if isinstance(p, Tensor) else p.product(q)
+    """P P'ᵀ, of two matrices or of parts that know how to multiply each other; half precision is added up in float32."""
+    if not isinstance(p, Tensor):
+        return p.product(q)
+    return (p.float() @ q.T.float()).to(p.dtype) if p.dtype in (torch.float16, torch.bfloat16) else p @ q.T

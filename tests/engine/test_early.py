@@ -304,6 +304,20 @@ def test_the_input_may_be_what_is_pooled() -> None:
     assert isinstance(early.links[0].map, Pooling) and early.links[0].sources == (Key(0),)
 
 
+def test_positions_that_are_none() -> None:
+    """A model that treats some positions otherwise may have none of them."""
+    none = torch.zeros(5, dtype=torch.bool)
+    x = torch.rand(1, 5, 4, dtype=torch.float64)
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        special = (x[:, none] * 2).tanh().sum(1)
+        return x.mean(1) + special
+
+    parts = bilrp.decompose(encode, x, regions=regions.features()).parts
+    torch.testing.assert_close(parts.sum(0), x.mean(1)[0])
+    assert factored(torch.zeros(1, 0, 4), (-2,)) is None
+
+
 def test_a_mean_of_no_axes_or_of_a_single_number_is_one_still() -> None:
     for function in (
         lambda x: x.mean(),

@@ -17,7 +17,9 @@ from bilrp.engine import memory, scattered
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
+from bilrp.trace import devices
 from models import Residual, settle, transformer
+from narrow import require
 
 
 class Measured(TorchDispatchMode):
@@ -81,7 +83,7 @@ def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
     x = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     with Measured() as measured:
         found = bilrp.decompose(model, x, regions=regions, rules=rulebooks.uniform(gamma), mode=mode)
-    planned = found.plan.peak_bytes
+    planned = require(found.plan).peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
 
 
@@ -101,7 +103,9 @@ def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():
     x = torch.randn(1, 600, generator=torch.Generator().manual_seed(0))
     regions = bilrp.regions.labels(torch.arange(600) % 20)
     plain, changed = (
-        bilrp.decompose(wide(), x, regions=regions, rules=rulebooks.uniform(g), mode="push").plan.peak_bytes
+        require(
+            bilrp.decompose(wide(), x, regions=regions, rules=rulebooks.uniform(g), mode="push").plan
+        ).peak_bytes
         for g in (0.0, 0.25)
     )
     weights = 4 * (600 * 900 + 900 * 300)
@@ -111,7 +115,7 @@ def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():
 def test_what_cannot_fit_is_refused_before_it_starts(monkeypatch):
     net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten()), torch.rand(1, 3, 64, 64)
     expected = bilrp.decompose(net, x, regions=1, project=4)
-    assert expected.plan.working_bytes > 2**20
+    assert require(expected.plan).working_bytes > 2**20
     monkeypatch.setattr(memory, "free", lambda device: 2**20)
     with pytest.raises(
         InputError, match=r"4096 regions × 4 coordinates needs about .* GB.*use larger regions"
@@ -155,18 +159,18 @@ def test_inputs_too_large_for_any_model_are_refused():
 
 def test_free_memory_is_asked_of_the_system(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  4 kB\nSwapFree: 1 kB\n")
-    assert memory.available(tmp_path / "meminfo") == 5 * 1024
-    assert memory.available(tmp_path / "none") is None
+    assert devices.available(tmp_path / "meminfo") == 5 * 1024
+    assert devices.available(tmp_path / "none") is None
     for name, text in {
         "memory.max": "max",
         "memory.current": "50",
         "memory.stat": "inactive_file 20",
     }.items():
         (tmp_path / name).write_text(text + "\n")
-    assert memory.group(tmp_path) is None
+    assert devices.group(tmp_path) is None
     (tmp_path / "memory.max").write_text("100\n")
-    assert memory.group(tmp_path) == 70
-    found = memory.free(torch.device("cpu"))
+    assert devices.group(tmp_path) == 70
+    found = devices.free(torch.device("cpu"))
     assert found is None or found > 2**20
 
 

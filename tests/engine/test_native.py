@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -21,18 +21,21 @@ from bilrp.engine.maps.products import Convolving
 from bilrp.engine.maps.ratio import Ratio
 from bilrp.engine.matrix import Matrix
 from bilrp.engine.ragged import Ragged
+from bilrp.engine.scattered import matrix
 from bilrp.engine.windows import Cone, Reach
 from bilrp.trace.operators import Convolution
+from narrow import require
 
 needs_library = pytest.mark.skipif(
-    native.library() is None, reason="this installation was built without a compiler"
+    native.library() is None,
+    reason="needs the compiled library: pip install -e . makes it where there is a compiler",
 )
 
 
 def test_a_compiler_makes_a_library() -> None:
     """Where there is one, an installation without the library is a broken one."""
     if shutil.which("cc") is None or not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        pytest.skip("no C compiler, or a processor without AVX2")
+        pytest.skip("needs a C compiler and a processor with AVX2")
     assert native.library() is not None, "pip install -e . compiles it"
 
 
@@ -106,8 +109,7 @@ def test_convolutions(
     extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
     reach = Reach(extent, stride, padding)
     out = tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(size, padding, extent, stride, strict=True))
-    if min(out) < 1:
-        return
+    assume(min(out) >= 1)
     inside, outside = channels
     before = cone(size, regions, generator)
     source = layout((*size, inside), before, generator)
@@ -165,8 +167,6 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
     generator, size, channels = torch.Generator().manual_seed(seed), (7, 8), 5
     reach = Reach(kernel, stride, padding)
     out = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in zip(size, padding, kernel, stride, strict=True))
-    if min(out) < 1:
-        return
     before = cone(size, regions, generator)
     source = layout((*size, channels), before, generator)
     target = layout((*out, channels), before.spread(reach, out), generator)
@@ -339,7 +339,7 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
     def parts() -> Tensor:
         fresh = replace(setting)
         assert fixed(fresh, way).way.rows == spatial > way.crops
-        return run(fresh, fixed(fresh, way))[program.output]
+        return matrix(run(fresh, fixed(fresh, way))[program.output])
 
     used = []
     for name in ("collect", "convolve", "combine"):
@@ -392,7 +392,7 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
     x = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     if not height:
         for layer in (model.stem, model.one, model.two, model.down):
-            nn.init.constant_(layer.bias, -100.0)
+            nn.init.constant_(require(layer.bias), -100.0)
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.rulebooks.uniform(0.0))
     setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
@@ -407,7 +407,7 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execute, "Buffers", Counted)
-        chunked = execute.run(setting, replace(way, chunk=4))[program.output]
+        chunked = matrix(execute.run(setting, replace(way, chunk=4))[program.output])
     assert made and not made[0].taken
     torch.testing.assert_close(chunked, execute.run(setting, way)[program.output], rtol=0, atol=1e-12)
     assert bool(chunked.any()) == bool(height)

@@ -11,6 +11,7 @@ from bilrp import rulebooks
 from bilrp.engine import plan
 from bilrp.engine import run as execute
 from bilrp.engine.plan import Way
+from bilrp.engine.scattered import matrix
 from bilrp.rules.freeze import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -81,11 +82,11 @@ def test_crops_and_rows_use_a_map_of_ones_own(own):
     at = names.index("average")
     assert setting.spatial == at + 2  # the convolution behind it as well
     pulled = plan.fixed(setting, Way())
-    expected = execute.run(setting, pulled)[setting.program.output]
+    expected = matrix(execute.run(setting, pulled)[setting.program.output])
     total = len(setting.program.links)
     for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
         chosen = plan.fixed(setting, Way(crops, rows, total))
-        found = execute.run(setting, chosen)[setting.program.output]
+        found = matrix(execute.run(setting, chosen)[setting.program.output])
         assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
 
 
@@ -93,7 +94,8 @@ def test_push_and_pull_are_enough(own):
     setting = setting_of(own.average(own.Blind))
     assert setting.spatial == [link.rule for link in setting.program.links].index("average")
     found, expected = (
-        execute.run(setting, plan.make(setting, mode))[setting.program.output] for mode in ("auto", "pull")
+        matrix(execute.run(setting, plan.make(setting, mode))[setting.program.output])
+        for mode in ("auto", "pull")
     )
     assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
 

@@ -14,6 +14,7 @@ from bilrp.engine import plan
 from bilrp.engine import run as execute
 from bilrp.engine.costs import Costs, Way, cheapest, ways
 from bilrp.engine.plan import Setting
+from bilrp.engine.scattered import matrix
 from bilrp.errors import InputError
 from bilrp.rules.freeze import freeze
 from bilrp.trace.recorder import record
@@ -33,14 +34,14 @@ def every_way(setting: Setting) -> list[Way]:
 
 
 def check_every_plan(setting: Setting, tolerance: float, some: int | None = None) -> int:
-    reference = execute.run(setting, plan.fixed(setting, Way()))
-    scale = reference[setting.program.output].abs().max()
+    reference = matrix(execute.run(setting, plan.fixed(setting, Way()))[setting.program.output])
+    scale = reference.abs().max()
     options = every_way(setting)
     if some is not None and len(options) > some:
         options = options[:: -(-len(options) // some)]
     for way in options:
-        found = execute.run(setting, plan.fixed(setting, way))[setting.program.output]
-        error = (found - reference[setting.program.output]).abs().max()
+        found = matrix(execute.run(setting, plan.fixed(setting, way))[setting.program.output])
+        error = (found - reference).abs().max()
         assert error <= tolerance * max(float(scale), 1e-30), (way, float(error))
     return len(options)
 
@@ -105,9 +106,9 @@ def test_float32_agrees_with_the_float64_reference(chain):
     rules, regions = bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(region)
     network = network.float().eval()
     single = prepared(network, x, rules, regions)
-    found = execute.run(single, plan.make(single))[single.program.output]
+    found = matrix(execute.run(single, plan.make(single))[single.program.output])
     double = prepared(network.double(), x.double(), rules, regions)
-    exact = execute.run(double, plan.fixed(double, Way()))[double.program.output]
+    exact = matrix(execute.run(double, plan.fixed(double, Way()))[double.program.output])
     assert (found - exact).abs().max() <= 1e-4 * exact.abs().max().clamp(min=1e-30)
 
 
@@ -174,7 +175,7 @@ def test_first_layer_rules_pass_as_crops():
         check_every_plan(prepared(network, x, book, bilrp.regions.grid(4)), 1e-9)
 
 
-def vgg_like(size: int = 24) -> tuple[nn.Module, torch.Tensor]:
+def vgg_like(size: int = 24) -> tuple[nn.Sequential, torch.Tensor]:
     torch.manual_seed(3)
     network = nn.Sequential(
         *(
@@ -236,6 +237,7 @@ def test_layouts_do_not_remember_other_chunks(block):
     *begins, last = (i for i in block.bottlenecks if i <= block.spatial)
     chunks = [torch.arange(block.regions), torch.arange(3), torch.tensor([0, 5, 7]), torch.arange(3)]
     ends = [(b, e) for e in (last, begins[-1]) for b in begins if b < e]
+    assert ends
     for (begin, end), chunk in ((stretch, c) for stretch in ends for c in chunks):
         alone = Setting(block.program, block.partition, block.coordinates)
         found, expected = block.layouts(chunk, begin, end), alone.layouts(chunk, begin, end)
@@ -302,8 +304,8 @@ def test_small_budgets_change_nothing_but_memory():
     small = prepared(network, x, rules, regions, budget=2**16)
     one, other = plan.make(large, "push"), plan.make(small, "push")
     assert other.chunk < one.chunk and other.peak_bytes < one.peak_bytes
-    pieces = [execute.run(s, p)[s.program.output] for s, p in ((large, one), (small, other))]
-    assert torch.allclose(*pieces, rtol=1e-12, atol=1e-14)
+    whole, pieces = (matrix(execute.run(s, p)[s.program.output]) for s, p in ((large, one), (small, other)))
+    assert torch.allclose(whole, pieces, rtol=1e-12, atol=1e-14)
 
 
 def test_several_layers_from_one_sweep():

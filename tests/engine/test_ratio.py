@@ -18,6 +18,8 @@ from bilrp.engine import run as execute
 from bilrp.engine.costs import Way, row_segments
 from bilrp.engine.maps import Gated, Ratio, Weighted
 from bilrp.engine.plan import Setting
+from bilrp.engine.scattered import matrix
+from bilrp.regions import RegionSpec
 from bilrp.rules.freeze import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -42,7 +44,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(*layers).double()
 
 
-def setting(model: nn.Module, x: Tensor, regions: object, gamma: float = 0.25) -> Setting:
+def setting(model: nn.Module, x: Tensor, regions: RegionSpec, gamma: float = 0.25) -> Setting:
     """Frozen anew: nobody has made any denominators."""
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.rulebooks.uniform(gamma))
@@ -80,7 +82,7 @@ def test_rows_bring_their_denominators(with_library, gamma, monkeypatch) -> None
     assert all(ratio.made for ratio in ratios(pulled))
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
     again = execute.run(found, by_rows(found))[found.program.output]  # the same ratios on the same rows
-    assert torch.equal(parts, again)
+    assert torch.equal(matrix(parts), matrix(again))
 
 
 def regions_of_some(x: Tensor) -> Tensor:
@@ -105,7 +107,7 @@ def test_what_a_bias_alone_makes_is_not_forgotten() -> None:
     """An input that is positive by its bias, and that no region reaches, has no row but counts in denominators."""
     model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
     with torch.no_grad():
-        model[0].bias.fill_(0.3)
+        model.get_parameter("0.bias").fill_(0.3)
         x[..., :9, :] = 0  # nothing to share there but biases
     found, pulled = setting(model, x, 4), setting(model, x, 4)
     parts = execute.run(found, by_rows(found))[found.program.output]
@@ -140,6 +142,7 @@ class Keeps(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 5, 3, padding=1)
+        self.kept: Tensor
         self.register_buffer("kept", torch.zeros(1, 6, 12, 12))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,13 +19,14 @@ from bilrp.engine import run as execute
 from bilrp.engine.costs import Way, ways
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import Key
-from bilrp.engine.scattered import OnRows, OnWindows, Scattered, kept
+from bilrp.engine.scattered import OnRows, OnWindows, Parts, Scattered, kept, matrix
 from bilrp.errors import MismatchError
 from bilrp.rules.freeze import freeze
 from bilrp.similarity import Similarity
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from models import settle
+from narrow import instance
 
 
 def chain(*, stride: int, padding: int, pool: int) -> nn.Module:
@@ -90,7 +91,7 @@ def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 
     """Every value on the way is wanted."""
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), bilrp.rulebooks.uniform(0.25))
-    partition = spec(x) if callable(spec) else spec
+    partition = regions.resolve(spec, x)
     taps = frozenset(link.target for link in program.links)
     return Setting(program, partition, program.result.numel(), taps, budget)
 
@@ -100,7 +101,7 @@ def everything_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scattered, "SMALL", 2.0)
 
 
-def dense_run(setting: Setting, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch) -> dict[Key, Tensor]:
+def dense_run(setting: Setting, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch) -> dict[Key, Parts]:
     with monkeypatch.context() as patch:
         patch.setattr(execute, "worth_keeping", lambda *_: {})
         return execute.run(setting, chosen)
@@ -132,7 +133,7 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
             found = [execute.run(setting, p) for setting, p in zip(sides, chosen, strict=True)]
             whole = [dense_run(setting, p, monkeypatch) for setting, p in zip(sides, chosen, strict=True)]
             for key in found[0]:
-                check(*((made[key], wanted[key]) for made, wanted in zip(found, whole, strict=True)))
+                check(*((made[key], matrix(wanted[key])) for made, wanted in zip(found, whole, strict=True)))
                 pieces += isinstance(found[0][key], Scattered)
     assert pieces >= 6, "some were kept"
 
@@ -159,9 +160,10 @@ def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
         chosen = plan.fixed(setting, way)
         found, whole = execute.run(setting, chosen), dense_run(setting, chosen, monkeypatch)
         for key in scattered.worth_keeping(setting, way):
-            wide, expected = replace(found[key], dtype=torch.float64), whole[key].double()
+            narrow, expected = instance(found[key], Scattered), matrix(whole[key]).double()
+            wide = replace(narrow, dtype=torch.float64)
             kinds |= {type(piece) for piece in wide.pieces}
-            assert found[key].matrix.dtype == torch.float32
+            assert narrow.matrix.dtype == torch.float32
             assert torch.equal(wide.matrix, expected) and wide.matrix.dtype == torch.float64
             torch.testing.assert_close(wide.sum(0), expected.sum(0), rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(wide.product(wide), expected @ expected.T, rtol=1e-12, atol=1e-12)
@@ -174,15 +176,17 @@ def test_products_go_tile_by_tile_where_regions_reach_little(monkeypatch):
     sides = [prepared(net, image(seed, 47, 41), regions.grid(4)) for seed in (1, 2)]
     kept_there = scattered.worth_keeping(sides[0], pushing(sides[0])[0])
     assert kept_there
-    for key in kept_there:
-        a, b = (execute.run(setting, plan.fixed(setting, pushing(setting)[0]))[key] for setting in sides)
+    runs = [execute.run(setting, plan.fixed(setting, pushing(setting)[0])) for setting in sides]
+    one, other = ([instance(run[key], Scattered) for key in kept_there] for run in runs)
+    for a, b in zip(one, other, strict=True):
         found = a.product(b)
         assert "matrix" not in vars(a) and "matrix" not in vars(b)
         torch.testing.assert_close(found, a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
     with monkeypatch.context() as patch:
         patch.setattr(scattered, "SMALL", 0.0)
+        a, b = one[-1], other[-1]
         fresh = replace(a)
-        torch.testing.assert_close(fresh.product(b), found, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(fresh.product(b), a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
         assert "matrix" in vars(fresh)
 
 

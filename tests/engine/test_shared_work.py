@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import bilrp
+from bilrp.engine.scattered import matrix
 from bilrp.engine.threads import share
 
 
@@ -40,9 +41,8 @@ def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     setting = plan.Setting(ready.program, ready.partition, ready.program.result.numel())
     total = len(setting.links)
     spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
-    return run.run(setting, plan.fixed(setting, plan.Way(setting.bottlenecks[0], spatial, total)))[
-        ready.program.output
-    ]
+    way = plan.Way(setting.bottlenecks[0], spatial, total)
+    return matrix(run.run(setting, plan.fixed(setting, way))[ready.program.output])
 
 
 def test_shared_rows_are_those_of_one_thread(two_threads):
@@ -89,7 +89,11 @@ def test_who_counts_operations_sees_all(two_threads):
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        share(lambda _: torch.ones(2, 3) @ torch.ones(3, 4), range(5))
+
+        def multiply(_: int) -> None:
+            torch.matmul(torch.ones(2, 3), torch.ones(3, 4))
+
+        share(multiply, range(5))
     assert counter.get_total_flops() == 5 * 2 * 2 * 3 * 4
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bilrp.rulebooks import uniform
 from torch import nn
 
 import bilrp
 from bilrp.engine import tiles
 from bilrp.engine.program import INPUT, Program, pull_to
+from bilrp.rules.books import uniform
 from bilrp.rules.freeze import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify

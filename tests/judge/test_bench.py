@@ -51,7 +51,7 @@ def test_the_loop_is_lrp(layers, x):
 @pytest.mark.parametrize("name", ["zennit", "captum", "autolrp"])
 def test_a_rival_library_is_timed_in_a_process_of_its_own(layers, x, name):
     if name not in rivals.installed():
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(f"needs {name}: pip install {name}")
     before = set(sys.modules)
     out = nn.Sequential(*layers)(x)
     channel, y, column = (int(i) for i in torch.unravel_index(out.argmax(), out.shape)[1:])
@@ -72,12 +72,12 @@ def test_a_rival_that_fails_is_one_line(layers, x):
 
 def test_measured_sees_time_and_memory():
     def work() -> None:
-        held = torch.ones(2**24)
-        time.sleep(2.0)  # memory is looked at now and then: let it be seen on a busy machine too
+        held = torch.ones(2**26)
+        time.sleep(0.5)  # memory is looked at now and then: let it be seen on a busy machine too
         held.sum()
 
     seconds, peak = timing.measured(work)
-    assert seconds > 0 and (peak == 0 or peak > 32)
+    assert seconds > 0 and (peak == 0 or peak > 128)
 
 
 def test_report_as_table_file_and_plot(tmp_path):

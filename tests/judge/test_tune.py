@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bilrp.rulebooks import paper_vgg
 from torch import nn
 
 import bilrp
 from bilrp import evaluate, rulebooks, tune
 from bilrp.errors import InputError
+from bilrp.rules.books import paper_vgg
 
 
 def test_search_finds_a_separable_optimum_in_one_round():
@@ -26,7 +26,12 @@ def test_search_is_never_worse_than_uniform_and_stops_on_a_plateau():
     best, reached, _ = tune.search(lambda g: seen.append(g) or 1.0, 2, grid=(0.0, 0.1), rounds=50)
     assert (best, reached) == ((0.0, 0.0), 1.0)
     assert len(seen) == len(set(seen)) <= 4
-    coupled = {(0.0, 0.0): 1.0, (0.1, 0.1): 2.0, (0.0, 0.1): 0.5, (0.1, 0.0): 0.0}
+    coupled: dict[tuple[float, ...], float] = {
+        (0.0, 0.0): 1.0,
+        (0.1, 0.1): 2.0,
+        (0.0, 0.1): 0.5,
+        (0.1, 0.0): 0.0,
+    }
     assert tune.search(coupled.__getitem__, 2, grid=(0.0, 0.1))[0] == (0.1, 0.1)
 
 
@@ -34,7 +39,7 @@ def test_tune_recovers_the_rules_that_made_the_truth():
     torch.manual_seed(0)
     layers = [nn.Linear(8, 12, bias=False), nn.ReLU(), nn.Linear(12, 6, bias=False), nn.ReLU()]
     net = nn.Sequential(*layers).requires_grad_(False).double()
-    pairs = [tuple(torch.rand(2, 1, 8, dtype=torch.float64)) for _ in range(2)]
+    pairs = [(a, b) for a, b in torch.rand(2, 2, 1, 8, dtype=torch.float64)]
     names = tune.weighted_layers(net, pairs[0][0])
     wanted = dict(zip(names, (0.4, 0.06), strict=True))
     truths = [bilrp.explain(net, *p, rules=tune.rule_book(wanted)).relevance for p in pairs]

@@ -23,9 +23,9 @@ class Attending(nn.Module):
     def __init__(self, written: bool, causal: bool = False):
         super().__init__()
         generator = torch.Generator().manual_seed(5)
-        for name in ("q", "k", "v"):
-            drawn = torch.randn(6, 6, generator=generator, dtype=torch.float64)
-            self.register_parameter(name, nn.Parameter(drawn))
+        self.q, self.k, self.v = (
+            nn.Parameter(torch.randn(6, 6, generator=generator, dtype=torch.float64)) for _ in range(3)
+        )
         self.written, self.causal = written, causal
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

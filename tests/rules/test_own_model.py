@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -134,7 +135,7 @@ class Half(Map):
 
 
 class Untupled(Half):
-    def pull(self, cotangent: Tensor):
+    def pull(self, cotangent: Tensor) -> Any:
         return cotangent / 2
 
 

@@ -18,6 +18,7 @@ from bilrp.errors import RuleError
 from bilrp.rules import Rule
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
+from narrow import require
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "linear": (partial(nn.Linear, 6, 5), (6,)),
@@ -255,7 +256,7 @@ def test_books_choose() -> None:
     assert chosen["uniform(0)"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     assert chosen["uniform(0.5)"][::2] == ["gamma(0.5)", "gamma(0.5)", "linear"]
     assert chosen["resnet(0.1)"] == ["gamma(0.1)", "gate", "gamma(0.1)", "gate", "linear", "zero"]
-    assert chosen["paper_vgg"][0].startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
+    assert require(chosen["paper_vgg"][0]).startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
     assert chosen["hessian_product"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     book = rulebooks.first_match(
         ("2", rules.epsilon(0.1)),
@@ -297,7 +298,7 @@ def products(rule: Rule, x: Tensor, *, relu: bool) -> int:
     layer = nn.Linear(6, 5).double()
     model = nn.Sequential(layer, nn.ReLU()) if relu else layer
     found = bilrp.decompose(model, x, regions=regions.features(), rules=rule, mode="push")
-    return found.plan.flops // (2 * 6 * layer.weight.numel())
+    return require(found.plan).flops // (2 * 6 * layer.weight.numel())
 
 
 def test_gamma_takes_two_products_where_inputs_have_both_signs_and_one_where_one_is_enough() -> None:

@@ -18,7 +18,7 @@ def zennit():
     try:
         yield rivals.zennit()
     except ImportError as error:
-        pytest.skip(f"no oracle here: {error}")
+        pytest.skip(f"needs zennit: {error}")
     for name in [name for name in sys.modules if name.partition(".")[0] == "zennit"]:
         del sys.modules[name]
 

@@ -13,7 +13,7 @@ from bilrp import native
 from bilrp.trace import sums
 from bilrp.trace.sums import GROUP, PIECE, checksum
 
-needs_library = pytest.mark.skipif(native.library() is None, reason="no compiled library here")
+needs_library = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 NEAR = [edge + step for edge in (GROUP, 2 * GROUP, PIECE, 2 * PIECE) for step in (-8, -1, 0, 1, 8)]
 DTYPES = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64,

@@ -10,7 +10,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import regions, rulebooks
 from bilrp.trace.recorder import record
-from models import settle
+from models import Net, settle
 
 
 def gradient_times_input(function, x: Tensor) -> Tensor:
@@ -36,7 +38,7 @@ def parts(function, x: Tensor, rules: float | str, mode: str = "push") -> Tensor
     return bilrp.decompose(function, x, regions=regions.features(), rules=book, mode=mode).parts
 
 
-def layer(kind, *sizes, seed: int = 0, **options) -> nn.Module:
+def layer(kind: Callable[..., Net], *sizes: int, seed: int = 0, **options: Any) -> Net:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return settle(kind(*sizes, **options))

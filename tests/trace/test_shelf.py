@@ -134,7 +134,7 @@ def test_many_inputs_see_weights_that_change_between_them() -> None:
         def forward(self, x: Tensor) -> Tensor:
             self.runs += 1
             if self.runs == 4:
-                self.net[0].weight.data.neg_()
+                self.net.get_parameter("0.weight").data.neg_()
             return self.net(x)
 
     model, x = Turning(), picture()
@@ -178,7 +178,7 @@ def test_it_holds_as_much_as_the_weights_take_and_goes_with_the_model() -> None:
 
 def test_what_was_written_to_is_made_again() -> None:
     model = net()
-    weight = model[0].weight.detach()
+    weight = model.get_parameter("0.weight").detach()
     with shelf(model, [weight], "state"):
         kept("size", [weight], weight.abs).zero_()
         assert torch.equal(kept("size", [weight], weight.abs), weight.abs())

@@ -17,6 +17,7 @@ class Scratch(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.factor: Tensor
         self.register_buffer("factor", torch.ones(4, 1, dtype=torch.float64))
         self.conv = nn.Conv2d(1, 4, 3).double()
 

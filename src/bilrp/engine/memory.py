@@ -10,7 +10,6 @@ import functools
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from bilrp.engine.program import Key, Link, Program
 from bilrp.engine.scattered import worth_keeping
 from bilrp.engine.setting import Setting
 from bilrp.errors import InputError
+from bilrp.trace.devices import free
 
 OPAQUE = (str, int, float, type(None), torch.dtype, nn.Module)  # they hold no tensors, or the model's own
 INDEX = 8  # bytes of one place in memory, where numbers are moved by index
@@ -194,36 +194,6 @@ def working(setting: Setting, way: Way, sizes: tuple[int, int, int], alive: tupl
 
 
 # ---------------------------------------------------------------- what is free
-
-
-def free(device: torch.device) -> int | None:
-    """Bytes that can still be taken there; None where nobody says."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type != "cpu":
-        return None
-    found = [available(Path("/proc/meminfo")), group(Path("/sys/fs/cgroup"))]
-    return min((bytes for bytes in found if bytes is not None), default=None)
-
-
-def available(meminfo: Path) -> int | None:
-    """What the system says is available, in bytes."""
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return None
-    kilobytes = [int(line.split()[1]) for line in lines if line.startswith(("MemAvailable:", "SwapFree:"))]
-    return 1024 * sum(kilobytes) if kilobytes else None
-
-
-def group(folder: Path) -> int | None:
-    """What a container's limit leaves, in bytes: pages of files it has read can be given back."""
-    try:
-        limit, current = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else int(limit) - int(current) + int(stat.get("inactive_file", 0))
 
 
 LARGE = 16 * 2**20  # bytes of an input that is worth a look beforehand

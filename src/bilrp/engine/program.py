@@ -18,8 +18,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Map, Shapes
 from bilrp.engine.windows import Reach
-
-BUDGET = 512 * 2**20  # bytes of tangents alive at once
+from bilrp.trace.devices import on_host
 
 
 class Kind(StrEnum):
@@ -113,8 +112,9 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
     sums: set[Key] = set()  # made here by adding, so nobody else sees them change
     for link in reversed(program.links):
         cotangent = alive.pop(link.target, None)
-        # Coordinates that never came this way (another branch of a cat) cost nothing further down.
-        if cotangent is None or not bool(cotangent.any()):
+        # Coordinates that never came this way (another branch of a cat) cost nothing further down. An accelerator is
+        # not asked: waiting for its answer takes longer than the product.
+        if cotangent is None or (on_host(cotangent) and not bool(cotangent.any())):
             continue
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
             if source in sums:

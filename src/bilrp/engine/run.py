@@ -16,6 +16,7 @@ from bilrp.engine.scattered import OnRows, OnWindows, Parts, Piece, Scattered, m
 from bilrp.engine.setting import Setting
 from bilrp.engine.windows import Window
 from bilrp.regions import Regions
+from bilrp.trace.devices import budget
 
 Outputs = dict[Key, Tensor | list[Piece]]  # what is wanted: a matrix to write into, or pieces to keep
 
@@ -31,7 +32,7 @@ def compute(
 ) -> tuple[dict[int, Parts], Plan]:
     """Parts [regions, coordinates] of the output (projected by `weights`) and of taps, by the plan that costs least."""
     coordinates = program.result.numel() if weights is None else len(weights)
-    setting = Setting(program, partition, coordinates, frozenset(map(Key, taps)))
+    setting = Setting(program, partition, coordinates, frozenset(map(Key, taps)), budget(program.x.device))
     chosen = make(setting, mode)
     memory.check(
         chosen.working_bytes,

@@ -12,9 +12,10 @@ from torch import Tensor
 from bilrp.engine import cones, crops, rows, tiles
 from bilrp.engine.layouts import Layout, both, reached
 from bilrp.engine.maps.base import is_image
-from bilrp.engine.program import BUDGET, Key, Link, Program, pull_to
+from bilrp.engine.program import Key, Link, Program, pull_to
 from bilrp.engine.windows import Cone
 from bilrp.regions import Regions
+from bilrp.trace.devices import BUDGET
 
 # Coordinates that are pulled to see how much of the image one occupies: some, or more where that takes no products and
 # moves no more numbers than these, since planning must stay small beside what it plans.

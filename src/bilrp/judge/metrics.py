@@ -17,6 +17,7 @@ from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.regions import Regions
 from bilrp.similarity import Similarity
+from bilrp.trace.devices import to_float64
 
 # ---------------------------------------------------------------- against a known truth
 
@@ -49,7 +50,7 @@ def acs(found: Tensor | Sequence[Explanation], truth: Tensor | Sequence[Tensor])
     0.7071
     """
     relevance, matches = (
-        each.double() if isinstance(each, Tensor) else torch.stack([relevance_of(e).double() for e in each])
+        to_float64(each if isinstance(each, Tensor) else torch.stack([relevance_of(e) for e in each]))
         for each in (found, truth)
     )
     known = matches.flatten(1).any(1)
@@ -84,7 +85,7 @@ def share(found: Explanation | Tensor, match: Tensor, *, among: Tensor | None = 
     >>> share(torch.eye(3), torch.eye(3))
     Share(positive=1.0, signed=1.0, chance=0.3333333333333333)
     """
-    relevance = relevance_of(found).double()
+    relevance = to_float64(relevance_of(found))
     match = match.to(relevance)
     if match.shape != relevance.shape:
         raise InputError(f"matches of shape {tuple(match.shape)} for relevance {tuple(relevance.shape)}")
@@ -126,7 +127,7 @@ def conservation(found: Explanation) -> Conservation:
     >>> conservation(explain(net, *torch.rand(2, 1, 4).double())).unattributed_share < 1e-9
     True
     """
-    relevance = found.relevance.double()
+    relevance = to_float64(found.relevance)
     return Conservation(
         score=found.score,
         explained=found.explained,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from bilrp.engine.maps import Map, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first
 from bilrp.rules.rule import Rule
 from bilrp.trace.compare import all_finite, gate_of
+from bilrp.trace.devices import on_host, require
 from bilrp.trace.tape import Step, tensors_in
 from bilrp.trace.weights import weights_of
 
@@ -35,7 +37,9 @@ def clamp() -> Rule:
     def made(step: Step) -> Map:
         if step.operation.rule != "clamp" or len(step.inputs) != 1 or not is_first(step):
             raise RuleError(f"clamp is a rule for clamping to constants, not for {step.describe()}")
-        if bool((step.run(torch.zeros_like(step.values[0])) == 0).all()):
+        plain = not tensors_in((step.args, step.kwargs))
+        zero = _one_zero(step.values[0]) if plain else torch.zeros_like(step.values[0])
+        if bool((step.run(zero) == 0).all()):
             return freeze_activation(step)
         return Scale((step.values[0] == step.result).to(step.result.dtype))
 
@@ -49,32 +53,43 @@ def freeze_activation(step: Step) -> Map:
         raise RuleError(
             f"frozen is a rule for elementwise functions, norms and attention, not for {step.describe()}"
         )
-    # Of a function that is known to look at each number alone, one zero says what all would.
     alone = step.operation.kind == "activation" and not step.operation.checked
     alone = alone and not tensors_in((step.args, step.kwargs))
-    zero = a.new_zeros((1,) * a.dim()) if alone else torch.zeros_like(a)
-    if bool((step.run(zero) != 0).any()):
-        raise RuleError(
-            f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
-            "activation): choose its rule yourself, e.g. "
-            f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.uniform(0.25))"
-        )
+    zero = _one_zero(a) if alone else torch.zeros_like(a)
+    require((step.run(zero) == 0).all(), lambda: _refuse_curve(step))
     if step.operation.kind == "activation" and step.operation.checked and not looks_elementwise(step):
         raise RuleError(
             f"{step.describe()} is no activation, as its row says: numbers in other places change its result, so that it is "
             "not elementwise; leave the row out and choose its rule, e.g. bilrp.rules.jacobian()"
         )
     factor = step.result / a
-    if all_finite(factor):
+    if on_host(a) and all_finite(factor):
         return Scale(factor)
     slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(zero))[0]
-    if alone and all_finite(a) and all_finite(step.result):  # then it is 0/0 that is no number
+    if alone and on_host(a) and all_finite(a) and all_finite(step.result):  # then it is 0/0 that is no number
         at_zero = float(
             slope
         )  # infinite for a root: nothing is shared there, as where any ratio is no number
         return Scale(factor.nan_to_num_(at_zero if math.isfinite(at_zero) else 0.0, 0.0, 0.0))
-    factor = torch.where(a == 0, slope, factor)
+    factor = torch.where(a == 0, slope.to(a), factor)
     return Scale(torch.where(factor.isfinite(), factor, 0))
+
+
+def _one_zero(a: Tensor) -> Tensor:
+    """Of a function that is known to look at each number alone, one zero says what all would, on the CPU at once.
+
+    Not every function is there in the narrow types of accelerators.
+    """
+    dtype = a.dtype if on_host(a) or a.dtype == torch.float64 else torch.float32
+    return torch.zeros((1,) * a.dim(), dtype=dtype)
+
+
+def _refuse_curve(step: Step) -> None:
+    raise RuleError(
+        f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
+        "activation): choose its rule yourself, e.g. "
+        f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.uniform(0.25))"
+    )
 
 
 def looks_elementwise(step: Step) -> bool:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Move, Pad, Pick, Scale, Sum, Turn
 from bilrp.errors import RuleError
-from bilrp.rules.attention import unfused
-from bilrp.rules.norms import NORMALISING, counts_itself
+from bilrp.rules.attention import plain_attention
+from bilrp.rules.norms import NORMALISING, counts_itself, freeze_norm
 from bilrp.rules.rule import Rule
+from bilrp.rules.trial import verify_stand_in
 from bilrp.rules.writes import ADDS, PUTS, overwrites, staying
 from bilrp.trace.tape import Step
 
@@ -33,6 +34,7 @@ def _any_linear(step: Step) -> Map:
         return staying(step)
     local = _local(step)
     if local is not None:
+        verify_stand_in(step, lambda a: local.push(a[None])[0] + step.run(torch.zeros_like(a)))
         return local
     return (Move if step.operation.mask == "moves" else Linear)(step.run, step.values, slots)
 
@@ -73,11 +75,11 @@ def _pooling(step: Step) -> Map | None:
         given = (dims,) if isinstance(dims, int) else dims if isinstance(dims, tuple | list) else ()
         axes = tuple(sorted(d % value.dim() - value.dim() for d in given)) if value.dim() else ()
         drop = result.dim() < value.dim()
-        return _mean(value, axes, drop=drop, plain=op.name == "sum") if axes else None
+        return _mean(value, axes, drop=drop, plain=op.name == "sum") if axes and value.numel() else None
     if op.name.startswith("adaptive_avg_pool"):
         axes = tuple(range(-int(op.name[-2]), 0))
         return _mean(value, axes) if all(result.shape[axis] == 1 for axis in axes) else None
-    return _pick(step) if op.name in {"__getitem__", "select", "narrow"} else None
+    return _pick(step) if op.name in {"__getitem__", "select", "narrow", "slice"} else None
 
 
 def _mean(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, plain: bool = False) -> Map:
@@ -141,12 +143,18 @@ def _derivative(step: Step) -> Map:
     Torch's backward pass of a batch norm is wrong for gradients that lie in memory in some orders (2.13).
     """
     elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
-    if step.operation.kind == "statistics" and elementwise and not counts_itself(step):
-        return NORMALISING["batch_norm"](step)
+    if (
+        step.op in NORMALISING
+        and step.operation.kind == "statistics"
+        and elementwise
+        and not counts_itself(step)
+    ):
+        return freeze_norm(step)
     if step.operation.kind in {"activation", "curve"} and elementwise and not step.operation.checked:
         slope = torch.func.vjp(step.run, *step.values)[1](torch.ones_like(step.result))[0]
         return Scale(slope)
-    return Jacobian(unfused(step).run, step.values, tuple(range(len(step.inputs))))
+    function = plain_attention(step) if step.operation.kind == "attention" else step.run
+    return Jacobian(function, step.values, tuple(range(len(step.inputs))))
 
 
 def known_linear(step: Step) -> bool:

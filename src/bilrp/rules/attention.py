@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Chain, Map, Mix, Move, Shapes, Term, Weighted
+from bilrp.engine.maps import Map, Mix
 from bilrp.errors import RuleError
-from bilrp.trace.operators import Dense
+from bilrp.rules.trial import verify_stand_in
 from bilrp.trace.tape import Slot, Step, fill
 
 
-def _attention(step: Step) -> Map:
+def freeze_attention(step: Step) -> Map:
     """y = P V with P frozen. P comes out of the same call when the values are the identity matrix."""
     value = step.argument(2, "value")
     slot = _slot_of(step, 2, "value")
@@ -27,58 +26,20 @@ def _attention(step: Step) -> Map:
     weights = _call_with(step, args, kwargs)
 
     shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # grouped queries share values
-    return Mix(weights, shared, (slot,))
+    mix = Mix(weights, shared, (slot,))
+    verify_stand_in(step, lambda *live: mix.push(live[slot][None])[0])
+    return mix
 
 
-def _multi_head_attention(step: Step) -> Map:
-    """y = out(P · values(V)), one frozen P for each head."""
-    if step.item == 1:
-        raise RuleError(
-            f"{step.describe()} returns its attention weights, which are frozen: use its first output"
-        )
-    value, slot = step.argument(2, "value"), _slot_of(step, 2, "value")
-    heads = step.argument(4, "num_heads")
-    width = step.argument(3, "embed_dim_to_check")
-    joint = step.argument(5, "in_proj_weight")
-    into = joint[-width:] if joint is not None else step.kwargs["v_proj_weight"]
-    out = step.argument(11, "out_proj_weight")
-    kwargs = {**step.kwargs, "need_weights": True, "average_attn_weights": False}
-    weights = _call_with(step, list(step.args), kwargs)[1][..., : value.shape[0]]
-
-    into, out = (Weighted(Dense(), (Term(weight),), at=value) for weight in (into, out))
-
-    def split(v: Tensor) -> Tensor:
-        """(tokens, batch, width) → (batch, heads, tokens, width of a head)"""
-        return v.reshape(v.shape[0], -1, heads, width // heads).permute(1, 2, 0, 3)
-
-    def joined(v: Tensor) -> Tensor:
-        return v.permute(2, 0, 1, 3).reshape(-1, *value.shape[1:-1], width)
-
-    mixing = Mix(weights.reshape(-1, heads, *weights.shape[-2:]))
-    projected = value.new_zeros(*value.shape[:-1], width)
-    by_head, mixed = split(projected), mixing.push(split(projected)[None])[0]
-    values = [value, projected, by_head, mixed, joined(mixed), joined(mixed)]
-    maps = (into, Move(split, (projected,)), mixing, Move(joined, (mixed,)), out)
-    between = tuple(Shapes((a.shape,), b.shape) for a, b in pairwise(values))
-    return Chain(maps, between, (slot,))
-
-
-def unfused(step: Step) -> Step:
-    """The same attention in plain products: the fused kernels have no forward derivative.
+def plain_attention(step: Step) -> Callable[..., Tensor]:
+    """The same attention by torch's mathematical kernel: the fused kernels have no forward derivative.
 
     Chosen here, for this step; torch's own choice of kernels belongs to the whole process.
     """
-    if step.op == "scaled_dot_product_attention":
-        return replace(step, call=_plain_attention)
-    if step.op == "multi_head_attention_forward":
-        place = 15  # of need_weights, with which torch multiplies by the weights that it returns
-        args = (*step.args[:place], True, *step.args[place + 1 :]) if len(step.args) > place else step.args
-        kwargs = step.kwargs if len(step.args) > place else {**step.kwargs, "need_weights": True}
-        return replace(step, args=args, kwargs=kwargs)
-    return step
+    return verify_stand_in(step, replace(step, call=_by_products).run)
 
 
-def _plain_attention(
+def _by_products(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -88,10 +49,13 @@ def _plain_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(Q Kᵀ · scale + mask) V, as torch's own mathematical kernel has it."""
+    """softmax(Q Kᵀ · scale + mask) V. The kernel adds its mask, so that a boolean one (True: keep) becomes 0 and −∞."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        blank = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
+        attn_mask = blank.masked_fill(~attn_mask, -torch.inf)
     options = {"scale": scale, "enable_gqa": enable_gqa}
-    plain: Any = torch.ops.aten._scaled_dot_product_attention_math
-    return plain(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]
+    kernel: Any = torch.ops.aten._scaled_dot_product_attention_math
+    return kernel(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]
 
 
 def _call_with(step: Step, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -105,10 +69,3 @@ def _slot_of(step: Step, position: int, name: str) -> int:
             f"{step.describe()} attends to constant values: nothing of the input passes through it"
         )
     return place.index
-
-
-# What each kind of attention is frozen by.
-ATTENTIONS: dict[str, Callable[[Step], Map]] = {
-    "scaled_dot_product_attention": _attention,
-    "multi_head_attention_forward": _multi_head_attention,
-}

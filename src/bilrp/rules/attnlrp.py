@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
-from bilrp.rules.attention import unfused
+from bilrp.rules.attention import plain_attention
 from bilrp.rules.rule import Rule, exact
 from bilrp.trace.tape import Slot, Step
 
@@ -48,14 +48,12 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
     def made(step: Step) -> Map:
         if step.operation.kind != "attention":
             raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
-        if step.item == 1:
-            raise RuleError(f"{step.describe()} returns its attention weights: use its first output")
         by_slot = _by_slot(step, shares)
-        at, plain = step.values, unfused(step)
+        at, plain = step.values, plain_attention(step)
 
         def function(*live: Tensor) -> Tensor:
             # f(v + share·(t − v)) has at t = v the derivative of f, times the share.
-            return plain.run(*(v + share * (t - v) for t, v, share in zip(live, at, by_slot, strict=True)))
+            return plain(*(v + share * (t - v) for t, v, share in zip(live, at, by_slot, strict=True)))
 
         return Jacobian(function, at, tuple(range(len(at))))
 

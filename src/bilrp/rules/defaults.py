@@ -7,11 +7,11 @@ from collections.abc import Callable
 from bilrp.engine.maps import Map
 from bilrp.rules.activations import clamp, freeze_activation, gate
 from bilrp.rules.affine import is_first, known_linear, linear
-from bilrp.rules.attention import ATTENTIONS
-from bilrp.rules.norms import NORMALISING
+from bilrp.rules.attention import freeze_attention
+from bilrp.rules.norms import NORMALISING, freeze_norm
 from bilrp.rules.products import division, evident_product
 from bilrp.rules.rule import Rule
-from bilrp.rules.selection import select
+from bilrp.rules.selection import select, selects
 from bilrp.trace.tape import Step
 
 
@@ -34,11 +34,14 @@ def frozen() -> Rule:
 
 
 def _freeze_scale(step: Step) -> Map:
-    special = NORMALISING.get(step.op) or ATTENTIONS.get(step.op)
-    return special(step) if special else freeze_activation(step)
+    if step.op in NORMALISING:
+        return freeze_norm(step)
+    return freeze_attention(step) if step.operation.kind == "attention" else freeze_activation(step)
 
 
 def _linear(step: Step) -> Rule | None:
+    if selects(step):  # a write of the largest
+        return select()
     return linear() if known_linear(step) else None
 
 

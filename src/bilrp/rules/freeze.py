@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import torch
 
 from bilrp.engine.maps import Map, Move, Scale, Shapes
+from bilrp.engine.maps.constants import with_constants_known
 from bilrp.engine.program import Key, Kind, Link, Program
 from bilrp.errors import RuleError
 from bilrp.rules.activations import looks_elementwise
+from bilrp.rules.affine import jacobian
 from bilrp.rules.books import RuleBook, book_name, call_of, reference_of
 from bilrp.rules.rule import Rule
 from bilrp.rules.trial import fitting, tried
 from bilrp.trace.beside import beside
+from bilrp.trace.devices import Ranges, on_host
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step, Tape
 from bilrp.trace.weights import weights_of
@@ -34,7 +40,7 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
     needed = {Key(output)}
     links: list[Link] = []
     result = tape.result if output == tape.output else None
-    for step in reversed(tape.steps):
+    for step in reversed(tape.steps if on_host(tape.x) else _measured(tape.steps)):
         if step.output == output and result is None:
             result = step.result if step.gate is None else step.result * step.gate
         for kind in (Kind.VALUE, Kind.MASK):
@@ -43,9 +49,19 @@ def freeze(tape: Tape, book: RuleBook, output: int | None = None) -> Program:
                 links.append(link)
                 needed.update(link.sources)
     assert result is not None
+    if not on_host(tape.x):
+        maps = with_constants_known([link.map for link in links])
+        links = [replace(link, map=each) for link, each in zip(links, maps, strict=True)]
     # with secants it is the difference from the reference that is taken apart
     x = tape.x if tape.reference is None else tape.x - tape.reference.values[0]
     return Program(x=x, links=tuple(reversed(links)), output=Key(output), result=result, weights=tape.weights)
+
+
+def _measured(steps: tuple[Step, ...]) -> list[Step]:
+    """The steps, with weighted ones knowing the signs of all their values: an accelerator is asked for them once."""
+    weighted = [step for step in steps if step.operation.places is not None]
+    ranges = Ranges(t for step in weighted for t in (*step.values, step.result))
+    return [step if step.operation.places is None else replace(step, ranges=ranges) for step in steps]
 
 
 def frozen_link(step: Step, book: RuleBook) -> Link:
@@ -75,7 +91,7 @@ def mask_link(step: Step) -> Link:
     """How a region's mask passes a step on its way to a first-layer rule."""
     same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
     if step.operation.mask == "keeps" and same_shape:
-        same = Scale(torch.ones((), dtype=step.result.dtype))
+        same = Scale(step.result.new_ones(()))
         return _link(step, same, Kind.MASK, Kind.MASK, "mask")
     if step.operation.mask == "moves":
         slots = tuple(range(len(step.inputs)))
@@ -89,15 +105,43 @@ def mask_link(step: Step) -> Link:
 def missing_rule(step: Step, book: RuleBook) -> str:
     """One line: which step, which shapes, and the call that fixes it."""
     made_by = " and ".join(source.name for source in step.sources)
-    first_match, rest = "rules=bilrp.rulebooks.first_match", f"otherwise={call_of(book)})"
-    fitting = "gamma(0.25)" if weights_of(step) is not None else "jacobian()"
-    way_out = (
-        f"the two live factors come from {made_by}; say which one to freeze: "
-        f"{first_match}(('{step.name}', bilrp.rules.product(freeze=1)), {rest}"
-        if len(step.inputs) == 2 and step.operation.rule == "product"
-        else f"{first_match}(('{step.name}', bilrp.rules.{fitting}), {rest}"
-    )
-    return f"no rule in {book_name(book)} for {step.describe()}: {way_out}{_row_for(step)}"
+    reason, rule, mode = "", "jacobian()", ""
+    if len(step.inputs) == 2 and step.operation.rule == "product":
+        reason, rule = (
+            f"the two live factors come from {made_by}; say which one to freeze: ",
+            "product(freeze=1)",
+        )
+    elif weights_of(step) is not None:
+        rule = "gamma(0.25)"
+    else:  # advice that has been tried
+        derivatives = derivatives_of(step)
+        if derivatives == "none":
+            return f"no rule in {book_name(book)} for {step.describe()}, and {_without_derivative(step)}"
+        mode = ", mode='pull'" if derivatives == "pull" else ""
+    fix = f"rules=bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.{rule}), otherwise={call_of(book)}){mode}"
+    return f"no rule in {book_name(book)} for {step.describe()}: {reason}{fix}{_row_for(step)}"
+
+
+def derivatives_of(step: Step) -> Literal["both", "pull", "none"]:
+    """Which derivatives of a step torch has, tried: those that go forward, too, or only backward ones, or none."""
+    doubtful = replace(step, operation=replace(step.operation, checked=True))
+    try:
+        made = tried(jacobian()(doubtful), doubtful)
+    except RuleError:
+        return "none"
+    try:
+        made.push(*(torch.zeros_like(value)[None] for value in step.values))
+    except RuleError:
+        return "pull"
+    return "both"
+
+
+def _without_derivative(step: Step) -> str:
+    if step.op.startswith("quantized::"):
+        return (
+            "torch has no derivative of quantized steps: explain the model as it was before it was quantized"
+        )
+    return "torch has no derivative of it: write it out in the model with torch's own calls, or explain the layer before it"
 
 
 def _row_for(step: Step) -> str:

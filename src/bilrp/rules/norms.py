@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 from bilrp.engine.maps import Centred, Linear, Map, Scale
+from bilrp.rules.trial import verify_stand_in
 from bilrp.trace.tape import Step
 from bilrp.trace.weights import batch_norm_scale
+
+
+def freeze_norm(step: Step) -> Map:
+    """The norm with its scale frozen, J a + f(0) = f(a)."""
+    made = NORMALISING[step.op](step)
+    verify_stand_in(step, lambda a: made.push(a[None])[0] + step.run(torch.zeros_like(a)))
+    return made
 
 
 def _layer_norm(step: Step) -> Map:

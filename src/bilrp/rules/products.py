@@ -8,6 +8,7 @@ from bilrp.engine.maps import Linear, Map, Mix, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first, linear
 from bilrp.rules.rule import Rule
+from bilrp.rules.trial import verify_stand_in
 from bilrp.trace.lineage import frozen_factor
 from bilrp.trace.tape import Step
 
@@ -41,7 +42,9 @@ def product(freeze: int) -> Rule:
             return Scale(kept.expand_as(step.result), slots=(live,))
         heads = {step.values[live].shape[:-2], kept.shape[:-2], step.result.shape[:-2]}
         if step.op in {"matmul", "bmm"} and freeze == 0 and kept.dim() > 1 and len(heads) == 1:
-            return Mix(kept, slots=(live,))  # attention written out: softmax weights times values
+            mix = Mix(kept, slots=(live,))  # attention written out: softmax weights times values
+            verify_stand_in(step, lambda *values: mix.push(values[live][None])[0])
+            return mix
         return Linear(function, (step.values[live],), (live,))
 
     return Rule(f"product(freeze={freeze})", made)

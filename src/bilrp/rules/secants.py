@@ -17,10 +17,12 @@ from torch import Tensor
 from bilrp.engine.maps import Linear, Map, Scale, Term, Weighted
 from bilrp.errors import RuleError
 from bilrp.rules.affine import known_linear, linear
-from bilrp.rules.norms import NORMALISING, counts_itself
+from bilrp.rules.norms import counts_itself, freeze_norm
 from bilrp.rules.rule import Rule, exact
 from bilrp.rules.selection import Candidates, freeze_selection
+from bilrp.rules.trial import verify_stand_in
 from bilrp.rules.weighted import at_least_zero, gamma_terms
+from bilrp.trace.devices import on_host
 from bilrp.trace.tape import At, Step
 from bilrp.trace.weights import weights_of
 
@@ -36,7 +38,8 @@ def secant(gamma: float = 0.0) -> Rule:
 
 
 def _frozen(step: Step, gamma: float) -> Map:
-    if step.reference is None:
+    reference = step.reference
+    if reference is None:
         raise RuleError(
             f"secant needs a reference input, and {step.describe()} was seen at one input only: use "
             "rules=bilrp.rulebooks.secant('mean')"
@@ -56,7 +59,14 @@ def _frozen(step: Step, gamma: float) -> Map:
             f"no secant is known for {step.describe()}: use rules without a reference, or leave a rest there with "
             f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.secant(…))"
         )
+    verify_stand_in(step, lambda *live: _moved(made, reference, live))
     return made
+
+
+def _moved(made: Map, reference: At, values: tuple[Tensor, ...]) -> Tensor:
+    """f(a₀) + J Δa; what is infinite at both ends did not move."""
+    ends = [(values[slot], reference.values[slot]) for slot in made.slots]
+    return reference.result + made.push(*(torch.where(a == a0, 0, a - a0)[None] for a, a0 in ends))[0]
 
 
 ELEMENTWISE = {"activation", "curve", "arithmetic"}
@@ -82,7 +92,7 @@ def slope(a: Tensor, a0: Tensor, f: Tensor, f0: Tensor, derivative: Callable[[Te
     change = a - a0
     near = change.abs() <= torch.finfo(a.dtype).eps ** 0.5 * torch.maximum(a.abs(), a0.abs())
     found = (f - f0) / torch.where(near, 1, change)
-    if bool(near.any()):
+    if not on_host(near) or bool(near.any()):
         found = torch.where(near, derivative((a + a0) / 2), found)
     return torch.where(found.isfinite(), found, 0)
 
@@ -166,7 +176,7 @@ def way_won(step: Step, candidates: Candidates) -> Tensor:
 def _batch_norm(step: Step) -> Map | None:
     """Affine with running statistics; with its own ones a norm like any other."""
     if not counts_itself(step):
-        return NORMALISING["batch_norm"](step)
+        return freeze_norm(step)
     a, weight = step.values[0], step.argument(3, "weight")
     axes = (0, *range(2, a.dim()))
     return _normed(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
@@ -196,7 +206,10 @@ def _normed(
     ((a, a0),) = both(step)
     c, c0 = centre(view(a)), centre(view(a0))
     r, r0 = ((total(t.square()) + eps).rsqrt() for t in (c, c0))
-    if not bool((r.isfinite() & r0.isfinite()).all()):
+    sure = (
+        not on_host(a) and eps >= torch.finfo(a.dtype).tiny
+    )  # an accelerator is asked only where it may say no
+    if not sure and not bool((r.isfinite() & r0.isfinite()).all()):
         return None  # a vector of length zero has no direction, and none to it
     middle, scale = (c + c0) / 2, (r + r0) / 2
     steep = -((r * r0) ** 2) / (r + r0)

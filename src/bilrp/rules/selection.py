@@ -14,6 +14,7 @@ from torch import Tensor
 from bilrp.engine.maps import Linear, Map, Pool, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
+from bilrp.rules.trial import verify_stand_in
 from bilrp.trace.tape import Step, fill
 from bilrp.trace.weights import spread
 
@@ -32,15 +33,19 @@ def select() -> Rule:
 def winners(step: Step, candidates: Candidates) -> Tensor:
     """All to the largest; equal ones share."""
     among = candidates(step.values)
-    won = torch.eq(among, among.amax(0), out=torch.empty_like(among))  # as numbers at once
+    largest = among.amax(0)
+    verify_stand_in(step, lambda *live: (_sign(step) * largest).reshape(step.result.shape))
+    won = torch.eq(among, largest, out=torch.empty_like(among))  # as numbers at once
     return won.div_(won.sum(0)).to(step.result.dtype)
 
 
 def freeze_selection(step: Step, shares: Shares) -> Map:
-    if step.operation.rule != "select":
+    if not selects(step):
         raise RuleError(
             f"select is a rule for max, min, topk, sort and max-pooling, not for {step.describe()}"
         )
+    if step.operation.kind == "write":
+        return _scattered(step)
     if step.operation.kind == "order":
         return _by_index(step)
     if step.operation.kind == "pool":
@@ -49,6 +54,35 @@ def freeze_selection(step: Step, shares: Shares) -> Map:
         return _adaptive_pool(step, shares)
     operands = len(step.inputs) == 2 or isinstance(step.argument(1, "other"), Tensor)
     return _between_operands(step, shares) if operands else _along_axes(step, shares)
+
+
+def selects(step: Step) -> bool:
+    """The step passes winners on."""
+    op = step.operation
+    written = op.kind == "write" and op.adds is not None and step.given(op.adds) in {"amax", "amin"}
+    return written or op.rule == "select"
+
+
+def _scattered(step: Step) -> Map:
+    """scatter_reduce with amax or amin: of the numbers put in one place the winner stays; ties share equally."""
+    names = ((0, "input"), (3, "src"))
+    places = [step.args[i] if i < len(step.args) else step.kwargs[name] for i, name in names]
+    dim, index = step.argument(1, "dim"), step.argument(2, "index")
+    here, put = (fill(place, step.values) for place in places)
+    read = tuple(slice(n) for n in index.shape)  # what else the source has is left out
+    won = (put[read] == step.result.gather(dim, index)).to(step.result.dtype)
+    if step.argument(5, "include_self", True):
+        stayed = (here == step.result).to(step.result.dtype)
+    else:  # where something is put, what was there does not count
+        stayed = torch.ones_like(step.result).scatter(dim, index, 0.0)
+    ties = stayed.scatter_add(dim, index, won)
+    stayed, won = stayed / ties, won / ties.gather(dim, index)
+
+    def function(*live: Tensor) -> Tensor:
+        tangents = [torch.zeros_like(t) if isinstance(t, Tensor) else fill(t, live) for t in places]
+        return (tangents[0] * stayed).scatter_add(dim, index, tangents[1][read] * won)
+
+    return Linear(function, step.values, tuple(range(len(step.inputs))))
 
 
 def _sign(step: Step) -> int:

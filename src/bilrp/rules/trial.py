@@ -1,4 +1,4 @@
-"""A trial of torch's derivatives: operations nobody vouches for are put to it before their numbers are trusted.
+"""Checks of a frozen step before its numbers are trusted: torch's derivatives, and what a rule uses in a call's place.
 
 Torch's batched and forward derivatives are written operation by operation, and some are wrong (`cdist` in torch 2.13
 loses its gradient under vmap). Every row of the table of operations that isn't `checked` is compared with autograd in
@@ -8,15 +8,23 @@ the tests; any other is tried here at every run, on two random vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Move, Scale
 from bilrp.errors import RuleError
+from bilrp.trace.compare import agree, equal
+from bilrp.trace.devices import on_host, require
 from bilrp.trace.tape import Step
 
 SLACK = {torch.float64: 1e-7, torch.float32: 1e-3}  # of rounding; wider for narrower types
+STAND_IN_SLACK = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-3,
+}  # also of steps that a float64 model ran in float32
 
 
 def tried(made: Map, step: Step) -> Map:
@@ -41,10 +49,10 @@ def tried(made: Map, step: Step) -> Map:
     off = max(_apart(p[1], a) for p, a in zip(pulled, alone, strict=True))
     pushed = _pushed(inner, tangents)
     if pushed is not None:
-        there = cotangents.flatten(1) @ pushed.flatten(1).T
-        back = sum(p.flatten(1) @ t.flatten(1).T for p, t in zip(pulled, tangents, strict=True))
+        there = cotangents.reshape(2, -1) @ pushed.reshape(2, -1).T
+        back = sum(p.reshape(2, -1) @ t.reshape(2, -1).T for p, t in zip(pulled, tangents, strict=True))
         assert isinstance(back, Tensor)
-        scale = cotangents.flatten(1).norm(dim=1)[:, None] * pushed.flatten(1).norm(dim=1)
+        scale = cotangents.reshape(2, -1).norm(dim=1)[:, None] * pushed.reshape(2, -1).norm(dim=1)
         off = max(off, float(((there - back).abs() / scale.clamp(min=1e-30)).max()))
     if not off <= SLACK.get(step.result.dtype, 0.1):
         raise RuleError(
@@ -52,6 +60,35 @@ def tried(made: Map, step: Step) -> Map:
             "trusted: write the operation out, or explain the layer before it"
         )
     return made
+
+
+def verify_stand_in(step: Step, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function that a rule uses in place of the step's own call, if it gives the step's result at its values.
+
+    A rule that computes a step in another way (by another kernel, from a norm's own statistics) is right only as far as
+    that leads to the same numbers. Parts alone would not show it: what they miss is called unattributed.
+    """
+    expected = step.result
+    with torch.no_grad():
+        found = function(*step.values)
+    if found.shape == expected.shape:
+        found, slack = found.to(expected.dtype), STAND_IN_SLACK.get(expected.dtype, 0.1)
+        if not on_host(expected):
+            require(agree(found, expected, slack), lambda: _refuse_stand_in(step))
+            return function
+        if equal(found, expected):
+            return function
+        largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        if torch.allclose(found, expected, rtol=slack, atol=slack * largest, equal_nan=True):
+            return function
+    return _refuse_stand_in(step)
+
+
+def _refuse_stand_in(step: Step) -> NoReturn:
+    raise RuleError(
+        f"a rule computes {step.describe()} in a form of its own, which here gives another result than the call: write "
+        "the operation out in the model, or explain the layer before it"
+    )
 
 
 def fitting(made: Map, step: Step, rule: str) -> Map:

@@ -22,7 +22,8 @@ from bilrp.engine.maps import Map, Ratio, Term, Weighted
 from bilrp.engine.maps.base import sum_of
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, exact
-from bilrp.trace.compare import all_finite, gate_of, has_negative
+from bilrp.trace.compare import all_finite, all_negative, gate_of, has_negative
+from bilrp.trace.devices import on_host
 from bilrp.trace.fingerprint import of_tensors
 from bilrp.trace.operators import Convolution
 from bilrp.trace.shelf import kept
@@ -128,11 +129,11 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     all outputs that count have one, W and |W| are added up beforehand: one product.
     """
     more, half = 1 + value / 2, value / 2
-    mixed, sign = has_negative(w.a), 1.0
-    if mixed and bool(w.a.amax() < 0):
+    mixed, sign = has_negative(w.a, w.ranges), 1.0
+    if mixed and all_negative(w.a, w.ranges):
         mixed, sign = False, -1.0
     # A ReLU right behind this step removes every output z < 0.
-    if not mixed and (gated or not has_negative(w.z)):
+    if not mixed and (gated or not has_negative(w.z, w.ranges)):
         return [_one_sided(w, more, half, sign)]
     size = kept("size", [w.weight], lambda: torch.abs(w.weight, out=blank(w.weight)))
     total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
@@ -180,7 +181,9 @@ def _contributions(
     """Terms for the contributions of one sign: a⁺·of_positive + a⁻·of_negative (+ the bias of that sign)."""
     bias = None if w.bias is None else (w.bias.clamp(min=0) if low is None else w.bias.clamp(max=0))
     sides = [(of_positive, w.a > 0), (of_negative, w.a < 0)]
-    sides = [(weight, side) for weight, side in sides if bool(side.any())] or sides[:1]
+    known = None if w.ranges is None else w.ranges.of(w.a)
+    some = [bool(side.any()) for _, side in sides] if known is None else [known[1] > 0, known[0] < 0]
+    sides = [side for side, occurs in zip(sides, some, strict=True) if occurs] or sides[:1]
     total = sum_of(w.apply(weight, w.a * side) for weight, side in sides)
     after = factor * _ratio(w.z, total if bias is None else total + w.operator.bias(bias))
     return [Term(weight, side.to(w.a.dtype), after) for weight, side in sides]
@@ -230,7 +233,8 @@ def wsquare() -> Rule:
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """numerator / denominator, 0 where there is nothing to divide by."""
     ratio = numerator / denominator
-    return ratio if all_finite(ratio) else ratio.masked_fill_(denominator == 0, 0)
+    plain = on_host(ratio) and all_finite(ratio)  # an accelerator divides sooner than it answers
+    return ratio if plain else ratio.masked_fill_(denominator == 0, 0)
 
 
 def _bound(bound: Any, a: Tensor) -> Tensor:

@@ -7,9 +7,13 @@ from torch import Tensor
 
 from bilrp.engine.maps import Map, Move
 from bilrp.errors import RuleError
+from bilrp.trace.devices import has_float64, require
 from bilrp.trace.tape import Step, fill, mapped
 
-PUTS, ADDS = (None, False), (True, "add")  # what a write is told that overwrites, or adds to, what is there
+PUTS, ADDS = (
+    (None, False),
+    (True, "add", "sum", "mean"),
+)  # what a write is told that overwrites, or adds to, what is there
 
 
 def overwrites(step: Step) -> bool:
@@ -21,29 +25,37 @@ def staying(step: Step) -> Map:
     """J selects, for each place, the number that stayed there: out[k] = live[winner[k]], 0 where a constant stayed.
 
     Torch's own derivative hands the overwritten numbers what belongs to the one that stayed. The winners come out of the
-    same call when every number is its own address.
+    same call when every number is its own address: in float64, on the CPU where the device has none.
     """
-    sizes = [v.numel() for v in step.values]
-    addresses = torch.arange(1, sum(sizes) + 1, dtype=torch.float64, device=step.result.device)
+    sizes, device = [v.numel() for v in step.values], step.result.device
+    home = device if has_float64(device) else torch.device("cpu")
+    addresses = torch.arange(1, sum(sizes) + 1, dtype=torch.float64, device=home)
     found, moved = (_run_on(step, addresses + shift, sizes) for shift in (0, len(addresses)))
     live = moved - found == len(addresses)  # what moves with the addresses is no constant
-    winner = torch.where(live, found - 1, 0).long()
+    winner, live = torch.where(live, found - 1, 0).long().to(device), live.to(device)
 
     def function(*tensors: Tensor) -> Tensor:
         flat = torch.cat([t.reshape(-1) for t in tensors])
         return torch.where(live, flat[winner], 0)
 
-    if not torch.equal(function(*step.values)[live], step.result[live]):
+    def refuse() -> None:
         raise RuleError(
             f"{step.describe()} puts several numbers in one place, and which one stays is not fixed: "
             "give every place one index"
         )
+
+    require(((function(*step.values) == step.result) | ~live).all(), refuse)
     return Move(function, step.values, tuple(range(len(step.inputs))))
 
 
 def _run_on(step: Step, addresses: Tensor, sizes: list[int]) -> Tensor:
     """The step's call in float64 with these numbers in the places of its live tensors."""
     chunks = [part.reshape(v.shape) for part, v in zip(addresses.split(sizes), step.values, strict=True)]
-    wide = mapped((step.args, step.kwargs), lambda t: t.double() if t.is_floating_point() else t)
+    wide = mapped((step.args, step.kwargs), lambda t: _widened(t, addresses.device))
     args, kwargs = fill(wide, tuple(chunks))
     return step.call(*args, **kwargs)
+
+
+def _widened(t: Tensor, home: torch.device) -> Tensor:
+    t = t.to(home)
+    return t.double() if t.is_floating_point() else t

@@ -6,9 +6,12 @@ Torch compares into booleans, and selects by them, one number at a time: as long
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+
+from bilrp.trace.devices import Ranges
 
 
 def gate_of(z: Tensor) -> Tensor:
@@ -37,6 +40,19 @@ def equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a.detach().numpy() == b.detach().numpy()).all())
 
 
+def agree(a: Tensor, b: Tensor, slack: float) -> Tensor:
+    """Are all numbers equal, or apart by at most that share of the largest? One boolean, which nobody waits for.
+
+    >>> agree(torch.tensor([1.0, torch.inf]), torch.tensor([1.001, torch.inf]), 0.01)
+    tensor(True)
+    """
+    if not a.numel():
+        return torch.ones((), dtype=torch.bool, device=b.device)
+    largest = torch.nan_to_num(b, nan=0.0, posinf=0.0, neginf=0.0).abs().amax()
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0, a - b).abs().amax() <= slack * largest
+
+
 LARGE = 2**14  # numbers from which on numpy is faster, with all it takes to call it
 NUMPY = {torch.float16, torch.float32, torch.float64}  # types that it compares as torch does
 
@@ -50,10 +66,46 @@ def all_finite(t: Tensor) -> bool:
     return math.isfinite(float(t.sum()))
 
 
-def has_negative(t: Tensor) -> bool:
-    """Is any number below zero?
+def has_negative(t: Tensor, ranges: Ranges | None = None) -> bool:
+    """Is any number below zero? `ranges` may know.
 
     >>> has_negative(torch.tensor([0.0, -1.0])), has_negative(torch.zeros(0))
     (True, False)
     """
-    return t.numel() > 0 and bool(t.amin() < 0)
+    known = None if ranges is None else ranges.of(t)
+    return t.numel() > 0 and (bool(t.amin() < 0) if known is None else known[0] < 0)
+
+
+def all_negative(t: Tensor, ranges: Ranges | None = None) -> bool:
+    """Are all numbers below zero? `ranges` may know.
+
+    >>> all_negative(torch.tensor([0.0, -1.0])), all_negative(torch.tensor([-1.0]))
+    (False, True)
+    """
+    known = None if ranges is None else ranges.of(t)
+    return bool(t.amax() < 0) if known is None else known[1] < 0
+
+
+COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
+
+
+def is_mask(t: Tensor) -> bool:
+    """A mask in numbers, which belongs to the item as a boolean one does: 0 and 1 to multiply, 0 and −∞ (or so) to add.
+
+    >>> is_mask(torch.tensor([0.0, 1.0])), is_mask(torch.tensor([0.0, -0.5]))
+    (True, False)
+    """
+    return is_comparable(t) and any(bool(sign) for sign in mask_signs(t))
+
+
+def is_comparable(t: Tensor) -> bool:
+    """Can its numbers be compared with those of a mask?"""
+    return t.dtype in COMPARABLE and t.layout == torch.strided and not t.is_meta and t.dim() > 0
+
+
+def mask_signs(t: Tensor) -> Iterator[Tensor]:
+    """Has it only 0 and 1? Has it only 0 and −∞ (or so)?"""
+    zero = t == 0
+    yield (zero | (t == 1)).all()
+    yield (zero | (t <= HIDDEN)).all()

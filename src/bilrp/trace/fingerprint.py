@@ -63,8 +63,11 @@ def of_weights(weights: Sequence[Tensor]) -> str:
 
 
 def places(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
-    """Where the tensors' numbers lie, in what shape, and how often they were written to (but see `of_weights`)."""
-    return tuple((t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
+    """Where the tensors' numbers lie, in what shape, and how often they were written to (but see `of_weights`).
+
+    Two devices may give out the same address.
+    """
+    return tuple((t.device, t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
 
 
 def of_code(function: Callable[..., object], *, tensors: bool = True) -> str:

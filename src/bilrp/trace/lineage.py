@@ -8,6 +8,17 @@ from dataclasses import dataclass
 from bilrp.trace.operation import ELEMENTWISE, Op
 from bilrp.trace.ops import ENTRANCE, WRITTEN_OUT
 
+# The square of a ReLU is a gate as it is, attention weights of which some are set to zero are attention weights.
+# The largest of them are, too, and the root of a scale is a scale.
+KEEP_SOURCE = {
+    "square": {"gate"},
+    "pow": {"gate"},
+    "sqrt": {"scale"},
+    "masked_fill": {"attention"},
+    "topk": {"attention", "scale"},
+}
+ROOTS = {"pow", "sqrt"}  # as spread factors they are a norm's scale
+
 
 @dataclass(frozen=True)
 class Lineage:
@@ -28,11 +39,11 @@ def entrance(number: int) -> Lineage:
 
 
 def sources_of(op: Op, parents: Sequence[Lineage]) -> tuple[Op, ...]:
-    """What made each live operand. The second factor of x·f(x) is a gate, whatever f is."""
+    """What made each live operand. The second factor of x·f(x) is a gate, whatever f is; also of x·(αx)."""
     found = [parent.source for parent in parents]
     multiples = [parent.multiple for parent in parents]
-    if _elementwise_product(op, parents) and sum(multiples) == 1:
-        other = multiples.index(False)
+    if _elementwise_product(op, parents) and any(multiples):
+        other = 1 if all(multiples) else multiples.index(False)
         found[other] = found[other] if found[other].factor else WRITTEN_OUT
     return tuple(found)
 
@@ -44,7 +55,8 @@ def descend(
     if not parents:
         return Lineage(op, number)
     source = op
-    if op.mask == "moves" or (op.mask == "keeps" and len(parents) == 1) or (op.rule == "quotient" and first):
+    kept = len(parents) == 1 and (op.mask == "keeps" or sources[0].factor in KEEP_SOURCE.get(op.name, ()))
+    if kept or op.mask == "moves" or (op.rule == "quotient" and first):
         source = sources[0]
     elif _elementwise_product(op, parents) and frozen_factor(sources) is not None:
         source = WRITTEN_OUT  # x · gate(x): a GELU or a SiLU by hand
@@ -70,7 +82,7 @@ def frozen_factor(sources: Sequence[Op], spread: int | None = None) -> int | Non
         [slot for slot, source in enumerate(sources) if source.factor in kinds]
         for kinds in ({"scale", "attention"}, {"gate"})
     )
-    if gates and not evident and spread is not None:
+    if spread is not None and not evident and (gates or sources[spread].name in ROOTS):
         return spread
     return next((found[0] for found in (evident, gates) if len(found) == 1), None)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
 
 from bilrp.trace.operation import Op, Table
 from bilrp.trace.ops import OPERATIONS
@@ -20,10 +21,22 @@ def operation_of(func: Callable[..., Any], table: Table = OPERATIONS) -> Op:
     >>> operation_of(torch.Tensor.add_).name
     'add'
     """
-    name = getattr(func, "__name__", None) or str(func)
-    if name == "__get__":
-        name = getattr(func.__self__, "__name__", name)  # type: ignore[attr-defined]
+    name = function_name(func)
     return table.find(name[:-1] if has_underscore(name) else name)
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """What torch calls a function, an attribute, or an overload; other libraries' operators keep their namespace.
+
+    >>> import torch
+    >>> function_name(torch.Tensor.add_), function_name(torch.ops.aten.linear.default)
+    ('add_', 'linear')
+    """
+    if isinstance(func, OpOverload | OpOverloadPacket):
+        full = func._schema.name if isinstance(func, OpOverload) else func._qualified_op_name
+        return full.removeprefix("aten::")
+    name = getattr(func, "__name__", None) or str(func)
+    return getattr(func.__self__, "__name__", name) if name == "__get__" else name  # type: ignore[attr-defined]
 
 
 def has_underscore(name: str) -> bool:
@@ -53,6 +66,21 @@ def modules_of(encoder: object) -> list[nn.Module]:
 
 
 Parts = list[tuple[str, nn.Module]]
+
+
+def tensors_of(encoder: object, modules: Iterable[Parts]) -> list[Tensor]:
+    """Tensors that an encoder refers to itself, besides weights: attributes of its modules, names in a function.
+
+    >>> import torch
+    >>> w = torch.ones(2)
+    >>> tensors_of(lambda x: x * w, []) == [w]
+    True
+    """
+    values = [value for parts in modules for _, part in parts for value in vars(part).values()]
+    if inspect.isfunction(encoder):
+        names = inspect.getclosurevars(encoder)
+        values += [*names.nonlocals.values(), *names.globals.values()]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def parts_of(module: nn.Module) -> Parts:

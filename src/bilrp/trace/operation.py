@@ -31,6 +31,7 @@ Kind = Literal[
     "norm",  # centres and scales by what its input is
     "statistics",  # centres and scales by what other inputs were
     "attention",  # one call with queries, keys and values
+    "fused",  # recorded as the calls that it is made of
     "select",  # passes a winner on
     "order",  # passes on what comes first, second …
     "pool",  # passes a window's winner on

@@ -38,6 +38,15 @@ CONVOLUTION = Places(INPUT, Argument(1, ("weight",)), Argument(2, ("bias",)), wi
 TRANSPOSED = Places(INPUT, Argument(1, ("weight",)), Argument(2, ("bias",)), windows="transposed")
 STATISTICS = (Argument(5, ("training",), False), Argument(1, ("running_mean",)))
 
+# Interpolation in exported programs.
+UPSAMPLING = (
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+)
+
 # What a value is called that no call made, or that a written-out x·f(x) made.
 ENTRANCE = Op("input", "unknown")
 WRITTEN_OUT = Op("a written-out activation", "activation", factor="gate")
@@ -84,11 +93,15 @@ OPERATIONS = Table(
         structural("select"),
         structural("index_select"),
         structural("__getitem__"),
+        structural("slice"),
+        structural("index"),
         structural("gather"),
         structural("take_along_dim"),
         structural("masked_select"),
         structural("unfold"),
+        structural("as_strided", again="as_strided"),
         structural("pad", "constant_pad_nd"),
+        structural("pad_sequence"),
         structural("roll"),
         structural("flip"),
         structural("fliplr"),
@@ -164,10 +177,11 @@ OPERATIONS = Table(
         linear("where"),
         linear("lerp", fixed=(Argument(2, ("weight",)),)),
         linear("ldexp", fixed=(Argument(1, ("other",)),)),
-        linear("interpolate", "upsample", "upsample_nearest", "upsample_bilinear"),
-        linear("grid_sample", fixed=(Argument(1, ("grid",)),)),
+        linear("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", *UPSAMPLING),
+        linear("grid_sample", "grid_sampler", fixed=(Argument(1, ("grid",)),)),
         linear("fold"),
         # put numbers into a tensor
+        Op("__setitem__", "overwrite", rule="linear", mask="moves"),
         write("copy"),
         write("masked_fill"),
         write("masked_scatter"),
@@ -179,6 +193,7 @@ OPERATIONS = Table(
         write("scatter", adds=Argument(4, ("reduce",))),
         write("index_put", adds=Argument(3, ("accumulate",))),
         write("index_copy", adds=NEVER),
+        write("scatter_reduce", adds=Argument(4, ("reduce",))),
         write("put", adds=Argument(3, ("accumulate",))),
         # products
         product("matmul", "__matmul__", "mm", places=MATRIX),
@@ -241,6 +256,7 @@ OPERATIONS = Table(
         activation("clamp", "clip", rule="clamp"),
         activation("clamp_min", rule="clamp"),
         activation("clamp_max", rule="clamp"),
+        Op("glu", "fused"),
         # other curves: gates and scales of a product, without a rule of their own
         curve("sigmoid", "special_expit", factor="scale"),
         curve("hardsigmoid", factor="scale"),
@@ -271,8 +287,7 @@ OPERATIONS = Table(
         ),
         Op(
             "multi_head_attention_forward",
-            "attention",
-            rule="frozen",
+            "fused",
             active=(Argument(13, ("training",), True), Argument(10, ("dropout_p",), 0.0)),
         ),
         # winners
@@ -329,7 +344,6 @@ OPERATIONS = Table(
         Op("__int__", "unseen"),
         Op("__array__", "unseen"),
         Op("__dlpack__", "unseen"),
-        Op("__setitem__", "overwrite"),
         Op("__iter__", "iteration"),
         Op("_set_grad_enabled", "switch"),
     )

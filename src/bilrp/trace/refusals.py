@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -36,20 +37,17 @@ def refuse_moving_targets(modules: list[Parts]) -> None:
         dropping = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
         counting = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
         if dropping or counting:
-            raise InputError(_training(f"{type(part).__name__} '{name}'"))
+            raise InputError(_moving(f"{type(part).__name__} '{name}'", True))
 
 
-def refuse_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], live: Tensor) -> None:
-    """A call on live tensors that no tape can hold."""
+def refuse_call(
+    op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], live: Tensor, training: bool | None = None
+) -> None:
+    """A call on live tensors that no tape can hold; `training` says of the model whether it is in training mode."""
     if op.kind == "unseen":
         raise TapeError(
             f"the model reads numbers out of a live tensor with '{op.name}', where the tape cannot follow: "
             "keep them as tensors (or compute them before the model)"
-        )
-    if op.kind == "overwrite":
-        raise TapeError(
-            "the model writes into a tensor with x[...] = y, which the tape cannot follow: "
-            "build the result with torch.cat, torch.where, masked_fill, index_fill or select_scatter instead"
         )
     if kwargs.get("out") is not None:
         raise TapeError(f"'{op.name}(..., out=...)' writes where the tape cannot follow: drop out=")
@@ -60,18 +58,23 @@ def refuse_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], live: Ten
             "or convert the model, e.g. model.to(torch.bfloat16)"
         )
     if op.active:
-        refuse_training(op, args, kwargs)
+        refuse_training(op, args, kwargs, training)
 
 
-def refuse_training(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_training(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool | None) -> None:
     """Random or batch-dependent layers make the embedding a moving target: refuse them."""
     given = [argument.of(args, kwargs) for argument in op.active]
     if given and all(True if isinstance(value, Tensor) else bool(value) for value in given):
-        raise InputError(_training(f"'{op.name}'"))
+        raise InputError(_moving(f"'{op.name}'", training))
 
 
-def _training(what: str) -> str:
-    return f"the model is in training mode ({what} is active), so its embedding is not fixed: call model.eval() first"
+def _moving(what: str, training: bool | None) -> str:
+    """`training`: of the model; None where no module of it is known."""
+    if training:
+        return f"the model is in training mode ({what} is active), so its embedding is not fixed: call model.eval() first"
+    way = "pass training=self.training to it, or dropout_p=0.0"
+    way = way if training is False else f"call model.eval() first; where that changes nothing, {way}"
+    return f"{what} is active, so the embedding is not fixed: {way}"
 
 
 def in_our_words(error: RuntimeError) -> str | None:
@@ -86,6 +89,11 @@ def in_our_words(error: RuntimeError) -> str | None:
         return (
             "the model transforms a function inside (torch.vmap, torch.func.jvp, torch.func.grad), where the tape cannot "
             "see numbers: write it with plain calls on the whole batch"
+        )
+    if any("flex_attention" in frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)):
+        return (
+            "flex_attention cannot be followed: use torch.nn.functional.scaled_dot_product_attention with attn_mask, or "
+            "load a transformers model with attn_implementation='sdpa'"
         )
     if type(error).__module__.startswith(("torch._dynamo", "torch._subclasses", "torch._inductor")):
         return (

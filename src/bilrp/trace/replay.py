@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.compare import all_finite, equal
+from bilrp.trace.compare import agree, all_finite, equal
+from bilrp.trace.devices import on_host, require
 from bilrp.trace.operation import Places
 from bilrp.trace.operators import Convolution
 from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of
@@ -19,6 +21,7 @@ from bilrp.trace.weights import weights_of
 SHARE = 16  # one in so many outputs of a product with weights is computed again
 FEW = 64  # outputs that are all computed again
 PADDING, GROUPS = 4, 6  # where a convolution is told them
+Same = Callable[[Tensor, Tensor], bool]
 HELD = (Tensor, Slot)  # what a step's arguments hold of tensors
 
 
@@ -28,21 +31,39 @@ def replay(tape: Tape) -> None:
     Products with weights and poolings take nearly all of a run's time, and are run for some of their outputs, or for
     their sum by random numbers. Nothing is lost by it where torch counts writes: what was written to since is run
     whole. A write that torch does not see (numpy's, into the memory of a weight) is found where it reaches those outputs.
+
+    An accelerator answers for all steps at once; where it says no, they are asked one by one.
     """
+    if on_host(tape.x):
+        _replay(tape, same_numbers)
+        return
+    answers: list[Tensor] = []
+
+    def assume(a: Tensor, b: Tensor) -> bool:
+        answers.append(agree(a, b, _slack(a, b))) if a.shape == b.shape else None
+        return a.shape == b.shape
+
+    _replay(tape, assume)
+    if answers:
+        holds = torch.stack([answer.to(tape.x.device) for answer in answers]).all()
+        require(holds, lambda: _replay(tape, same_numbers))
+
+
+def _replay(tape: Tape, same: Same) -> None:
     with torch.no_grad():
         values = {tape.input: tape.x}
         last = {value: i for i, step in enumerate(tape.steps) for value in step.inputs}
         for i, step in enumerate(tape.steps):
             live = tuple(values[v] for v in step.inputs)
             try:
-                holds = _is_view(step, live) or _holds_in_part(step, live, i)
+                holds = _is_view(step, live) or _holds_in_part(step, live, i, same)
                 again = step.result if holds else step.run(*live)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
                 raise TapeError(
                     f"{step.describe()} cannot be run again by itself ({reason}): compute it outside the model"
                 ) from error
-            if again is not step.result and not same_numbers(again, step.result):
+            if again is not step.result and not same(again, step.result):
                 raise TapeError(
                     f"running {step.describe()} again gives other numbers: the model is random, or overwrites its "
                     "constants while it runs; make it write out of place"
@@ -59,28 +80,28 @@ def _is_view(step: Step, live: tuple[Tensor, ...]) -> bool:
     return seen and storage_of(step.result) == storage_of(live[0])
 
 
-def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int) -> bool:
+def _holds_in_part(step: Step, live: tuple[Tensor, ...], turn: int, same: Same) -> bool:
     """Does a step give the same numbers again, where some of its outputs are asked? (No: ask for all.)"""
     axes, places = step.operation.axes, step.operation.places
     if not (axes or places) or len(live) != 1 or step.item is not None or step.written != step.versions:
         return False
     try:
         if axes:
-            return _pools_in_part(step, live[0], turn)
-        return places is not None and _multiplies_in_part(step, places, live[0], turn)
+            return _pools_in_part(step, live[0], turn, same)
+        return places is not None and _multiplies_in_part(step, places, live[0], turn, same)
     except (RuntimeError, IndexError, TypeError, ValueError):  # a call with its own ideas about shapes
         return False
 
 
-def _pools_in_part(step: Step, x: Tensor, turn: int) -> bool:
+def _pools_in_part(step: Step, x: Tensor, turn: int, same: Same) -> bool:
     """A pooling, which takes each channel by itself."""
     if x.dim() != step.operation.axes + 2 or x.shape[1] < FEW:
         return False
     some = _some(x.shape[1], turn)
-    return same_numbers(step.run(x.narrow(1, *some)), step.result.narrow(1, *some))
+    return same(step.run(x.narrow(1, *some)), step.result.narrow(1, *some))
 
 
-def _multiplies_in_part(step: Step, at: Places, x: Tensor, turn: int) -> bool:
+def _multiplies_in_part(step: Step, at: Places, x: Tensor, turn: int, same: Same) -> bool:
     """A product with weights."""
     weight = at.weight.of(step.args, step.kwargs)
     if at.columns or at.windows == "transposed" or not isinstance(weight, Tensor) or weight.dim() < 2:
@@ -99,7 +120,7 @@ def _multiplies_in_part(step: Step, at: Places, x: Tensor, turn: int) -> bool:
         and weight.numel() < x.numel()
     )
     if at.windows and groups == 1 and wide and not isinstance(step.argument(PADDING, "padding", 0), str):
-        return _adds_up(step, x, turn)
+        return _adds_up(step, x, turn, same)
     some = _some(count, turn)
     axis = 1 - weight.dim() if at.windows else -1
 
@@ -111,7 +132,7 @@ def _multiplies_in_part(step: Step, at: Places, x: Tensor, turn: int) -> bool:
     args, kwargs = mapped(step.args, part, HELD), mapped(step.kwargs, part, HELD)
     if apart:
         args, kwargs = _in_groups(args, kwargs, some[1])
-    return same_numbers(step.call(*args, **kwargs), step.result.narrow(axis, *some))
+    return same(step.call(*args, **kwargs), step.result.narrow(axis, *some))
 
 
 def _some(count: int, turn: int) -> tuple[int, int]:
@@ -120,7 +141,7 @@ def _some(count: int, turn: int) -> tuple[int, int]:
     return turn * length % (count - length + 1), length
 
 
-def _adds_up(step: Step, x: Tensor, turn: int) -> bool:
+def _adds_up(step: Step, x: Tensor, turn: int, same: Same) -> bool:
     """All outputs of a convolution at once, added up by random numbers: two outputs, of the weights so added up.
 
     Once by numbers of either sign, where a change in one output shows best, and once by positive ones, where one that all
@@ -145,8 +166,9 @@ def _adds_up(step: Step, x: Tensor, turn: int) -> bool:
         y, z = number // wide * far, number % wide * out
         total += seen[:, number, y::down, z::across][:, : size[0], : size[1]]
     found = (by @ step.result[0].flatten(1)).reshape(2, *size)
-    # infinite numbers would agree with any
-    return all_finite(total) and all(same_numbers(a, b) for a, b in zip(total, found, strict=True))
+    # infinite numbers would agree with any; ∞ − ∞ is no number, and so not 0
+    finite = all_finite(total) if same is same_numbers else same(total - total, torch.zeros_like(total))
+    return finite and all(same(a, b) for a, b in zip(total, found, strict=True))
 
 
 def _in_groups(args: tuple[Any, ...], kwargs: dict[str, Any], groups: int) -> tuple[Any, dict[str, Any]]:
@@ -161,10 +183,23 @@ def same_numbers(a: Tensor, b: Tensor) -> bool:
         return False
     if equal(a, b):
         return True
-    slack = max(100 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps), 1e-9)
+    slack = _slack(a, b)
     b = b.detach()
     if float((a - b).abs().amax()) <= slack * float(b.abs().amax()) < math.inf:  # as most are, and soon told
         return True
     finite = torch.nan_to_num(b, nan=0.0, posinf=0.0, neginf=0.0)
     largest = float(finite.abs().max())
     return torch.allclose(a.to(b.dtype), b, rtol=slack, atol=slack * largest, equal_nan=True)
+
+
+def require_same(a: Tensor, b: Tensor, otherwise: Callable[[], object]) -> None:
+    """Call `otherwise`, which raises, unless both are the same; an accelerator is asked with the other checks of a run."""
+    if on_host(b) or a.shape != b.shape:
+        if not same_numbers(a, b):
+            otherwise()
+    else:
+        require(agree(a, b, _slack(a, b)), otherwise)
+
+
+def _slack(a: Tensor, b: Tensor) -> float:
+    return max(100 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps), 1e-9)

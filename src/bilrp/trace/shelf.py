@@ -19,7 +19,8 @@ from torch import Tensor
 from bilrp.trace.fingerprint import places
 
 ROOM = 2  # times the memory of the weights: what more was made, by other rules, is dropped, the oldest first
-Key = tuple[str, Hashable, Hashable]  # the weights' hash, what was made, and of which of them
+State = tuple[str, tuple[torch.device, ...]]  # the weights' hash, and where they are
+Key = tuple[State, Hashable, Hashable]  # of which state, what was made, and of which of the weights
 Made = dict[Key, tuple[Tensor, int]]  # with the version that it was kept in
 
 _SHELVES: WeakKeyDictionary[Any, Made] = WeakKeyDictionary()
@@ -29,7 +30,7 @@ _OPEN: ContextVar[_Open | None] = ContextVar("shelf", default=None)
 @dataclass(frozen=True)
 class _Open:
     made: Made
-    state: str
+    state: State
     # Which of the weights (by their number), or of what is kept, lies where. Only while the shelf is open, and with all of
     # it held: the same numbers may lie elsewhere for the next input, and others in their place.
     names: dict[Hashable, Hashable]
@@ -39,12 +40,12 @@ class _Open:
 @contextmanager
 def shelf(model: object, weights: Sequence[Tensor], state: str) -> Iterator[None]:
     """Within it, `kept` keeps what is made of these weights for as long as the model lives; `state` is their hash."""
-    made = _of(model)
-    for key in [key for key in list(made) if key[0] != state]:
+    made, now = _of(model), (state, tuple(t.device for t in weights))
+    for key in [key for key in list(made) if key[0] != now]:
         made.pop(key, None)
     _make_room(made, weights)
     names: dict[Hashable, Hashable] = dict(zip(places(weights), range(len(weights)), strict=True))
-    token = _OPEN.set(_Open(made, state, names, list(weights)))
+    token = _OPEN.set(_Open(made, now, names, list(weights)))
     try:
         yield
     finally:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bilrp.errors import InputError
+from bilrp.errors import InputError, TapeError
+from bilrp.trace.replay import same_numbers
 from bilrp.trace.tape import tensors_in
 
 
@@ -33,8 +34,9 @@ class _At(TorchFunctionMode):
         uses = any(t is self.weight for t in tensors_in((args, kwargs)))
         if not (uses and isinstance(result, Tensor) and result.dtype.is_floating_point):
             return result
-        self.found = result
-        return result if self.instead is None else self.instead
+        # A copy of its own on either side: models write into this value (h = words(ids); h += positions).
+        self.found = result.detach().clone()
+        return result if self.instead is None else self.instead.clone()
 
 
 def value_at(module: Callable[[Any], Tensor], start: str, given: Any) -> Tensor:
@@ -44,9 +46,22 @@ def value_at(module: Callable[[Any], Tensor], start: str, given: Any) -> Tensor:
     >>> value_at(net, "0", torch.tensor([[3, 5]])).shape
     torch.Size([1, 2, 4])
     """
-    with torch.no_grad(), _At(_weight(module, start), None) as at:
-        module(given)
-    return _met(at.found, start).detach()
+    with torch.no_grad():
+        with _At(_weight(module, start), None) as at:
+            embedding = module(given)
+        value = _met(at.found, start)
+        _verify_resumed(_run(module, start, given, value), embedding, start)
+    return value
+
+
+def _verify_resumed(resumed: Any, embedding: Any, start: str) -> None:
+    """Refuse a run from `start` on that does not give the model's own embedding."""
+    both = isinstance(resumed, Tensor) and isinstance(embedding, Tensor)  # what is no tensor is refused later
+    if both and not same_numbers(resumed, embedding):
+        raise TapeError(
+            f"a run resumed at {start!r} gives another embedding than the whole model: it changes from run to run (call "
+            "model.eval()), or changes that value unseen; make its forward repeatable, or explain it from inputs_embeds"
+        )
 
 
 def running_from(module: Callable[[Any], Tensor], start: str, given: Any) -> Callable[[Tensor], Tensor]:
@@ -83,10 +98,17 @@ def _weight(module: Any, start: str) -> Tensor:
             f"there is no module {start!r} in {type(module).__name__}: "
             f"give {' or '.join(map(repr, known)) or 'the name of one with weights'}"
         ) from None
-    parts = [f"{start}.{name}" for name, _ in inner.named_children()]
+    parts = [
+        (f"{start}.{name}", any(True for _ in part.parameters())) for name, part in inner.named_children()
+    ]
     if parts:  # its weights are used by several calls, and none of them need be its output
+        way = (
+            "name the one whose output is meant"
+            if any(weighted for _, weighted in parts)
+            else "none of them has weights to tell its call by, so explain the model from its inputs_embeds"
+        )
         raise InputError(
-            f"the module {start!r} is made of others ({', '.join(parts)}): name the one whose output is meant"
+            f"the module {start!r} is made of others ({', '.join(name for name, _ in parts)}): {way}"
         )
     weights = list(inner.parameters())
     if not weights:

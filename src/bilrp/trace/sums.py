@@ -1,16 +1,20 @@
-"""A checksum of tensors' numbers, as fast as memory can be read: in native code (`native/sums.c`), or in numpy."""
+"""A checksum of tensors' numbers, as fast as memory can be read: in native code (`native/sums.c`), or in numpy.
+
+An accelerator sums its own tensors, and only the sums are copied to the host.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bilrp import native
+from bilrp.trace.devices import on_host
 
 COLUMNS, TOGETHER = 1021, 7  # words in a row, rows that are summed as one
 GROUP = 8 * TOGETHER * COLUMNS  # their bytes
@@ -19,6 +23,8 @@ SHIFT = np.uint64(29)
 FACTORS = np.random.default_rng(0).integers(2**63, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(
     1
 )  # odd: nothing is lost
+DEVICE_FACTORS = np.random.default_rng(1).integers(-(2**62), 2**62, size=1024) * 2 + 1
+DEVICE_PIECE = len(DEVICE_FACTORS) * GROUP  # bytes that are summed by one call
 
 
 def checksum(tensors: Iterable[Tensor]) -> int:
@@ -29,8 +35,11 @@ def checksum(tensors: Iterable[Tensor]) -> int:
     seven rows: the columns' number is prime, so that rows of a matrix which change places do not. Signs that change, which
     are the words' highest bits, do not unless by twos in every column of seven rows.
     """
-    found = 0
+    found, elsewhere = 0, list[Tensor]()
     for t in tensors:
+        if not on_host(t):
+            elsewhere.append(t)
+            continue
         memory = bytes_of(t)
         for start in range(0, len(memory), PIECE):
             words = memory[start : start + PIECE]
@@ -38,12 +47,45 @@ def checksum(tensors: Iterable[Tensor]) -> int:
             if whole:
                 found = zlib.crc32(column_sums(words[:whole]).data, found)
             found = zlib.crc32(words[whole:].data, found)
+    for device in dict.fromkeys(t.device for t in elsewhere):
+        sums = sums_on_device([t for t in elsewhere if t.device == device])
+        found = zlib.crc32(bytes_of(sums).data, found)
     return found
 
 
 def bytes_of(t: Tensor) -> np.ndarray:
     """The tensor's numbers one after another, byte by byte; its own memory where they lie so."""
     return t.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+
+
+def sums_on_device(tensors: Sequence[Tensor]) -> Tensor:
+    """Sums [n] of tensors on one device by its own 64-bit arithmetic: other numbers than the CPU's, by the same thoughts."""
+    factors = torch.from_numpy(DEVICE_FACTORS).to(tensors[0].device)
+    sums: list[Tensor] = []
+    rest: list[Tensor] = []  # what fills no group: biases, mostly
+
+    def add(memory: Tensor) -> None:
+        groups = memory.view(torch.int64).reshape(-1, TOGETHER, COLUMNS).sum(1)
+        columns = (_mixed(groups) * factors[: len(groups), None]).sum(0)
+        sums.append((_mixed(columns) * factors[:COLUMNS]).sum())
+
+    for t in tensors:
+        memory = t.detach().contiguous().reshape(-1).view(torch.uint8)
+        whole = len(memory) // GROUP * GROUP
+        rest.append(memory[whole:])
+        memory = memory if memory.storage_offset() % 8 == 0 else memory.clone()
+        for start in range(0, whole, DEVICE_PIECE):
+            add(memory[start : min(start + DEVICE_PIECE, whole)])
+    together = torch.cat(rest)
+    padded = together.new_zeros(max(1, -(-len(together) // GROUP)) * GROUP)
+    padded[: len(together)] = together
+    for piece in padded.split(DEVICE_PIECE):
+        add(piece)
+    return torch.stack(sums)
+
+
+def _mixed(sums: Tensor) -> Tensor:
+    return sums ^ (sums >> int(SHIFT))
 
 
 def column_sums(groups: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bilrp.trace.devices import Ranges
 from bilrp.trace.fingerprint import of_weights
 from bilrp.trace.operation import Argument, Op
 
@@ -40,7 +41,7 @@ class Step:
     arithmetic with constants and denominators. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
     this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it). `reference`,
     where set, is the same step at a reference input (`trace.beside`). `versions` says how often its result and its
-    constants had been written to.
+    constants had been written to. `ranges`, on an accelerator, knows the smallest and largest numbers of weighted steps.
     """
 
     operation: Op
@@ -57,6 +58,7 @@ class Step:
     gate: Tensor | None = None
     reference: At | None = None
     versions: tuple[int, ...] = ()
+    ranges: Ranges | None = field(default=None, repr=False)
 
     def run(self, *live: Tensor) -> Tensor:
         """Call the step again with other tensors in the places of the live ones."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import RuleError
+from bilrp.trace.devices import Ranges
 from bilrp.trace.operators import Convolution, Dense
 from bilrp.trace.tape import Step
 
@@ -24,6 +25,7 @@ class Weights:
     a: Tensor
     z: Tensor
     columns: bool = False  # as in x @ W: outputs lie on the last axis
+    ranges: Ranges | None = None  # of a and z, where the device would have to be waited for
 
     def apply(self, weight: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
         out = self.operator.apply(a, weight)
@@ -42,7 +44,9 @@ def weights_of(step: Step) -> Weights | None:
         operator, weight = Dense(), weight.T if at.columns else weight
     else:
         return None
-    return Weights(operator, weight, bias, a=step.values[0], z=step.result, columns=at.columns)
+    return Weights(
+        operator, weight, bias, a=step.values[0], z=step.result, columns=at.columns, ranges=step.ranges
+    )
 
 
 def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -7,7 +7,7 @@ one file, here or anywhere: `push` and `pull` are enough, `reach` lets it be pus
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
-from bilrp.engine.maps.mixing import Chain, Mix
+from bilrp.engine.maps.mixing import Mix
 from bilrp.engine.maps.pool import Pool
 from bilrp.engine.maps.poolings import Mean, Pick, Pooling
 from bilrp.engine.maps.ratio import Ratio
@@ -17,7 +17,6 @@ from bilrp.engine.windows import Reach
 
 __all__ = [
     "Centred",
-    "Chain",
     "Gated",
     "Jacobian",
     "Linear",

@@ -21,18 +21,22 @@ _one_at_a_time = threading.RLock()
 class Linear(Map):
     """J is the derivative of `function`, which is affine in its tensors: reshapes, sums, shifts, products.
 
-    `at` holds one tensor of the right shape for each slot; J does not depend on their values.
+    `at` holds one tensor of the right shape for each slot; J does not depend on their values. `adds` tells whether the
+    function adds a constant, where that is known (`engine.maps.constants`).
     """
 
     function: Callable[..., Tensor]
     at: tuple[Tensor, ...]
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
+    adds: bool | None = None
 
     def push(self, *tangents: Tensor) -> Tensor:
+        if self.adds is False:
+            return batched(self.function)(*tangents)
         zeros = tuple(torch.zeros_like(t) for t in self.at)
         constant = self.function(*zeros)
-        if not bool(constant.any()):
+        if self.adds is None and not bool(constant.any()):
             return batched(self.function)(*tangents)
 
         # A constant is added: subtracting it again would lose digits (-1e9) or all of them (-inf). So transpose the

@@ -1,4 +1,4 @@
-"""Attention with frozen weights: values are mixed along an axis; and steps that are several maps one after the other."""
+"""Attention with frozen weights: values are mixed along an axis."""
 
 from __future__ import annotations
 
@@ -34,34 +34,6 @@ class Mix(Map):
 
     def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
         return shapes.target.numel()
-
-
-@dataclass(frozen=True, eq=False)
-class Chain(Map):
-    """J = J_n ⋯ J_1: maps of one source each, one after the other, as one step."""
-
-    maps: tuple[Map, ...]
-    between: tuple[Shapes, ...]
-    slots: tuple[int, ...] = (0,)
-    on_mask: bool = False
-
-    def push(self, *tangents: Tensor) -> Tensor:
-        value = tangents[0]
-        for each in self.maps:
-            value = each.push(value)
-        return value
-
-    def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        for each in reversed(self.maps):
-            (cotangent,) = each.pull(cotangent)
-        return (cotangent,)
-
-    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
-        return sum(each.macs(s, back=back) for each, s in zip(self.maps, self.between, strict=True))
-
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
-        inner = zip(self.maps, self.between, strict=True)
-        return max(s.numel + each.scratch(s, back=back) for each, s in inner)
 
 
 def _beside(weights: Tensor, v: Tensor) -> Tensor:

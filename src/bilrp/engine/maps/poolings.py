@@ -14,6 +14,7 @@ from torch import Tensor
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.maps.elementwise import Sum
 from bilrp.engine.windows import Reach, Window, cut
+from bilrp.trace.devices import on_host
 
 # Units of rounding by which two factors may miss the numbers they stand for: six roundings made them. Where a unit is
 # large (float16) they must not.
@@ -107,23 +108,34 @@ class Mean(Pooling):
     @cached_property
     def _uniform(self) -> float | None:
         """The weight of all positions, if they have one: nothing is multiplied before the sum then."""
-        if self.each is not None:
+        if self.each is not None or not on_host(self.weights):
             return self.each
         first, last = self.weights.amin(), self.weights.amax()
         return float(first) if bool(first == last) else None
 
     def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
         """Where the factor is one of positions times one of features."""
-        found = factored(factor.reshape((1,) * (len(shape) - factor.dim()) + factor.shape), self.axes)
+        factor = factor.reshape((1,) * (len(shape) - factor.dim()) + factor.shape)
+        if not on_host(factor):  # its numbers are not asked for: does it repeat them?
+            alike = all(factor.shape[axis] == 1 or factor.stride(axis) == 0 for axis in self.axes)
+            one = _with_lengths(factor.shape, self.axes, (1,) * len(self.axes))
+            features = factor[tuple(slice(0, length) for length in one)]
+            return (features.expand(self.shortened(shape)), self) if alike else None
+        found = factored(factor, self.axes)
         if found is None:
             return None
         positions, features = found
         return features.expand(self.shortened(shape)), self.weighing(self.weights * positions)
 
     def equals(self, other: Pooling) -> bool:
-        return (
-            isinstance(other, Mean) and self.axes == other.axes and torch.equal(self.weights, other.weights)
+        if not isinstance(other, Mean) or self.axes != other.axes:
+            return False
+        if on_host(self.weights):
+            return torch.equal(self.weights, other.weights)
+        known = (
+            self.each is not None and self.each == other.each and self.weights.shape == other.weights.shape
         )
+        return known or self.weights is other.weights
 
     def whole(self) -> Pooling:
         return replace(self, drop=False)
@@ -206,6 +218,8 @@ def factored(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | N
     >>> factored(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), (-2,)) is None
     True
     """
+    if not factor.numel():  # of no positions at all, as where a model picks those of another kind of input
+        return None
     if factor.numel() > MANY:  # nearly everything that has no factors shows it at once
         corner = factor
         for axis in axes:

@@ -1,0 +1,146 @@
+"""Fused calls written out: the plain calls that one is made of, so that each becomes a step with a rule of its own.
+
+Weights inside a fused call would be out of reach for a rule: γ would act on a network written with `F.linear` and not on
+the same network written with `nn.MultiheadAttention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp.errors import TapeError
+from bilrp.trace.replay import require_same
+from bilrp.trace.tape import tensors_in
+
+
+def multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """`F.multi_head_attention_forward` without dropout, by `F.linear` and `F.scaled_dot_product_attention`.
+
+    The arguments are torch's own. Queries, keys and values are projected one by one: rules that freeze attention weights
+    need the values alone.
+    """
+    batched = query.dim() == 3
+    if not batched:
+        query, key, value = (t.unsqueeze(1) for t in (query, key, value))
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    batch, dtype = query.shape[1], query.dtype
+
+    packed = None if use_separate_proj_weight or in_proj_weight is None else in_proj_weight.chunk(3)
+    weights = packed or (q_proj_weight, k_proj_weight, v_proj_weight)
+    biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+    operands = zip((query, key, value), weights, biases, strict=True)
+    q, k, v = (F.linear(t, weight, bias) for t, weight, bias in operands if weight is not None)
+    if bias_k is not None and bias_v is not None:
+        k, v = (torch.cat([t, bias.repeat(1, batch, 1)]) for t, bias in ((k, bias_k), (v, bias_v)))
+
+    # (tokens, batch, width) -> (batch, heads, tokens, width of a head)
+    q, k, v = (t.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for t in (q, k, v))
+    k = k if static_k is None else static_k.unflatten(0, (batch, num_heads))
+    v = v if static_v is None else static_v.unflatten(0, (batch, num_heads))
+    if add_zero_attn:
+        k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
+
+    hinted = is_causal and key_padding_mask is None and not need_weights  # then torch ignores the mask itself
+    mask = None
+    if attn_mask is not None and not hinted:
+        mask = _additive(attn_mask, dtype)
+        mask = mask.unflatten(0, (batch, num_heads)) if mask.dim() == 3 else mask
+    if key_padding_mask is not None:
+        padding = _additive(key_padding_mask, dtype)[:, None, None]
+        mask = padding if mask is None else mask + padding
+    added = int(bias_k is not None) + int(add_zero_attn)  # positions that no mask hides
+    if mask is not None and added:
+        mask = F.pad(mask, (0, added))
+
+    mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=hinted)
+    out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
+    out = out if batched else out.squeeze(1)
+    if not need_weights:
+        return out, None
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    attention = torch.softmax(scores if mask is None else scores + mask, -1)
+    attention = attention.mean(1) if average_attn_weights else attention
+    return out, attention if batched else attention.squeeze(0)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask to add to scores; in a boolean mask of this call, unlike that of SDPA, True hides."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """`F.glu`: a value times a gate. Rules freeze the gate of such a product."""
+    value, gate = input.chunk(2, dim)
+    return value * gate.sigmoid()
+
+
+# By the name of an operation that is "fused" in the table.
+WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "multi_head_attention_forward": multi_head_attention,
+    "glu": glu,
+}
+
+
+def write_out(
+    name: str,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    recorder: AbstractContextManager[object],
+) -> Any:
+    """Call what a fused call is made of under the recorder; refused where that gives another result.
+
+    Args:
+        name: of the operation, as in the table.
+        func: the fused call itself, with its `args` and `kwargs`.
+        recorder: the mode that takes notes of calls, which is off within its own `__torch_function__`.
+    """
+    with torch.no_grad():
+        expected = tensors_in(func(*args, **kwargs))
+    with recorder:
+        result = WRITTEN_OUT[name](*args, **kwargs)
+    shape = tuple(args[0].shape)
+    for a, b in zip(tensors_in(result), expected, strict=True):
+        require_same(a.detach(), b, lambda: _refuse(name, shape))
+    return result
+
+
+def _refuse(name: str, shape: tuple[int, ...]) -> NoReturn:
+    raise TapeError(
+        f"'{name}' on a tensor of shape {shape} gives other numbers than the calls it is made of: "
+        "write it in the model with the calls it is made of"
+    )
