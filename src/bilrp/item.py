@@ -6,15 +6,15 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.errors import InputError, printable
+from bilrp.errors import InputError, printable, quiet
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -26,6 +26,9 @@ Box = tuple[float, float, float, float]
 
 LONGEST = 1600
 """Pixels of the longest side of a view: enough for a screen, and a page stays small."""
+
+MAX_VIEW_PIXELS = 100_000_000
+"""Of a stored view, whoever made it: 3 bytes each as it is read, 3 as it is kept."""
 
 GREY = (128, 128, 128)
 
@@ -202,7 +205,7 @@ class Item:
 
     `cut`, where given, finds regions that only the item knows of (words, sentences, spans of characters), and the view
     that goes with them or with ready-made ones. `given`, where set, is what the model is called with, `x` being the value
-    of a module inside it.
+    of a module inside it. `notes` are what the reader has to say of it, by kind ("truncated", "unknown").
 
     >>> Item(torch.zeros(1, 4)).view is None
     True
@@ -214,6 +217,7 @@ class Item:
     name: str = ""
     cut: Callable[[Any], tuple[Regions, View | None]] | None = None
     given: Tensor | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
@@ -254,7 +258,9 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> View | Non
         )
     from PIL import Image as Pillow
 
-    with Pillow.open(io.BytesIO(tensors["view"].numpy().tobytes()), formats=["PNG"]) as image:
+    with quiet(), Pillow.open(io.BytesIO(tensors["view"].numpy().tobytes()), formats=["PNG"]) as image:
+        if image.width * image.height > MAX_VIEW_PIXELS:
+            raise InputError(f"its picture has {image.width}×{image.height} pixels, which are too many")
         pixels = np.asarray(image.convert("RGB"))
     left, top, right, bottom = map(float, about["box"])
     return Image(pixels, (left, top, right, bottom), None if about["full"] is None else tuple(about["full"]))

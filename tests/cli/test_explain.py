@@ -429,7 +429,7 @@ def test_names_no_terminal_can_show(place):
     try:
         (place / "a.png").rename(place / odd)
     except OSError:
-        pytest.skip("this file system refuses such names")
+        pytest.skip("needs a file system with such names")
     process = command(place, "explain", odd, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", "why.png")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

@@ -136,7 +136,7 @@ def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
     assert "  [CLS] The cat sat. [SEP]" in asked and "“[CLS]” ↔ “[SEP]”" in asked
     assert "tokenizer's marks" in plain and "tokenizer's marks" in asked
     whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--marks",)))
-    assert len(whole["top"]) < len(few["top"]) and whole["marks"] == few["marks"] != 0
+    assert 0 < len(whole["top"]) < len(few["top"]) and whole["marks"] == few["marks"] != 0
     parts = whole["positive"] + whole["negative"] + whole["marks"] + whole["unattributed"]
     assert parts == pytest.approx(whole["score"], rel=1e-9)
     numbers = {pair["a"]["region"]: pair["a"]["name"] for pair in few["top"]}

@@ -24,6 +24,7 @@ import torch
 from making import pictures, tiny
 
 from bilrp.collection import holding, indexing, tables
+from narrow import require
 
 ITEMS = 24
 FEW = 2  # items of a commit
@@ -48,7 +49,8 @@ def held(path: Path) -> dict[str, Any]:
     found = holding.open(path, tiny())
     kept = sorted(found.parts.ids)
     parts = {
-        key: _hash(packed.bits.tobytes()) for key, packed in zip(kept, found.parts.packed(kept), strict=True)
+        key: _hash(require(packed).bits.tobytes())
+        for key, packed in zip(kept, found.parts.packed(kept), strict=True)
     }
     return {"ids": found.ids, "embeddings": [_hash(e.tobytes()) for e in found.embeddings], "parts": parts}
 

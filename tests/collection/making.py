@@ -47,9 +47,10 @@ def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
 
 def kept(path: Path, embeddings: np.ndarray, *, first: int = 0) -> Items:
     """A table of these embeddings and a broken item, no embedding held in memory."""
-    schema = tables.items_schema(
-        embeddings.shape[1], {"version": tables.VERSION, "width": embeddings.shape[1]}
-    )
+    origin = {"encoder": "none", "weights": "", "rules": "", "dtype": "float32"}
+    width = embeddings.shape[1]
+    description = {"version": tables.VERSION, "width": width, "encoder": "none", "origin": origin}
+    schema = tables.items_schema(width, description)
     rows: list[dict[str, Any]] = [
         {"id": f"{i:08}", "name": f"{i}", "group": "", "source": "", "embedding": e}
         for i, e in enumerate(embeddings, first)

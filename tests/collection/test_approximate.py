@@ -191,7 +191,7 @@ def test_search_says_its_recall_for_what_it_was_measured_for(
         return capsys.readouterr().out
 
     assert "approximately: finds 97% of an item's 10 nearest" in asked("-k", "2", "--approximate")
-    monkeypatch.setattr(families, "load", lambda *_, **__: tiny())
+    monkeypatch.setattr(families, "load_stored", lambda *_, **__: tiny())
     monkeypatch.setattr(families, "is_known", lambda *_: True)
     for more in (["-k", "11"], ["-k", "2", "--part", "0,0,30,30"]):
         text = asked(*more, "--approximate")

@@ -57,7 +57,7 @@ def test_an_engine_that_is_none(tmp_path: Path) -> None:
         indexed(tmp_path, tiny(), tmp_path / "x.lance", engine="spark")
 
 
-class Here:
+class Here(cluster.Workers):
     """The work of a cluster, done by one worker in this process."""
 
     def in_order(self, method: str, jobs: Sequence[Any], again: Any = None) -> Iterator[Any]:
@@ -70,7 +70,7 @@ def test_parts_where_the_first_items_cannot_be_taken_apart(tmp_path: Path) -> No
     found = collection.build(source, tiny(), path)
     for gone in ("000.png", "002.png"):
         (source / "even" / gone).unlink()
-    failed = take_apart(found, Here(), progress=False)
+    failed = take_apart(found, Here(make=tiny, count=1), progress=False)
     assert [Path(name).name for name, _ in failed] == ["000.png", "002.png"]
     assert found.parts.ids == set(found.ids[2:])
 

@@ -95,7 +95,7 @@ def test_names_that_are_no_unicode(tmp_path: Path) -> None:
     try:
         small(strange, 9)
     except OSError:
-        pytest.skip("this file system has no such names")
+        pytest.skip("needs a file system with such names")
     found, report = indexed(source, tiny(), path, parts=True, prune=True)
     assert len(found) == 4 and report.removed == 0 and not report.failed
     assert found.position(strange) == 0 and found.names[0] == "caf\\xe9.png"
@@ -158,7 +158,8 @@ def test_a_file_that_was_renamed_to_another_takes_its_place(tmp_path: Path) -> N
     (source / "even" / "002.png").rename(source / "even" / "000.png")
     one, other = source / "odd" / "001.png", source / "odd" / "003.png"
     third = one.rename(source / "odd" / "third")
-    other.rename(one), third.rename(other)  # the two have changed places
+    other.rename(one)
+    third.rename(other)  # the two have changed places
     found = collection.build(source, tiny(), path)
     assert set(found.ids) == set(before.ids[1:])
     assert found.position(source / "even" / "000.png") == found.position(before.ids[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ if __name__ == "__main__":
     try:
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         other = nodes.add_node(num_cpus=1)
-        ray.init(address=nodes.address, logging_level="error", log_to_driver=False)
+        ray.init(address=nodes.address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:  # no shared memory, no network: then there is nothing to test
         print(repr(error))
         sys.exit(77)

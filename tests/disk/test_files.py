@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -170,3 +171,31 @@ def test_texts_are_read_to_a_limit_and_only_from_files(tmp_path):
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=f"cannot be read as JSON: .*{what}"):
             files.read_text(tmp_path / f"{name}.json", kind="JSON", most=99)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket", "link", "long"])
+def test_only_a_regular_file_of_bounded_size_is_opened(tmp_path: Path, kind: str) -> None:
+    """A pipe that nobody writes to would block for ever, a device never end."""
+    path = tmp_path / "stored.json"
+    listening = socket.socket(socket.AF_UNIX)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        listening.bind(str(path))
+    elif kind == "link":
+        (tmp_path / "elsewhere.json").write_text("{}")
+        path.symlink_to(tmp_path / "elsewhere.json")
+    else:
+        path.write_bytes(bytes(101))
+    with listening, pytest.raises(OSError):
+        files.read_bytes(path, most=100, follow=False)
+
+
+def test_a_link_is_followed_where_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(b"{}")
+    (tmp_path / "config.json").symlink_to(tmp_path / "blob")
+    assert files.read_bytes(tmp_path / "config.json", most=2) == b"{}"

@@ -16,6 +16,7 @@ from bilrp.encoder import read_item
 from bilrp.encoders.families import FAMILIES, HELP, Asked, Family, completions, load
 from bilrp.errors import InputError
 from bilrp.item import Image as View
+from narrow import instance
 
 OWN = """
 import torch
@@ -66,7 +67,8 @@ def test_a_family_of_ones_own_from_a_users_file(own: Path) -> None:
 
 def test_a_family_with_a_reader_of_its_own_hears_what_it_takes() -> None:
     def make(rest: str, asked: Asked) -> bilrp.Encoder:
-        return bilrp.Encoder(nn.Flatten(), read=lambda thing: torch.zeros(1, 1, asked.pixels, asked.pixels))
+        side = instance(asked.pixels, int)
+        return bilrp.Encoder(nn.Flatten(), read=lambda thing: torch.zeros(1, 1, side, side))
 
     toy = Family("toy", make, "toy for tests", takes=("size", "fit"))
     encoder = load("toy", size=64, fit="pad", families=(*FAMILIES, toy))

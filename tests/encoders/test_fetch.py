@@ -145,7 +145,7 @@ def test_find_links_local_index_and_order(home, server):
 
 
 def answers(
-    status: int, headers: dict[str, str], body: Callable[[BaseHTTPRequestHandler], None] = lambda _: None
+    status: int, headers: dict[str, str], body: Callable[[BaseHTTPRequestHandler], object] = lambda _: None
 ):
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)

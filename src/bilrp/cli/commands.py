@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 # The headings of `bilrp --help`, in this order, and what stands under them.
 PANELS = {
     "Explain": ("explain", "contrast", "sets", "show"),
-    "Collections": ("index", "search", "audit", "serve"),
+    "Collections": ("index", "search", "audit", "serve", "check"),
     "Studies": ("study",),
     "Look under the hood": ("ops", "bench"),
 }

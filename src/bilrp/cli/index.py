@@ -19,7 +19,8 @@ def index(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Folders of pictures, pictures, or files of texts (.txt, .csv, .jsonl).",
+            help="Folders of pictures, pictures, or files of texts: a .txt holds one text a line, by itself or in a folder; "
+            "a .csv, .tsv or .jsonl one a row.",
         ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="NAME.lance", help="The collection.")],
@@ -30,7 +31,9 @@ def index(
     column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of a table of texts: the column that holds them.")
     ] = None,
-    prune: Annotated[bool, typer.Option(help="Remove items of these folders whose files are gone.")] = False,
+    prune: Annotated[
+        bool, typer.Option(help="Remove files, lines and rows that are gone from these sources.")
+    ] = False,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="Who works: here, or ray (a cluster; bilrp[ray]).")
     ] = "here",

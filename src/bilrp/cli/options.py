@@ -63,6 +63,14 @@ Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
 ]
+OwnWeights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="The weights that the collection was made with, where they are from a file: its own paths are not followed.",
+    ),
+]
 Output = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilrp.cli.options import AsJson, OwnEncoder, PageOutput, Palette
+from bilrp.cli.options import AsJson, OwnEncoder, OwnWeights, PageOutput, Palette
 from bilrp.cli.say import say
 from bilrp.errors import InputError
 
@@ -47,6 +47,7 @@ def search(
         bool, typer.Option(help="Where there are too many for memory: by an index, whose recall is said.")
     ] = False,
     encoder: OwnEncoder = None,
+    weights: OwnWeights = None,
     output: PageOutput = None,
     palette: Palette = "paper",
     json: AsJson = False,
@@ -61,7 +62,7 @@ def search(
     several.pages_only(outputs)
     if outputs and count > MOST:
         raise InputError(f"-k {count}: a page holds the explanations of {MOST} neighbours at most")
-    found = open(collection, encoder)
+    found = open(collection, encoder, weights=weights)
     thing = _query(found, query)
     at, regions = found.position(thing), None
     apart = part is not None or words is not None

@@ -32,12 +32,12 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8765,
     host: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine a token is asked for."),
+        typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine, a token is needed."),
     ] = "127.0.0.1",
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     add: Annotated[
         bool,
-        typer.Option("--add", help="Let visitors add their queries to the collection, when they ask for it."),
+        typer.Option("--add", help="Let visitors add their queries to the collection; a token is needed."),
     ] = False,
 ) -> None:
     """Look at a collection, or at one pair, in the browser. bilrp serve photos.lance --open"""
@@ -63,7 +63,7 @@ def serve(
             raise InputError(
                 f"{thing} is a folder: first bilrp index {name} -o {name}.lance, then serve that"
             )
-        found = open(things[0], encoder)
+        found = open(things[0], encoder, weights=weights)
         found.encoder  # noqa: B018  what is missing is said before anybody is let in
         said, make = (
             f"{things[0]}: {len(found)} items by {found.about['encoder']}",
@@ -71,7 +71,7 @@ def serve(
         )
     else:
         raise InputError("give one collection that `bilrp index` made, or two pictures or texts")
-    server.run(make, host=host, port=port, started=partial(_started, said, show))
+    server.run(make, host=host, port=port, started=partial(_started, said, show), writable=add)
 
 
 def _started(said: str, show: bool, address: str) -> None:

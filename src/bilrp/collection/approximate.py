@@ -9,6 +9,7 @@ next indexing takes them in.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ ASKED = 32  # items that are asked for theirs
 WANTED = 0.95  # recall: an index that finds less in all its partitions is not used
 MORE = 4  # candidates for each neighbour wanted
 ROWS, ROOM = 256, 2**30  # rows a partition whose middle is learnt from them, where they fit in so many bytes
+KEPT_TYPES = {"similarity": str, "probes": int, "recall": float, "asked": int, "state": str}
 TRIES = 3  # to make it: another process may compact meanwhile
 
 Truth: TypeAlias = Sequence[
@@ -58,10 +60,9 @@ def opened(uri: str, similarity: str, truth: Callable[[], Truth]) -> Index:
     if not _indices(dataset):
         dataset = made(uri, similarity)
     state = _state(dataset)
-    with suppress(KeyError, TypeError, ValueError):  # nothing was said of it, or by another version
-        said = Index(**json.loads(dataset.config()[SAID]), dataset=dataset)
-        if said.state == state:
-            return said
+    said = _said(dataset)
+    if said is not None and said.state == state:
+        return said
     made_for = next(iter(_indices(dataset))).removeprefix(NAME)
     if made_for != similarity:  # it will not be asked
         return Index(made_for, 0, 0.0, 0, state, dataset)
@@ -71,7 +72,19 @@ def opened(uri: str, similarity: str, truth: Callable[[], Truth]) -> Index:
         OSError, RuntimeError, ValueError
     ):  # another says the same, or nobody may: it is known here
         dataset.update_config({SAID: json.dumps(said)})
+        tables.record(os.path.dirname(uri), tables.ITEMS)
     return index
+
+
+def _said(dataset: Any) -> Index | None:
+    """What was measured and is kept with the table; None where nothing was, or by another version, or by anybody."""
+    with suppress(KeyError, TypeError, ValueError, RecursionError):
+        stored = json.loads(dataset.config()[SAID])
+        typed = all(type(stored[name]) is kind for name, kind in KEPT_TYPES.items())
+        in_range = typed and stored["similarity"] in ("dot", "cosine") and stored["probes"] >= 1
+        if in_range and 0 <= stored["recall"] <= 1:
+            return Index(**{name: stored[name] for name in KEPT_TYPES}, dataset=dataset)
+    return None
 
 
 def _indices(dataset: Any) -> dict[str, str]:
@@ -109,6 +122,7 @@ def made(uri: str, similarity: str) -> Any:
         except Exception as error:
             if not left or "conflict" not in str(error).lower():
                 raise InputError(f"no index can be made there ({tables.why(error)})") from error
+    tables.record(os.path.dirname(uri), tables.ITEMS)
     return tables.lance().dataset(uri)
 
 

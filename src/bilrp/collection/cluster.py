@@ -21,7 +21,7 @@ from bilrp.collection.holding import Collection, open
 from bilrp.collection.reading import Batch, embedded, read
 from bilrp.collection.sources import Thing
 from bilrp.encoder import Encoder
-from bilrp.errors import InputError, printable, reason
+from bilrp.errors import InputError, printable, quiet, reason
 
 TRIES = 3  # workers that one batch may cost
 AHEAD = 2  # batches a worker that may be made before their turn to be committed
@@ -151,9 +151,15 @@ def workers(encoder: Encoder, *, address: str | None, count: int | None = None) 
         here = {"num_cpus": count or os.cpu_count(), "include_dashboard": False}
         given = here if address is None else {"address": address}
         try:
-            found.init(**given, logging_level="error", log_to_driver=False)
+            with quiet():  # Ray forks to start its processes, which open no collection
+                found.init(**given, logging_level="error", log_to_driver=False)
         except Exception as error:
-            raise InputError(f"no Ray cluster at {address or 'this machine'}: {reason(error)}") from None
+            if address is None:
+                raise InputError(
+                    f"Ray did not start on this machine ({reason(error)}): try again with fewer programs running, or index "
+                    "without --engine ray"
+                ) from None
+            raise InputError(f"no Ray cluster at {address}: {reason(error)}") from None
     try:
         many = count or max(1, int(found.cluster_resources().get("CPU", 1)))
         shared, actor = found.put(encoder), found.remote(num_cpus=1)(Worker)

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from bilrp.collection import tables
 from bilrp.collection.lengths import TINY, length, lengths, unit, usual
-from bilrp.disk.files import whole
+from bilrp.disk.files import open_regular, whole
 from bilrp.errors import InputError
 
 LARGEST = 15  # a row is scaled so that its largest is below 2 to this: float16 ends at 65504
@@ -64,7 +64,7 @@ class Halves:
         rows = max(1, AT_ONCE // (4 * self.width))
         room, wide = torch.empty(rows, self.width), torch.from_numpy(np.ascontiguousarray(vector, np.float32))
         found = torch.empty(len(self.scale))
-        with self.path.open("rb") as file:
+        with open_regular(self.path, follow=False) as file:
             for start in range(0, len(found), rows):
                 count = min(rows, len(found) - start)
                 at, shape = 2 * self.width * start, (count, self.width)

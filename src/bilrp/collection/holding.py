@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -17,14 +17,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.collection import kept, packing, previews, tables
+from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.forward import Forward
 from bilrp.collection.items import Items
 from bilrp.collection.kept import Parts
 from bilrp.collection.packing import Packed
 from bilrp.collection.sources import Thing, meant
 from bilrp.decomposition import Decomposition, decompose_item
-from bilrp.encoder import Encoder, Model, Readable, as_encoder, differing, origin_at, read_item
-from bilrp.encoders import families
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_item
 from bilrp.engine.progress import tracking
 from bilrp.errors import BilrpError, InputError, MismatchError, guarded
 from bilrp.explanation import Explanation, found_at, pair
@@ -66,23 +66,25 @@ class Contrast:
         return self.share_of(query)
 
 
-def open(path: str | Path, encoder: Model | str | None = None) -> Collection:
+def open(
+    path: str | Path, encoder: Model | str | None = None, *, weights: str | Path | None = None
+) -> Collection:
     """A collection that was built; its encoder is found by the name it was stored with, where it has one.
+
+    Opening runs nothing that the collection names: it may come from anybody.
+
+    Args:
+        path: what `build` or `bilrp index` made.
+        encoder: the encoder that made it, where it is your own.
+        weights: the file of weights that it was made with; the path of one in a collection is not followed.
 
     >>> open("photographs.lance").nearest("cat.jpg", k=3)  # doctest: +SKIP
     """
-    dataset = tables.opened(str(path), tables.ITEMS)
+    dataset = tables.open_verified(str(path), tables.ITEMS)
     if dataset is None:
         raise InputError(f"{path}: no collection there; make one with bilrp index or bilrp.collection.build")
     chosen = encoder if encoder is None or isinstance(encoder, str) else as_encoder(encoder)
-    return Collection(str(path), dataset, tables.about(dataset), chosen)
-
-
-def check_origin(path: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Refuse an encoder with other weights or rules than the collection's, and say what differs."""
-    found = differing(ours, theirs)
-    if found:
-        raise MismatchError(f"{path} was made by another encoder: they differ in {found}")
+    return Collection(str(path), dataset, read_description(str(path), dataset), chosen, weights)
 
 
 class Collection:
@@ -92,8 +94,15 @@ class Collection:
     many questions.
     """
 
-    def __init__(self, path: str, dataset: Any, about: dict[str, Any], encoder: Encoder | str | None) -> None:
-        self.path, self.about = path, about
+    def __init__(
+        self,
+        path: str,
+        dataset: Any,
+        about: dict[str, Any],
+        encoder: Encoder | str | None,
+        weights: str | Path | None = None,
+    ) -> None:
+        self.path, self.about, self.weights = path, about, weights
         self.items, self.parts = Items(dataset, about["width"]), Parts(path, about["width"])
         self._given, self._checked, self._making = encoder, False, threading.Lock()
 
@@ -127,13 +136,7 @@ class Collection:
     @cached_property
     def encoder(self) -> Encoder:
         """The encoder that made the collection, by its stored name where none was given."""
-        stored = self.about["encoder"]
-        wanted = stored if self._given is None else self._given
-        if not isinstance(wanted, str):
-            return wanted
-        if self._given is None and not families.is_known(stored):  # a collection may come from anybody
-            raise InputError(f"{self.path} was made by an encoder of its author's own: give it, -e {stored}")
-        return families.load(wanted, **(self.about.get("asked", {}) if wanted == stored else {}))
+        return load_encoder(self.path, self.about, self._given, self.weights)
 
     @property
     def embeddings(self) -> Float[np.ndarray, "items h"]:
@@ -162,8 +165,7 @@ class Collection:
         if isinstance(query, Decomposition):
             return self.decomposition(query).embedding.float()
         item = read_item(self.encoder, query)
-        if not self._checked:
-            self._check(origin_at(self.encoder, item))
+        self._check(item)
         found = Forward(self.encoder).run([item])[0]
         if isinstance(found, str):
             raise InputError(found)
@@ -178,18 +180,17 @@ class Collection:
         path = self._file(at)
         if full and row["thumbnail"][0] and path and Thing(Path(path), "", "", "").stamp == row["stamp"][0]:
             return read_item(self.encoder, Path(path)).view
-        return previews.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
+        with guarded(f"what {self.path} shows of {self.names[at]} is damaged"):
+            return previews.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
 
     def decomposition(self, query: Readable) -> Decomposition:
         """The parts of an item as they are kept (made on first use, and kept then), or of any other query, exact."""
         at = self.position(query)
         if at is None:
             if isinstance(query, Decomposition):
-                check_origin(self.path, self.about["origin"], dict(query.origin))
+                check_origin(self.path, self.about, query.origin)
                 return query
-            found = decompose_item(self.encoder, read_item(self.encoder, query))[None]
-            self._check(found.origin)
-            return found
+            return self._taken_apart(read_item(self.encoder, query))
         return self._whole(at, self._packed([at])[0])
 
     def _whole(self, at: int, packed: Packed) -> Decomposition:
@@ -252,8 +253,11 @@ class Collection:
 
     def _decomposed(self, position: int) -> Decomposition:
         """Decompose an item from its file or text."""
-        found = decompose_item(self.encoder, read_item(self.encoder, self.original(position)))[None]
-        self._check(found.origin)
+        return self._taken_apart(read_item(self.encoder, self.original(position)))
+
+    def _taken_apart(self, item: Item) -> Decomposition:
+        found = decompose_item(self.encoder, item)[None]
+        self._check(item, found.origin)
         return found
 
     def original(self, position: int) -> Any:
@@ -282,10 +286,9 @@ class Collection:
         if self._given is not None and not self._checked:
             item = self._readable
             if item is not None:
-                self._check(origin_at(self.encoder, item))
+                self._check(item)
             else:  # what is kept can be told; the rest when the encoder is first run
-                ours = self.about["origin"]
-                check_origin(self.path, ours, ours | {"encoder": self.encoder.name})
+                check_origin(self.path, self.about, self.about["origin"] | {"encoder": self.encoder.name})
 
     @cached_property
     def _readable(self) -> Item | None:
@@ -296,9 +299,10 @@ class Collection:
                     return read_item(self.encoder, self.original(position))
         return None
 
-    def _check(self, origin: Any) -> None:
+    def _check(self, item: Item, origin: Mapping[str, Any] | None = None) -> None:
+        """Refuse an encoder that is not the collection's; what it says of one item holds for all."""
         if not self._checked:
-            check_origin(self.path, self.about["origin"], dict(origin))
+            check_encoder(self.path, self.about, self.encoder, item, origin)
             self._checked = True
 
     # ------------------------------------------------------------ questions
@@ -424,13 +428,23 @@ class Collection:
         return found_at("bilrp.app.widgets:of_collection")(self)
 
     def remove(self, queries: Sequence[Readable]) -> int:
-        """Take items out, with their parts; how many there were."""
-        positions = [p for p in map(self.position, queries) if p is not None]
+        """Take items out, with their parts; how many there were. What is no item is an error, and nothing is removed."""
+        positions = {self._item(query) for query in queries}
         for key in {self.ids[p] for p in positions}:
             for name in (tables.ITEMS, tables.PARTS):
                 tables.deleted(self.path, name, key)
-        self.__dict__ = open(self.path, self._given).__dict__  # what was read before is no longer true
-        return len(set(positions))
+        # what was read before is no longer true
+        self.__dict__ = open(self.path, self._given, weights=self.weights).__dict__
+        return len(positions)
+
+    def _item(self, query: Readable) -> int:
+        """The position of an item; a name is none, as several may share it."""
+        at = self.position(query)
+        if at is None:
+            same = [p for p, name in enumerate(self.names) if name == query]
+            hint = f"; that name has {', '.join(self.ids[p] for p in same[:3])}" if same else ""
+            raise InputError(f"{query} is no item of {self.path}: give a position, an id or a file{hint}")
+        return at
 
     def __repr__(self) -> str:
         return f"Collection({len(self)} items, {self.width} coordinates, {self.about['encoder']})"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,18 +29,27 @@ if TYPE_CHECKING:
     from bilrp.collection.cluster import Workers
 
 ENGINES = ("here", "ray")
+NOTED = {  # one line for all texts of a kind
+    "truncated": "{count} longer than this encoder reads: the rest is left out",
+    "unknown": "{count} for the most part of words that the tokenizer does not know: all the same to the model",
+}
+log = logging.getLogger("bilrp")
 COMMIT = 64  # items of one commit: what a kill can cost at most
 
 
 @dataclass(frozen=True)
 class Report:
-    """What indexing did: how many are new, were there before, are the same as another, and which are broken, and why."""
+    """What indexing did: how many are new, were there before, are the same as another, and which are broken, and why.
+
+    `truncated` counts new texts that are longer than the encoder reads.
+    """
 
     added: int = 0
     known: int = 0
     same: int = 0
     removed: int = 0
     failed: tuple[tuple[str, str], ...] = ()
+    truncated: int = 0
     seconds: float = 0.0
 
 
@@ -89,10 +99,17 @@ def indexed(
         raise InputError(f"nothing to index in {_called(source)}: no files or texts that {chosen.name} reads")
     state = State.of(path, asked or {})
     tally = state.tally
-    fresh = [thing for thing in listed if not state.knows(thing)]
+    forward, done = Forward(chosen), 0
+    state.check_name(chosen)
+    known: list[Thing] = []
+    fresh: list[Thing] = []
+    for thing in listed:
+        (known if state.knows(thing) else fresh).append(thing)
+    for thing in known:  # another encoder is noticed before anything is done
+        if not state.described:
+            state.describe(chosen, [read(chosen, thing)], forward)
     with tracking(progress) as bar, _workers(chosen, engine, address) as crew:
         bar.start("indexing", len(fresh))
-        forward, done = Forward(chosen), 0
         while done < len(fresh):  # on a cluster, until it is known what the collection says of itself
             if crew is not None and state.described:
                 _by(crew, state, fresh[done:], bar)
@@ -103,12 +120,12 @@ def indexed(
         while state.orphans:  # what was the same as something that has changed since
             alone, state.orphans = state.orphans, set()
             _here(state, chosen, forward, [thing for thing in fresh if thing.place in alone], bar)
-        places, folders = {thing.place: thing for thing in listed}, _folders(source) if prune else []
+        places, scope = {thing.place: thing for thing in listed}, _paths(source) if prune else []
         state.move(
-            places, lambda place: place not in places and (_within(place, folders) or not _lies(path, place))
+            places, lambda place: place not in places and (_within(place, scope) or not _lies(path, place))
         )
         if prune:
-            tally.removed = _prune(path, folders, places)
+            tally.removed = _prune(path, scope, listed)
         if state.about is not None and parts:
             tally.failed += take_apart(open(path, encoder=chosen), crew, progress)
     if state.about is None:
@@ -117,7 +134,10 @@ def indexed(
     tables.compact(path)
     found = open(path, encoder=chosen)
     seconds = time.perf_counter() - start
-    return found, Report(tally.added, tally.known, tally.same, tally.removed, tuple(tally.failed), seconds)
+    for kind, count in tally.notes.items():
+        log.warning("%s", NOTED[kind].format(count="1 text is" if count == 1 else f"{count} texts are"))
+    counts = tally.added, tally.known, tally.same, tally.removed
+    return found, Report(*counts, tuple(tally.failed), tally.notes["truncated"], seconds)
 
 
 @contextmanager
@@ -188,14 +208,20 @@ def _windows(
         yield [each.result() for each in now]
 
 
-def _folders(source: Any) -> list[Path]:
+def _paths(source: Any) -> list[Path]:
+    """The folders and files of a source."""
     several = [source] if isinstance(source, str | os.PathLike) else source
-    paths = [Path(each) for each in several if isinstance(each, str | os.PathLike)]
-    return [path.resolve() for path in paths if path.is_dir()]
+    return [
+        Path(each).resolve()
+        for each in several
+        if isinstance(each, str | os.PathLike) and os.path.exists(each)  # else it is a text
+    ]
 
 
-def _within(place: str, folders: Sequence[Path]) -> bool:
-    return any(Path(meant(place)).is_relative_to(folder) for folder in folders)
+def _within(place: str, scope: Sequence[Path]) -> bool:
+    """Does a file, or the file that a line is of, lie in one of these folders, or is it one of these files?"""
+    files = (Path(meant(place)), Path(meant(place.rpartition("#")[0] or place)))
+    return any(file.is_relative_to(path) for path in scope for file in files)
 
 
 def _lies(path: str, place: str) -> bool:
@@ -207,16 +233,19 @@ def _lies(path: str, place: str) -> bool:
     return not place or any(os.path.lexists(os.path.join(path, meant(file))) for file in files if file)
 
 
-def _prune(path: str, folders: Sequence[Path], there: Container[str]) -> int:
-    """Remove items of these folders whose files are gone."""
+def _prune(path: str, scope: Sequence[Path], listed: Sequence[Thing]) -> int:
+    """Remove items of these folders and files that are no longer there; a text is there where any line or row has it."""
     dataset = tables.opened(path, tables.ITEMS)
     if dataset is None:
         return 0
+    there = {thing.place for thing in listed if isinstance(thing.content, Path)}
+    texts = {thing.key() for thing in listed if isinstance(thing.content, str)}
+    broken = {thing.place_key() for thing in listed}
     rows = tables.columns(dataset, ["id", "source"])
     gone = [
-        i
-        for i, source in zip(rows["id"], rows["source"], strict=True)
-        if source not in there and _within(source, folders)
+        key
+        for key, source in zip(rows["id"], rows["source"], strict=True)
+        if source not in there and key not in texts and key not in broken and _within(source, scope)
     ]
     for each in gone:
         tables.deleted(path, tables.ITEMS, each)

@@ -38,7 +38,11 @@ class Items:
 
     @cached_property
     def _rows(self) -> dict[str, list[Any]]:
-        return tables.columns(self.dataset, [*NAMED, "failed"])
+        rows = tables.columns(self.dataset, [*NAMED, "failed"])
+        for name in NAMED:
+            if None in rows[name]:
+                raise InputError(f"{tables.DAMAGED} (row {rows[name].index(None)} has no {name})")
+        return rows
 
     @cached_property
     def _whole(self) -> np.ndarray:
@@ -83,7 +87,10 @@ class Items:
         """Where an id or a file is; None where it is not here."""
         if isinstance(query, str) and query in self.by_id:
             return self.by_id[query]
-        return self.by_source.get(written(os.path.realpath(query)))
+        try:
+            return self.by_source.get(written(os.path.realpath(query)))
+        except (OSError, ValueError):  # a text that no file could be called
+            return None
 
     @property
     def failed(self) -> list[tuple[str, str]]:

@@ -20,6 +20,8 @@ from bilrp.errors import InputError, guarded
 PACKED = ("columns", "values", "error")
 HELD = 256  # parts in memory, of a collection that cannot be written to
 WORD = "word "  # how the name of a tensor begins that is a text
+MAX_FRAME_BYTES = 128_000_000  # unpacked: the labels of an input of 32 million numbers
+FRAME = ("labels", "boxes", "reference")  # tensors of a frame; what people see lies in the table of items
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,13 @@ class Parts:
     def __init__(self, path: str, width: int) -> None:
         self.path, self.width = path, width
         self._opened = _Opened(None, {})
+        self._verified: set[str] = set()  # files whose checksums were compared
         self._held: dict[str, dict[str, Any]] = {}  # rows that could not be written
 
     def _table(self, keys: Sequence[str] = ()) -> _Opened:
         """The table, opened anew where it may have got these ids since."""
         if self._opened.dataset is None or not all(k in self._opened.rows or k in self._held for k in keys):
-            dataset = tables.opened(self.path, tables.PARTS)
+            dataset = tables.open_verified(self.path, tables.PARTS, self._verified)
             ids = [] if dataset is None else tables.columns(dataset, ["id"])["id"]
             self._opened = _Opened(dataset, {key: row for row, key in reversed(list(enumerate(ids)))})
         return self._opened
@@ -98,21 +101,33 @@ def row(key: str, found: Decomposition) -> dict[str, Any]:
     tensors, words = as_stored(replace(found, view=None))
     frame = {name: tensor for name, tensor in tensors.items() if name not in ("parts", "embedding")}
     columns, values = packing.to_bytes(packed)
+    unpacked = to_safetensors(frame | _spelled(words))
+    if len(unpacked) > MAX_FRAME_BYTES:
+        raise InputError(f"its regions take more than {MAX_FRAME_BYTES // 1_000_000} MB: use a smaller input")
     return {
         "id": key,
         "columns": columns,
         "values": values,
         "error": packed.error,
-        "frame": zlib.compress(to_safetensors(frame | _spelled(words)), 3),
+        "frame": zlib.compress(unpacked, 3),
     }
 
 
 def decomposition(packed: Packed, frame: bytes, embedding: Tensor) -> Decomposition:
     """The way back from `row`."""
-    stored = from_safetensors(zlib.decompress(frame))
-    tensors = {name: tensor for name, tensor in stored.items() if not name.startswith(WORD)}
+    stored = from_safetensors(_unpack(frame))
+    tensors = {name: stored[name] for name in FRAME if name in stored}
     tensors |= {"parts": packed.dense(), "embedding": embedding}
     return from_stored(tensors, _read(stored) | {"storage_error": packed.error.hex()})
+
+
+def _unpack(frame: bytes) -> bytes:
+    """The bytes of a frame, whoever packed it: no more are unpacked than a frame may have."""
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(frame, MAX_FRAME_BYTES)
+    if not unpacking.eof:
+        raise InputError(f"it is cut short, or unpacks to more than {MAX_FRAME_BYTES // 1_000_000} MB")
+    return data
 
 
 def _spelled(words: dict[str, str]) -> dict[str, Tensor]:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp.errors import InputError
+
 Buffer: TypeAlias = Any  # whatever gives its memory: bytes, a buffer of Arrow
 
 
@@ -85,6 +87,18 @@ def to_bytes(packed: Packed) -> tuple[bytes, bytes]:
 
 
 def from_bytes(columns: Buffer, bits: Buffer, *, width: int, error: float) -> Packed:
-    """The way back from `to_bytes`; the number of regions follows from the sizes."""
+    """The way back from `to_bytes`; the number of regions follows from the sizes.
+
+    >>> from_bytes(np.array([3, 1], np.int32).tobytes(), bytes(4), width=4, error=0.0)
+    Traceback (most recent call last):
+    bilrp.errors.InputError: parts lie on coordinates in order, each below 4
+    """
     active = np.frombuffer(columns, dtype=np.int32)
+    ordered = bool((active[1:] > active[:-1]).all())
+    if not ordered or (
+        len(active) and not 0 <= active[0] <= active[-1] < width
+    ):  # else other numbers are summed
+        raise InputError(f"parts lie on coordinates in order, each below {width}")
+    if not 0 <= error < float("inf"):
+        raise InputError(f"the storage error of parts is a number, got {error}")
     return Packed(active, np.frombuffer(bits, dtype=np.uint16).reshape(-1, len(active)), width, error)

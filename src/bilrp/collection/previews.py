@@ -8,10 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from bilrp.errors import InputError, guarded, quiet
 from bilrp.item import Image, Text, View
 
 SIDE = 320  # pixels of the longest side
 QUALITY = 85
+MAX_SIDE = 4 * SIDE  # of a thumbnail that is read, whoever made it
+MAX_BYTES = 4_000_000
+AGAIN = "index it again under another name"
 
 
 def smaller(view: View | None) -> View | None:
@@ -51,6 +55,7 @@ def to_row(view: View | None) -> dict[str, str | bytes | None]:
 def from_row(thumbnail: bytes | None, text: str | None, view: str | None) -> View | None:
     """The way back from `to_row`."""
     about = json.loads(view) if view else {}
+    _check(about)
     if about.get("kind") == "text":
         spans = tuple(None if span is None else (span[0], span[1]) for span in about["spans"])
         return Text(text or "", spans)
@@ -58,7 +63,45 @@ def from_row(thumbnail: bytes | None, text: str | None, view: str | None) -> Vie
         return None
     from PIL import Image as Pillow
 
-    with Pillow.open(io.BytesIO(thumbnail), formats=["JPEG"]) as picture:
+    with Pillow.open(io.BytesIO(check_thumbnail(thumbnail)), formats=["JPEG"]) as picture:
         pixels = np.asarray(picture.convert("RGB"))
     left, top, right, bottom = map(float, about["box"])
     return replace(Image.of(pixels), box=(left, top, right, bottom), full=tuple(about["full"]))
+
+
+def _check(about: object) -> None:
+    """Refuse what `to_row` does not write: a collection may come from anybody."""
+    if not isinstance(about, dict) or about.get("kind", "image") not in ("image", "text"):
+        raise ValueError("a view is of an image or a text")
+    if about.get("kind") == "text":
+        spans = about.get("spans")
+        if not isinstance(spans, list) or not all(span is None or _are(span, 2, int) for span in spans):
+            raise ValueError("the spans of a text are pairs of numbers")
+    elif about and not (_are(about.get("box"), 4, int, float) and _are(about.get("full"), 2, int)):
+        raise ValueError("the box of an image has four sides, and its size two")
+
+
+def _are(values: object, count: int, *kinds: type) -> bool:
+    """So many finite numbers of these types?"""
+    if not isinstance(values, list) or len(values) != count:
+        return False
+    return all(type(value) in kinds and abs(value) < 2**31 for value in values)
+
+
+def check_thumbnail(thumbnail: bytes) -> bytes:
+    """Refuse a thumbnail that `to_row` would not make: one that takes much memory or time to decode."""
+    from PIL import Image as Pillow
+
+    if len(thumbnail) > MAX_BYTES:
+        raise InputError(f"its thumbnail has {len(thumbnail)} bytes, at most {MAX_BYTES} are read: {AGAIN}")
+    with (
+        guarded(f"its thumbnail cannot be read: {AGAIN}"),
+        quiet(),  # Pillow only warns of many pixels
+        Pillow.open(io.BytesIO(thumbnail), formats=["JPEG"]) as picture,
+    ):
+        width, height = picture.size
+        passes = bool(picture.info.get("progressive"))
+    if max(width, height) > MAX_SIDE or passes:
+        how = f"{width}×{height} pixels" + (" in several passes" if passes else "")
+        raise InputError(f"its thumbnail has {how}, larger than any that is made: {AGAIN}")
+    return thumbnail

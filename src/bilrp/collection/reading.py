@@ -35,7 +35,7 @@ def read(encoder: Encoder, thing: Thing, known: Container[str] = ()) -> Read:
         key = thing.key()
         if key in known:
             return Read(thing, key, stamp)
-        item = read_item(encoder, thing.content)
+        item = read_item(encoder, thing.content, quiet=True)
         return Read(thing, key, stamp, replace(item, view=previews.smaller(item.view), cut=None))
     except OSError as error:
         why = reason(error)
@@ -48,13 +48,17 @@ def read(encoder: Encoder, thing: Thing, known: Container[str] = ()) -> Read:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one thing: `failed` says why it is broken; `same` that another has its content."""
+    """What came of one thing: `failed` says why it is broken; `same` that another has its content.
+
+    `notes` are the kinds of what its reader noted.
+    """
 
     id: str
     source: str
     place: str
     failed: str | None = None
     same: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +102,8 @@ def embedded(
             continue
         key = each.id if failed is None else each.thing.place_key()
         numbers = embedding.float().numpy() if failed is None and isinstance(embedding, Tensor) else None
-        outcomes.append(Outcome(key, name, each.thing.place, failed))
+        notes = () if each.item is None else tuple(each.item.notes)
+        outcomes.append(Outcome(key, name, each.thing.place, failed, notes=notes))
         if failed is None or each.thing.place not in broken:
             rows.append(_row(each, key, numbers, failed))
     return Batch(tuple(outcomes), tuple(rows))

@@ -1,4 +1,7 @@
-"""What to index: folders of pictures, lists of files, texts line by line or from a column, with names and groups."""
+"""What to index: folders of pictures, lists of files, texts line by line or from a column, with names and groups.
+
+A .txt holds one text a line, whether it is given by itself or lies in a folder; a table (.csv, .tsv, .jsonl) one a row.
+"""
 
 from __future__ import annotations
 
@@ -133,17 +136,26 @@ def _text(text: str, group: str, source: str) -> Thing:
 
 
 def _of_path(path: Path, texts: bool, column: str | None) -> Iterator[Thing]:
+    """The pictures or texts of a folder or a file; in a folder, a file of texts is read as it is when given itself."""
     if path.is_dir():
         for file in _walk(path, (".txt",) if texts else SUFFIXES):
             group = str(file.parent.relative_to(path))
-            place = Thing(file, file.name, "" if group == "." else group, str(file.resolve()))
-            yield _text(_read(file), place.group, place.source) if texts else place
-    elif not texts:
-        yield Thing(path, path.name, path.parent.name, str(path.resolve()))
+            group = "" if group == "." else group
+            if texts:
+                yield from _texts(file, column, group)
+            else:
+                yield Thing(file, file.name, group, str(file.resolve()))
+    elif texts:
+        yield from _texts(path, column, "")
     else:
-        for number, (text, group) in enumerate(_lines(path, column)):
-            if text.strip():
-                yield _text(text.strip(), group, f"{path.resolve()}#{number}")
+        yield Thing(path, path.name, path.parent.name, str(path.resolve()))
+
+
+def _texts(path: Path, column: str | None, folder: str) -> Iterator[Thing]:
+    """Each line or row of a file that is not empty; its group is what the row says, else the folder."""
+    for number, (text, group) in enumerate(_lines(path, column)):
+        if text.strip():
+            yield _text(text.strip(), group or folder, f"{path.resolve()}#{number}")
 
 
 def _walk(folder: Path, suffixes: Iterable[str]) -> Iterator[Path]:

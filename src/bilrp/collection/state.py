@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bilrp.collection import tables
+from bilrp.collection.description import check_encoder, check_origin, describe, read_description
 from bilrp.collection.forward import Forward
-from bilrp.collection.holding import check_origin
-from bilrp.collection.reading import Batch, Outcome, Read, embedded, named
+from bilrp.collection.reading import Batch, Outcome, Read, embedded, named, read
 from bilrp.collection.sources import Thing
-from bilrp.encoder import Encoder, origin_at
+from bilrp.encoder import Encoder
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Tally:
     same: int = 0
     removed: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)  # texts of which a reader noted something, by kind
 
 
 @dataclass
@@ -47,7 +49,7 @@ class State:
         dataset = tables.opened(path, tables.ITEMS)
         if dataset is None:
             return State(path, asked)
-        found = State(path, asked, tables.about(dataset))
+        found = State(path, asked, read_description(path, dataset))
         rows = tables.columns(dataset, ["id", "source", "stamp", "failed"])
         for key, place, stamp, failed in zip(*rows.values(), strict=True):
             if failed is not None:
@@ -71,23 +73,26 @@ class State:
         self.tally.known += known
         return known
 
+    def check_name(self, encoder: Encoder) -> None:
+        """Refuse an encoder of another name, before anything is read."""
+        if self.about is not None:
+            check_origin(self.path, self.about, self.about["origin"] | {"encoder": encoder.name})
+
     def describe(self, encoder: Encoder, reads: Sequence[Read], forward: Forward) -> None:
-        """Once: what a new collection will say of itself, or whether this encoder is the one that made it."""
+        """Once: what a new collection will say of itself, or whether this encoder is the one that made it.
+
+        What is known already is read all the same: another encoder must be noticed where nothing is new.
+        """
         for each in () if self.described else reads:
-            found = None if each.item is None else forward.run([each.item])[0]
-            if each.item is None or found is None or isinstance(found, str):
+            item = each.item if each.failed is not None or each.item else read(encoder, each.thing).item
+            found = None if item is None else forward.run([item])[0]
+            if item is None or found is None or isinstance(found, str):
                 continue
-            origin, self.described = origin_at(encoder, each.item), True
+            self.described = True
             if self.about is not None:
-                check_origin(self.path, self.about["origin"], origin)
-                return
-            self.about = {
-                "version": tables.VERSION,
-                "encoder": encoder.name,
-                "origin": origin,
-                "width": found.numel(),
-                "asked": dict(self.asked),
-            }
+                check_encoder(self.path, self.about, encoder, item)
+            else:
+                self.about = describe(encoder, item, width=found.numel(), options=self.asked)
             return
 
     def embedded(self, reads: Sequence[Read], forward: Forward) -> Batch:
@@ -128,6 +133,7 @@ class State:
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         for each in outcomes:
+            self.tally.notes.update(each.notes)
             if each.failed is not None:
                 self.tally.failed.append((each.source, each.failed))
             elif each.same:

@@ -9,13 +9,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
+from bilrp.collection import sums
 from bilrp.errors import InputError, from_extra, guarded, reason
 
 VERSION = 1
@@ -25,7 +26,7 @@ ITEMS, PARTS = "items.lance", "parts.lance"
 FRAGMENT = {ITEMS: 2**14, PARTS: 2**10}  # rows of a large fragment
 MANY = 32  # fragments: so many are merged
 KEPT = timedelta(days=1)
-DAMAGED = "the collection is damaged: index it again under another name"
+DAMAGED = "the collection is damaged: bilrp check NAME.lance says where"
 
 
 def lance() -> Any:
@@ -81,16 +82,64 @@ def opened(path: str, name: str) -> Any | None:
             raise
 
 
+def open_verified(path: str, name: str, verified: set[str] | None = None) -> Any | None:
+    """The table at its latest version, after its files were compared with their checksums; None where there is none.
+
+    Contents are compared up to `sums.MAX_OPEN_BYTES` of a table, of a larger one sizes and the version: `bilrp check`
+    reads all of it. Files without a checksum, of earlier versions of this program, are taken as they are.
+
+    Args:
+        path: The collection.
+        name: The table.
+        verified: Files that need not be read again; those that were read now are added.
+    """
+    if "://" in path or not os.path.isdir(joined(path, name)):  # parts that somebody removed are made again
+        return opened(path, name)
+    sums.refuse_special_files(joined(path, name))
+    known = sums.read(path)[0]  # before the table is opened: a commit meanwhile may only add to it
+    version, latest = sums.latest_version(name, known)
+    if latest is not None:  # before Lance reads it
+        _refuse(path, sums.compare(path, {latest: None}, known, content=True))
+    dataset = opened(path, name)
+    if dataset is None:
+        return None
+    verified = set() if verified is None else verified
+    with guarded(DAMAGED):
+        made_of = {each: size for each, size in sums.files_of(name, dataset).items() if each not in verified}
+    content = sum(size or 0 for size in made_of.values()) <= sums.MAX_OPEN_BYTES
+    if latest is not None and dataset.version < version:
+        _refuse(path, [(latest, "an earlier version was opened")])
+    _refuse(path, sums.compare(path, made_of, known, content=content))
+    verified |= made_of.keys()
+    return dataset
+
+
+def _refuse(path: str, damages: Iterable[tuple[str, str]]) -> None:
+    for file, what in damages:
+        raise InputError(f"{path} is damaged: {file}: {what}; run bilrp check {path}")
+
+
+def record(path: str, name: str) -> None:
+    """Write down the checksums of what was committed to a table."""
+    dataset = None if "://" in path else opened(path, name)
+    if dataset is not None:
+        sums.record(path, sums.files_of(name, dataset))
+
+
 def appended(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
     """The table with these rows at its end, committed; it is made where there is none."""
     table, place = _table(rows, schema), joined(path, name)
     with _writing(path):
+        there = opened(path, name) is not None
         try:
-            lance().write_dataset(table, place, mode="append" if opened(path, name) else "create")
+            if not there and "://" not in path:
+                sums.forget(path, name)
+            lance().write_dataset(table, place, mode="append" if there else "create")
         except OSError as error:
             if "already exists" not in str(error):
                 raise
             lance().write_dataset(table, place, mode="append")  # another process made it meanwhile
+    record(path, name)
 
 
 def written(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> list[str]:
@@ -110,6 +159,7 @@ def committed(path: str, name: str, fragments: Sequence[str]) -> None:
             made = [found.fragment.FragmentMetadata.from_json(each) for each in fragments]
             append = found.LanceOperation.Append(made)
             found.LanceDataset.commit(dataset.uri, append, read_version=dataset.version)
+        record(path, name)
 
 
 def compact(path: str) -> None:
@@ -126,6 +176,7 @@ def compact(path: str) -> None:
                 dataset.cleanup_old_versions(older_than=KEPT)
             if dataset is not None and dataset.has_index:
                 dataset.optimize.optimize_indices()
+        record(path, name)  # also of what was committed by a run that was killed before it wrote them down
 
 
 def _table(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
@@ -156,7 +207,10 @@ def deleted(path: str, name: str, key: str) -> None:
     dataset = opened(path, name)
     if dataset is not None:
         with guarded(f"cannot write {path}"):
-            dataset.delete(f"id = '{key}'")
+            # An id may come from anybody: it must not be read as a condition.
+            escaped = key.replace("'", "''")
+            dataset.delete(f"id = '{escaped}'")
+        record(path, name)
 
 
 def replaced(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -167,16 +221,15 @@ def replaced(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None:
     if dataset is not None:
         with _writing(path):
             dataset.merge_insert("id").when_matched_update_all().execute(pa.Table.from_pylist(list(rows)))
+        record(path, name)
 
 
-def about(dataset: Any) -> dict[str, Any]:
-    """What the collection says of itself: version, encoder, origin."""
-    metadata = dataset.schema.metadata or {}
-    with guarded("the collection does not say what made it"):
-        found = json.loads(metadata[ABOUT])
-    if found.get("version") != VERSION:
-        raise InputError(f"the collection has version {found.get('version')}, this program reads {VERSION}")
-    return found
+def check_columns(dataset: Any, schema: Any) -> None:
+    """Refuse a table that has not every column of a schema, each of its type."""
+    for field in schema:
+        at = dataset.schema.get_field_index(field.name)
+        if at < 0 or dataset.schema.field(at).type != field.type:
+            raise InputError(f"the column {field.name} is not of type {field.type}")
 
 
 def state(dataset: Any) -> str:
@@ -207,7 +260,7 @@ def blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
     at_once = max(1, BLOCK // (4 * width))
     with guarded(DAMAGED):
         scanned = dataset.scanner(
-            columns=["embedding"],
+            columns=["embedding", "failed"],
             batch_size=at_once,
             scan_in_order=True,
             batch_readahead=2,
@@ -215,4 +268,8 @@ def blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
             io_buffer_size=2 * BLOCK,  # else a slow reader finds gigabytes read ahead of it
         )
         for batch in scanned.to_batches():
+            if (
+                not batch.column(0).is_valid().equals(batch.column(1).is_null())
+            ):  # positions would be those of others
+                raise InputError(f"{DAMAGED} (an item has no embedding)")
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)

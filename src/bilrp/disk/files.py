@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from bilrp.errors import InputError, reason
@@ -61,22 +63,57 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     return Path(path)
 
 
+@contextmanager
+def open_regular(
+    path: str | Path, *, most: int | None = None, follow: bool = True
+) -> Iterator[BufferedReader]:
+    """Open a stored file for reading; anything but a regular file is an OSError, before it can block.
+
+    The file is opened without waiting (a pipe without a writer would wait for ever) and then asked what it is, so that
+    nothing can take its place between the check and the opening.
+
+    Args:
+        path: The file.
+        most: Bytes it may have at most.
+        follow: False refuses a symbolic link: nothing outside of its folder is read.
+    """
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    handle = os.open(path, flags | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("it is no regular file")
+        if most is not None and about.st_size > most:
+            raise OSError(_too_long(most))
+        file = os.fdopen(handle, "rb", closefd=False)
+        with file:
+            yield file
+    finally:
+        os.close(handle)
+
+
+def read_bytes(path: str | Path, *, most: int, follow: bool = True) -> bytes:
+    """The content of a regular file of at most `most` bytes; else an OSError (see `open_regular`)."""
+    with open_regular(path, most=most, follow=follow) as file:
+        data = file.read(most + 1)
+    if len(data) > most:  # it has grown since
+        raise OSError(_too_long(most))
+    return data
+
+
 def read_text(path: str | Path, *, kind: str, most: int) -> str:
     """The UTF-8 of a regular file of at most so many bytes: a pipe could block for ever, a sparse file fill the memory.
 
     >>> read_text("model/config.json", kind="JSON", most=16_000_000)
     """
-    path = Path(path)
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} cannot be read as {kind}: it is no regular file")
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise InputError(f"{path} cannot be read as {kind}: it is longer than {most / 1e6:g} MB")
-        return data.decode("utf-8")
+        return read_bytes(path, most=most).decode("utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as {kind}: {reason(error)}") from None
+
+
+def _too_long(most: int) -> str:
+    return f"it is longer than {most / 1e6:g} MB"
 
 
 def is_partial(path: str | Path) -> bool:

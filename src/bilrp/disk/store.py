@@ -171,7 +171,7 @@ def _open_safetensors(path: Path) -> Iterator[_Opened]:
     """Names, words and a reader of single tensors; the library checks that everything lies inside the file."""
     from safetensors import safe_open
 
-    with path.open("rb") as raw:
+    with files.open_regular(path) as raw:
         if int.from_bytes(raw.read(8), "little") > HEADER_BYTES:
             raise ValueError("its header is too long")
     with safe_open(str(path), framework="pt") as file:

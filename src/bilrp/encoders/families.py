@@ -61,6 +61,7 @@ class Family:
     plain: bool = (
         False  # listens only where what is made brings no reader: a function or module from anywhere
     )
+    weights_in_name: bool = False  # the rest of its name is a file of weights
 
 
 def _vgg(layer: str, asked: Asked) -> Encoder:
@@ -133,7 +134,10 @@ FAMILIES = (
         "vgg16", _vgg, "vgg16:LAYER (1 … 31) for photographs",
         complete=tuple(f"vgg16:{layer}" for layer in (5, 10, 17, 24, 31)), takes=("size", "fit", "weights"),
     ),
-    Family("bigram", _bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", complete=("bigram",)),
+    Family(
+        "bigram", _bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", complete=("bigram",),
+        weights_in_name=True,
+    ),
     Family("minilm", _minilm, "minilm for texts", complete=("minilm",)),
     Family("sentence", _sentence, "sentence:FOLDER for texts by a model of your own", complete=("sentence:",)),
     Family(
@@ -164,7 +168,50 @@ def is_known(name: str) -> bool:
     >>> is_known("vgg16:17"), is_known("os:system")
     (True, False)
     """
-    return name.partition(":")[0] in {family.name for family in FAMILIES}
+    return _family(name, FAMILIES) is not None
+
+
+def load_stored(name: str, options: object, *, weights: str | None = None) -> Encoder:
+    """The encoder whose name and options were read from a file that may come from anybody: nothing is imported for it.
+
+    Args:
+        name: of a family of the table; a folder in it is read as any model's folder, without running anything of it.
+        options: `size` and `fit` as JSON holds them, see `read_options`.
+        weights: a file of weights that the user gives; one that is stored is never followed.
+
+    >>> load_stored("os:system", {})
+    Traceback (most recent call last):
+    bilrp.errors.InputError: os:system is no encoder of this program: give it yourself
+    """
+    family, (_, _, rest) = _family(name, FAMILIES), name.partition(":")
+    if family is None or (family.weights_in_name and rest):
+        raise InputError(f"{name} is no encoder of this program: give it yourself")
+    return _one(_build(family, rest, name, Asked(weights=weights, **read_options(options)), FAMILIES), name)
+
+
+def read_options(stored: object) -> dict[str, Any]:
+    """The options of an encoder as JSON holds them, checked; a file of weights is left out, as none is followed.
+
+    >>> read_options({"size": [64, 48], "fit": "crop", "weights": "vgg16.pth"})
+    {'size': (64, 48), 'fit': 'crop'}
+    """
+    from bilrp.encoders import images
+
+    if not isinstance(stored, dict) or not set(stored) <= {"size", "fit", "weights"}:
+        raise InputError("stored options of an encoder are size, fit and weights, and these alone")
+    size = stored.get("size", "original")
+    sides = size if isinstance(size, list) else [size, size]
+    whole = len(sides) == 2 and all(type(side) is int and side >= 1 for side in sides)
+    if size != "original" and not (whole and sides[0] * sides[1] <= images.MOST_OF_AN_INPUT):
+        raise InputError(
+            "the stored size of an encoder's inputs is a side in pixels, two of them or original"
+        )
+    if stored.get("fit", images.FIT) not in images.FITS:
+        raise InputError(f"the stored fit of an encoder is one of {', '.join(images.FITS)}")
+    if not isinstance(stored.get("weights", ""), str):
+        raise InputError("the stored weights of an encoder are the name of a file")
+    options = {name: stored[name] for name in ("size", "fit") if name in stored}
+    return options | ({"size": tuple(size)} if isinstance(size, list) else {})
 
 
 def load(
@@ -187,6 +234,10 @@ def load(
     made = named(
         name, size=size, fit=fit, weights=weights, pretrained=pretrained, progress=progress, families=families
     )
+    return _one(made, name)
+
+
+def _one(made: Encoder | Towers, name: str) -> Encoder:
     if not hasattr(made, "module"):
         raise InputError(f"{name} reads pictures and texts by two encoders, and one is needed here")
     return cast("Encoder", made)
@@ -203,15 +254,24 @@ def named(
     families: tuple[Family, ...] = FAMILIES,
 ) -> Encoder | Towers:
     """What `load` gives, or the two towers of that name."""
+    family, (_, _, rest) = _family(name, families), name.partition(":")
+    if family is None:
+        family, rest = _own(name, families)
+    return _build(family, rest, name, Asked(size, fit, weights, pretrained, progress), families)
+
+
+def _family(name: str, families: tuple[Family, ...]) -> Family | None:
+    """The family of the table that makes this name."""
+    return next((family for family in families if family.name == name.partition(":")[0]), None)
+
+
+def _build(
+    family: Family, rest: str, name: str, asked: Asked, families: tuple[Family, ...]
+) -> Encoder | Towers:
     from bilrp.encoder import Towers
     from bilrp.encoders import images
 
-    asked = Asked(size, fit, weights, pretrained, progress)
-    images.check_fit(fit or images.FIT)
-    first, _, rest = name.partition(":")
-    family = next((family for family in families if family.name == first), None)
-    if family is None:
-        family, rest = _own(name, families)
+    images.check_fit(asked.fit or images.FIT)
     _listens(family, name, asked, families)
     made = _made(family, rest, name, asked)
     if isinstance(made, Towers):
@@ -220,7 +280,7 @@ def named(
         if family.plain:
             _listens(replace(family, takes=()), name, asked, families)
         return made
-    reads = partial(images.item, size=asked.pixels, fit=fit or images.FIT)
+    reads = partial(images.item, size=asked.pixels, fit=asked.fit or images.FIT)
     return replace(made, read=reads, picture=made.picture or images.picture)
 
 

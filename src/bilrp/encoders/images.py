@@ -88,7 +88,7 @@ def _tensor(
 
 def picture(tensor: Tensor, *, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> np.ndarray:
     """The way back, for drawing: (1, 3, H, W) → uint8 H×W×3."""
-    pixels = tensor.detach().to("cpu", torch.float64)[0]
+    pixels = tensor.detach().cpu().double()[0]
     middle, spread = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (mean, std))
     return ((pixels * spread + middle) * 255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 

@@ -7,6 +7,7 @@ is refused, weights are safetensors or restricted pickles of plain tensors, and 
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,22 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 MOST_JSON = 16_000_000  # bytes of a configuration
+MAX_LAYERS = 1000
+DEPTHS = (
+    "layers",
+    "layer",
+    "depth",
+    "depths",
+    "blocks",
+    "stages",
+    "experts",
+)  # how names of such numbers end
+SPARE_NUMBERS = 32_000_000  # of heads and buffers that no folder has
+REWRITES = (
+    "quantization_config",
+    "compression_config",
+    "fusion_config",
+)  # other layers than the architecture's
 MOST_WORDS = 64_000_000  # of a tokenizer's files: the largest known have 35 MB
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -51,13 +68,7 @@ def library(extra: str, what: str) -> Any:
 
 def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
     """Code of its own, an architecture nobody knows, no weights: each is one line."""
-    wanted = config.get("auto_map") or {}
-    own = wanted.get("AutoModel") or next(iter(wanted.values()), None) if isinstance(wanted, dict) else wanted
-    if own:
-        raise InputError(
-            f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
-            "convert it to one of transformers' own architectures"
-        )
+    _refuse_remote_names(folder, config)
     kind = config.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:
         raise InputError(
@@ -65,43 +76,115 @@ def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers:
         )
     if not any((folder / name).is_file() for name in WEIGHTS):
         raise InputError(f"{folder} has no weights: {WEIGHTS[0]} (or {WEIGHTS[2]}) is missing")
-    _refuse_what_claims_too_much(folder, config)
+    _check_files(folder)
+    _check_depth(folder, config)
 
 
-LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "num_decoder_layers")
-WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")  # of transformers, whose layers are all of one width
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every (name, value) of a configuration, also of those inside of it, however deep."""
+    waiting: list[Any] = [config]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield from each.items()
+        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
 
 
-def _refuse_what_claims_too_much(folder: Path, config: Mapping[str, Any]) -> None:
-    """What a model is made of must lie in the folder: numbers in config.json alone fill no memory."""
-    sizes = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-    for path, size in sizes.items():
-        if path.suffix in (".json", ".txt", ".model") and size > MOST_WORDS:
+def _refuse_remote_names(folder: Path, config: Mapping[str, Any]) -> None:
+    """Names by which transformers would load code or kernels, from the folder or from a repository ("owner/name")."""
+    for name, value in _entries(config):
+        if not value:
+            continue
+        if name == "auto_map":
+            own = value.get("AutoModel") or next(iter(value.values())) if isinstance(value, dict) else value
+            raise InputError(
+                f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
+                "convert it to one of transformers' own architectures"
+            )
+        if name in REWRITES:
+            raise InputError(
+                f"{folder}: a model with a {name} is not loaded, as its layers are others than its architecture's: "
+                "save it with plain floating-point weights"
+            )
+        if ("implementation" in name or "kernel" in name) and "/" in (said := json.dumps(value)):
+            raise InputError(
+                f"{folder}: {name} in its config.json names a repository ({said[:80]}), and code from a repository is "
+                "never run: remove that line"
+            )
+
+
+def _check_files(folder: Path) -> None:
+    """Regular files of a size that such files have; an index names files of the folder alone."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            continue
+        if not path.is_file():  # a pipe would block its reader for ever; a link to nothing is no file either
+            raise InputError(f"{path} is no regular file: remove it")
+        if path.suffix in (".json", ".txt", ".model") and path.stat().st_size > MOST_WORDS:
             raise InputError(
                 f"{path} is longer than {MOST_WORDS / 1e6:g} MB, which is more than it should ever be"
             )
         if path.suffix == ".bin":
             check_torch(path)
-    weights = sum(size for path, size in sizes.items() if path.suffix in (".safetensors", ".bin"))
-    for part in (config, *(each for each in config.values() if isinstance(each, dict))):
-        layers, width = _largest(part, LAYERS), _largest(part, WIDTHS)
-        if (
-            layers > 1000 or layers * width**2 > 8 * weights
-        ):  # a layer has several matrices, a number half a byte or more
-            raise InputError(
-                f"{folder / 'config.json'} describes {layers} layers of width {width}, for which {weights} bytes of "
-                "weights are too few: they are not those of this model"
-            )
+        if path.name.endswith(".index.json"):
+            index = read_json(path)
+            shards = index.get("weight_map") if isinstance(index, dict) else None
+            for shard in set(map(str, shards.values())) if isinstance(shards, dict) else ():
+                if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
+                    raise InputError(f"{path} points out of its folder: {shard}")
 
 
-def _largest(config: Mapping[str, Any], words: tuple[str, ...]) -> int:
-    """The largest whole number under such a name; 1 where there is none."""
-    found = [
-        value
-        for name, value in config.items()
-        if isinstance(value, int) and not isinstance(value, bool) and name in words
-    ]
-    return max(1, *found, 1)
+def _check_depth(folder: Path, config: Mapping[str, Any]) -> None:
+    """A model of very many layers takes hours to be made, also without memory for its weights."""
+    for name, value in _entries(config):
+        if name.endswith(DEPTHS):
+            numbers = [n for n in (value if isinstance(value, list) else [value]) if isinstance(n, int)]
+            if sum(numbers) > MAX_LAYERS:
+                raise InputError(
+                    f"{folder / 'config.json'} describes {sum(numbers)} layers ({name}), at most {MAX_LAYERS} are made"
+                )
+
+
+def _check_size(folder: Path, maker: Any) -> None:
+    """What a model is made of must lie in the folder: numbers in config.json alone fill no memory.
+
+    The model is made on the meta device, where tensors have shapes and no memory. The folder may lack a head that is
+    not used, and buffers, which are made anew: half of the model, and what `SPARE_NUMBERS` says.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, **LOCAL)
+    with torch.device("meta"):
+        made = maker.from_config(config, attn_implementation="eager")
+    claimed = sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
+    stored = stored_numbers(folder)
+    if claimed > 2 * stored + SPARE_NUMBERS:
+        raise InputError(
+            f"{folder / 'config.json'} describes a model of {claimed:,} numbers, and the weights beside it have {stored:,}: "
+            "they are not those of this model"
+        )
+
+
+def stored_numbers(folder: Path) -> int:
+    """How many numbers the weights in a folder have, by their headers; a byte each, where torch files hold them."""
+    count = 0
+    for path in folder.iterdir():
+        if path.suffix == ".safetensors":
+            # a header may claim what the file has no bytes for
+            count += min(sum(math.prod(shape) for shape in _shapes(path)), path.stat().st_size)
+        elif path.suffix == ".bin":
+            count += path.stat().st_size
+    return count
+
+
+def _shapes(path: Path) -> list[list[int]]:
+    """The shapes of the tensors of a safetensors file, by its header alone."""
+    with guarded(f"{path} cannot be loaded"), files.open_regular(path) as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > MOST_JSON:
+            raise ValueError("its header is too long")
+        header = json.loads(file.read(size))
+        return [list(entry["shape"]) for name, entry in header.items() if name != "__metadata__"]
 
 
 def check_torch(path: Path) -> None:
@@ -116,6 +199,7 @@ def check_torch(path: Path) -> None:
 
 def model(folder: Path, maker: Any, dtype: torch.dtype, *, spare: str | None = None) -> nn.Module:
     """The model with every one of its weights from the folder, but for those with `spare` in their name."""
+    _check_size(folder, maker)
     options = {**LOCAL, "dtype": dtype, "weights_only": True, "output_loading_info": True}
     try:
         made, report = maker.from_pretrained(folder, attn_implementation="sdpa", **options)

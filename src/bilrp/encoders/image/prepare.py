@@ -119,7 +119,7 @@ class Preparation:
         factor, shift = (
             torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (self.factor, self.shift)
         )
-        pixels = (x.detach().to("cpu", torch.float64)[0] - shift) / factor
+        pixels = (x.detach().cpu().double()[0] - shift) / factor
         return pixels.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
     def _pixels(

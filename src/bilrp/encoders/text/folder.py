@@ -138,7 +138,9 @@ def _heads(
         elif kind == "Dense":
             after.append(_dense(config, folder))
         elif kind == "LayerNorm":
-            after.append(_filled(heads.Norm(int(config.get("dimension", 0))), folder))
+            with torch.device("meta"):
+                norm = heads.Norm(int(config.get("dimension", 0)))
+            after.append(_filled(norm, folder))
         elif kind != "Dropout":
             raise InputError(
                 f"{root}: a module of type {kind} cannot be followed; known are {', '.join(KNOWN)}"
@@ -176,22 +178,24 @@ def _modes(config: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
 
 def _dense(config: Mapping[str, Any], folder: Path) -> nn.Module:
     try:
-        made = heads.Dense(
-            int(config["in_features"]),
-            int(config["out_features"]),
-            bias=bool(config.get("bias", True)),
-            activation=str(config.get("activation_function", "torch.nn.Tanh")),
-            residual=bool(config.get("use_residual")),
-        )
+        with torch.device("meta"):
+            made = heads.Dense(
+                int(config["in_features"]),
+                int(config["out_features"]),
+                bias=bool(config.get("bias", True)),
+                activation=str(config.get("activation_function", "torch.nn.Tanh")),
+                residual=bool(config.get("use_residual")),
+            )
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{folder / 'config.json'} does not describe a dense layer") from None
     return _filled(made, folder)
 
 
 def _filled(module: nn.Module, folder: Path) -> nn.Module:
-    """The module with its weights from the folder, every one of them."""
+    """A module on the meta device with its weights from the folder, every one of them: shapes are compared first."""
     with one_line(folder):
-        module.load_state_dict(_tensors(folder))
+        weights = {name: tensor.to(torch.get_default_dtype()) for name, tensor in _tensors(folder).items()}
+        module.load_state_dict(weights, assign=True)
     return module
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +17,15 @@ from bilrp.encoders.text.words import Cut, Span, Tokens
 from bilrp.errors import InputError
 from bilrp.item import Item
 
+ONE_TEXT = threading.Lock()  # a tokenizer keeps on itself where it cuts: threads call it one at a time
 MOST_BYTES = 4_000_000  # of a text: more than any encoder reads
-log = logging.getLogger("bilrp")
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
     """Text → Item: the token embeddings x_t = E[token t] (+ what the model adds to them, where given), cut into regions.
 
-    A prompt is put before every text and is one mark. Texts of more than `limit` tokens are cut there, and it is said.
+    A prompt is put before every text and is one mark. Texts of more than `limit` tokens are cut there, and noted.
     """
 
     embed: nn.Module
@@ -36,11 +36,11 @@ class Reader:
     added: Tensor | None = None
 
     def __call__(self, thing: Any) -> Item:
-        numbers, tokens = self.tokens(_text(thing))
+        numbers, tokens, notes = self.tokens(_text(thing))
         x = self.embedded(numbers)
         cut = partial(tokens.cut, width=x.shape[2])
         regions, view = cut(self.regions)
-        return Item(x, view=view, regions=regions, cut=cut)
+        return Item(x, view=view, regions=regions, cut=cut, notes=notes)
 
     def embedded(self, numbers: list[int]) -> Tensor:
         """(1, tokens, width): the embeddings of these token numbers."""
@@ -49,17 +49,17 @@ class Reader:
             x = self.embed(torch.tensor([numbers], device=weight.device))
         return x if self.added is None else x + self.added[:, : x.shape[1]]
 
-    def tokens(self, text: str) -> tuple[list[int], Tokens]:
-        """The number of each token, and where it lies in the text."""
+    def tokens(self, text: str) -> tuple[list[int], Tokens, dict[str, str]]:
+        """The number of each token, where it lies in the text, and what is to be said of the text."""
         if not text.strip():
             raise InputError("the text is empty: there are no words to explain")
         given = self._encoded(self.prompt + text)
         numbers: list[int] = given["input_ids"]
+        notes: dict[str, str] = {}
         if self.limit is not None and len(numbers) > self.limit:
-            log.warning(
-                "a text of %d tokens is read up to token %d, as this encoder does; the rest is left out",
-                len(numbers),
-                self.limit,
+            notes["truncated"] = (
+                f"a text of {len(numbers)} tokens is read up to token {self.limit}, as this encoder does; "
+                "the rest is left out"
             )
             given = self._encoded(self.prompt + text, truncation=True, max_length=self.limit)
             numbers = given["input_ids"]
@@ -79,12 +79,10 @@ class Reader:
         words = [number for number, span in zip(numbers, spans, strict=True) if span is not None]
         unknown = words.count(self.tokenizer.unk_token_id)
         if 2 * unknown >= len(words):
-            log.warning(
-                "%d of the %d words of a text are unknown to the tokenizer, and all the same to the model",
-                unknown,
-                len(words),
+            notes["unknown"] = (
+                f"{unknown} of the {len(words)} words of a text are unknown to the tokenizer, and all the same to the model"
             )
-        return numbers, Tokens.of(text, spans, marks)
+        return numbers, Tokens.of(text, spans, marks), notes
 
     def prompt_tokens(self) -> int:
         """How many positions at the beginning belong to the prompt, the opening mark included."""
@@ -94,9 +92,14 @@ class Reader:
 
     def _encoded(self, text: str, **options: Any) -> Any:
         try:
-            return self.tokenizer(
-                text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False, **options
-            )
+            with ONE_TEXT:
+                return self.tokenizer(
+                    text,
+                    return_offsets_mapping=True,
+                    return_special_tokens_mask=True,
+                    verbose=False,
+                    **options,
+                )
         except (TypeError, UnicodeError) as error:  # half of a surrogate pair
             raise InputError(f"the text holds what is no Unicode character ({str(error)[:80]})") from None
 

@@ -6,6 +6,7 @@ characters ([CLS], </s>, a prompt), are regions of their own in every cut.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -65,7 +66,9 @@ class Tokens:
         owners = self.owners(by)
         view, names = self._view(owners, max(owners) + 1)
         labels = torch.tensor(owners)[:, None].expand(-1, width)
-        kind = by if isinstance(by, str) else "spans"
+        kind = (
+            by if isinstance(by, str) else f"spans {hashlib.sha256(repr(list(by)).encode()).hexdigest()[:16]}"
+        )
         return Regions(labels, len(names), kind=kind, names=names), view
 
     def _view(self, owners: list[int], count: int) -> tuple[Text, tuple[str, ...]]:

@@ -1,0 +1,43 @@
+"""`bilrp check`: are the files of a collection the ones that were written?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bilrp.cli.say import say
+
+
+def check(
+    collection: Annotated[str, typer.Argument(metavar="NAME.lance", help="What `bilrp index` wrote.")],
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Take damaged items out, to be indexed again; damaged parts too.")
+    ] = False,
+) -> None:
+    """Compare every file of a collection with its checksum: bilrp check photos.lance
+
+    One line for each damaged file, and exit code 2; nothing is changed without --drop.
+    """
+    from bilrp.collection import checking
+    from bilrp.errors import printable
+
+    name, damages = printable(collection), checking.check(collection)
+    for each in damages:
+        say(f"damaged: {each}")
+    if not damages:
+        say(f"{name}: every file is the one that was written")
+        return
+    if not drop:
+        if any(each.fragment is not None for each in damages):
+            say(
+                f"Repair: bilrp check {name} --drop, then bilrp index SOURCE -o {name}: what was dropped is indexed again"
+            )
+        raise typer.Exit(2)
+    dropped = checking.drop(collection, damages)
+    for each in dropped:
+        say(f"dropped: {each.file}, {each.rows} rows")
+    if any(each.table == checking.tables.ITEMS for each in dropped):
+        say(f"Index the sources again, it adds what was dropped: bilrp index SOURCE -o {name}")
+    if checking.check(collection):
+        raise typer.Exit(2)

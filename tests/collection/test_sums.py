@@ -1,0 +1,225 @@
+"""Damaged files of a collection: noticed on opening or by `check`, never other numbers without a word."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import pictures, tiny
+
+from bilrp import collection
+from bilrp.collection import checking, sums, tables
+from bilrp.errors import InputError
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve items with their parts, of which one was taken out: data, versions and deletions of both tables."""
+    folder = tmp_path_factory.mktemp("sums")
+    found = collection.build(pictures(folder / "in", 12), tiny(), folder / "x.lance", parts=True)
+    found.remove([3])
+    return folder / "x.lance"
+
+
+@pytest.fixture
+def mine(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "mine.lance")
+
+
+def listed(path: Path, pattern: str) -> list[Path]:
+    return sorted(path.glob(pattern))
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    source = str(Path(sums.__file__).parents[2])
+    line = [sys.executable, "-m", "bilrp", *map(str, words)]
+    return subprocess.run(
+        line, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
+    )
+
+
+def change(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0x40
+    file.write_bytes(data)
+
+
+def place_of(file: Path, row: np.ndarray) -> int:
+    """Where an embedding lies in a data file."""
+    at = file.read_bytes().find(row.astype("<f4").tobytes())
+    assert at >= 0
+    return at
+
+
+def test_an_embedding_that_was_changed_is_refused(mine: Path) -> None:
+    truth = collection.open(mine, tiny()).embeddings
+    (file,) = listed(mine, "items.lance/data/*.lance")
+    change(file, place_of(file, truth[5]) + 3)
+    silent = tables.opened(str(mine), tables.ITEMS)
+    changed = np.concatenate(list(tables.blocks(silent, truth.shape[1])))
+    assert not np.array_equal(changed, truth), "Lance itself reads the changed number"
+    with pytest.raises(
+        InputError, match=f"is damaged: items.lance/data/{file.name}: its bytes .* bilrp check"
+    ):
+        collection.open(mine, tiny()).nearest(0, 3)
+
+
+def test_parts_that_were_changed_are_refused(mine: Path) -> None:
+    before = collection.open(mine, tiny()).decomposition(0).parts
+    file = listed(mine, "parts.lance/data/*.lance")[0]
+    change(file, 200)
+    found = collection.open(mine, tiny())
+    assert len(found.nearest(0, 3)) == 3, "items are whole"
+    with pytest.raises(InputError, match=r"is damaged: parts.lance/data/"):
+        found.decomposition(0)
+    assert before.any()
+
+
+DAMAGES = {
+    "a byte of the items": ("items.lance/data/*.lance", lambda f: change(f, 100)),
+    "a byte of the parts": ("parts.lance/data/*.lance", lambda f: change(f, 100)),
+    "a byte of a version": ("items.lance/_versions/*.manifest", lambda f: change(f, 40)),
+    "a byte of the deletions": ("items.lance/_deletions/*.arrow", lambda f: change(f, f.stat().st_size // 2)),
+    "cut short": ("items.lance/data/*.lance", lambda f: os.truncate(f, f.stat().st_size - 7)),
+    "empty": ("parts.lance/data/*.lance", lambda f: os.truncate(f, 0)),
+    "gone": ("parts.lance/data/*.lance", lambda f: f.unlink()),
+    "the latest version gone": ("items.lance/_versions/*.manifest", lambda f: f.unlink()),
+    "the checksums": ("sha256sums", lambda f: change(f, 10)),
+    "no checksums": ("sha256sums", lambda f: f.unlink()),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_every_damage_is_one_line_of_check(mine: Path, kind: str) -> None:
+    assert checking.check(str(mine)) == []
+    pattern, damage = DAMAGES[kind]
+    damage(listed(mine, pattern)[0])  # versions are counted down: the first is the latest
+    found = [str(each) for each in checking.check(str(mine))]
+    assert found and all("\n" not in line for line in found), found
+
+
+def test_two_files_that_changed_places_are_noticed(mine: Path) -> None:
+    first, second = listed(mine, "parts.lance/data/*.lance")
+    data = first.read_bytes(), second.read_bytes()
+    first.write_bytes(data[1])
+    second.write_bytes(data[0])
+    assert len(checking.check(str(mine))) == 2
+
+
+def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
+    """Damaged items and parts are dropped, indexed again, and are what they were."""
+    truth = collection.open(made, tiny())
+    for pattern in ("items.lance/data/*.lance", "parts.lance/data/*.lance"):
+        change(listed(mine, pattern)[0], 500)
+    ran = command("check", mine)
+    lines = ran.stdout.splitlines()
+    assert ran.returncode == 2 and [line.startswith("damaged: ") for line in lines] == [True, True, False]
+    assert "12 items (000.png" in lines[0] and "--drop" in lines[2], lines
+    assert command("check", mine, "--drop").returncode == 0
+    assert command("check", mine).stdout.endswith("every file is the one that was written\n")
+    again = collection.build(made.parent / "in", tiny(), mine, parts=True)
+    for key in truth.ids:
+        assert np.array_equal(again.embedding(key), truth.embedding(key))
+        assert np.array_equal(again.decomposition(key).parts, truth.decomposition(key).parts)
+    assert checking.check(str(mine)) == []
+
+
+def test_a_large_table_is_compared_by_sizes_on_opening(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "MAX_OPEN_BYTES", 0)
+    (file,) = listed(mine, "items.lance/data/*.lance")
+    change(file, 100)
+    collection.open(mine, tiny())
+    assert len(checking.check(str(mine))) == 1
+    os.truncate(file, file.stat().st_size - 1)
+    with pytest.raises(InputError, match=r"bytes, .* were written"):
+        collection.open(mine, tiny())
+
+
+def test_a_collection_of_an_earlier_version_opens_and_gets_its_checksums(mine: Path, made: Path) -> None:
+    (mine / sums.FILE).unlink()
+    assert len(collection.open(mine, tiny())) == 11
+    assert "bilrp index writes them" in str(checking.check(str(mine))[0])
+    collection.build(made.parent / "in", tiny(), mine)
+    assert checking.check(str(mine)) == []
+
+
+def test_parts_that_somebody_removed_are_made_and_recorded_again(mine: Path) -> None:
+    change(listed(mine, "parts.lance/_versions/*.manifest")[0], 40)
+    (damage,) = checking.check(str(mine))
+    assert "remove parts.lance" in str(damage)
+    shutil.rmtree(mine / "parts.lance")
+    found = collection.open(mine, tiny())
+    found.make_parts()
+    found.decomposition(0)
+    assert checking.check(str(mine)) == []
+
+
+def test_a_pipe_among_the_files_does_not_block(mine: Path) -> None:
+    (file,) = listed(mine, "items.lance/data/*.lance")
+    file.unlink()
+    os.mkfifo(file)
+    for ask in (lambda: collection.open(mine, tiny()), lambda: checking.check(str(mine))):
+        with pytest.raises(InputError, match="no regular file"):
+            ask()
+
+
+def test_a_pipe_behind_a_linked_folder_does_not_block(mine: Path) -> None:
+    """A table's folder that is a link would lead around the look at its files."""
+    versions = mine / tables.ITEMS / "_versions"
+    shutil.move(versions, mine / "elsewhere")
+    versions.symlink_to("../elsewhere")
+    latest = min((mine / "elsewhere").iterdir())
+    latest.unlink()
+    os.mkfifo(latest)
+    (mine / sums.FILE).unlink()
+    with pytest.raises(InputError, match="_versions is a link to a folder"):
+        collection.open(mine)
+
+
+def test_a_version_of_very_many_digits_is_no_version(mine: Path) -> None:
+    with (mine / sums.FILE).open("a") as file:
+        file.write(f"{'0' * 64}  {tables.ITEMS}/_versions/{'9' * 5000}.manifest\n")
+    assert len(collection.open(mine)) > 0
+    assert checking.check(str(mine)) == []
+
+
+def test_a_file_that_is_gone_leaves_no_line(tmp_path: Path) -> None:
+    """Another process may compact between the commit and its checksums."""
+    (tmp_path / tables.ITEMS).mkdir()
+    (tmp_path / tables.ITEMS / "there").write_bytes(b"1")
+    sums.record(str(tmp_path), [f"{tables.ITEMS}/gone", f"{tables.ITEMS}/there"])
+    known, odd = sums.read(str(tmp_path))
+    assert list(known) == [f"{tables.ITEMS}/there"] and not odd
+
+
+def test_many_writers_lose_no_checksum(tmp_path: Path) -> None:
+    """Twelve threads add lines at once, the first torn by a killed run."""
+    names = [f"items.lance/data/{number}" for number in range(120)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / sums.FILE).write_text("0123")
+    threads = [
+        threading.Thread(target=lambda n=n: [sums.record(str(tmp_path), [each]) for each in names[n::12]])
+        for n in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    known, odd = sums.read(str(tmp_path))
+    assert known == {name: sums.digest(tmp_path / name) for name in names} and odd == [1]
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
+def test_checksums_are_those_of_sha256sum(mine: Path) -> None:
+    ran = subprocess.run(["sha256sum", "-c", "--quiet", sums.FILE], cwd=mine, check=False)
+    assert ran.returncode == 0

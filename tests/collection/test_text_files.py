@@ -1,0 +1,106 @@
+"""Texts of a collection: one rule of how files are read, what is gone is pruned, and what is cut is counted."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bilrp import collection
+from bilrp.collection import cluster
+from bilrp.collection.indexing import indexed
+from bilrp.encoder import Encoder
+from bilrp.encoders.sentences import sentence
+from bilrp.errors import InputError
+from text_folders import ARCHITECTURES
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return sentence(ARCHITECTURES[0].save(tmp_path_factory.mktemp("model"), dtype=torch.float32))
+
+
+def texts_of(found: collection.Collection) -> list[str]:
+    return sorted(str(found.original(position)) for position in range(len(found)))
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl"])
+def test_rows_that_are_gone_are_pruned(tmp_path: Path, encoder: Encoder, suffix: str) -> None:
+    def write(*texts: str) -> Path:
+        line = {".txt": "{}", ".csv": "{}", ".jsonl": '{{"text": "{}"}}'}[suffix]
+        head = ["text"] if suffix == ".csv" else []
+        file = tmp_path / f"notes{suffix}"
+        file.write_text("\n".join([*head, *map(line.format, texts)]) + "\n")
+        return file
+
+    path = tmp_path / "x.lance"
+    collection.build([write("The cat sat.", "It rains.", "A dog ran."), "Of no file."], encoder, path)
+    source = write("The cat sat.", "A dog ran.")  # one from the middle: the last one moves up
+    assert len(indexed(source, encoder, path)[0]) == 4, "nothing is removed unless it is asked for"
+    found, report = indexed(source, encoder, path, prune=True)
+    assert report.removed == 1 and texts_of(found) == ["A dog ran.", "Of no file.", "The cat sat."]
+    found, report = indexed(write("The cat sat.", "A dog ran.", "Two kittens."), encoder, path, prune=True)
+    assert report.removed == 0 and len(found) == 4 and "A dog ran." in texts_of(found)
+
+
+def test_a_file_of_texts_is_read_alike_wherever_it_lies(tmp_path: Path, encoder: Encoder) -> None:
+    folder = tmp_path / "notes" / "may"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("The cat sat.\n\nIt rains.\n")
+    (tmp_path / "notes" / "b.txt").write_text("A dog ran.\n")
+    files = sorted((tmp_path / "notes").rglob("*.txt"))
+    by_folder = collection.build(tmp_path / "notes", encoder, tmp_path / "x.lance")
+    by_files = collection.build([str(file) for file in files], encoder, tmp_path / "y.lance")
+    assert texts_of(by_folder) == texts_of(by_files) == ["A dog ran.", "It rains.", "The cat sat."]
+    assert sorted(by_folder.groups()) == ["", "may"]
+    (folder / "a.txt").write_text("It rains.\n")
+    found, report = indexed(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)
+    assert report.removed == 1 and texts_of(found) == ["A dog ran.", "It rains."]
+    (folder / "a.txt").unlink()
+    assert texts_of(indexed(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)[0]) == [
+        "A dog ran."
+    ]
+
+
+def test_texts_that_are_cut_are_counted_in_one_line(
+    tmp_path: Path, encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = [f"{'cat ' * (200 + n)}sat." for n in range(5)]
+    with caplog.at_level(logging.WARNING):
+        _, report = indexed([*long, "The cat sat."], encoder, tmp_path / "x.lance")
+    assert report.truncated == 5
+    assert [r.getMessage() for r in caplog.records] == [
+        "5 texts are longer than this encoder reads: the rest is left out"
+    ]
+    caplog.clear()
+    indexed([*long, "The cat sat."], encoder, tmp_path / "x.lance")
+    assert not caplog.records, "what is known is not read again"
+
+
+def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, encoder: Encoder
+) -> None:
+    """Ray starts its processes by a fork, of which Lance warns, and may take too long."""
+
+    def init(**_: object) -> None:
+        subprocess.run([sys.executable, "-c", ""], check=True, preexec_fn=lambda: None)
+        raise TimeoutError("the raylet did not answer")
+
+    monkeypatch.setattr(cluster, "ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for address, words in (
+            (None, r"Ray did not start .*\(the raylet did not answer"),
+            ("x:1", "no Ray cluster at x:1"),
+        ):
+            with pytest.raises(InputError, match=words), cluster.workers(encoder, address=address):
+                pass
+    assert not said
