@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import torch
 from starlette.testclient import TestClient
@@ -76,10 +82,10 @@ def photographs(folder: Path) -> Path:
 
 
 @contextmanager
-def running(make: Any, **options: Any) -> Iterator[str]:
-    """A real server on a free port of this machine; its address."""
+def running(make: Any, *, writable: bool = False, **options: Any) -> Iterator[str]:
+    """A real server on a free port of this machine; its address, with a token where it is `writable`."""
     bound = server.listening("127.0.0.1", 0)
-    door = Door.at("127.0.0.1", bound.getsockname()[1])
+    door = Door.at("127.0.0.1", bound.getsockname()[1], writable=writable)
     serving = server.server(make(door), **options)
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
@@ -91,3 +97,77 @@ def running(make: Any, **options: Any) -> Iterator[str]:
         serving.should_exit = True
         thread.join(30)
         bound.close()
+
+
+MINE = """
+import torch, bilrp
+from functools import partial
+from torch import nn
+from bilrp.encoders import images
+
+def tiny():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    return bilrp.Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="mine:tiny")
+"""
+
+
+def command(place: Path, *words: str, encoder: str = MINE, **options: Any) -> subprocess.Popen[str]:
+    """`bilrp …` as a process of its own in a folder, where the encoder mine:tiny is."""
+    (place / "mine.py").write_text(encoder)
+    source = str(Path(bilrp.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-m", "bilrp", *words], cwd=place, text=True, stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([source, str(place)]), "PYTHONUNBUFFERED": "1"},
+        # a run in the background ignores Ctrl-C, and so would its children
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL), **options,
+    )  # fmt: skip
+
+
+def indexed(place: Path, pictures: Path, encoder: str = MINE) -> str:
+    """The name of a collection in a folder, made of these pictures by mine:tiny."""
+    words = ("index", str(pictures), "-e", "mine:tiny", "-o", "mine.lance")
+    made = command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
+    _, said = made.communicate(timeout=300)
+    assert made.returncode == 0, said
+    return "mine.lance"
+
+
+class Serving:
+    """A `bilrp serve` process, and requests to it on connections of their own."""
+
+    def __init__(self, place: Path, *words: str, encoder: str = MINE) -> None:
+        words = ("serve", *words, "-e", "mine:tiny", "--port", "0")
+        self.process = command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.address = next(line for line in self.process.stdout if line.startswith("Open ")).split()[1]
+        parts = urlsplit(self.address)
+        assert parts.hostname is not None and parts.port is not None
+        self.host, self.port, self.netloc = parts.hostname, parts.port, parts.netloc
+        self.token = parse_qs(parts.query).get("token", [""])[0]
+
+    def ask(self, path: str, body: bytes | dict[str, Any] | None = None, **headers: str) -> tuple[int, Any]:
+        """(status, last line of the answer); a token that the address has is sent."""
+        link = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        kind = "application/json" if isinstance(body, dict) else "image/jpeg"
+        said = {"content-type": kind} if body is not None else {}
+        said |= {"authorization": f"Bearer {self.token}"} if self.token else {}
+        sent = json.dumps(body).encode() if isinstance(body, dict) else body
+        link.request("GET" if body is None else "POST", path, sent, said | headers)
+        reply = link.getresponse()
+        lines = reply.read().strip().splitlines()
+        link.close()
+        return reply.status, json.loads(lines[-1]) if lines else None
+
+    def stop(self, number: int) -> tuple[str, str]:
+        """Send a signal and wait; what was printed until then, (stdout, stderr)."""
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=120)
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=120)

@@ -20,7 +20,7 @@ from asking import PORT, ask, client, running, tiny
 from PIL import Image
 
 from bilrp import collection
-from bilrp.app import routes, server
+from bilrp.app import server
 from bilrp.app.asking import MOST_JSON
 from bilrp.app.desk import Busy, Desk
 from bilrp.app.guard import Door, Refused
@@ -156,8 +156,8 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
             while "error" not in news:
                 news = await ticket.next()
             assert news["error"].status == 409
+            del ticket
         tickets = tickets[-1:]
-        del ticket
         gc.collect()
         alive = sum(ref() is not None for ref in held)
         for number in range(30):  # who leaves makes room, and takes nothing with them
@@ -197,35 +197,6 @@ def test_of_a_question_no_more_is_held_than_it_may_have(made):
     assert status[0] == 413 and sum(taken) <= MOST_JSON + len(piece)
 
 
-def test_few_uploads_are_in_memory_at_once_and_who_waits_is_not_late(made):
-    app, begun, answered = server.collected(made, Door(PORT), patience=60), set(), []
-
-    async def play() -> int:
-        go = asyncio.Event()
-
-        async def upload(number: int) -> None:
-            async def receive() -> dict:
-                begun.add(number)
-                await go.wait()
-                return {"type": "http.request", "body": png(), "more_body": False}
-
-            async def send(message: dict) -> None:
-                answered.extend([message["status"]] if "status" in message else [])
-
-            await app(scope("/api/query", "image/png"), receive, send)
-
-        everyone = [asyncio.ensure_future(upload(number)) for number in range(3 * routes.UPLOADS)]
-        for _ in range(200):  # each goes as far as it can
-            await asyncio.sleep(0)
-        early = len(begun)
-        go.set()
-        await asyncio.gather(*everyone)
-        return early
-
-    assert alone(play()) == routes.UPLOADS
-    assert answered == [200] * 3 * routes.UPLOADS and len(begun) == 3 * routes.UPLOADS
-
-
 # ------------------------------------------------------------ questions
 
 
@@ -260,7 +231,7 @@ def test_nobody_renames_what_another_brought(talking):
     assert ask(talking, "/api/side", id=mine)["name"] == "mine.png"
 
 
-def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch):
+def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch, tmp_path):
     """It goes right after the first look."""
 
     class Fleeting(dict):
@@ -271,8 +242,9 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch):
             return self.pop(name, None) is not None
 
     shelf = Shelf(made)
-    key, _ = shelf.bring(png(), "mine.png")
-    query = shelf._queries[key]
+    (tmp_path / "mine.png").write_bytes(png())
+    key, _ = shelf.bring(tmp_path / "mine.png", "mine.png")
+    query, refusals = shelf._queries[key], []
     for call in (
         shelf.name, shelf.view, shelf.thumbnail, shelf.sharp, shelf.item, shelf.embedding, shelf.parts
     ):  # fmt: skip
@@ -280,7 +252,8 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch):
         try:
             call(key)
         except Refused as refused:
-            assert refused.status == 404
+            refusals.append(refused.status)
+    assert refusals and set(refusals) == {404}  # who looks once only has an answer
 
 
 # ------------------------------------------------------------ files

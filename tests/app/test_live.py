@@ -14,6 +14,7 @@ from bilrp import rulebooks
 from bilrp.app import server
 from bilrp.app.guard import Door
 from bilrp.encoder import read_item
+from narrow import require
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +26,8 @@ def two(folder, random_weights):
 
 
 def test_other_settings_give_what_explain_gives(two):
-    encoder, paths, items = two
-    with TestClient(
-        server.paired(encoder, *items, Door(PORT)), base_url=f"http://127.0.0.1:{PORT}"
-    ) as talking:
+    encoder, paths, (a, b) = two
+    with TestClient(server.paired(encoder, a, b, Door(PORT)), base_url=f"http://127.0.0.1:{PORT}") as talking:
         about = talking.get("/api/about").json()
         assert (
             about["live"] and about["choices"]["layers"] == [5] and about["name"] == "cat-0.jpg and cat-1.jpg"
@@ -42,7 +41,8 @@ def test_other_settings_give_what_explain_gives(two):
         )
         assert shown["account"]["score"] == pytest.approx(expected.score) and shown["a"]["count"] == 4
         work = sum(
-            bilrp.decompose(encoder, p, rules=book, regions=bilrp.regions.grid(16)).plan.flops for p in paths
+            require(bilrp.decompose(encoder, p, rules=book, regions=bilrp.regions.grid(16)).plan).flops
+            for p in paths
         )
         assert before["gflop"] == pytest.approx(work / 1e9) and before["seconds"] > 0
         assert ask(talking, "/api/plan", **wish)["gflop"] == 0  # at hand

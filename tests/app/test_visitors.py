@@ -7,17 +7,16 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from asking import running
+from asking import Serving, indexed, running
 from PIL import Image
 from torch import nn
 
@@ -26,6 +25,7 @@ from bilrp.app import server
 from bilrp.collection import previews, tables
 from bilrp.encoders import images
 from bilrp.item import Image as View
+from narrow import require
 
 FEW, MANY = 200, 10_000
 
@@ -100,10 +100,10 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
     assert many[0] <= 1.5 * requests + 4 and many[1] <= 1.5 * size + 4096
 
 
-def asked(address, path, question=None, visitor="v"):
+def asked(address: str, path: str, question: object = None, visitor: str = "v") -> tuple[int, Any]:
     """(status, last line) of one request on a connection of its own."""
     parts = urlsplit(address)
-    link = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
+    link = http.client.HTTPConnection(require(parts.hostname), parts.port, timeout=120)
     if question is None:
         link.request("GET", path)
     else:
@@ -114,16 +114,6 @@ def asked(address, path, question=None, visitor="v"):
     link.close()
     kind = reply.headers["content-type"]
     return reply.status, body if "image" in kind else json.loads(body.strip().splitlines()[-1])
-
-
-def brought(address, content):
-    """A picture as a query; its id."""
-    parts = urlsplit(address)
-    link = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
-    link.request("POST", "/api/query?name=coffee.jpg", content, {"content-type": "image/jpeg"})
-    found = json.loads(link.getresponse().read())["id"]
-    link.close()
-    return found
 
 
 def wander(address, made, expected, seed, until):
@@ -166,68 +156,31 @@ def test_many_visitors_at_once_get_their_own_answers(made, address):
     assert right >= visitors
 
 
-MINE = """
-import torch, bilrp
-from functools import partial
-from torch import nn
-from bilrp.encoders import images
-
-def tiny():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
-    return bilrp.Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="mine:tiny")
-"""
-
-
 @pytest.mark.slow
 def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
-    (tmp_path / "mine.py").write_text(MINE)
-    source = str(Path(collection.__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([source, str(tmp_path)])}
-    command = [sys.executable, "-m", "bilrp"]
-    run = partial(subprocess.run, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    run([*command, "index", str(folder / "cat"), "-e", "mine:tiny", "-o", "cats.lance"])
-
-    def started():
-        child = subprocess.Popen(
-            [*command, "serve", "cats.lance", "-e", "mine:tiny", "--port", "0", "--add"],
-            cwd=tmp_path, env=environment | {"PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert child.stdout is not None
-        address = next(line for line in child.stdout if line.startswith("Open ")).split()[1].rstrip("/")
-        for _ in range(600):
-            try:
-                asked(address, "/api/about")
-                break
-            except ConnectionError:
-                time.sleep(0.05)
-        return child, address
-
-    child, address = started()
-    ids = [item["id"] for item in asked(address, "/api/items")[1]["items"]]
-    _, before = asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})
-    query = brought(address, (folder / "coffee" / "coffee-0.jpg").read_bytes())
-    _, added = asked(address, "/api/add", {"id": query})
-    _, atlas = asked(address, "/api/map", {})
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    kept = collection.open(tmp_path / "cats.lance").parts.ids
+    indexed(tmp_path, folder / "cat")
+    with Serving(tmp_path, "mine.lance", "--add") as first:
+        ids = [item["id"] for item in first.ask("/api/items")[1]["items"]]
+        _, before = first.ask("/api/pair", {"a": ids[0], "b": ids[1]})
+        picture = (folder / "coffee" / "coffee-0.jpg").read_bytes()
+        _, query = first.ask("/api/query?name=coffee.jpg", picture)
+        _, added = first.ask("/api/add", {"id": query["id"]})
+        _, atlas = first.ask("/api/map", {})
+        first.stop(signal.SIGKILL)
+    kept = collection.open(tmp_path / "mine.lance").parts.ids
     assert {ids[0], ids[1]} <= set(kept)
-    child, address = started()
-    _, after = asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})
-    # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
-    assert (
-        after["answer"]["pairs"]
-        == asked(address, "/api/pair", {"a": ids[0], "b": ids[1]})[1]["answer"]["pairs"]
-    )
-    assert before["answer"]["account"]["score"] == pytest.approx(after["answer"]["account"]["score"])
-    assert asked(address, "/api/map", {})[1] == atlas
-    names = {item["id"]: item["name"] for item in asked(address, "/api/items")[1]["items"]}
-    assert len(names) == 7 and names[added["answer"]["id"]] == "coffee.jpg"
-    assert asked(address, "/api/side", {"id": added["answer"]["id"]})[0] == 200
-    child.terminate()
-    child.communicate(timeout=120)
-    assert child.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+    with Serving(tmp_path, "mine.lance", "--add") as second:
+        _, after = second.ask("/api/pair", {"a": ids[0], "b": ids[1]})
+        # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
+        again = second.ask("/api/pair", {"a": ids[0], "b": ids[1]})[1]
+        assert after["answer"]["pairs"] == again["answer"]["pairs"]
+        assert before["answer"]["account"]["score"] == pytest.approx(after["answer"]["account"]["score"])
+        assert second.ask("/api/map", {})[1] == atlas
+        names = {item["id"]: item["name"] for item in second.ask("/api/items")[1]["items"]}
+        assert len(names) == 7 and names[added["answer"]["id"]] == "coffee.jpg"
+        assert second.ask("/api/side", {"id": added["answer"]["id"]})[0] == 200
+        second.stop(signal.SIGTERM)
+        assert second.process.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 VIEWS = {

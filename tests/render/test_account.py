@@ -32,7 +32,7 @@ def test_it_closes_and_everybody_tells_the_same(found: Explanation, similarity: 
     assert sum(parts) == pytest.approx(told.score, rel=1e-12)
     assert (found.explained, found.unattributed) == (told.explained, told.unattributed)
     shown = page.account(found)
-    assert all(shown[name] == getattr(told, name) for name in shown)
+    assert shown and all(shown[name] == getattr(told, name) for name in shown)
 
 
 def with_score(found: Explanation, score: float, *pairs: float) -> str:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from PIL import Image as Pillow
 
@@ -22,6 +24,7 @@ from bilrp.explanation import Explanation
 from bilrp.item import Image, Text
 from bilrp.render import figure, links, scene
 from bilrp.render import findings as drawn_findings
+from narrow import instance, require
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -51,13 +54,20 @@ def pair() -> Explanation:
     return Explanation(a, b, 2.5, R)
 
 
+Sides: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], tuple[torch.Tensor, torch.Tensor]]
+
+
+def pictures_and_boxes(pair: Explanation) -> Sides:
+    (a, b), sides = (require(pair.a.picture), require(pair.b.picture)), (pair.a.regions, pair.b.regions)
+    return (a, b), (require(sides[0].boxes), require(sides[1].boxes))
+
+
 def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
     """Only the arcs' axes: letters differ between font libraries, lines do not."""
     canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
     made = links.links(pair.relevance, links.style("ucf", high=2.5))
-    boxes = pair.a.regions.boxes, pair.b.regions.boxes
-    figure.arcs(axes, (pair.a.picture, pair.b.picture), boxes, made, figure.palette(colours))
+    figure.arcs(axes, *pictures_and_boxes(pair), made, figure.palette(colours))
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", dpi=100)
     return np.asarray(Pillow.open(buffer).convert("RGB"), float)
@@ -88,16 +98,16 @@ def test_arcs_end_in_the_middle_of_their_regions(pair):
     canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
     made = links.links(pair.relevance, links.style("ucf", high=2.5))
-    boxes = pair.a.regions.boxes, pair.b.regions.boxes
-    figure.arcs(axes, (pair.a.picture, pair.b.picture), boxes, made, figure.palette("paper"), gap=0.5)
+    figure.arcs(axes, *pictures_and_boxes(pair), made, figure.palette("paper"), gap=0.5)
     (lines, *_) = axes.collections
     found = {}
     for (i, j, value, alpha), path, colour in zip(
-        made, lines.get_paths(), lines.get_edgecolors(), strict=True
+        made, lines.get_paths(), np.asarray(lines.get_edgecolor()), strict=True
     ):
         assert colour[3] == pytest.approx(alpha)
         assert (colour[0] > colour[2]) == (value > 0), "red raises, blue lowers"
-        found[i, j] = path.vertices[0].tolist(), path.vertices[-1].tolist()
+        ends = np.asarray(path.vertices)[[0, -1]].tolist()
+        found[i, j] = ends[0], ends[1]
     shift = 40 + 0.5 * 32
     assert found[0, 0] == ([4, 4], [shift + 4, 4 + 4])  # b is 8 pixels lower, so it starts 4 further down
     assert found[7, 5] == ([20, 12], [shift + 12, 12 + 4])
@@ -107,7 +117,7 @@ def test_overlay_puts_value_where_the_box_is():
     place = side(16, 16)
     flat = np.full((16, 16, 3), 128, np.uint8)
     values = np.array([1.0, 0.0, -1.0, 0.0])
-    image = figure.overlay(flat, place.regions.boxes, values, figure.palette("paper"))
+    image = figure.overlay(flat, require(place.regions.boxes), values, figure.palette("paper"))
     red, untouched, blue = image[4, 4], image[4, 12], image[12, 4]
     assert red[0] > red[2] + 0.4 and blue[2] > blue[0] + 0.3
     assert np.ptp(untouched) < 1e-12 and np.array_equal(untouched, image[12, 12])
@@ -165,13 +175,14 @@ def test_no_pyplot_and_nothing_heavy_at_import():
 
 def test_drawing_leaves_pyplot_alone(tmp_path, pair):
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
         "import test_figure as t, pathlib\n"
         "p = t.Explanation(t.side(16, 16), t.side(16, 16), 1.0, t.torch.ones(4, 4))\n"
-        "t.figure.write(p, pathlib.Path(sys.argv[2]) / 'a.png', dpi=40)\n"
+        "t.figure.write(p, pathlib.Path(sys.argv[1]) / 'a.png', dpi=40)\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)], check=True)
+    here = Path(__file__).parent
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(here), str(here.parent)], check=True)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +216,9 @@ def ribbons(shown):
     from matplotlib.patches import PathPatch
 
     found = [p for p in shown.axes[0].patches if isinstance(p, PathPatch)]
-    return [(p.get_path().vertices, p.get_linewidth() / 72, p.get_edgecolor()) for p in found]
+    return [
+        (np.asarray(p.get_path().vertices), p.get_linewidth() / 72, to_rgba(p.get_edgecolor())) for p in found
+    ]
 
 
 def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbon():
@@ -216,7 +229,7 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
     assert len(bands) == 2
     (_, weak, blue), (curve, strong, red) = bands  # the strongest on top
     assert weak / strong == pytest.approx(6 / 32) and red[0] > red[2] and blue[2] > blue[0]
-    panels = drawn_findings.side_by_side(found, top=0.0)
+    panels = require(drawn_findings.side_by_side(found, top=0.0))
     height = curve[0][1] - panels[0].way([0, 1, 8, 9], right=True)[0][1]  # where the photographs begin
     assert np.allclose(curve[0] - [0, height], panels[0].way([0, 1, 8, 9], right=True)[0])
     assert np.allclose(curve[-1] - [0, height], panels[1].way([6, 7], right=False)[0])
@@ -231,7 +244,7 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
 
 
 def test_an_outline_goes_around_regions_and_not_through_them():
-    place = scene.panel(side(16, 16), left=1.0, top=2.0, wide=4.0, high=4.0)
+    place = instance(scene.panel(side(16, 16), left=1.0, top=2.0, wide=4.0, high=4.0), scene.Photograph)
     edges = {tuple(sorted(map(tuple, edge.round(6).tolist()))) for edge in place.outline([0, 1])}
     box = [((1, 2), (5, 2)), ((1, 4), (5, 4)), ((1, 2), (1, 4)), ((5, 2), (5, 4))]
     assert edges == {tuple(sorted(edge)) for edge in box}
@@ -266,7 +279,7 @@ def test_captions_stand_clear_of_very_wide_and_very_tall_pictures(shape, style):
 def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
     a, b = texted("a young girl is playing the guitar"), texted("the girl plays on a guitar")
     found = matching(a, b, ([2], [1], 4.0), ([6], [5], 3.0), ([0], [4], 1.0))
-    left, right = drawn_findings.stacked(found, 1.0)
+    left, right = (instance(p, scene.Paragraph) for p in require(drawn_findings.stacked(found, 1.0)))
     assert left.lines == right.lines == 1 and right.top > left.top + left.high
     for curve, _, _ in ribbons(figure.plot(found)):
         assert curve[0][1] > curve[-1][1] - scene.GAP and (np.diff(curve[:, 1]) >= 0).all(), (
@@ -275,7 +288,7 @@ def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
     long = " ".join(["many words that do not fit into a single line of the sheet"] * 4)
     found = matching(texted(long), texted(long), ([0], [13], 4.0), ([11, 12], [30], 3.0), ([5], [2], 2.0))
     assert drawn_findings.stacked(found, 1.0) is None
-    panels = drawn_findings.side_by_side(found, 1.0)
+    panels = [instance(p, scene.Paragraph) for p in require(drawn_findings.side_by_side(found, 1.0))]
     shown = figure.plot(found)
     assert len(ribbons(shown)) == 3
     moved = (
@@ -295,7 +308,7 @@ def test_a_photograph_and_words_standside_by_side():
     found = matching(side(64, 64), texted("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0))
     shown = figure.plot(found)
     curve = ribbons(shown)[-1][0]
-    left, right = drawn_findings.side_by_side(found, 0.0)
+    left, right = require(drawn_findings.side_by_side(found, 0.0))
     assert isinstance(left, scene.Photograph) and isinstance(right, scene.Paragraph)
     assert curve[0][0] < left.left + left.wide < right.left < curve[-1][0]
     assert "“red ball”" in " ".join(t.get_text() for t in shown.axes[0].texts)
@@ -306,8 +319,8 @@ def test_details_of_a_page_are_shown_large_enough_to_read():
     band = list(range(38 * 5, 38 * 5 + 30))  # most of a row: as a whole its numbers would be dots
     found = matching(page, page, (band, [38 * 20 + 3, 38 * 20 + 4], 1.0))
     shown = figure.plot(found)
-    close = [image for image in shown.axes[0].images if image.get_array().shape[1] < 600]
+    close = [image for image in shown.axes[0].images if require(image.get_array()).shape[1] < 600]
     assert len(close) == 2
     for image in close:
         left, right = image.get_extent()[:2]
-        assert 32 * (right - left) / image.get_array().shape[1] >= 0.99 * scene.LEGIBLE
+        assert 32 * (right - left) / require(image.get_array()).shape[1] >= 0.99 * scene.LEGIBLE

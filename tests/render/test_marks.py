@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from bilrp.explanation import Explanation
 from bilrp.item import Text
 from bilrp.render import account, figure, page
 from bilrp.render.marks import shown
+from narrow import instance
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_the_line_of_a_closed_account_still_names_marks(found: Explanation) -> N
 
 def test_what_is_left_are_the_words_and_their_relevance(found: Explanation) -> None:
     few = shown(found, marks=False)
-    assert few.a.view.words == ("Two", "goats") and few.a.regions.names == ("two", "goats")
+    assert instance(few.a.view, Text).words == ("Two", "goats") and few.a.regions.names == ("two", "goats")
     assert torch.equal(few.relevance, found.relevance[1:-1, 1:-1]) and few.score == found.score
     assert few.a.regions.labels.tolist() == [-1, 0, 1, -1]
     assert torch.equal(few.b.parts, found.b.parts[1:-1])
@@ -74,7 +76,7 @@ def test_a_text_of_marks_alone_is_drawn_as_it_is(found: Explanation) -> None:
 
 @pytest.mark.parametrize("links", [None, True], ids=["findings", "matrix"])
 def test_the_picture(found: Explanation, links: bool | None) -> None:
-    def said(**options: bool) -> str:
+    def said(**options: Any) -> str:
         drawn = figure.plot(found, links=links, **options)
         texts = [*drawn.texts, *(t for axes in drawn.axes for t in axes.texts)]
         ticks = [t for axes in drawn.axes for t in (*axes.get_xticklabels(), *axes.get_yticklabels())]

@@ -54,9 +54,8 @@ def made(
         for p, picture, r in zip(parts, pictures, (regions_a, regions_b), strict=True)
     ]
     relevance = parts[0] @ parts[1].T
-    return Explanation(
-        *sides, **{"score": float(relevance.sum()) + unattributed, "relevance": relevance, **more}
-    )
+    values = {"score": float(relevance.sum()) + unattributed, "relevance": relevance, **more}
+    return Explanation(a=sides[0], b=sides[1], **values)
 
 
 def noise(height=128, width=128, seed=0):

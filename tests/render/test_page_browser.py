@@ -13,6 +13,7 @@ from test_page import HOSTILE, grid, made, masked, noise, words
 
 import bilrp
 from bilrp.render import bundle, links, page
+from narrow import require
 
 pytestmark = pytest.mark.browser
 
@@ -259,12 +260,12 @@ def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
         assert download.value.suggested_filename == f"bilrp.{kind}"
     root = ElementTree.parse(tmp_path / "figure.svg").getroot()
     images = [el for el in root.iter() if el.tag.endswith("}image")]
-    assert [el.get("href")[:10] for el in images] == ["data:image"] * 2
+    assert [el.get("href", "")[:10] for el in images] == ["data:image"] * 2
     group = next(el for el in root.iter() if el.get("class") == "arcs")
     assert len(group) == arcs(tab) > 0
     picture = Image.open(tmp_path / "figure.png").convert("RGB")
-    assert picture.width == 2 * float(root.get("width"))
-    assert len(picture.getcolors(maxcolors=2**24)) > 1000
+    assert picture.width == 2 * float(root.get("width", "nan"))
+    assert len(require(picture.getcolors(maxcolors=2**24))) > 1000
 
 
 def test_regions_of_any_shape_light_up_where_they_are(visit):
@@ -291,8 +292,8 @@ def test_words_without_a_picture(visit):
     explanation = made(words("two", "goats", "climb"), words("a", "pair", "of", "kids", "scrambles", "up"))
     tab = visit(explanation)
     assert tab.locator(".panel.words .word").all_text_contents() == [
-        *explanation.a.regions.names,
-        *explanation.b.regions.names,
+        *require(explanation.a.regions.names),
+        *require(explanation.b.regions.names),
     ]
     tab.hover(region("a", 1))
     settle(tab)
@@ -354,6 +355,28 @@ def test_a_narrow_screen_stacks_the_two_and_nothing_overflows(visit, pair):
     settle(tab)
     a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
     assert b["x"] > a["x"] + a["width"]
+
+
+LONG = ("a very long sentence of many words that goes on and on " * 4, "short", "internationalisation " * 9)
+PLACES = """() => Object.fromEntries(
+    [".stage", ".readout", ".legend", ".found", ".controls", "[data-save=png]", ".account"].map((name) => {
+        const { x, y } = root().querySelector(name).getBoundingClientRect();
+        return [name, [x, y + scrollY]];
+    }))"""
+
+
+@pytest.mark.parametrize("width", [360, 700, 1060, 1280])
+@pytest.mark.parametrize("kind", ["pictures", "sentences"])
+def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
+    """Whoever points at a region on the way to a button finds the button where it was."""
+    tab = visit(pair if kind == "pictures" else made(words(*LONG), words(*LONG), seed=1), width=width)
+    before, said = tab.evaluate(PLACES), {tab.inner_text(".readout")}
+    for here in (region("a", 1), region("b", 2), region("a", 0), ".found button >> nth=0"):
+        tab.hover(here)
+        settle(tab)
+        said.add(tab.inner_text(".readout"))
+        assert tab.evaluate(PLACES) == before, here
+    assert len(said) == 5
 
 
 def test_works_inside_a_notebook_frame(browser, pair):

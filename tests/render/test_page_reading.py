@@ -310,8 +310,8 @@ def _below(tab):
 
     figure = ElementTree.parse(download.value.path()).getroot()
     stage = next(el for el in figure if el.tag.endswith("}svg"))
-    top = 24 + float(stage.get("y"))
-    return float(figure.get("height")) - top - float(stage.get("height"))
+    top = 24 + float(stage.get("y", "nan"))
+    return float(figure.get("height", "nan")) - top - float(stage.get("height", "nan"))
 
 
 @pytest.mark.parametrize("width", [700, 1000, 1300])

@@ -42,11 +42,7 @@ async def json_of(request: Request) -> dict[str, Any]:
     """The JSON object that was sent; anything else is refused."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise Refused(415, "send JSON, as application/json")
-    body = bytearray()
-    async for piece in request.stream():  # no more of it is held than a question may have
-        body += piece
-        if len(body) > MOST_JSON:
-            raise Refused(413, f"a question has at most {MOST_JSON // 1024} KB")
+    body = await receive_body(request, MOST_JSON, f"a question has at most {MOST_JSON // 1024} KB")
     try:
         found = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -54,6 +50,16 @@ async def json_of(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refused(400, "a question is a JSON object")
     return found
+
+
+async def receive_body(request: Request, limit: int, refusal: str) -> bytes:
+    """A small body; no more of it is held than `limit` bytes, beyond which it is refused in these words."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise Refused(413, refusal)
+    return bytes(body)
 
 
 def _no_number(name: str) -> float:

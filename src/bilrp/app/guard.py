@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from bilrp.errors import InputError
 
@@ -19,7 +19,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-COOKIE = "bilrp"
 MOST_BYTES = 32 * 2**20  # of a request: a large photograph
 PATIENCE = 20.0  # seconds that the whole of a request may take to arrive
 POLICY = (
@@ -59,11 +58,23 @@ class Door:
     anywhere: bool = False  # open on every address of this machine
 
     @staticmethod
-    def at(host: str, port: int) -> Door:
-        """The door of a server that binds to `host`: only this machine needs no token."""
-        if host in LOCAL:
-            return Door(port)
-        return Door(port, (*LOCAL, host.lower()), secrets.token_urlsafe(24), host in ("0.0.0.0", "::", ""))
+    def at(host: str, port: int, *, writable: bool = False) -> Door:
+        """The access policy of a server that binds to `host`.
+
+        Args:
+            host: the address to listen on.
+            port: its port.
+            writable: requests can change files. A token is then needed on the loopback address too, which every
+                other user of this machine can reach.
+        """
+        local = host in LOCAL
+        token = secrets.token_urlsafe(24) if writable or not local else None
+        return Door(port, LOCAL if local else (*LOCAL, host.lower()), token, host in ("0.0.0.0", "::", ""))
+
+    @property
+    def cookie(self) -> str:
+        """Its name has the port: a browser sends the cookies of one host to all of its ports."""
+        return f"bilrp-{self.port}"
 
     def address(self, host: str) -> str:
         """What to open in a browser."""
@@ -103,11 +114,23 @@ class Door:
     def _knows(self, headers: Mapping[str, str]) -> bool:
         said = headers.get("authorization", "").removeprefix("Bearer ")
         try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            kept = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             kept = None
         word = (self.token or "").encode()
         return any(secrets.compare_digest(w.encode(), word) for w in (said, kept.value if kept else "") if w)
+
+
+def local_path(path: str) -> str:
+    """A decoded path as a reference that stays on this server.
+
+    Browsers drop tabs and line breaks, read a backslash as a slash, and take two slashes at the beginning for a host:
+    everything that is not plain is percent-encoded, and one slash remains.
+
+    >>> local_path("/\\t/evil.example"), local_path("//evil.example"), local_path("/item/0a")
+    ('/%09/evil.example', '/evil.example', '/item/0a')
+    """
+    return "/" + quote(path.lstrip("/"), safe="/", errors="replace")
 
 
 def _is_address(name: str) -> bool:
@@ -160,9 +183,8 @@ class Guard:
 
     async def _welcome(self, onward: str, send: Send) -> None:
         """Keep the token in a cookie, and out of the address."""
-        path = onward if onward.startswith("/") and not onward.startswith(("//", "/\\")) else "/"
-        kept = f"{COOKIE}={self.door.token}; HttpOnly; SameSite=Strict; Path=/"
-        await answer(send, 303, {}, {"location": path, "set-cookie": kept})
+        kept = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Strict; Path=/"
+        await answer(send, 303, {}, {"location": local_path(onward), "set-cookie": kept})
 
     def _paced(self, receive: Receive) -> Receive:
         """The request as it arrives, up to so many bytes and so many seconds; then whether the visitor is still there."""
@@ -176,7 +198,10 @@ class Guard:
                 return await receive()
             until = loop.time() + self.patience if until is None else until
             try:
-                message = await asyncio.wait_for(receive(), max(until - loop.time(), 0.001))
+                async with asyncio.timeout_at(
+                    until
+                ):  # wait_for may swallow a cancellation before Python 3.12
+                    message = await receive()
             except TimeoutError:
                 raise Refused(408, f"the request did not arrive within {self.patience:g} seconds") from None
             if message["type"] == "http.request":

@@ -21,6 +21,8 @@ FOLDER = "app"
 SWEEPS = 6  # of the power iteration: enough for two components that anybody could see
 EXAMPLES = 12  # pairs shown of each finding
 SAMPLE = 48  # items that an audit looks at
+MAX_FILE_BYTES = 16_000_000  # of a kept file, whatever the number of items
+BYTES_PER_ITEM = 16  # more for each: the map has eight, in base64
 
 
 def kept(shelf: Shelf, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -29,10 +31,11 @@ def kept(shelf: Shelf, name: str, make: Callable[[], dict[str, Any]]) -> dict[st
     stamp = hashlib.sha256("".join(shelf.found.ids).encode()).hexdigest()
     path = folder / FOLDER / f"{name}.json"
     try:
-        found = json.loads(path.read_bytes())
+        most = MAX_FILE_BYTES + BYTES_PER_ITEM * len(shelf.found)
+        found = json.loads(files.read_bytes(path, most=most, follow=False))
         if found["stamp"] == stamp:
             return found["made"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     made = make()
     if folder.is_dir():  # a collection in a cloud is only looked at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import Any
@@ -16,12 +15,12 @@ from bilrp.app.asking import Counter, answered, json_of, number, regions, simila
 from bilrp.app.desk import Desk
 from bilrp.app.guard import Refused
 from bilrp.app.questions import Asked
-from bilrp.app.shelf import PAGE, Shelf
+from bilrp.app.shelf import MOST_LETTERS, PAGE, Shelf
+from bilrp.app.uploads import Uploads
 
 VIEWS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit")
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}  # an id is a hash of the content
 MOST_AGAINST = 24
-UPLOADS = 4  # files that are read into memory at once; the others wait at the socket
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -71,7 +70,7 @@ class Collected:
     def __init__(self, shelf: Shelf, desk: Desk, counter: Counter) -> None:
         self.shelf = shelf  # taken once for each question: where something is added, another takes its place
         self.desk, self.counter = desk, counter
-        self.uploads = asyncio.Semaphore(UPLOADS)
+        self.uploads = Uploads()
 
     def routes(self) -> list[Route]:
         get = {
@@ -188,19 +187,19 @@ class Collected:
         kind = request.headers.get("content-type", "").split(";")[0].strip()
         if kind != "text/plain" and kind != "application/octet-stream" and not kind.startswith("image/"):
             raise Refused(415, "bring a picture or a text")
-        async with self.uploads:
-            content: bytes | str = await request.body()
-            if not content:
+        name, shelf = request.query_params.get("name", "")[:200], self.shelf
+        if kind == "text/plain":
+            said = f"a text has 1 to {MOST_LETTERS} letters"
+            body = await asking.receive_body(request, 4 * MOST_LETTERS, said)  # of at most 4 bytes each
+            try:
+                text = body.decode("utf-8")
+            except UnicodeDecodeError:
+                raise Refused(422, "this is no text in UTF-8") from None
+            if not text:
                 raise Refused(422, "this is empty")
-            if kind == "text/plain":
-                try:
-                    content = content.decode("utf-8")
-                except UnicodeDecodeError:
-                    raise Refused(422, "this is no text in UTF-8") from None
-            name = request.query_params.get("name", "")[:200] or (
-                content[:80] if isinstance(content, str) else ""
-            )
-            key, called = await self.counter.run(partial(self.shelf.bring, content, name))
+            key, called = await self.counter.run(partial(shelf.bring, text, name or text[:80]))
+        else:
+            key, called = await self.uploads.read(request, lambda file: shelf.bring(file, name))
         return JSONResponse({"id": key, "name": called})
 
     async def add(self, request: Request) -> Response:

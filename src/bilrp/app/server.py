@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -28,6 +28,7 @@ from bilrp.item import Item
 VISITORS = 400  # connections at once; beyond, they are told to come again
 BACKLOG = 512  # who may knock before the server answers
 HEAD_PATIENCE = 10.0  # seconds until the head of a request is whole
+STOP_SECONDS = 1.0  # that requests under way have to end by themselves
 
 
 def collected(
@@ -122,19 +123,65 @@ def listening(host: str, port: int) -> socket.socket:
     return bound
 
 
-def server(app: Any, *, protocol: type[H11Protocol] = Impatient) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """uvicorn, which stops without an error message for each request under way.
+
+    uvicorn cancels requests and then reports them as failures of the application. Here their connections are closed
+    first, so that nobody waits for an answer.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.ensure_future(self._end_requests(STOP_SECONDS))
+        await super().shutdown(sockets)  # at once after a second Ctrl-C
+        ending.cancel()
+        await self._end_requests(0)
+
+    async def _end_requests(self, seconds: float) -> None:
+        state = self.server_state
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=seconds)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # connections hear of it before their requests do
+        for task in list(state.tasks):
+            task.cancel()
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=STOP_SECONDS)
+
+
+def server(app: Any, *, protocol: type[H11Protocol] = Impatient) -> Server:
     """A server that is not running yet."""
+
+    async def cancellable(scope: Any, receive: Any, send: Any) -> None:
+        with suppress(asyncio.CancelledError):  # only `Server` cancels requests, when it stops
+            await app(scope, receive, send)
+
     config = uvicorn.Config(
-        app, http=protocol, ws="none", loop="asyncio", log_level="error", access_log=False, server_header=False,
-        limit_concurrency=VISITORS, timeout_keep_alive=15, timeout_graceful_shutdown=2, lifespan="on",
+        cancellable, http=protocol, ws="none", loop="asyncio", log_level="error", access_log=False, server_header=False,
+        limit_concurrency=VISITORS, timeout_keep_alive=15, timeout_graceful_shutdown=10, lifespan="on",
     )  # fmt: skip
-    return uvicorn.Server(config)
+    return Server(config)
 
 
-def run(make: Callable[[Door], Any], *, host: str, port: int, started: Callable[[str], None]) -> None:
-    """Serve until interrupted; `started` is told the address."""
+def run(
+    make: Callable[[Door], Any],
+    *,
+    host: str,
+    port: int,
+    started: Callable[[str], None],
+    writable: bool = False,
+) -> None:
+    """Serve until interrupted.
+
+    Args:
+        make: builds the ASGI application for an access policy.
+        host: the address to listen on.
+        port: its port; 0 is any that is free.
+        started: called with the address to open.
+        writable: the application changes files when asked, so that a token is needed on every address.
+    """
     bound = listening(host, port)
-    door = Door.at(host, bound.getsockname()[1])
+    door = Door.at(host, bound.getsockname()[1], writable=writable)
     shown = "127.0.0.1" if door.anywhere else host
     app = make(door)
     started(door.address(shown))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +20,17 @@ import torch
 from bilrp.app.guard import Refused
 from bilrp.collection import Collection
 from bilrp.collection.packing import spread
+from bilrp.collection.previews import check_thumbnail
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
 from bilrp.encoders.text.reader import Reader
 from bilrp.errors import BilrpError, InputError, printable
 from bilrp.item import Image, Item, Text, View
 
-HELD_BYTES = 384 * 2**20  # of parts in memory
+HELD_BYTES = 384 * 2**20  # of parts in memory, with the pictures that show them
 ACTIVE_BYTES = 96 * 2**20  # of those that were pointed at, on the coordinates that they have
 QUERIES = 24  # that visitors brought, the latest
-RAW_BYTES = 96 * 2**20  # of these as they were brought, where they may be added
+QUERY_BYTES = 256 * 2**20  # of these: inputs, pictures, and their files where they may be added
 LONGEST = 1200  # pixels of a picture on the screen
 MOST_LETTERS = 20_000
 PAGE = 200  # items of one answer
@@ -67,6 +67,11 @@ class Lately:
             while self.bytes > self.most and len(self._held) > 1:
                 self.bytes -= self._held.popitem(last=False)[1][1]
         return made
+
+    def drop(self, key: str) -> None:
+        """Forget one, where it is held."""
+        with self._lock:
+            self.bytes -= self._held.pop(key, (None, 0))[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +117,10 @@ class Query:
     item: Item
     name: str
     raw: bytes | str = b""
+
+    @property
+    def nbytes(self) -> int:
+        return count_bytes(self.item.x, self.item.given, self.item.view) + len(self.raw)
 
 
 class Shelf:
@@ -227,7 +236,8 @@ class Shelf:
         if not isinstance(known, Query):
             kept = self.found.items.take([known], ["thumbnail"])["thumbnail"][0]
             if kept:
-                return kept
+                with self.discreet():
+                    return check_thumbnail(kept)
         view = self.view(key)
         if not isinstance(view, Image):
             raise Refused(404, "this item is a text")
@@ -250,8 +260,8 @@ class Shelf:
         except InputError:  # gone or changed since: the small picture shows it
             return self.found.view(known)
 
-    def bring(self, content: bytes | str, name: str) -> tuple[str, str]:
-        """Read what a visitor brought, by the guarded reader that files go through; its id and its name."""
+    def bring(self, content: Path | str, name: str) -> tuple[str, str]:
+        """Read a file or a text that a visitor brought, by the guarded reader of all files; its id and its name."""
         encoder = self.found.encoder
         texts = isinstance(encoder.read, Reader)
         if encoder.read is None or isinstance(content, str) is not texts:
@@ -261,29 +271,43 @@ class Shelf:
         if isinstance(content, str):
             if not content.strip() or len(content) > MOST_LETTERS:
                 raise Refused(413, f"a text has 1 to {MOST_LETTERS} letters")
-            read, raw = encoder.read(content), content.encode("utf-8", "replace")
+            raw, read = content.encode("utf-8", "replace"), encoder.read(content)
         else:
-            with tempfile.NamedTemporaryFile(prefix="bilrp-query-") as file:
-                file.write(content)
-                file.flush()
-                try:
-                    read, raw = encoder.read(Path(file.name)), content
-                except InputError as error:
-                    raise Refused(422, str(error).replace(file.name, "this file")) from None
+            raw = content.read_bytes()
+            try:
+                read = encoder.read(content)
+            except InputError as error:
+                raise Refused(422, str(error).replace(str(content), "this file")) from None
         item = read_item(encoder, read)
         line = (" ".join(printable(name).split()) or "your query")[:80]
         # Its name is a part of it: who brings the same under another name does not rename yours.
         named = hashlib.sha256(line.encode("utf-8", "replace")).digest()
         key = "q" + hashlib.sha256(named + raw).hexdigest()[:31]
-        with self._lock:
-            self._queries[key] = Query(replace(item, name=line), line, content if self.keep_raw else b"")
-            self._queries.move_to_end(key)
-            while len(self._queries) > QUERIES or self._raw_bytes() > RAW_BYTES:
-                self._queries.popitem(last=False)
+        whole = content if isinstance(content, str) else raw
+        self._hold(key, Query(replace(item, name=line), line, whole if self.keep_raw else b""))
         return key, line
 
-    def _raw_bytes(self) -> int:
-        return sum(len(query.raw) for query in self._queries.values())
+    def _hold(self, key: str, query: Query) -> None:
+        """Keep a query; the oldest are dropped where there are too many, and their parts with them: nobody can ask again."""
+        with self._lock:
+            self._queries[key] = query
+            self._queries.move_to_end(key)
+            dropped = []
+            while len(self._queries) > QUERIES or (self.query_bytes > QUERY_BYTES and len(self._queries) > 1):
+                dropped.append(self._queries.popitem(last=False)[0])
+        for old in dropped:
+            self._parts.drop(old)
+            self._active.drop(old)
+
+    @property
+    def query_bytes(self) -> int:
+        """Bytes in memory of what visitors brought."""
+        return sum(query.nbytes for query in self._queries.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory of parts, and of what visitors brought."""
+        return self._parts.bytes + self._active.bytes + self.query_bytes
 
     def item(self, key: str) -> Item:
         """The input itself, read again where it is one of the collection."""
@@ -320,7 +344,7 @@ class Shelf:
                 made = self.found.decomposition(known.item if isinstance(known, Query) else known)
             return replace(made, parts=made.parts.float())
 
-        return self._parts.get(key, make, lambda made: made.parts.numel() * made.parts.element_size())
+        return self._parts.get(key, make, _decomposition_bytes)
 
     def active(self, key: str) -> Active:
         """The same parts, to be summed."""
@@ -342,6 +366,28 @@ class Shelf:
                     said = said.replace(printable(source), printable(name))
             path = printable(self.found.path)
             raise Refused(422, said.replace(path, Path(path).name)) from None
+
+
+def count_bytes(*held: torch.Tensor | View | None) -> int:
+    """Bytes in memory of tensors and views.
+
+    >>> count_bytes(torch.zeros(2, 3), Image.of(np.zeros((4, 5, 3), np.uint8)), Text("a cat", ()), None)
+    89
+    """
+    total = 0
+    for one in held:
+        if isinstance(one, torch.Tensor):
+            total += one.numel() * one.element_size()
+        elif isinstance(one, Image):
+            total += one.pixels.nbytes
+        elif one is not None:
+            total += len(one.text)
+    return total
+
+
+def _decomposition_bytes(made: Decomposition) -> int:
+    """With its view: a photograph on the screen takes 100 times as much as the parts of a small network."""
+    return count_bytes(made.parts, made.embedding, made.reference, made.regions.labels, made.view)
 
 
 def _jpeg(pixels: np.ndarray, longest: int) -> bytes:

@@ -44,7 +44,7 @@ class Links:
 
 def normalise(relevance: Tensor) -> Tensor:
     """R ← R / E[R⁴]^(1/4); all zero stays all zero."""
-    relevance = relevance.to(torch.float64)
+    relevance = relevance.cpu().double()
     largest = relevance.abs().max() if relevance.numel() else relevance.new_tensor(0.0)
     if largest == 0:
         return relevance

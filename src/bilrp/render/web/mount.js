@@ -11,6 +11,7 @@ import { listAll } from "./matches.js";
 import { place } from "./paint.js";
 import { createCaption, createPanel } from "./panels.js";
 import { listenPointer } from "./pointer.js";
+import { longestSentences } from "./scene.js";
 import { SKELETON } from "./skeleton.js";
 import { STAGE_STYLE } from "./stage_style.js";
 import { STYLE } from "./style.js";
@@ -33,7 +34,7 @@ const startState = ({ findings, style, styles, drawing }) => ({
   anchor: null, // where Shift and arrows began
 });
 
-const PARTS = ["summary", "stage", "readout", "legend", "found", "controls", "account", "explained", "listed", "matches"];
+const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "controls", "account", "explained", "listed", "matches"];
 
 /** The elements that are filled or listened to, by name. */
 function findParts(page) {
@@ -87,6 +88,7 @@ async function start(shadow, data, look, signal) {
   app.showChosen = buildAccount(model, dom.account, dom.explained);
   shadow.replaceChildren(page);
   Object.assign(page.dataset, look);
+  dom.reserve.replaceChildren(...longestSentences(app).map((sentence) => node("p", {}, sentence)));
   place(app);
   showControls(app);
   setLook(app, look);

@@ -8,6 +8,8 @@ const FAINTEST = 1 / 256; // less than a grey level: nothing a screen can show
 const MOST_PAIRS = 150; // drawn at once: more could not be told apart
 const MOST_LINKS = 2000; // as in the paper, where most are faint: more would not follow a slider
 const MOST_PARTNERS = 48;
+const MOST_LETTERS = 60; // of a name in the sentence: a region may be a sentence itself, which is seen above
+const WIDEST_SHARE = "−1000.0 %";
 const DRAWN = 12; // times weaker than the strongest, and a finding is listed but not drawn
 
 /** The choice that is shown: a list entry under the pointer, else what is pinned, else what is pointed at. */
@@ -106,6 +108,8 @@ function restPairs(app, scale) {
   return app.kept.arcs;
 }
 
+const briefName = ({ data }, side, set) => nameOf(data, side, set, MOST_LETTERS);
+
 /** One or two sentences about what is shown; also what a screen reader says. */
 export function describe(app, scene) {
   const { model, state } = app;
@@ -114,24 +118,45 @@ export function describe(app, scene) {
   if (active.finding != null) return findingWords(app, scene);
   const { side, set, partner } = active;
   const values = partnersOf(app, active);
-  const who = capital(nameOf(model.data, side, set));
+  const who = capital(briefName(model, side, set));
   const probe = partner ?? (state.pinned && state.probe?.side === OTHER[side] ? state.probe.i : null);
   if (probe != null) {
     const number = signed(values[probe], decimals([values[probe]]));
-    return `${who} with ${nameOf(model.data, OTHER[side], [probe])}: ${percent(values[probe], model.whole)} of the score (${number}).`;
+    return `${who} with ${briefName(model, OTHER[side], [probe])}: ${percent(values[probe], model.whole)} of the score (${number}).`;
   }
   const best = strongest(onlySigns(values, state.shown), 3);
-  const list = best.map((j) => `${nameOf(model.data, OTHER[side], [j])}: ${percent(values[j], model.whole)}`);
+  const list = best.map((j) => `${briefName(model, OTHER[side], [j])}: ${percent(values[j], model.whole)}`);
+  return regionWords(who, percent(sum(values), model.whole), list);
+}
+
+function regionWords(who, share, list) {
   const tail = list.length
     ? `Strongest partner${list.length > 1 ? "s" : ""}: ${list.join("; ")}.`
     : "It has no partner of this sign.";
-  return `${who}: ${percent(sum(values), model.whole)} of the score. ${tail}`;
+  return `${who}: ${share} of the score. ${tail}`;
+}
+
+/** Sentences as long as those that `describe` gives for one region, a finding and at rest. */
+export function longestSentences(app) {
+  const { model, state } = app;
+  const longest = (texts) => texts.reduce((best, text) => (text.length > best.length ? text : best), "");
+  const [a, b] = ["a", "b"].map((side) =>
+    longest(Array.from({ length: model.data[side].count }, (_, i) => briefName(model, side, [i]))),
+  );
+  const regions = [[a, b], [b, a]].map(([one, other]) =>
+    regionWords(capital(one), WIDEST_SHARE, Array(3).fill(`${other}: ${WIDEST_SHARE}`)),
+  );
+  const arcs = { length: MOST_PAIRS };
+  const findings = model.findings.map((_, finding) => findingWords(app, { active: { finding }, arcs }));
+  const drawn = { arcs, findings: drawnFindings(app) };
+  const rest = ["findings", "pairs", "shares"].map((draw) => restWords({ model, state: { ...state, draw } }, drawn));
+  return [...regions, longest(findings), longest(rest)];
 }
 
 function findingWords({ model }, { active, arcs }) {
   const one = model.findings[active.finding];
   const digits = decimals([one.relevance]);
-  return `Finding ${active.finding + 1}: ${nameOf(model.data, "a", one.a)} with ${nameOf(model.data, "b", one.b)}, ${percent(one.relevance, model.whole)} of the score (${signed(one.relevance, digits)}); its strongest ${counted(arcs.length, "pair")} drawn.`;
+  return `Finding ${active.finding + 1}: ${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ${percent(one.relevance, model.whole)} of the score (${signed(one.relevance, digits)}); its strongest ${counted(arcs.length, "pair")} drawn.`;
 }
 
 function restWords(app, { arcs, findings }) {

@@ -10,7 +10,10 @@ export const SKELETON = `
   <figure>
     <div class="stage"></div>
     <figcaption>
-      <p class="readout" aria-live="polite" aria-atomic="true"></p>
+      <div class="sentence">
+        <p class="readout" aria-live="polite" aria-atomic="true"></p>
+        <div class="reserve" aria-hidden="true"></div>
+      </div>
       <svg class="legend"></svg>
     </figcaption>
   </figure>

@@ -113,10 +113,23 @@ figcaption {
   justify-content: space-between;
   padding: 14px 0 4px;
 }
-.readout {
+.sentence {
+  display: grid;
+  grid-template-columns: minmax(0, 1fr);
   flex: 1 1 320px;
-  min-height: 3em;
+}
+.readout,
+.reserve,
+.reserve p {
+  grid-area: 1 / 1;
   text-wrap: pretty;
+  overflow-wrap: anywhere;
+}
+/* The longest sentences, unseen and on top of each other: they keep the room, so that nothing moves at a hover. */
+.reserve {
+  display: grid;
+  grid-template-columns: minmax(0, 1fr);
+  visibility: hidden;
 }
 .legend {
   flex: none;

@@ -50,13 +50,17 @@ function ninth([left, top, right, bottom], [width, height]) {
   return WHERE[third((top + bottom) / 2, height)][third((left + right) / 2, width)];
 }
 
-/** 'upper left of A (x 412–450, y 230–268)': regions by name, by their place in the photograph, or by number. */
-export function nameOf(data, side, set) {
+/**
+ * 'upper left of A (x 412–450, y 230–268)': regions by name, by their place in the photograph, or by number.
+ * `limit`: characters of a name, of which the rest is left out.
+ */
+export function nameOf(data, side, set, limit = Infinity) {
   const { names, places, view } = data[side];
   const letter = side.toUpperCase();
   if (names) {
-    const said = set.slice(0, 6).map((i) => names[i]).join(" ");
-    return `“${said}${set.length > 6 ? " …" : ""}” of ${letter}`;
+    const said = [...set.slice(0, 6).map((i) => names[i]).join(" ")];
+    const cut = set.length > 6 || said.length > limit;
+    return `“${said.slice(0, limit).join("")}${cut ? " …" : ""}” of ${letter}`;
   }
   if (view?.regions) {
     const place = placeOf(data[side], set);

@@ -1,0 +1,36 @@
+"""What lies in a collection's folder beside the tables may come from anybody: it is read as a bounded regular file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from asking import tiny
+
+from bilrp import collection
+from bilrp.app import kept
+from bilrp.app.shelf import Shelf
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "long"])
+def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None:
+    """A pipe that nobody writes to, a device without an end, a sparse file of a terabyte: each counts as absent."""
+    path = mine / kept.FOLDER / "map.json"
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/tty" if os.path.exists("/dev/tty") else "/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    answers: list[dict] = []
+    shelf = Shelf(collection.open(mine, tiny()))
+    worker = threading.Thread(target=lambda: answers.append(kept.atlas(shelf)), daemon=True)
+    worker.start()
+    worker.join(60)
+    assert not worker.is_alive(), "the worker waits for a pipe"
+    assert set(answers[0]) == {"by", "holds", "places"}
+    assert path.is_file() and not path.is_symlink(), "what was made is kept in its place"
