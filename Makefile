@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Some virtual machines offer AMX and stop the process that uses it, as oneDNN does for bfloat16.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo docs test test-oldest attack lint format bench clean
+.PHONY: demo docs test test-oldest attack lint format coverage bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -49,6 +51,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python docs/make_rules.py
+
+# Explains every model type of transformers and writes docs/coverage.md; goes on where it was stopped.
+coverage: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/make_coverage.py
 
 bench: $(STAMP)
 	$(BIN)/bilrp bench

@@ -11,6 +11,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Some virtual machines offer AMX and stop the process that uses it, as oneDNN does for bfloat16.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import jaxtyping
 
@@ -20,6 +22,8 @@ jaxtyping.install_import_hook("bilrp", "checking.checked")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+pytest_plugins = ["skips"]
 
 torch.set_num_threads(1)
 
@@ -40,7 +44,7 @@ def data() -> Path:
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(os.environ.get("BILRP_DATA", beside))
     if not folder.is_dir():
-        pytest.skip("no data: set BILRP_DATA to the folder that holds it")
+        pytest.skip("needs BILRP_DATA: the folder with photos, pages and weights")
     return folder
 
 
@@ -80,8 +84,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def chromium() -> Iterator[Any]:
     """The one browser of a test run: playwright allows no second one beside it."""
     if CHROMIUM is None:
-        pytest.skip("no chromium: install it to test pages in a browser")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+        pytest.skip("needs chromium: install it to test pages in a browser")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_api.sync_playwright() as play:
         found = play.chromium.launch(executable_path=CHROMIUM, args=flags)

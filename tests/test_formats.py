@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -28,5 +29,5 @@ def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
 
 
 def test_help_names_every_format() -> None:
-    said = options.Output.__metadata__[0].help
+    said = get_args(options.Output)[1].help
     assert [suffix for suffix in FORMATS if suffix not in said] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Generator
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import bilrp
 from bilrp import rulebooks
 from bilrp.errors import InputError
 from models import settle, vgg_like
+from narrow import instance
 
 
 def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
@@ -49,7 +51,7 @@ def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
     encoder = bilrp.Encoder(settle(vgg_like()), read=read)
     found = bilrp.decompose_many(encoder, things(), regions=6)
     next(found)
-    found.close()
+    instance(found, Generator).close()
     assert len(taken) < 8
     assert threading.get_ident() not in readers
 

@@ -25,7 +25,7 @@ T5_SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 
 def word_pieces() -> tuple[Tokenizer, dict[str, str]]:
     """BERT's kind: lower case, [CLS] … [SEP], ## inside words. Padding is number 1, as MPNet takes for granted."""
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
-    marks = dict(zip(names, ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), strict=True))
+    marks: dict[str, str] = dict(zip(names, ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), strict=True))
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

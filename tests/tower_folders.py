@@ -13,7 +13,7 @@ import transformers as t
 from text_folders import byte_pairs, sentence_pieces, word_pieces
 from vision_folders import MIDDLE, SQUARE, TOKENS, enlivened
 
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "max_position_embeddings": 40,
 }  # fmt: skip
@@ -41,7 +41,9 @@ class Pair:
         size = {"projection_dim": 12} if self.name != "siglip" else {}
         config = getattr(t, self.config)(text_config=text, vision_config=dict(TOKENS), **size)
         torch.manual_seed(seed)
-        enlivened(t.AutoModel.from_config(config).double()).save_pretrained(folder)
+        model = t.AutoModel.from_config(config).double()
+        enlivened(model)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         self.processor().save_pretrained(folder)
         return folder

@@ -13,12 +13,12 @@ import transformers as t
 from torch import nn
 
 SIDE = 32
-TOKENS = {
+TOKENS: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "image_size": SIDE, "patch_size": 8,
 }  # fmt: skip
 SQUARE = {"height": SIDE, "width": SIDE}
-MIDDLE = {"size": {"shortest_edge": 40}, "crop_size": SQUARE}
+MIDDLE: dict[str, Any] = {"size": {"shortest_edge": 40}, "crop_size": SQUARE}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Architecture:
     def save(self, folder: Path) -> Path:
         """Save the model, random but lively, and how it prepares pictures."""
         torch.manual_seed(0)
-        model = enlivened(self.model())
+        model = self.model()
+        enlivened(model)
         model.save_pretrained(folder)
         if self.processor is not None:
             self.processor().save_pretrained(folder)

@@ -16,12 +16,14 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from attack.table import Row, table
 
 KINDS = (
-    "images", "bombs", "stores", "caches", "nets", "names", "fetches", "kills", "fulldisk", "threads", "leaks",
+    "images", "bombs", "stores", "collections", "caches", "nets", "names", "fetches", "kills", "fulldisk", "threads",
+    "leaks", "fragments", "attention", "requests",
 )  # fmt: skip
 
 
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(kinds: list[str], seed: int, jobs: int) -> list[Row]:
     """One round of every kind, each in a process of its own, so that one that dies takes no other with it."""
-    waiting, running, done = list(kinds), dict[str, tuple[multiprocessing.Process, Connection, Path]](), []
+    waiting, running, done = list(kinds), dict[str, tuple[BaseProcess, Connection, Path]](), []
     fork = multiprocessing.get_context("fork")
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -82,7 +84,7 @@ def _one(kind: str, seed: int, place: Path, there: Connection) -> None:
         there.send([row])
 
 
-def _received(kind: str, here: Connection, process: multiprocessing.Process) -> list[Row]:
+def _received(kind: str, here: Connection, process: BaseProcess) -> list[Row]:
     try:
         return here.recv()
     except EOFError:

@@ -12,15 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from attack.budget import measured
 from attack.table import Row
 from bilrp import Explanation
 from bilrp.cli.texts import text_of
+from bilrp.collection import kept, packing, previews
 from bilrp.encoders import images, weights
 from bilrp.encoders.sentences import sentence
-from bilrp.errors import BilrpError
+from bilrp.errors import BilrpError, guarded
 
 HUGE = 2_000_000_000
 MUCH = 1_200_000_000  # of packed zeros, which take time to pack
@@ -214,8 +216,6 @@ def tar_bomb(path: Path) -> Path:
 
 def torch_bomb(path: Path) -> Path:
     """A torch file whose one storage is two gigabytes of packed zeros."""
-    import torch
-
     path = path.with_suffix(".pth")
     torch.save({"features.0.weight": torch.zeros(4)}, path)
     with zipfile.ZipFile(path) as file:
@@ -301,14 +301,47 @@ def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]
         {"model_type": "bert", "num_hidden_layers": 10**7},
         {"model_type": "bert", "hidden_size": 24_000},
     )
+    words = {"model_type": "bert", "vocab_size": 10**8, "num_hidden_layers": 1, "hidden_size": 12}
+    inner = {**words, "vocab_size": 100, "intermediate_size": 10**8}
+    pooler = {"model_type": "bert", "hidden_size": 24_000, "vocab_size": 9, "num_hidden_layers": 0}
     for name, files in {
         "config of 2 GB": {"config.json": b"{"}, "modules of 2 GB": {"modules.json": b"["},
         "tokenizer of 2 GB": {"tokenizer.json": b"{"}, "deep config": {"config.json": b'{"a":' * 100_000},
         "weights of 2 GB": {}, "endless layers": {"config.json": json.dumps(deep).encode(), **SMALL},
         "endless width": {"config.json": json.dumps(wide).encode(), **SMALL},
+        "endless words": {"config.json": json.dumps(words).encode(), **SMALL},
+        "an endless inner layer": {"config.json": json.dumps(inner).encode(), **SMALL},
+        "an endless pooler": {"config.json": json.dumps(pooler).encode(), **SMALL},
     }.items():  # fmt: skip
         found[f"model, {name}"] = folder(files), lambda path: sentence(str(path))
+    found["collection, a frame"] = _written(packed_frame(MUCH), ".frame"), read_frame
+    found["collection, a thumbnail"] = _written(jpeg(11_300), ".jpg"), read_thumbnail
     return found
+
+
+def packed_frame(size: int) -> bytes:
+    """What a collection keeps beside the parts of an item, with labels of that many bytes, all zero."""
+    header = json.dumps({"labels": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    pack = zlib.compressobj(1)
+    data = [pack.compress(struct.pack("<Q", len(header)) + header)]
+    data += [pack.compress(bytes(10_000_000)) for _ in range(size // 10_000_000)]
+    return b"".join(data) + pack.flush()
+
+
+def read_frame(path: Path) -> None:
+    with guarded("damaged parts"):
+        kept.decomposition(packing.pack(torch.ones(1, 4)), path.read_bytes(), torch.ones(4))
+
+
+def jpeg(side: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (side, side)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def read_thumbnail(path: Path) -> None:
+    about = {"kind": "image", "box": [0, 0, 1, 1], "full": [1, 1]}
+    previews.from_row(path.read_bytes(), None, json.dumps(about))
 
 
 BOMBS = _bombs()

@@ -24,21 +24,20 @@ SIDE = 24
 
 def check(path: Path) -> Failure | bool:
     """Whether a file is read (True) or refused (False), or what went wrong."""
+    read = None
     with measured() as cost:
         try:
-            found = images.item(path, size=16)
-            read = True
+            read = images.item(path, size=16)
         except BilrpError as error:
-            read = False
             if "\n" in str(error):
                 return Failure("foreign", f"more than one line: {error}")
         except Exception as error:
             return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
     if cost.over:
         return Failure("over budget", str(cost))
-    if read and (found.x.shape != (1, 3, 16, 16) or not torch.isfinite(found.x).all()):
-        return Failure("wrong", f"a tensor of {tuple(found.x.shape)}")
-    return read
+    if read is not None and (read.x.shape != (1, 3, 16, 16) or not torch.isfinite(read.x).all()):
+        return Failure("wrong", f"a tensor of {tuple(read.x.shape)}")
+    return read is not None
 
 
 def attack(seed: int, place: Path) -> Row:

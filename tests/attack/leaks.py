@@ -27,6 +27,7 @@ def attack(seed: int, place: Path) -> Row:
     torch.manual_seed(seed)
     models = {name: make().eval() for name, make in NETS.items()}
     inputs = [torch.rand(1, 5, 6) - 0.3 for _ in range(4)]
+    before = _state(models)
     for run in range(RUNS):
         if run == FIRST:
             before = _state(models)

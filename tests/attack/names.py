@@ -102,7 +102,7 @@ def _opened(pages: list[Path], row: Row, seed: int) -> None:
             tab, asked, talked = opened.new_page(), [], []
             tab.set_default_timeout(120_000)  # a busy machine is not an attack that came through
             tab.on("request", lambda request, asked=asked: asked.append(request.url))
-            tab.on("dialog", lambda dialog, talked=talked: (talked.append(dialog.message), dialog.dismiss()))
+            tab.on("dialog", lambda dialog, talked=talked: talked.append(dialog.message) or dialog.dismiss())
             tab.goto(page.as_uri(), wait_until="load")
             tab.mouse.move(200, 200)
             hit = tab.evaluate("() => window.hit")

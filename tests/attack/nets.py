@@ -24,6 +24,7 @@ from bilrp.engine import plan
 from bilrp.engine.costs import Way, ways
 from bilrp.engine.plan import Setting
 from bilrp.engine.run import run
+from bilrp.engine.scattered import matrix
 from bilrp.errors import BilrpError
 from bilrp.regions import grid
 from bilrp.rules.freeze import freeze
@@ -208,12 +209,12 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), rulebooks.uniform(0.25) if not smooth else exact)
         setting = Setting(program, where(x), program.result.numel(), budget=2**20)
-        reference = run(setting, plan.fixed(setting, Way()))[program.output]
+        reference = matrix(run(setting, plan.fixed(setting, Way()))[program.output])
         options = [*([Way(tiles=setting.chain)] if setting.chain else []), *ways(setting)]
         options = list(dict.fromkeys(options))
         some = random.Random(spec["seed"]).sample(options, min(PLANS, len(options)))
         for way in some:
-            off = _apart(run(setting, plan.fixed(setting, way))[program.output], reference)
+            off = _apart(matrix(run(setting, plan.fixed(setting, way))[program.output]), reference)
             if off > CLOSE:
                 return Failure("wrong", f"the plan {tuple(way)} is off by {off:.1e}"), 0
     after = net.state_dict()

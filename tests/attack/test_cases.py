@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attack import cases, images, nets, stores
+from attack import attention, cases, images, nets, stores
 from attack.table import Failure
 
-FOUND = [(kind, path) for kind in ("images", "results", "nets") for path in cases.kept(kind)]
+FOUND = [(kind, path) for kind in ("images", "results", "nets", "attention") for path in cases.kept(kind)]
 
 
 @pytest.mark.parametrize(("kind", "path"), FOUND, ids=[f"{kind}-{path.name}" for kind, path in FOUND])
@@ -19,6 +19,8 @@ def test_what_an_attack_found_stays_mended(kind: str, path: Path) -> None:
         found = images.check(path)
     elif kind == "results":
         found = stores.check(path, None)
+    elif kind == "attention":
+        found = attention.check(json.loads(path.read_text()))[0]
     else:
         found = nets.check(json.loads(path.read_text()))[0]
     assert not isinstance(found, Failure), found

@@ -14,6 +14,7 @@ from bilrp.findings.layout import layout
 from bilrp.findings.marks import only
 from bilrp.judge.warps import planted
 from bilrp.regions import Regions, features, grid, labels, tokens
+from narrow import require
 
 PLANE = grid(8)(torch.zeros(1, 3, 64, 64))
 
@@ -157,7 +158,7 @@ def test_what_a_strong_finding_leaves_of_a_large_one_is_found():
     R[np.ix_(*wheel)] = 10.0
     first, *others = cluster.find(R, PLANE, PLANE, score=float(R.sum()))
     assert (first.a, first.b) == wheel
-    assert sum(f.share for f in (first, *others)) == pytest.approx(1)
+    assert sum(require(f.share) for f in (first, *others)) == pytest.approx(1)
 
 
 def test_findings_stay_where_they_are_when_regions_get_finer():

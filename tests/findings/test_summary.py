@@ -18,6 +18,7 @@ from bilrp.findings.summary import sentence, warnings
 from bilrp.item import Text
 from bilrp.regions import Regions, labels, tokens
 from bilrp.render import findings
+from narrow import require
 
 
 def pooled(bias: bool = False) -> nn.Module:
@@ -50,7 +51,7 @@ def test_the_first_findings_are_named_with_their_shares():
     e = found()
     first = e.findings()[0]
     assert first.relevance == pytest.approx(float(e.relevance[first.a][:, first.b].double().sum()))
-    assert f"({words.about(first.share)} of the score)" in e.summary()
+    assert f"({words.about(require(first.share))} of the score)" in e.summary()
     assert "what matches most is upper left with bottom" in e.summary()
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,13 +91,15 @@ def test_options_are_the_fields(study, say):
 
 def test_bounds_hold_however_settings_are_made():
     for study in STUDIES:
-        places = {"data": Path("in")} if "data" in {f.name for f in fields(study.settings)} else {}
+        places: dict[str, Any] = (
+            {"data": Path("in")} if "data" in {f.name for f in fields(study.settings)} else {}
+        )
         made = study.settings(**places)
         assert "out" not in made.decisive() and "progress" not in made.decisive()
         for each in fields(study.settings):
             least = each.metadata.get("least")
             if least is not None:
-                wrong = (least - 1,) if isinstance(each.default, tuple) else least - 1
+                wrong: Any = (least - 1,) if isinstance(each.default, tuple) else least - 1
                 with pytest.raises(InputError, match=rf"--{each.name.replace('_', '-')} {least - 1}: give"):
                     study.settings(**places, **{each.name: wrong})
 

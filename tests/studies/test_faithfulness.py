@@ -23,6 +23,7 @@ from bilrp.studies.common.report import Table, Text
 from bilrp.studies.faithfulness import methods, statistics, study, suite
 from bilrp.studies.faithfulness import report as faithfulness_report
 from bilrp.studies.faithfulness.settings import FaithfulnessSettings
+from narrow import require
 
 SMALL = FaithfulnessSettings(
     data=Path("photos"), layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200
@@ -165,9 +166,12 @@ def test_intervals_cover_and_verdicts_follow_them():
     assert together["high"] - together["low"] > 1.5 * (alone["high"] - alone["low"])
     options = {"resamples": 200, "seed": 0}
     ours, theirs = [0.9, 0.8, 0.85, 0.9], [0.5, 0.6, 0.4, 0.5]
-    assert statistics.against(ours, theirs, 1, options)["verdict"] == "wins"
-    assert statistics.against(ours, theirs, -1, options)["verdict"] == "loses"
-    assert statistics.against(ours, [0.8, 0.9, 0.9, 0.85], 1, options)["verdict"] == "no clear difference"
+
+    def verdict(theirs: list[float], better: int) -> str:
+        return require(statistics.against(ours, theirs, better, options))["verdict"]
+
+    assert verdict(theirs, 1) == "wins" and verdict(theirs, -1) == "loses"
+    assert verdict([0.8, 0.9, 0.9, 0.85], 1) == "no clear difference"
     assert statistics.against(ours, None, 1, options) is None
 
 
@@ -197,7 +201,8 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, weights_file
 
 
 def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
-    rows = [suite.measured(bench, *pictures, number) for number in (0, 1)]
+    a, b = pictures
+    rows = [suite.measured(bench, a, b, number) for number in (0, 1)]
     results = statistics.summary(rows, SMALL)
     assert results["cascade_pairs"] == 1
     report = faithfulness_report.write(rows, SMALL, Found((), (), ()))
@@ -215,7 +220,8 @@ def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
 
 
 def test_a_layer_that_does_not_notice_random_weights_is_named(bench, pictures):
-    results = statistics.summary([suite.measured(bench, *pictures, 1)], SMALL)
+    a, b = pictures
+    results = statistics.summary([suite.measured(bench, a, b, 1)], SMALL)
     for value, expected in ((0.7, 2), (0.1, 0)):
         for layer in SMALL.layers:
             results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] = value

@@ -268,7 +268,7 @@ def photographs(size: int) -> dict[str, np.ndarray]:
     from skimage import data, transform
 
     def fit(image: np.ndarray, high: int, wide: int) -> np.ndarray:
-        return (transform.resize(image, (high, wide), anti_aliasing=True) * 255).astype(np.uint8)
+        return (np.asarray(transform.resize(image, (high, wide), anti_aliasing=True)) * 255).astype(np.uint8)
 
     return {
         "coffee": fit(data.coffee(), size, 2 * size),

@@ -90,7 +90,8 @@ def test_a_selection_is_the_sentence_without_the_other_words(subject: Subject) -
     for row, text in enumerate(("The sat.", "cat")):
         # positions close up where words are deleted, as they do in the shorter text
         torch.testing.assert_close(
-            found[row], subject.encoder.module(study.Subject(*[subject.encoder] * 2, text).item.x)[0]
+            found[row],
+            subject.encoder.module(study.Subject(subject.encoder, subject.encoder, text).item.x)[0],
         )
 
 

@@ -85,7 +85,7 @@ def unseen(data) -> list[tuple[Path, Path]]:
     """Real pages, scan and transcription, that the shipped weights were neither trained nor tuned on."""
     folder = data / "historic_tables"
     if not folder.is_dir():
-        pytest.skip("no historic_tables in the data folder")
+        pytest.skip("needs BILRP_DATA with historic_tables")
     _, about = bigram.load_weights(bigram.WEIGHTS)
     used = {*about["train_pages"], *about["validation_pages"]}
     return [pair for pair in reversed(find_pages(folder)) if digest(pair[0]) not in used]

@@ -128,7 +128,9 @@ def test_too_little_is_refused(given):
     ],
 )
 def test_order(acs, expected):
-    named = dict(zip(("saliency", "curvature", "hessian_product", "bilrp"), acs, strict=True))
+    named: dict[str, float] = dict(
+        zip(("saliency", "curvature", "hessian_product", "bilrp"), acs, strict=True)
+    )
     assert measure.ordered(named) is expected
 
 

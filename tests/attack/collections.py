@@ -1,0 +1,215 @@
+"""Collections from anybody: damaged descriptions, names of encoders and options that would run something, forged JSON.
+
+Each is what was kept, or refused in one line. Modules that tell on whoever imports them lie in the current folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attack.budget import measured
+from attack.mutate import mutated
+from attack.table import Failure, Row
+from bilrp import collection
+from bilrp.collection import approximate, description, packing, tables
+from bilrp.encoder import Encoder, read_item
+from bilrp.encoders import families
+from bilrp.errors import BilrpError
+from hostile import forge, plant_canaries
+
+TRIALS, FORGERIES = 90, 30  # a round
+NAMES = (
+    "vgg16:evil", "vgg16:canary", "canary:run", "canary:run:x", "evil", "os:system", "os:system:touch ran", "builtins:eval",
+    "bigram:pipe", "bigram:canary.py", "bigram:evil:run", "sentence:canary", "vision:canary", "clip:canary", "minilm:canary",
+    "canary:", ":run", "", "vgg16", "bigram\n", "bigram\x00", "importlib:import_module:canary", "x" * 70_000,
+)  # fmt: skip
+OPTIONS: tuple[Any, ...] = (
+    {"families": []}, {"families": [["canary", "run"]]}, {"families": None}, {"pretrained": False}, {"progress": True},
+    {"weights": "pipe"}, {"weights": "canary.py"}, {"weights": ["pipe"]}, {"weights": None}, {"name": "canary:run"},
+    {"size": True}, {"size": -1}, {"size": 0}, {"size": 10**9}, {"size": [1, 2, 3]}, {"size": "32"}, {"size": 1.5},
+    {"size": ["original", "original"]}, {"fit": "canary"}, {"fit": []}, {"": 1}, {"__class__": "x"}, [], "size", 3,
+)  # fmt: skip
+ODD: tuple[Any, ...] = (
+    None, True, False, -1, 0, 1, 2**63, 1.5, 1e308, float("nan"), float("inf"), "", "x", "\ud800", "\x1b[2J", [], {}, [[]],
+    {"": None}, [0] * 1000, "y" * 100_000,
+)  # fmt: skip
+VIEWS = (
+    "", "{", "[]", "3", "null", "{}", '{"kind": "image"}', '{"kind": "image", "box": [1], "full": [1, 1]}', "[" * 5000,
+    '{"kind": "image", "box": [0, 0, NaN, 1], "full": [1, 1]}', '{"kind": "image", "box": [0, 0, 1, 1], "full": []}',
+    '{"kind": "text"}', '{"kind": "text", "spans": [[0]]}', '{"kind": "text", "spans": 3}', '{"kind": ["text"]}',
+    '{"kind": "text", "spans": [["a", "b"]]}', '{"kind": "text", "spans": [[-5, 90]]}',
+)  # fmt: skip
+SAID = ("", "{", "[]", '{"probes": "many"}', '{"dataset": 1}', "[" * 5000)
+
+
+@cache
+def encoder() -> Encoder:
+    return families.load("bigram")
+
+
+@cache
+def picture() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+
+
+@cache
+def truth() -> tuple[dict[str, Any], torch.Tensor]:
+    """What an honest collection says of itself, and the embedding of a picture."""
+    item = read_item(encoder(), picture())
+    with torch.no_grad():
+        embedding = encoder().module(item.x).flatten().float()
+    return description.describe(encoder(), item, width=embedding.numel(), options={}), embedding
+
+
+def honest_rows() -> list[dict[str, Any]]:
+    empty = {"group": "", "source": "", "stamp": ""}
+    return [
+        {"id": f"{n:032x}", "name": f"item {n}", "embedding": truth()[1].numpy() + n} | empty
+        for n in range(3)
+    ]
+
+
+def check(path: Path, folder: Path) -> Failure | bool:
+    """Everything that opening, searching and serving ask of a collection. True: as it was kept; False: one line."""
+    said, embedding = truth()
+    with measured() as cost:
+        try:
+            found = collection.open(path)
+            same = np.array_equal(found.embeddings, np.stack([row["embedding"] for row in honest_rows()]))
+            same = (
+                same
+                and found.names == [row["name"] for row in honest_rows()]
+                and found.width == said["width"]
+            )
+            views = [found.view(at) for at in range(len(found))]
+            same = same and torch.allclose(found.embedding(picture()), embedding, atol=1e-5)
+            same = same and views == [None] * len(views)
+        except BilrpError as error:
+            same = None
+            if "\n" in str(error):
+                return Failure("foreign", f"more than one line: {error}")
+        except Exception as error:
+            return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+    if (folder / "ran").exists():
+        return Failure("executed", "a module of the current folder was imported")
+    if cost.over:
+        return Failure("over budget", str(cost))
+    return False if same is None else True if same else Failure("wrong", "opened with other values")
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row = random.Random(seed), Row("collections")
+    plant_canaries(place)
+    os.chdir(place)
+    for trial in range(TRIALS):
+        kind = draw.choice(("bytes", "values", "values", "names", "options"))
+        said, width = _hostile(kind, draw), truth()[0]["width"]
+        forge(place / "x.lance", said, honest_rows(), width)
+        _count(row, check(place / "x.lance", place), f"seed {seed} trial {trial} ({kind}: {said!r:.200})")
+    for trial in range(FORGERIES):
+        what, words = _forged(draw, place / "x.lance")
+        _count(row, check(place / "x.lance", place), f"seed {seed} forgery {trial} ({what}: {words:.200})")
+        if what == "parts":
+            _count(row, check_parts(place / "x.lance"), f"seed {seed} forgery {trial} ({words})")
+    os.chdir("/")
+    return row
+
+
+def _count(row: Row, found: Failure | bool, words: str) -> None:
+    if isinstance(found, Failure):
+        row.failed(found.what, f"{words}: {found.words}")
+    elif found:
+        row.right += 1
+    else:
+        row.refused += 1
+
+
+def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
+    """A description made worse."""
+    said = copy.deepcopy(truth()[0])
+    if kind == "bytes":
+        return mutated(json.dumps(said).encode(), draw).decode(errors="replace").encode()  # Lance keeps UTF-8
+    if kind == "names":
+        said["encoder"] = draw.choice(NAMES)
+        if draw.random() < 0.7:
+            said["origin"]["encoder"] = said["encoder"]
+        if draw.random() < 0.5:
+            said["asked"] = draw.choice(OPTIONS)
+    elif kind == "options":
+        said["asked"] = draw.choice(OPTIONS)
+    else:
+        for _ in range(draw.choice((1, 1, 2, 3))):
+            inner = said["origin"] if draw.random() < 0.4 and isinstance(said.get("origin"), dict) else said
+            key = draw.choice([*inner, "more"])
+            if draw.random() < 0.3:
+                inner.pop(key, None)
+            else:
+                inner[key] = draw.choice(ODD)
+        if draw.random() < 0.05:
+            return b'{"version": 1, "encoder": ' + b"[" * 100_000
+    return said
+
+
+def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
+    """An honest description with one JSON text or a column of numbers that cannot be."""
+    rows, (said, _) = honest_rows(), truth()
+    what = draw.choice(("view", "said", "row", "parts"))
+    if what == "view":
+        words = draw.choice(VIEWS)
+        rows[draw.randrange(3)] |= {
+            "view": words,
+            "text": "a cat",
+            "thumbnail": draw.choice((None, b"", b"x")),
+        }
+    elif what == "row":
+        words = draw.choice(("id", "name", "group", "source", "embedding"))
+        rows[draw.randrange(3)][words] = None
+    else:
+        words = draw.choice(SAID)
+    forge(path, said, rows, said["width"])
+    if what == "said":
+        tables.lance().dataset(tables.joined(str(path), tables.ITEMS)).update_config(
+            {approximate.SAID: words}
+        )
+    if what == "parts":
+        words = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
+        tables.appended(str(path), tables.PARTS, [forge_parts(words, said["width"])], tables.parts_schema())
+    return what, words
+
+
+def forge_parts(way: str, width: int) -> dict[str, Any]:
+    """Parts of the first item on coordinates that cannot be, or with bytes that are missing."""
+    columns = {"negative": [-1, 1], "beyond": [1, width], "unordered": [2, 1], "twice": [1, 1]}.get(
+        way, [1, 2]
+    )
+    values = np.ones((2, 2), np.uint16).tobytes()
+    error = float("nan") if way == "error" else 0.0
+    values = values[:-1] if way == "short" else values
+    return {
+        "id": f"{0:032x}",
+        "columns": np.array(columns, np.int32).tobytes(),
+        "values": values,
+        "error": error,
+    }
+
+
+def check_parts(path: Path) -> Failure | bool:
+    """Forged parts are refused by whoever reads them."""
+    found = collection.open(path)
+    try:
+        packed = found.parts.packed(found.ids[:1])[0]
+        made = None if packed is None else packing.relevance(packed, packed)
+    except BilrpError:
+        return False
+    except Exception as error:
+        return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+    return Failure("wrong", f"forged parts were believed: {made}")

@@ -1,0 +1,115 @@
+"""Damaged files of a collection: `check` notices each, and opening it gives the same numbers or one line."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+import bilrp
+from attack.budget import measured
+from attack.mutate import mutated
+from attack.table import Row
+from bilrp import collection
+from bilrp.collection import checking, sums, tables
+from bilrp.encoders import images
+from bilrp.errors import BilrpError
+
+TRIALS = 60  # a round
+ITEMS = 8
+
+
+def encoder() -> bilrp.Encoder:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Flatten())
+    return bilrp.Encoder(net, read=partial(images.item, size=16), regions=bilrp.regions.grid(4), name="toy")
+
+
+def numbers(path: Path) -> dict[str, list[float]]:
+    """Neighbours and the parts of every item, by its id."""
+    found = collection.open(path, encoder())
+    answers = {}
+    for at, key in enumerate(found.ids):
+        near = [
+            score for each in found.nearest(at, ITEMS) for score in (each.score, found.ids.index(each.id))
+        ]
+        answers[key] = near + found.relevance(at, at).flatten().tolist()
+    return answers
+
+
+def attack(seed: int, place: Path) -> Row:
+    draw, row, whole = random.Random(seed), Row("fragments"), place / "whole.lance"
+    pixels = np.random.default_rng(seed).integers(0, 256, (ITEMS + 1, 16, 16, 3), dtype=np.uint8)
+    pictures = [place / f"{number}.png" for number in range(len(pixels))]
+    for path, each in zip(pictures, pixels, strict=True):
+        Image.fromarray(each).save(path)
+    for some in (pictures[:5], pictures[5:]):  # two fragments
+        made = collection.build(some, encoder(), whole, parts=True)
+    made.remove([0])
+    truth = numbers(whole)
+    names = [
+        each
+        for name in (tables.ITEMS, tables.PARTS)
+        for each in sums.files_of(name, tables.opened(str(whole), name))
+    ]
+    for trial in range(TRIALS):
+        path = shutil.copytree(whole, place / "trial.lance")
+        what = _damage(draw, path, [*names, sums.FILE])
+        words = f"seed {seed} trial {trial}: {what}"
+        with measured() as cost:
+            _try(row, path, truth, words)
+        if cost.over:
+            row.failed("over budget", f"{words}: {cost}")
+        shutil.rmtree(path)
+    return row
+
+
+def _damage(draw: random.Random, path: Path, names: list[str]) -> str:
+    """Other bytes in one file, a file cut short or gone, or two files in each other's place."""
+    file = path / draw.choice(names)
+    data, way = file.read_bytes(), draw.choice(("flip", "flip", "mutate", "cut", "gone", "swap"))
+    if way == "flip":
+        at = draw.randrange(len(data))
+        file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
+    elif way == "mutate":
+        changed = mutated(data, draw)
+        file.write_bytes(changed if changed != data else data + b"\0")
+    elif way == "cut":
+        file.write_bytes(data[: draw.randrange(len(data))])
+    elif way == "gone":
+        file.unlink()
+    else:
+        other = path / draw.choice([each for each in names if path / each != file])
+        file.write_bytes(other.read_bytes())
+        other.write_bytes(data)
+    return f"{way} of {file.relative_to(path)}"
+
+
+def _try(row: Row, path: Path, truth: dict[str, list[float]], words: str) -> None:
+    try:
+        noticed = bool(checking.check(str(path)))
+    except BilrpError:
+        noticed = True
+    except BaseException as error:  # a panic of Lance is no Exception
+        return row.failed("foreign", f"{words}: check: {type(error).__name__}: {error}")
+    if not noticed:
+        return row.failed("wrong", f"{words}: check says nothing")
+    try:
+        found = numbers(path)
+    except BilrpError as error:
+        if "\n" in str(error):
+            return row.failed("foreign", f"{words}: more than one line: {error}")
+        row.refused += 1
+        return None
+    except BaseException as error:
+        return row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
+    if found != truth:
+        return row.failed("wrong", f"{words}: opened with other numbers")
+    row.right += 1
+    return None
