@@ -21,7 +21,7 @@ from bilrp.encoder import read_item
 from bilrp.encoders import images
 from bilrp.engine import plan
 from bilrp.engine.plan import Setting
-from bilrp.judge.sentence import counted, timed
+from bilrp_studies.bench.sentence import counted, timed
 
 SENTENCE = "A kitten slept on the old mat."  # ten tokens with the marks
 GAMMA, SECONDS = 0.25, 4.0
@@ -60,7 +60,7 @@ def photographs(name: str) -> Iterator[Row]:
     """Exact, first picture, and what comes before any region is pushed, on one picture of 224 pixels."""
     encoder = bilrp.encoders.efficientnet() if name == "EfficientNet-lite0" else architecture(name)
     x = images.read(photograph(), size=224)
-    how = {"regions": 16, "rules": bilrp.rulebooks.uniform(0.0)}
+    how = {"regions": 16, "rules": bilrp.composites.uniform(0.0)}
     run = partial(encoder.running(()), x)
     yield f"{name}, exact", lambda: bilrp.decompose(encoder, x, **how), run
     yield f"{name}, first picture", lambda: next(bilrp.refine(encoder, x, **how)), run
@@ -100,7 +100,7 @@ def minilm() -> Iterator[Row]:
     item = read_item(encoder, SENTENCE)
     run = partial(encoder.running(item.given), item.x)
     tokens = f"MiniLM, {item.x.shape[1]} tokens"
-    gamma = bilrp.rulebooks.uniform(GAMMA)
+    gamma = bilrp.composites.uniform(GAMMA)
     yield f"{tokens}, exact", lambda: bilrp.decompose(encoder, SENTENCE, regions="tokens"), run
     yield (
         f"{tokens}, γ = {GAMMA}",

@@ -16,10 +16,10 @@ import numpy as np
 
 from bilrp import collection
 from bilrp.cli.search import boxed
-from bilrp.encoders.decode import opened
-from bilrp.studies.tables.align import Transcription, bigram_counts, read_transcription
-from bilrp.studies.tables.layout import ZOOM
-from bilrp.studies.tables.pages import Page, find_pages, read_page
+from bilrp.encoders.image_files import opened
+from bilrp_studies.tables.alignment import Transcription, bigram_counts, read_transcription
+from bilrp_studies.tables.page_layout import ZOOM
+from bilrp_studies.tables.pages import Page, find_pages, read_page
 
 FIRST = 5
 REACH = 5  # pixels of the network around a digit's middle

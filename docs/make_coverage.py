@@ -24,7 +24,7 @@ from coverage_models import Alone, Case, Embedding, cases_of, line_of, model_typ
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks, rules
+from bilrp import composites, rules
 from bilrp.encoder import Encoder
 from bilrp.errors import BilrpError
 
@@ -67,7 +67,7 @@ def explain(
         for mode in (modes[0], modes[-1])
     )
     mode = "auto" if len(modes) > 1 else modes[0]
-    true = bilrp.decompose(encoder, case.given, regions=regions, rules=rulebooks.hessian_product(), mode=mode)
+    true = bilrp.decompose(encoder, case.given, regions=regions, rules=composites.hessian_product(), mode=mode)
     expected = gradient_times_input(case, x)
     error, by = math.inf if expected is None else far(true.parts, expected), "autograd"
     if not error < TOLERANCE:  # some of torch's own derivatives are wrong or no numbers: differences decide
@@ -194,7 +194,7 @@ def way_out(encoder: Encoder, case: Case, error: BilrpError) -> str | None:
             "cos and sin matrices in the place of `torch.fft`",
             lambda: explain(encoder, with_real_transforms(case)),
         ),
-        ("`rulebooks.hessian_product()`", lambda: explain(encoder, case, rulebooks.hessian_product())),
+        ("`rulebooks.hessian_product()`", lambda: explain(encoder, case, composites.hessian_product())),
     ]
     for words, attempt in ways:
         try:
@@ -208,8 +208,8 @@ def way_out(encoder: Encoder, case: Case, error: BilrpError) -> str | None:
 
 def with_jacobians() -> Callable[..., Any]:
     """The natural rules at γ = 0, and the true derivative where there is none."""
-    natural = rulebooks.uniform(0.0)
-    return rulebooks.Book("uniform(0), else jacobian", lambda step: natural(step) or rules.jacobian())
+    natural = composites.uniform(0.0)
+    return composites.Book("uniform(0), else jacobian", lambda step: natural(step) or rules.jacobian())
 
 
 def eagerly(case: Case) -> Case:
@@ -362,7 +362,7 @@ they and what is unattributed add up to the model's own embedding, and under `ru
 gradient × input. The oracle for that is torch's autograd on the plain model, and differences where autograd gives no
 numbers or others; the error is relative to the largest part, at most {tolerance:.0e} of it (many models round to
 float32 inside; {differences:.0e} by differences). "`rules.jacobian()` for the steps without a rule" is
-`rules=lambda step: bilrp.rulebooks.uniform(0.0)(step) or bilrp.rules.jacobian()`.
+`rules=lambda step: bilrp.composites.uniform(0.0)(step) or bilrp.rules.jacobian()`.
 """
 
 

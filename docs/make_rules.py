@@ -1,4 +1,4 @@
-"""Writes the tables of operations in docs/rules.md from bilrp.trace.ops: python docs/make_rules.py"""
+"""Writes the tables of operations in docs/rules.md from bilrp.trace.operation_table: python docs/make_rules.py"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bilrp.trace.operation import Kind, Natural, Op
-from bilrp.trace.ops import OPERATIONS
+from bilrp.trace.operation_table import OPERATIONS
 
 PAGE = Path(__file__).with_name("rules.md")
 

@@ -12,19 +12,19 @@ import bilrp
 # What is returned or handed over, and not exported by name.
 HELD = {
     "bilrp.encoder": ("Towers",),
-    "bilrp.item": ("Item", "Image", "Text"),
+    "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
-    "bilrp.findings.account": ("Account",),
-    "bilrp.findings.cluster": ("Finding",),
+    "bilrp.findings.breakdown": ("Account",),
+    "bilrp.findings.grouping": ("Finding",),
     "bilrp.groups": ("Contrast", "Evidence", "ManyExplanation", "Joint"),
     "bilrp.engine.plan": ("Plan",),
-    "bilrp.trace.listing": ("Row",),
-    "bilrp.studies.common.study": ("Study", "Settings", "option", "place"),
+    "bilrp.trace.step_summary": ("Row",),
+    "bilrp_studies.common.study": ("Study", "Settings", "option", "place"),
 }
 
 
 def exported() -> dict[str, list[str]]:
-    """Names by the module that a user types: {'bilrp': [...], 'bilrp.rulebooks': [...], …}."""
+    """Names by the module that a user types: {'bilrp': [...], 'bilrp.composites': [...], …}."""
     modules = {name: getattr(bilrp, name) for name in bilrp.__all__}
     found = {"bilrp": [name for name, value in modules.items() if not isinstance(value, ModuleType)]}
     found |= {

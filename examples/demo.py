@@ -13,7 +13,7 @@ import bilrp
 from bilrp.encoders import vgg16
 from bilrp.errors import BilrpError
 from bilrp.render import figure, page
-from bilrp.studies.common.stereo import stereo_pair
+from bilrp_studies.common.stereo_images import stereo_pair
 
 OUT = Path(__file__).resolve().parents[1] / "out"
 

@@ -51,7 +51,7 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def random_weights() -> dict[str, torch.Tensor]:
     """VGG-16's shapes with seeded values of a size that keeps activations alive."""
-    from bilrp.encoders.weights import CONVOLUTIONS
+    from bilrp.encoders.vgg_weights import CONVOLUTIONS
 
     generator = torch.Generator().manual_seed(0)
     found = {}

@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 
 import bilrp
-from bilrp.trace.ops import OPERATIONS
+from bilrp.trace.operation_table import OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py")
 # Their examples name files or pretrained weights that a reader would have: shown, not run.
 SHOWN = {
-    "bilrp.disk.cache",
+    "bilrp.io.cache",
     "bilrp.encoders.bigram",
-    "bilrp.encoders.fetch",
+    "bilrp.encoders.downloads",
     "bilrp.encoders.images",
-    "bilrp.encoders.index",
+    "bilrp.encoders.pypi_download",
     "bilrp.encoders.vgg",
-    "bilrp.encoders.weights",
-    "bilrp.disk.files",
+    "bilrp.encoders.vgg_weights",
+    "bilrp.io.files",
     "bilrp.render.figure",
     "bilrp.render.links",
     "bilrp.cli.terminal",

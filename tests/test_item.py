@@ -15,7 +15,7 @@ from bilrp import Decomposition, Encoder, Explanation, regions
 from bilrp.encoder import read_item, regions_of
 from bilrp.encoders import images
 from bilrp.errors import InputError
-from bilrp.item import Image, Item, Text
+from bilrp.inputs import Image, Item, Text
 
 NET = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
 
@@ -118,7 +118,7 @@ def test_places_are_in_pixels_of_the_photograph() -> None:
 def test_older_files_still_load(tmp_path: Path) -> None:
     """Before there were views, a file held the input's picture."""
     from bilrp.decomposition import as_stored
-    from bilrp.disk import store
+    from bilrp.io import store
 
     found = bilrp.decompose(NET, torch.rand(1, 3, 8, 8))
     tensors, words = as_stored(found)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, similarity
+from bilrp import regions, composites, similarity
 from bilrp.engine.plan import Setting, make
-from bilrp.engine.run import run
+from bilrp.engine.executor import run
 from bilrp.errors import BilrpError
-from bilrp.rules.freeze import freeze
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
@@ -73,7 +73,7 @@ def test_proposition_1_conservation(name: str, gamma: float) -> None:
     a, b = pair_of(shape)
     for kind in ("dot", "cosine", "squared_distance"):
         found = bilrp.explain(
-            model, a, b, similarity=kind, rules=rulebooks.uniform(gamma), regions=regions.features()
+            model, a, b, similarity=kind, rules=composites.uniform(gamma), regions=regions.features()
         )
         assert abs(found.unattributed) < 1e-10 * max(1.0, abs(found.score))
         assert found.explained == pytest.approx(found.score, rel=1e-10, abs=1e-10)
@@ -99,7 +99,7 @@ def test_proposition_2_hessian_times_product(name: str, bias: bool) -> None:
     assert isinstance(hessian, Tensor)
     expected = a.flatten()[:, None] * hessian[:size, size:] * b.flatten()
     assert expected.abs().max() > 1e-4
-    for book in (rulebooks.uniform(0.0), rulebooks.hessian_product()):
+    for book in (composites.uniform(0.0), composites.hessian_product()):
         for mode in ("push", "pull"):
             found = bilrp.explain(model, a, b, rules=book, regions=regions.features(), mode=mode)
             torch.testing.assert_close(found.relevance, expected, rtol=1e-10, atol=1e-12)
@@ -110,7 +110,7 @@ def test_uniform_zero_is_gradient_times_input() -> None:
     model, x = case.model(), case.input()
     jacobian = torch.autograd.functional.jacobian(model, x)
     assert isinstance(jacobian, Tensor)
-    found = bilrp.decompose(model, x, rules=rulebooks.uniform(0.0), regions=regions.features())
+    found = bilrp.decompose(model, x, rules=composites.uniform(0.0), regions=regions.features())
     torch.testing.assert_close(found.parts, (jacobian.reshape(12, -1) * x.flatten()).T, rtol=1e-9, atol=1e-11)
 
 
@@ -252,8 +252,8 @@ GRADIENTS = ("residual", "selecting", "transformer-seq", "vit-sdpa")
 @pytest.mark.parametrize(
     ("case", "book"),
     [
-        *((case, rulebooks.uniform(0.25)) for case in CASES),
-        *((by_name[name], rulebooks.hessian_product()) for name in GRADIENTS),
+        *((case, composites.uniform(0.25)) for case in CASES),
+        *((by_name[name], composites.hessian_product()) for name in GRADIENTS),
     ],
     ids=lambda v: v.name,
 )
@@ -349,7 +349,7 @@ def test_memory_budget_only_changes_the_chunks(mode: str) -> None:
     case = by_name["vgg"]
     model, x = case.model(), case.input()
     with torch.no_grad():
-        program = freeze(simplify(record(model, x)), rulebooks.uniform(0.25))
+        program = freeze(simplify(record(model, x)), composites.uniform(0.25))
         found = []
         for budget in (2**29, 40_000):
             setting = Setting(program, regions.grid(2)(x), program.result.numel(), budget=budget)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.errors import InputError
 from models import settle, vgg_like
 from narrow import instance
@@ -27,7 +27,7 @@ def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
 @pytest.mark.parametrize("workers", [None, 1, 2])
 def test_many_are_one_after_another(workers: int | None) -> None:
     model, things = settle(vgg_like()), images(6)
-    options = {"regions": 4, "rules": rulebooks.uniform(0.25)}
+    options = {"regions": 4, "rules": composites.uniform(0.25)}
     found = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
     assert len(found) == len(things)
     for each, x in zip(found, things, strict=True):

@@ -43,19 +43,19 @@ def _collection() -> object:
 
 
 def _stereo() -> object:
-    from bilrp.studies.common.stereo import stereo_pair
+    from bilrp_studies.common.stereo_images import stereo_pair
 
     return stereo_pair()
 
 
 def _cluster() -> object:
-    from bilrp.collection import cluster
+    from bilrp.collection import ray_backend
 
-    return cluster.ray()
+    return ray_backend.ray()
 
 
 def _clip() -> object:
-    from bilrp.studies.common.folders import clips
+    from bilrp_studies.common.image_folders import clips
 
     Path("a.mp4").write_bytes(b"")
     return clips(".", size=8)

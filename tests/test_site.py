@@ -54,7 +54,7 @@ def test_a_missing_name_would_be_noticed(tools) -> None:
     names = tools["public"].names()
     assert {
         "bilrp.explain",
-        "bilrp.rulebooks.uniform",
+        "bilrp.composites.uniform",
         "bilrp.encoders.vgg16",
         "bilrp.collection.open",
     } <= names

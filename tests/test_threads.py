@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import bilrp
 from attack.threads import Attention
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.errors import quiet
 
 THREADS = 8
@@ -128,6 +128,6 @@ def test_attention_has_its_derivative_whatever_the_kernel() -> None:
         truth = torch.autograd.functional.jacobian(lambda t, model=model: model(t)[0], x)[:, 0] * x
         for mode in ("push", "pull"):
             parts = bilrp.decompose(
-                model, x, rules=rulebooks.hessian_product(), regions=bilrp.regions.features(), mode=mode
+                model, x, rules=composites.hessian_product(), regions=bilrp.regions.features(), mode=mode
             ).parts
             torch.testing.assert_close(parts.T.reshape(truth.shape), truth, atol=1e-12, rtol=1e-10)

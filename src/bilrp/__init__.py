@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from bilrp.encoder import Encoder, ops
     from bilrp.explanation import Explanation, explain, pair
     from bilrp.groups import contrast, explain_many, explain_sets
-    from bilrp.judge import baselines, evaluate, reference, tune
+    from bilrp.evaluation import baselines, evaluate, reference, tuning
     from bilrp.many import decompose_many
-    from bilrp.rules import books as rulebooks
+    from bilrp.rules import composites
 
 __version__ = "0.1.0"
 
@@ -38,13 +38,13 @@ NAMES = {
     "pair": "bilrp.explanation",
     "refine": "bilrp.decomposition",
 }
-# Modules that users know by a shorter name than their room's: `import bilrp.rulebooks` finds them too.
+# Modules that users know by a shorter name than their room's: `import bilrp.composites` finds them too.
 DOORS = {
-    "baselines": "bilrp.judge.baselines",
-    "evaluate": "bilrp.judge.evaluate",
-    "reference": "bilrp.judge.reference",
-    "rulebooks": "bilrp.rules.books",
-    "tune": "bilrp.judge.tune",
+    "baselines": "bilrp.evaluation.baselines",
+    "evaluate": "bilrp.evaluation.evaluate",
+    "reference": "bilrp.evaluation.reference",
+    "rulebooks": "bilrp.rules.composites",
+    "tune": "bilrp.evaluation.tuning",
 }
 __all__ = [
     "Decomposition",
@@ -89,7 +89,7 @@ def __dir__() -> list[str]:
 
 
 class _Doors(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Lets `import bilrp.rulebooks` give the very module that lives in a room, not a copy of it."""
+    """Lets `import bilrp.composites` give the very module that lives in a room, not a copy of it."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         package, _, name = fullname.partition(".")

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp import item as views
+from bilrp import inputs as views
 from bilrp import regions as regions_module
-from bilrp.disk import schema, store
+from bilrp.io import schema, store
 from bilrp.encoder import (
     ONE_RUN,
     SEED,
@@ -35,22 +35,22 @@ from bilrp.encoder import (
     read_item,
 )
 from bilrp.engine import memory
-from bilrp.engine.early import pool_early
+from bilrp.engine.passes.hoist_pooling import pool_early
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
-from bilrp.engine.progress import tracking
-from bilrp.engine.refine import Refined, begin
-from bilrp.engine.run import compute
-from bilrp.engine.scattered import Asked, Parts, kept, matrix, matrix_when_asked
-from bilrp.engine.turn import channels_first
+from bilrp.progress import tracking
+from bilrp.engine.refinement import Refined, begin
+from bilrp.engine.executor import compute
+from bilrp.engine.sparse_parts import Asked, Parts, kept, matrix, matrix_when_asked
+from bilrp.engine.passes.channels_first import channels_first
 from bilrp.errors import InputError, MismatchError, RuleError
-from bilrp.item import Image, Item, Text, View
+from bilrp.inputs import Image, Item, Text, View
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.freeze import freeze, readied
+from bilrp.rules.freezing import freeze, readied
 from bilrp.similarity import projection
-from bilrp.trace.beside import at_reference
+from bilrp.trace.reference_run import at_reference
 from bilrp.trace.devices import gather
-from bilrp.trace.shelf import shelf
+from bilrp.trace.weight_cache import shelf
 from bilrp.trace.tape import Tape
 
 MODES = ("auto", "push", "pull")

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from bilrp import regions as region_specs
 from bilrp.errors import InputError, MismatchError
-from bilrp.item import Image, Item, Text, View, name_of
+from bilrp.inputs import Image, Item, Text, View, name_of
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.books import Rule, RuleBook, as_book, book_name
-from bilrp.rules.choose import default_book
-from bilrp.rules.freeze import readied
-from bilrp.rules.listing import rows
+from bilrp.rules.composites import Rule, RuleBook, as_book, book_name
+from bilrp.rules.default_composites import default_book
+from bilrp.rules.freezing import readied
+from bilrp.rules.rule_table import rows
 from bilrp.trace.fingerprint import of_code, of_tensors
-from bilrp.trace.listing import Row
-from bilrp.trace.names import modules_of, named_weights, parts_of
+from bilrp.trace.step_summary import Row
+from bilrp.trace.introspection import modules_of, named_weights, parts_of
 from bilrp.trace.operation import Op, written_row
-from bilrp.trace.ops import OPERATIONS
+from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.recorder import recorded
 from bilrp.trace.replay import replay
-from bilrp.trace.start import running_from, value_at
+from bilrp.trace.intermediate_input import running_from, value_at
 from bilrp.trace.tape import Tape
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Encoder:
 
     `read(thing)` gives the input as a tensor, or as an `Item` with what people see. `layers(tape, n)`, where given, finds
     the value of layer n on a tape, for `decompose(..., layers=[...])`. Encoders of one `space` can be compared with each
-    other (the two towers of an image-text model). `operations` are rows for torch calls that `bilrp.trace.ops` doesn't know.
+    other (the two towers of an image-text model). `operations` are rows for torch calls that `bilrp.trace.operation_table` doesn't know.
     `start`, where given, names the module inside whose output is the input that is explained: what is read is then what
     the whole is called with (token numbers).
 

@@ -26,15 +26,15 @@ from bilrp.decomposition import (
     kept,
     prepare,
 )
-from bilrp.disk import schema, store
+from bilrp.io import schema, store
 from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
 from bilrp.errors import InputError, MismatchError
-from bilrp.findings import cluster
-from bilrp.findings.account import Account
-from bilrp.findings.cluster import Finding
-from bilrp.findings.marks import only, unmarked
+from bilrp.findings import grouping
+from bilrp.findings.breakdown import Account
+from bilrp.findings.grouping import Finding
+from bilrp.findings.special_tokens import only, unmarked
 from bilrp.findings.summary import sentence
-from bilrp.item import Item
+from bilrp.inputs import Item
 from bilrp.regions import RegionSpecs, for_both
 from bilrp.similarity import Similarity
 
@@ -155,7 +155,7 @@ class Explanation:
     def _found(self) -> list[Finding]:
         rows, columns, relevance = self._unmarked()
         a, b = only(self.a.regions, rows), only(self.b.regions, columns)
-        found = cluster.find(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
+        found = grouping.find(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in found]
 
     def summary(self, *, reference: Sequence[float] | None = None) -> str:

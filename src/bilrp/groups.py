@@ -19,7 +19,7 @@ from bilrp import similarity as similarities
 from bilrp.decomposition import Decomposition, check_pair
 from bilrp.errors import InputError, MismatchError
 from bilrp.explanation import Explanation, pair
-from bilrp.item import Box, Image
+from bilrp.inputs import Box, Image
 from bilrp.similarity import Similarity
 
 # ---------------------------------------------------------------- two sets of inputs

@@ -12,7 +12,7 @@ import torch
 from bilrp.decomposition import Decomposition, decompose_item
 from bilrp.encoder import Model, Readable, Rules, as_encoder, read_item
 from bilrp.errors import InputError
-from bilrp.item import Item
+from bilrp.inputs import Item
 from bilrp.regions import RegionSpec
 
 AHEAD = 2  # inputs read while others are decomposed

@@ -24,7 +24,7 @@ from torch import nn
 import bilrp
 from bilrp import Encoder
 from bilrp.app import server
-from bilrp.app.guard import Door
+from bilrp.app.security import Door
 from bilrp.encoders import images
 
 PORT = 8765

@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 from asking import PORT, Serving, client, indexed
 
-from bilrp.app.guard import Door
+from bilrp.app.security import Door
 
 HOST = "192.168.1.9"
 PATHS = [

@@ -18,13 +18,13 @@ from PIL import Image
 
 import bilrp
 from bilrp import collection
-from bilrp.app import adding, questions, server
-from bilrp.app.desk import Desk
-from bilrp.app.guard import Door
-from bilrp.app.questions import Asked
-from bilrp.app.shelf import Shelf
+from bilrp.app import additions, analyses, server
+from bilrp.app.job_queue import Desk
+from bilrp.app.security import Door
+from bilrp.app.analyses import Asked
+from bilrp.app.collection_session import Shelf
 from bilrp.collection import indexing, tables
-from bilrp.collection.state import State
+from bilrp.collection.index_session import State
 from bilrp.errors import InputError
 
 
@@ -71,9 +71,9 @@ def test_a_query_is_added_when_asked_and_once(mine, tmp_path):
         first = ask(talking, "/api/add", id=key)
         assert first["new"] and ask(talking, "/api/add", id=key) == {"id": first["id"], "new": False}
         about = talking.get("/api/about").json()
-        assert about["count"] == 31 and {"name": adding.GROUP, "count": 1} in about["groups"]
-        listed = talking.get(f"/api/items?group={adding.GROUP}").json()["items"]
-        assert listed == [{"id": first["id"], "name": "../../noise.png", "group": adding.GROUP}]
+        assert about["count"] == 31 and {"name": additions.GROUP, "count": 1} in about["groups"]
+        listed = talking.get(f"/api/items?group={additions.GROUP}").json()["items"]
+        assert listed == [{"id": first["id"], "name": "../../noise.png", "group": additions.GROUP}]
         near = ask(talking, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
         assert first["id"] in [n["id"] for n in near]
         assert ask(talking, "/api/side", id=first["id"])["count"] == 64
@@ -127,7 +127,7 @@ def test_indexing_again_leaves_what_was_added_alone(few, tmp_path):
         again, _ = indexing.indexed(source, tiny(), few.path, prune=True)
         at = again.ids.index(made)
         assert len(again) == 6 and again.names[at] == "noise.png"
-        assert adding.GROUP in again.groups() and len(kept(Path(few.path))) == 1
+        assert additions.GROUP in again.groups() and len(kept(Path(few.path))) == 1
     everything, _ = indexing.indexed(tmp_path, tiny(), few.path, prune=True)  # the collection lies inside
     assert everything.names[everything.ids.index(made)] == "noise.png"
 
@@ -145,14 +145,14 @@ def test_what_fails_leaves_nothing_behind(mine, monkeypatch):
         assert talking.get("/api/about").json()["count"] == 30
         ask(talking, "/api/add", id=key)
         other = bring(talking, picture(1))
-        monkeypatch.setattr(adding, "MOST_BYTES", 2 * len(picture()))
+        monkeypatch.setattr(additions, "MOST_BYTES", 2 * len(picture()))
         reply = talking.post("/api/add", json={"id": other})
         assert reply.status_code == 413 and "bilrp index" in reply.json()["error"]
     assert len(kept(mine)) == 1 and len(collection.open(mine)) == 31
 
 
 def test_a_file_that_is_there_is_not_written_again(mine):
-    place = mine / "app" / "added" / adding.hashlib.sha256(picture()).hexdigest()[:32]
+    place = mine / "app" / "added" / additions.hashlib.sha256(picture()).hexdigest()[:32]
     place.parent.mkdir(parents=True)
     place.write_bytes(picture())
     place.chmod(0o444)
@@ -160,7 +160,7 @@ def test_a_file_that_is_there_is_not_written_again(mine):
     with client(collection.open(mine, tiny()), add=True) as talking:
         ask(talking, "/api/add", id=bring(talking, picture()))
         assert (place.stat().st_mtime_ns, place.stat().st_ino) == before
-        bad = place.with_name(adding.hashlib.sha256(picture(1)).hexdigest()[:32])
+        bad = place.with_name(additions.hashlib.sha256(picture(1)).hexdigest()[:32])
         bad.write_bytes(picture(2))  # of another content than its name says
         reply = talking.post("/api/add", json={"id": bring(talking, picture(1))})
         assert "another content" in reply.text and bad.exists()
@@ -178,13 +178,13 @@ def test_what_was_asked_before_is_answered_as_it_was(mine, tmp_path):
     old = Shelf(collection.open(mine, tiny()), keep_raw=True)
     key, _ = old.bring(saved(tmp_path), "noise.png")
     asked = Asked(old.ids[3], part=(9, 10))
-    before = questions.neighbours(old, asked, 40)
-    made, found = adding.added(old, old.query(key))
+    before = analyses.neighbours(old, asked, 40)
+    made, found = additions.added(old, old.query(key))
     assert found is not None
     tables.deleted(str(mine), "items.lance", old.ids[0])  # positions move
     new = old.reopened(collection.open(mine, tiny()))
-    assert questions.neighbours(old, asked, 40) == before and before["of"] == 30
-    after = questions.neighbours(new, asked, 40)
+    assert analyses.neighbours(old, asked, 40) == before and before["of"] == 30
+    after = analyses.neighbours(new, asked, 40)
     assert {n["id"] for n in after["neighbours"]} == {n["id"] for n in before["neighbours"]} - {
         old.ids[0]
     } | {made}
@@ -198,7 +198,7 @@ def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
     begun, go = threading.Event(), threading.Event()
 
     async def play() -> list[object]:
-        from bilrp.engine.progress import tracking
+        from bilrp.progress import tracking
 
         def lasting() -> str:
             begun.set()

@@ -21,10 +21,10 @@ from PIL import Image
 
 from bilrp import collection
 from bilrp.app import server
-from bilrp.app.asking import MOST_JSON
-from bilrp.app.desk import Busy, Desk
-from bilrp.app.guard import Door, Refused
-from bilrp.app.shelf import Shelf
+from bilrp.app.request_handling import MOST_JSON
+from bilrp.app.job_queue import Busy, Desk
+from bilrp.app.security import Door, Refused
+from bilrp.app.collection_session import Shelf
 from bilrp.errors import InputError
 from bilrp.render import bundle, page
 

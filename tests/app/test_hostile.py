@@ -18,8 +18,8 @@ import pytest
 from asking import PORT, ask, client, running
 
 from bilrp.app import server
-from bilrp.app.desk import Busy, Desk
-from bilrp.app.guard import HEADERS, Door
+from bilrp.app.job_queue import Busy, Desk
+from bilrp.app.security import HEADERS, Door
 
 HOST = f"127.0.0.1:{PORT}"
 
@@ -302,8 +302,8 @@ def test_many_at_the_desk_is_busy_and_who_leaves_is_not_served(made):
 
 def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
     """The engine itself is stopped in the middle: it reports progress, and hears that nobody listens."""
-    from bilrp.app.shelf import Shelf
-    from bilrp.engine.progress import tracking
+    from bilrp.app.collection_session import Shelf
+    from bilrp.progress import tracking
 
     begun, ended, hung_up = threading.Event(), threading.Event(), threading.Event()
 

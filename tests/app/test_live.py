@@ -10,9 +10,9 @@ from asking import PORT, ask, running
 from starlette.testclient import TestClient
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.app import server
-from bilrp.app.guard import Door
+from bilrp.app.security import Door
 from bilrp.encoder import read_item
 from narrow import require
 
@@ -35,7 +35,7 @@ def test_other_settings_give_what_explain_gives(two):
         wish = {"rules": "γ = 0.1", "similarity": "dot", "regions": "16"}
         before = ask(talking, "/api/plan", **wish)
         (shown,) = ask(talking, "/api/live", **wish)
-        book = rulebooks.uniform(0.1)
+        book = composites.uniform(0.1)
         expected = bilrp.explain(
             encoder, *paths, rules=book, similarity="dot", regions=bilrp.regions.grid(16)
         )

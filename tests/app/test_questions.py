@@ -13,8 +13,8 @@ from asking import ask, client
 
 import bilrp
 from bilrp import collection
-from bilrp.app import files, questions
-from bilrp.app.shelf import Shelf
+from bilrp.app import static_files, analyses
+from bilrp.app.collection_session import Shelf
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_group_has_its_most_typical_first(talking, made):
 def test_of_a_large_group_the_least_typical_come_last_first(made):
     found = collection.open(made.path, made.encoder)
     found.items.groups = lambda: {"all": list(range(30))}
-    shown = questions.group(Shelf(found), "all")
+    shown = analyses.group(Shelf(found), "all")
     cosine = torch.nn.functional.cosine_similarity(
         torch.from_numpy(found.embeddings), found.mean("all")[None]
     )
@@ -220,7 +220,7 @@ def test_a_pair_leaves_as_a_page_a_picture_and_numbers(talking, made):
 
 
 def test_the_app_is_whole_and_the_same_at_every_address(talking, made):
-    assert {"/web/index.html", "/web/main.js", "/web/app.css", "/page/mount.js"} <= set(files.table())
+    assert {"/web/index.html", "/web/main.js", "/web/app.css", "/page/mount.js"} <= set(static_files.table())
     pages = {
         talking.get(p).text
         for p in ("/", "/map", f"/item/{made.ids[0]}", "/audit", "/group?name=a/b", "/contrast")

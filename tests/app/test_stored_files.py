@@ -10,14 +10,14 @@ import pytest
 from asking import tiny
 
 from bilrp import collection
-from bilrp.app import kept
-from bilrp.app.shelf import Shelf
+from bilrp.app import cached_results
+from bilrp.app.collection_session import Shelf
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "long"])
 def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None:
     """A pipe that nobody writes to, a device without an end, a sparse file of a terabyte: each counts as absent."""
-    path = mine / kept.FOLDER / "map.json"
+    path = mine / cached_results.FOLDER / "map.json"
     path.parent.mkdir()
     if kind == "pipe":
         os.mkfifo(path)
@@ -28,7 +28,7 @@ def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None
             file.truncate(2**40)
     answers: list[dict] = []
     shelf = Shelf(collection.open(mine, tiny()))
-    worker = threading.Thread(target=lambda: answers.append(kept.atlas(shelf)), daemon=True)
+    worker = threading.Thread(target=lambda: answers.append(cached_results.atlas(shelf)), daemon=True)
     worker.start()
     worker.join(60)
     assert not worker.is_alive(), "the worker waits for a pipe"

@@ -23,9 +23,9 @@ from PIL import Image
 from starlette.requests import Request
 
 from bilrp import collection
-from bilrp.app import server, shelf
-from bilrp.app.desk import Busy
-from bilrp.app.shelf import Shelf
+from bilrp.app import server, collection_session
+from bilrp.app.job_queue import Busy
+from bilrp.app.collection_session import Shelf
 from bilrp.app.uploads import MAX_UPLOADS, Uploads
 
 WIDE, HIGH = 1600, 1200  # pixels, all of which are held for the screen
@@ -148,23 +148,23 @@ def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
     made: collection.Collection, tmp_path: Path
 ) -> None:
     held, views = Shelf(made), []
-    for number in range(2 * shelf.QUERIES):
+    for number in range(2 * collection_session.QUERIES):
         key, _ = held.bring(saved(tmp_path, number), "a.jpg")
         views.append(weakref.ref(held.view(key)))
         held.parts(key)
         held.active(key)
     gc.collect()
     alive = [view() is not None for view in views]
-    assert alive == [False] * shelf.QUERIES + [True] * shelf.QUERIES
-    assert held.held_bytes >= 2 * shelf.QUERIES * WIDE * HIGH * 3, "a picture is counted where it is held"
+    assert alive == [False] * collection_session.QUERIES + [True] * collection_session.QUERIES
+    assert held.held_bytes >= 2 * collection_session.QUERIES * WIDE * HIGH * 3, "a picture is counted where it is held"
 
 
 def test_bytes_of_queries_and_of_parts_are_bounded(
     made: collection.Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = WIDE * HIGH * 3
-    monkeypatch.setattr(shelf, "QUERY_BYTES", 4 * picture)
-    monkeypatch.setattr(shelf, "HELD_BYTES", 3 * picture)
+    monkeypatch.setattr(collection_session, "QUERY_BYTES", 4 * picture)
+    monkeypatch.setattr(collection_session, "HELD_BYTES", 3 * picture)
     for keep_raw in (False, True):
         held, key = Shelf(made, keep_raw=keep_raw), ""
         for number in range(6):
@@ -185,7 +185,7 @@ def resident(process: int) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of a process is read from /proc")
 def test_memory_levels_off_over_rounds_of_uploads(folder: Path, tmp_path: Path) -> None:
     """Each round brings more pictures than are held, and has each explained; from the second on nothing is added."""
-    each = shelf.QUERIES + 6
+    each = collection_session.QUERIES + 6
     with Serving(tmp_path, indexed(tmp_path, folder / "cat")) as serving:
         levels = []
         for start in range(0, 4 * each, each):

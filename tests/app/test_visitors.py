@@ -22,9 +22,9 @@ from torch import nn
 
 from bilrp import Encoder, collection
 from bilrp.app import server
-from bilrp.collection import previews, tables
+from bilrp.collection import thumbnails, tables
 from bilrp.encoders import images
-from bilrp.item import Image as View
+from bilrp.inputs import Image as View
 from narrow import require
 
 FEW, MANY = 200, 10_000
@@ -35,7 +35,7 @@ def noise(path: Path, count: int) -> collection.Collection:
     pixels = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
     encoder = Encoder(nn.Flatten(), read=partial(images.item, size=8), name="flat")
     first = collection.build([Image.fromarray(pixels[0])], encoder, path)
-    shown = [previews.to_row(View.of(one)) for one in pixels[:64]]
+    shown = [thumbnails.to_row(View.of(one)) for one in pixels[:64]]
     rows = [
         {"id": f"{n:032x}", "name": f"noise-{n:05}", "group": "", "source": "", **shown[n % len(shown)],
          "embedding": pixels[n].reshape(-1).astype(np.float32)}

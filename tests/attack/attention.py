@@ -19,9 +19,9 @@ import bilrp
 from attack import cases
 from attack.mutate import fewest
 from attack.table import Failure, Row
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.errors import BilrpError
-from bilrp.rules.books import RuleBook
+from bilrp.rules.composites import RuleBook
 from narrow import require
 
 TRIALS = 40  # nets a round
@@ -332,11 +332,11 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     wanted = torch.stack([twin(x, mask)[1] for mask in masks])
     worst = 0.0
     for name in nets:
-        off = _apart(parts(name, rulebooks.uniform(spec["gamma"])), wanted)
+        off = _apart(parts(name, composites.uniform(spec["gamma"])), wanted)
         worst = max(worst, off)
         if off > CLOSE:
             return Failure("wrong", f"{name}: off the twin by {off:.1e}"), worst
-    true = parts(spec["other"] if spec["seed"] % 2 else "module", rulebooks.hessian_product())
+    true = parts(spec["other"] if spec["seed"] % 2 else "module", composites.hessian_product())
     errors = []
     for size in (1e-3, 1e-4, 1e-5):  # a kink of a ReLU may lie within the larger ones
         slopes = torch.stack([_slope(plain, x, mask, size) for mask in masks])
@@ -346,8 +346,8 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     if min(errors) > NEAR:
         return Failure("wrong", f"hessian_product: off finite differences by {min(errors):.1e}"), worst
     books = {
-        "attnlrp": rulebooks.attnlrp(spec["gamma"]), "absorbing": rulebooks.absorbing(0.25),
-        "secant": rulebooks.secant(_reference), "secant gamma": rulebooks.secant(_reference, gamma=0.25),
+        "attnlrp": composites.attnlrp(spec["gamma"]), "absorbing": composites.absorbing(0.25),
+        "secant": composites.secant(_reference), "secant gamma": composites.secant(_reference, gamma=0.25),
     }  # fmt: skip
     one, two = (parts(name, books[spec["book"]]) for name in nets)
     off = _apart(one, two)

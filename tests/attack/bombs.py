@@ -19,9 +19,9 @@ from attack.budget import measured
 from attack.table import Row
 from bilrp import Explanation
 from bilrp.cli.texts import text_of
-from bilrp.collection import kept, packing, previews
-from bilrp.encoders import images, weights
-from bilrp.encoders.sentences import sentence
+from bilrp.collection import parts_table, packed_parts, thumbnails
+from bilrp.encoders import images, vgg_weights
+from bilrp.encoders.sentence_encoder import sentence
 from bilrp.errors import BilrpError, guarded
 
 HUGE = 2_000_000_000
@@ -208,7 +208,7 @@ def tar_bomb(path: Path) -> Path:
             return bytes(size)
 
     with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        info = tarfile.TarInfo(weights.MEMBER)
+        info = tarfile.TarInfo(vgg_weights.MEMBER)
         info.size = MUCH
         tar.addfile(info, Zeros())
     return path
@@ -294,7 +294,7 @@ def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]
         "sparse pth": sparse(".pth", b"\x80\x02"), "sparse ckpt": sparse(".ckpt", b"\x80\x04"),
         "an entry of 2 GB": claim("F32", HUGE, there=True),
     }.items():  # fmt: skip
-        found[f"weights, {name}"] = make, weights.from_file
+        found[f"weights, {name}"] = make, vgg_weights.from_file
     found["texts, sparse"] = sparse(".txt"), lambda path: text_of(f"@{path}")
     found["texts, one line"] = sparse(".txt", b"a" * 1000), lambda path: text_of(f"@{path}")
     deep, wide = (
@@ -330,7 +330,7 @@ def packed_frame(size: int) -> bytes:
 
 def read_frame(path: Path) -> None:
     with guarded("damaged parts"):
-        kept.decomposition(packing.pack(torch.ones(1, 4)), path.read_bytes(), torch.ones(4))
+        parts_table.decomposition(packed_parts.pack(torch.ones(1, 4)), path.read_bytes(), torch.ones(4))
 
 
 def jpeg(side: int) -> bytes:
@@ -341,7 +341,7 @@ def jpeg(side: int) -> bytes:
 
 def read_thumbnail(path: Path) -> None:
     about = {"kind": "image", "box": [0, 0, 1, 1], "full": [1, 1]}
-    previews.from_row(path.read_bytes(), None, json.dumps(about))
+    thumbnails.from_row(path.read_bytes(), None, json.dumps(about))
 
 
 BOMBS = _bombs()

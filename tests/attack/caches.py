@@ -12,11 +12,11 @@ from torch import Tensor
 
 from attack.mutate import mutated
 from attack.table import Row
-from bilrp.disk.cache import Cache
-from bilrp.engine.progress import tracking
+from bilrp.io.cache import Cache
+from bilrp.progress import tracking
 from bilrp.errors import BilrpError
-from bilrp.studies.common import layers
-from bilrp.studies.common.kept import kept_row
+from bilrp_studies.common import vgg_layers
+from bilrp_studies.common.result_cache import kept_row
 
 TRIALS = 60  # a round
 SIDE, LAYERS = 16, (2, 5)
@@ -26,19 +26,19 @@ def small_study(folder: Path) -> Callable[[], list[Tensor]]:
     """What the studies of layers keep on disk: features, Gram matrices, decompositions; read again by every call."""
     generator = np.random.default_rng(0)
     pictures = [generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for _ in range(3)]
-    climbing = layers.ladder(LAYERS, weights=random_weights(), folder=folder)
+    climbing = vgg_layers.ladder(LAYERS, weights=random_weights(), folder=folder)
 
     def run() -> list[Tensor]:
         with tracking(False) as bar:
-            matrices = layers.grams(climbing, pictures, bar)
-        explained = layers.explanations(climbing, pictures[0], pictures[1], regions=8)
+            matrices = vgg_layers.grams(climbing, pictures, bar)
+        explained = vgg_layers.explanations(climbing, pictures[0], pictures[1], regions=8)
         return [*(torch.from_numpy(m) for m in matrices.values()), *(e.relevance for e in explained.values())]
 
     return run
 
 
 def random_weights() -> dict[str, Tensor]:
-    from bilrp.encoders.weights import CONVOLUTIONS
+    from bilrp.encoders.vgg_weights import CONVOLUTIONS
 
     generator, found = torch.Generator().manual_seed(0), {}
     for number, inputs, outputs in CONVOLUTIONS[:2]:

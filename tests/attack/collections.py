@@ -20,9 +20,9 @@ from attack.budget import measured
 from attack.mutate import mutated
 from attack.table import Failure, Row
 from bilrp import collection
-from bilrp.collection import approximate, description, packing, tables
+from bilrp.collection import approximate_index, description, packed_parts, tables
 from bilrp.encoder import Encoder, read_item
-from bilrp.encoders import families
+from bilrp.encoders import registry
 from bilrp.errors import BilrpError
 from hostile import forge, plant_canaries
 
@@ -53,7 +53,7 @@ SAID = ("", "{", "[]", '{"probes": "many"}', '{"dataset": 1}', "[" * 5000)
 
 @cache
 def encoder() -> Encoder:
-    return families.load("bigram")
+    return registry.load("bigram")
 
 
 @cache
@@ -178,7 +178,7 @@ def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
     forge(path, said, rows, said["width"])
     if what == "said":
         tables.lance().dataset(tables.joined(str(path), tables.ITEMS)).update_config(
-            {approximate.SAID: words}
+            {approximate_index.SAID: words}
         )
     if what == "parts":
         words = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
@@ -207,7 +207,7 @@ def check_parts(path: Path) -> Failure | bool:
     found = collection.open(path)
     try:
         packed = found.parts.packed(found.ids[:1])[0]
-        made = None if packed is None else packing.relevance(packed, packed)
+        made = None if packed is None else packed_parts.relevance(packed, packed)
     except BilrpError:
         return False
     except Exception as error:

@@ -15,8 +15,8 @@ from pathlib import Path
 from attack.mutate import mutated
 from attack.server import PAYLOAD, Server, package, sdist, simple
 from attack.table import Row
-from bilrp.encoders import fetch, index
-from bilrp.encoders.index import Settings
+from bilrp.encoders import downloads, pypi_download
+from bilrp.encoders.pypi_download import Settings
 from bilrp.errors import BilrpError
 
 TRIALS = 40  # a round
@@ -43,7 +43,7 @@ def attack(seed: int, place: Path) -> Row:
             using = Settings((f"{server.url}/simple",), seconds=2.0)
             words = f"seed {seed} trial {trial} ({harm})"
             try:
-                data = index.download(
+                data = pypi_download.download(
                     wanted.project, wanted.filename, sha256=wanted.sha256, size=wanted.size, using=using
                 )
             except BilrpError as error:
@@ -54,7 +54,7 @@ def attack(seed: int, place: Path) -> Row:
             except Exception as error:
                 row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
                 continue
-            if data == archive and fetch.opened(data, wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}:
+            if data == archive and downloads.opened(data, wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}:
                 row.right += 1
             else:
                 row.failed("wrong", f"{words}: another file was taken")
@@ -179,7 +179,7 @@ def _slow(data: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 def _partial(path: Path) -> bool:
-    from bilrp.disk.files import is_partial
+    from bilrp.io.files import is_partial
 
     return is_partial(path)
 

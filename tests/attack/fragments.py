@@ -17,7 +17,7 @@ from attack.budget import measured
 from attack.mutate import mutated
 from attack.table import Row
 from bilrp import collection
-from bilrp.collection import checking, sums, tables
+from bilrp.collection import integrity, file_checksums, tables
 from bilrp.encoders import images
 from bilrp.errors import BilrpError
 
@@ -56,11 +56,11 @@ def attack(seed: int, place: Path) -> Row:
     names = [
         each
         for name in (tables.ITEMS, tables.PARTS)
-        for each in sums.files_of(name, tables.opened(str(whole), name))
+        for each in file_checksums.files_of(name, tables.opened(str(whole), name))
     ]
     for trial in range(TRIALS):
         path = shutil.copytree(whole, place / "trial.lance")
-        what = _damage(draw, path, [*names, sums.FILE])
+        what = _damage(draw, path, [*names, file_checksums.FILE])
         words = f"seed {seed} trial {trial}: {what}"
         with measured() as cost:
             _try(row, path, truth, words)
@@ -93,7 +93,7 @@ def _damage(draw: random.Random, path: Path, names: list[str]) -> str:
 
 def _try(row: Row, path: Path, truth: dict[str, list[float]], words: str) -> None:
     try:
-        noticed = bool(checking.check(str(path)))
+        noticed = bool(integrity.check(str(path)))
     except BilrpError:
         noticed = True
     except BaseException as error:  # a panic of Lance is no Exception

@@ -14,10 +14,10 @@ import torch
 from attack import caches, fetches, stores
 from attack.table import Row
 from bilrp import Explanation
-from bilrp.disk import files
+from bilrp.io import files
 from bilrp.errors import BilrpError
 from bilrp.render.page import write as write_page
-from bilrp.studies.common.report import Report, Section, Table
+from bilrp.render.report import Report, Section, Table
 
 SAVES, STUDIES, FETCHES = 12, 4, 4  # kills a round
 

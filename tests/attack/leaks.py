@@ -14,7 +14,7 @@ import torch
 import bilrp
 from attack.table import Row
 from attack.threads import NETS
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.render import figure
 from bilrp.render.page import html
 
@@ -51,7 +51,7 @@ def attack(seed: int, place: Path) -> Row:
 def _once(run: int, models: list[torch.nn.Module], inputs: list[torch.Tensor], place: Path) -> None:
     """Explain, save, load, draw; and something that is refused on the way."""
     model = models[run % len(models)]
-    book = rulebooks.hessian_product() if run % 2 else rulebooks.uniform(0.25)
+    book = composites.hessian_product() if run % 2 else composites.uniform(0.25)
     found = bilrp.explain(model, inputs[run % 4], inputs[(run + 1) % 4], rules=book)
     bilrp.Explanation.load(found.save(place / "why.npz"))
     if run % 10 == 0:

@@ -15,7 +15,7 @@ from PIL import Image
 from attack.table import Row
 from bilrp import cli
 from bilrp.errors import printable
-from bilrp.studies.common.report import Report, Section, Table, Text
+from bilrp.render.report import Report, Section, Table, Text
 
 TRIALS = 4  # names a round, each through every output
 HARM = (

@@ -19,15 +19,15 @@ import bilrp
 from attack import cases
 from attack.mutate import fewest
 from attack.table import Failure, Row
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.engine import plan
 from bilrp.engine.costs import Way, ways
 from bilrp.engine.plan import Setting
-from bilrp.engine.run import run
-from bilrp.engine.scattered import matrix
+from bilrp.engine.executor import run
+from bilrp.engine.sparse_parts import matrix
 from bilrp.errors import BilrpError
 from bilrp.regions import grid
-from bilrp.rules.freeze import freeze
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -191,7 +191,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
     with torch.no_grad():
         before, result = {name: t.clone() for name, t in net.state_dict().items()}, net(x).flatten()
     smooth = any(name in SMOOTH for name, _ in spec["layers"])
-    exact = rulebooks.hessian_product() if smooth else rulebooks.uniform(0.0)
+    exact = composites.hessian_product() if smooth else composites.uniform(0.0)
     where = grid(spec["regions"])
     found = {
         mode: bilrp.decompose(net, x, rules=exact, regions=where, mode=mode)
@@ -207,7 +207,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
         if _apart(each.parts.sum(0) + each.unattributed, result) > CLOSE:
             return Failure("wrong", f"{mode}: parts and unattributed do not sum to the embedding"), 0
     with torch.no_grad():
-        program = freeze(simplify(record(net, x)), rulebooks.uniform(0.25) if not smooth else exact)
+        program = freeze(simplify(record(net, x)), composites.uniform(0.25) if not smooth else exact)
         setting = Setting(program, where(x), program.result.numel(), budget=2**20)
         reference = matrix(run(setting, plan.fixed(setting, Way()))[program.output])
         options = [*([Way(tiles=setting.chain)] if setting.chain else []), *ways(setting)]

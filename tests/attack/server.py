@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bilrp.encoders.fetch import Package
+from bilrp.encoders.downloads import Package
 
 PAYLOAD = b"weights of a toy\n" * 1000
 SETUP = """

@@ -15,10 +15,10 @@ from attack.budget import measured
 from attack.mutate import mutated, smallest
 from attack.table import Failure, Row
 from bilrp import Decomposition, Explanation
-from bilrp.disk import store
+from bilrp.io import store
 from bilrp.errors import BilrpError
 from bilrp.explanation import stored
-from bilrp.item import Image, Item
+from bilrp.inputs import Image, Item
 
 TRIALS, FORGERIES = 240, 60  # a round
 

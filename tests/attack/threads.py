@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import bilrp
 from attack.table import Row
-from bilrp import rulebooks
+from bilrp import composites
 
 THREADS = 8
 EACH = 12  # decompositions a thread, net and rule book, in a round
@@ -37,9 +37,9 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "attention": Attention,
 }
 BOOKS = {
-    "gamma": lambda: rulebooks.uniform(0.25),
-    "zero": lambda: rulebooks.uniform(0.0),
-    "hessian": rulebooks.hessian_product,
+    "gamma": lambda: composites.uniform(0.25),
+    "zero": lambda: composites.uniform(0.0),
+    "hessian": composites.hessian_product,
 }
 
 

@@ -68,7 +68,7 @@ def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
     def interrupted(*_: object, **__: object) -> None:
         raise InputError("interrupted")
 
-    monkeypatch.setattr("bilrp.collection.holding.Collection.explain", interrupted)
+    monkeypatch.setattr("bilrp.collection.core.Collection.explain", interrupted)
     code, out, err = bilrp_command(*asked)
     assert code != 0 and "interrupted" in err and "b.png" in out
 
@@ -92,7 +92,7 @@ def test_a_plain_search_takes_nothing_apart(
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     expected = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json", "-o", "why.html")[1])
     monkeypatch.setattr(
-        "bilrp.collection.holding.decompose_item", lambda *_: pytest.fail("it was taken apart")
+        "bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was taken apart")
     )
     found = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
     for near, before in zip(found["neighbours"], expected["neighbours"], strict=True):

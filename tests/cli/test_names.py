@@ -13,7 +13,7 @@ from PIL import Image
 
 from bilrp import cli
 from bilrp.errors import InputError, printable
-from bilrp.studies.common.report import Report, Section, Table, Text
+from bilrp.render.report import Report, Section, Table, Text
 
 NAMES = [
     b"\xff\xfe.png", b"<script>document.title=1<script>.png", b"\x1b[2J\x1b]0;x\x07.png", b"$\\frac{$.png",

@@ -14,8 +14,8 @@ from bilrp import cli
 from bilrp.cli import texts
 from bilrp.encoders import sentence
 from bilrp.explanation import explain
-from bilrp.item import Text
-from bilrp.render.marks import shown
+from bilrp.inputs import Text
+from bilrp.render.visibility import shown
 from text_folders import ARCHITECTURES
 
 

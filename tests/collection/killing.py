@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from making import pictures, tiny
 
-from bilrp.collection import holding, indexing, tables
+from bilrp.collection import core, indexing, tables
 from narrow import require
 
 ITEMS = 24
@@ -32,7 +32,7 @@ FEW = 2  # items of a commit
 
 def index(source: Path, path: Path, *, merge: bool = True) -> None:
     """Everything an index run does, in small commits, and fragments merged soon."""
-    indexing.COMMIT = holding.TOGETHER = FEW
+    indexing.COMMIT = core.TOGETHER = FEW
     tables.MANY = FEW + 1 if merge else 10**9
     indexing.build(source, tiny(), path, parts=True)
 
@@ -46,7 +46,7 @@ def held(path: Path) -> dict[str, Any]:
     """What the collection holds: ids in their order, embeddings and parts, as hashes."""
     if tables.opened(str(path), tables.ITEMS) is None:
         return {"ids": [], "embeddings": [], "parts": {}}
-    found = holding.open(path, tiny())
+    found = core.open(path, tiny())
     kept = sorted(found.parts.ids)
     parts = {
         key: _hash(require(packed).bits.tobytes())

@@ -20,7 +20,7 @@ from torch import nn
 import bilrp
 from bilrp import Encoder, collection
 from bilrp.collection import tables
-from bilrp.collection.items import Items
+from bilrp.collection.items_table import Items
 from bilrp.encoders import images
 
 UP = "the cluster stands"

@@ -14,9 +14,9 @@ from making import kept, pictures, tiny, unheld
 
 from bilrp import collection
 from bilrp.cli import app
-from bilrp.collection import approximate, tables
-from bilrp.collection.items import Items
-from bilrp.encoders import families
+from bilrp.collection import approximate_index, tables
+from bilrp.collection.items_table import Items
+from bilrp.encoders import registry
 
 lance = pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -52,7 +52,7 @@ def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str)
     ):  # compared by bytes, it finds a seventh
         assert index is None  # and so it is not used
         return
-    assert index is not None and approximate.WANTED <= index.recall <= 1 and index.asked == approximate.ASKED
+    assert index is not None and approximate_index.WANTED <= index.recall <= 1 and index.asked == approximate_index.ASKED
     for vector in embeddings[:20] + 0.1:
         exact = truth(embeddings, vector, similarity)
         positions, scores = found.best(vector, 10, similarity, index=index)
@@ -61,7 +61,7 @@ def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str)
         assert exact[positions] == pytest.approx(np.sort(exact[proposed])[:-11:-1], rel=1e-5)
     assert again(found, index) == pytest.approx(index.recall, abs=CLOSE)
     if index.probes > 1:  # no more partitions are looked into than that takes
-        assert again(found, replace(index, probes=index.probes // 2)) < approximate.WANTED + CLOSE
+        assert again(found, replace(index, probes=index.probes // 2)) < approximate_index.WANTED + CLOSE
     other = unheld(path).index(similarity)  # it is kept, with its recall
     assert other is not None and (other.recall, other.probes) == (index.recall, index.probes)
     assert unheld(path).index("dot" if similarity == "cosine" else "cosine") is None  # exact, then
@@ -70,9 +70,9 @@ def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str)
     assert found.index(similarity) is None  # no need for one
 
 
-def again(found: Items, index: approximate.Index) -> float:
+def again(found: Items, index: approximate_index.Index) -> float:
     """Recall by another road: of the items that it was measured on, by the exact search of each."""
-    some, hits = np.random.default_rng(0).permutation(len(found))[: approximate.ASKED], []
+    some, hits = np.random.default_rng(0).permutation(len(found))[: approximate_index.ASKED], []
     for at, vector in zip(some, found.embeddings(some), strict=True):
         near = [found.ids[i] for i in found.best(vector, 11, index.similarity)[0] if i != at][:10]
         hits.append(len(set(near) & set(index.candidates(vector, 10))) / 10)
@@ -81,11 +81,11 @@ def again(found: Items, index: approximate.Index) -> float:
 
 def test_an_index_that_finds_too_few_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings, path = clustered(300), tmp_path / "x.lance"
-    monkeypatch.setattr(approximate, "WANTED", 1.1)
+    monkeypatch.setattr(approximate_index, "WANTED", 1.1)
     why = kept(path, embeddings).index_or_why("cosine")
     assert isinstance(why, str) and "finds no more than" in why
-    monkeypatch.setattr(approximate, "made", lambda *_: pytest.fail("it was made again"))
-    monkeypatch.setattr(approximate, "measured", lambda *_: pytest.fail("it was measured again"))
+    monkeypatch.setattr(approximate_index, "made", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr(approximate_index, "measured", lambda *_: pytest.fail("it was measured again"))
     assert unheld(path).index("cosine") is None
 
 
@@ -93,8 +93,8 @@ def test_it_is_measured_again_when_the_table_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings, path, measured = clustered(600), tmp_path / "x.lance", []
-    work = approximate.measured
-    monkeypatch.setattr(approximate, "measured", lambda *given: measured.append(1) or work(*given))
+    work = approximate_index.measured
+    monkeypatch.setattr(approximate_index, "measured", lambda *given: measured.append(1) or work(*given))
 
     def times() -> int:
         measured.clear()
@@ -116,7 +116,7 @@ def test_it_is_measured_again_when_the_table_has_changed(
 def test_where_nothing_can_be_written_the_search_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
     path = tmp_path / "x.lance"
     collection.build(pictures(tmp_path / "in", 12), tiny(), path)
     (path / tables.ITEMS / "_indices").write_text("")  # a file where Lance would make a folder
@@ -138,7 +138,7 @@ def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:
     several = [unheld(path) for _ in range(4)]
     with ThreadPoolExecutor(len(several)) as pool:
         found = list(pool.map(lambda items: items.index_or_why("cosine"), several))
-    assert all(isinstance(index, approximate.Index) for index in found), found
+    assert all(isinstance(index, approximate_index.Index) for index in found), found
     later = unheld(path).index("cosine")
     assert later is not None and all("00000007" in i.candidates(embeddings[7], 1) for i in [*found, later])
 
@@ -176,14 +176,14 @@ def test_what_came_later_is_found_and_what_went_is_not(
 def test_search_says_its_recall_for_what_it_was_measured_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
     path = tmp_path / "x.lance"
     collection.build(pictures(tmp_path / "in", 40), tiny(), path)
-    assert collection.open(path, tiny()).recall("cosine") >= approximate.WANTED
+    assert collection.open(path, tiny()).recall("cosine") >= approximate_index.WANTED
     dataset = tables.opened(str(path), tables.ITEMS)
     assert dataset is not None
-    said = json.loads(dataset.config()[approximate.SAID])
-    dataset.update_config({approximate.SAID: json.dumps(said | {"recall": 0.9725})})
+    said = json.loads(dataset.config()[approximate_index.SAID])
+    dataset.update_config({approximate_index.SAID: json.dumps(said | {"recall": 0.9725})})
     assert collection.open(path, tiny()).recall("cosine") == 0.9725
 
     def asked(*more: str) -> str:
@@ -191,8 +191,8 @@ def test_search_says_its_recall_for_what_it_was_measured_for(
         return capsys.readouterr().out
 
     assert "approximately: finds 97% of an item's 10 nearest" in asked("-k", "2", "--approximate")
-    monkeypatch.setattr(families, "load_stored", lambda *_, **__: tiny())
-    monkeypatch.setattr(families, "is_known", lambda *_: True)
+    monkeypatch.setattr(registry, "load_stored", lambda *_, **__: tiny())
+    monkeypatch.setattr(registry, "is_known", lambda *_: True)
     for more in (["-k", "11"], ["-k", "2", "--part", "0,0,30,30"]):
         text = asked(*more, "--approximate")
         assert "recall is 97% measured for whole items, k = 10, and may be less here" in text

@@ -21,13 +21,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
-from bilrp.collection import packing, tables
+from bilrp.collection import packed_parts, tables
 from bilrp.collection.indexing import indexed
-from bilrp.collection.items import largest
-from bilrp.collection.limiting import limited
+from bilrp.collection.items_table import largest
+from bilrp.collection.subquery import limited
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
-from bilrp.item import Image as View
+from bilrp.inputs import Image as View
 from narrow import instance, require
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -103,7 +103,7 @@ def test_contrast_of_two_groups(made) -> None:
 
 def test_large_collections_are_read_in_blocks(made, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = made.nearest(4, k=5, part=[1, 2]), made.share(4), made.mean("odd")
-    monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
     monkeypatch.setattr(tables, "BLOCK", 7 * 4 * made.width)
     again = collection.open(made.path, encoder=tiny())
     found = again.nearest(4, k=5, part=[1, 2])
@@ -273,9 +273,9 @@ def test_an_embedding_of_something_else_goes_on_in_autograd(made) -> None:
 
 def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
     parts = torch.randn(6, 40) * (torch.rand(40) < 0.2)
-    packed = packing.pack(parts)
+    packed = packed_parts.pack(parts)
     assert packed.nbytes < parts.nbytes / 4 and packed.error < 0.004
-    back = packing.from_bytes(*packing.to_bytes(packed), width=40, error=packed.error)
+    back = packed_parts.from_bytes(*packed_parts.to_bytes(packed), width=40, error=packed.error)
     assert torch.equal(back.dense(), packed.dense())
     torch.testing.assert_close(packed.dense(), parts, rtol=0.01, atol=0)
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import bilrp
 from bilrp import collection
-from bilrp.collection.holding import Collection
+from bilrp.collection.core import Collection
 from bilrp.explanation import pair
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")

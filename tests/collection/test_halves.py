@@ -12,8 +12,8 @@ import pytest
 from making import kept, pictures, tiny, unheld
 
 from bilrp import collection
-from bilrp.collection import halves, tables
-from bilrp.collection.items import Items, largest
+from bilrp.collection import float16_index, tables
+from bilrp.collection.items_table import Items, largest
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -32,7 +32,7 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
     embeddings = close(0)
     found = kept(tmp_path / "x.lance", embeddings)
     monkeypatch.setattr(found, "blocks", lambda: pytest.fail("all embeddings were read again"))
-    monkeypatch.setattr("bilrp.collection.items.FEW", 1.0)
+    monkeypatch.setattr("bilrp.collection.items_table.FEW", 1.0)
     taken = found.halves
     assert taken is not None and taken.path.stat().st_size == len(embeddings) * (2 * 48 + 12)
     rounding = 0
@@ -68,7 +68,7 @@ def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
 
 def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added is found, what is removed is not; the halves of before go when nobody has opened them for a day."""
-    monkeypatch.setattr("bilrp.collection.items.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
     source, path = pictures(tmp_path / "in", 8), tmp_path / "x.lance"
     first = collection.build(source, tiny(), path)
     assert len(first.nearest(0, 20)) == 8
@@ -113,7 +113,7 @@ def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(halves, "whole", full)
+    monkeypatch.setattr(float16_index, "whole", full)
     _, scores = found.best(embeddings[7], 5)
     assert found.halves is None and scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
     assert not list((tmp_path / "x.lance").glob("halves-*"))

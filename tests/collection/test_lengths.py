@@ -10,7 +10,7 @@ import torch
 from making import kept
 
 from bilrp import similarity
-from bilrp.collection.items import Items
+from bilrp.collection.items_table import Items
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -34,7 +34,7 @@ def scored(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
 def test_neighbours_by_cosine_whatever_their_size(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bilrp.collection.items.FEW", 1.0)  # halves, however many they propose
+    monkeypatch.setattr("bilrp.collection.items_table.FEW", 1.0)  # halves, however many they propose
     embeddings = of_any_size()
     found = kept(tmp_path / "x.lance", embeddings)
     found.most = most

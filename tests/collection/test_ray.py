@@ -17,7 +17,7 @@ import pytest
 from making import UP, apart, pictures, tiny
 
 from bilrp import collection
-from bilrp.collection import cluster
+from bilrp.collection import ray_backend
 from bilrp.collection.indexing import indexed, take_apart
 from bilrp.errors import InputError
 
@@ -57,11 +57,11 @@ def test_an_engine_that_is_none(tmp_path: Path) -> None:
         indexed(tmp_path, tiny(), tmp_path / "x.lance", engine="spark")
 
 
-class Here(cluster.Workers):
+class Here(ray_backend.Workers):
     """The work of a cluster, done by one worker in this process."""
 
     def in_order(self, method: str, jobs: Sequence[Any], again: Any = None) -> Iterator[Any]:
-        worker = cluster.Worker(tiny())
+        worker = ray_backend.Worker(tiny())
         yield from (getattr(worker, method)(*job) for job in jobs)
 
 
@@ -92,11 +92,11 @@ def test_workers_that_cannot_start_are_not_started_for_ever(monkeypatch: pytest.
         wait=lambda promises, num_returns: (promises[:1], promises[1:]), get=get,
         exceptions=SimpleNamespace(RayError=Lost, RayTaskError=Broken),
     )  # fmt: skip
-    monkeypatch.setattr(cluster, "ray", lambda: ray)
+    monkeypatch.setattr(ray_backend, "ray", lambda: ray)
     made = iter(range(50))  # more than that is for ever
-    pool = cluster.Workers(lambda: (next(made), actor)[1], 2)
+    pool = ray_backend.Workers(lambda: (next(made), actor)[1], 2)
     pool.start()
     pool.start()
     with pytest.raises(InputError, match="no worker can start: MemoryError: no room"):
         list(pool.in_order("items", [()]))
-    assert next(made) <= 2 + cluster.TRIES
+    assert next(made) <= 2 + ray_backend.TRIES

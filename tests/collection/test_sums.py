@@ -14,7 +14,7 @@ import pytest
 from making import pictures, tiny
 
 from bilrp import collection
-from bilrp.collection import checking, sums, tables
+from bilrp.collection import integrity, file_checksums, tables
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -39,7 +39,7 @@ def listed(path: Path, pattern: str) -> list[Path]:
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
-    source = str(Path(sums.__file__).parents[2])
+    source = str(Path(file_checksums.__file__).parents[2])
     line = [sys.executable, "-m", "bilrp", *map(str, words)]
     return subprocess.run(
         line, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
@@ -99,10 +99,10 @@ DAMAGES = {
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_every_damage_is_one_line_of_check(mine: Path, kind: str) -> None:
-    assert checking.check(str(mine)) == []
+    assert integrity.check(str(mine)) == []
     pattern, damage = DAMAGES[kind]
     damage(listed(mine, pattern)[0])  # versions are counted down: the first is the latest
-    found = [str(each) for each in checking.check(str(mine))]
+    found = [str(each) for each in integrity.check(str(mine))]
     assert found and all("\n" not in line for line in found), found
 
 
@@ -111,7 +111,7 @@ def test_two_files_that_changed_places_are_noticed(mine: Path) -> None:
     data = first.read_bytes(), second.read_bytes()
     first.write_bytes(data[1])
     second.write_bytes(data[0])
-    assert len(checking.check(str(mine))) == 2
+    assert len(integrity.check(str(mine))) == 2
 
 
 def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
@@ -129,44 +129,44 @@ def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
     for key in truth.ids:
         assert np.array_equal(again.embedding(key), truth.embedding(key))
         assert np.array_equal(again.decomposition(key).parts, truth.decomposition(key).parts)
-    assert checking.check(str(mine)) == []
+    assert integrity.check(str(mine)) == []
 
 
 def test_a_large_table_is_compared_by_sizes_on_opening(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "MAX_OPEN_BYTES", 0)
+    monkeypatch.setattr(file_checksums, "MAX_OPEN_BYTES", 0)
     (file,) = listed(mine, "items.lance/data/*.lance")
     change(file, 100)
     collection.open(mine, tiny())
-    assert len(checking.check(str(mine))) == 1
+    assert len(integrity.check(str(mine))) == 1
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(InputError, match=r"bytes, .* were written"):
         collection.open(mine, tiny())
 
 
 def test_a_collection_of_an_earlier_version_opens_and_gets_its_checksums(mine: Path, made: Path) -> None:
-    (mine / sums.FILE).unlink()
+    (mine / file_checksums.FILE).unlink()
     assert len(collection.open(mine, tiny())) == 11
-    assert "bilrp index writes them" in str(checking.check(str(mine))[0])
+    assert "bilrp index writes them" in str(integrity.check(str(mine))[0])
     collection.build(made.parent / "in", tiny(), mine)
-    assert checking.check(str(mine)) == []
+    assert integrity.check(str(mine)) == []
 
 
 def test_parts_that_somebody_removed_are_made_and_recorded_again(mine: Path) -> None:
     change(listed(mine, "parts.lance/_versions/*.manifest")[0], 40)
-    (damage,) = checking.check(str(mine))
+    (damage,) = integrity.check(str(mine))
     assert "remove parts.lance" in str(damage)
     shutil.rmtree(mine / "parts.lance")
     found = collection.open(mine, tiny())
     found.make_parts()
     found.decomposition(0)
-    assert checking.check(str(mine)) == []
+    assert integrity.check(str(mine)) == []
 
 
 def test_a_pipe_among_the_files_does_not_block(mine: Path) -> None:
     (file,) = listed(mine, "items.lance/data/*.lance")
     file.unlink()
     os.mkfifo(file)
-    for ask in (lambda: collection.open(mine, tiny()), lambda: checking.check(str(mine))):
+    for ask in (lambda: collection.open(mine, tiny()), lambda: integrity.check(str(mine))):
         with pytest.raises(InputError, match="no regular file"):
             ask()
 
@@ -179,24 +179,24 @@ def test_a_pipe_behind_a_linked_folder_does_not_block(mine: Path) -> None:
     latest = min((mine / "elsewhere").iterdir())
     latest.unlink()
     os.mkfifo(latest)
-    (mine / sums.FILE).unlink()
+    (mine / file_checksums.FILE).unlink()
     with pytest.raises(InputError, match="_versions is a link to a folder"):
         collection.open(mine)
 
 
 def test_a_version_of_very_many_digits_is_no_version(mine: Path) -> None:
-    with (mine / sums.FILE).open("a") as file:
+    with (mine / file_checksums.FILE).open("a") as file:
         file.write(f"{'0' * 64}  {tables.ITEMS}/_versions/{'9' * 5000}.manifest\n")
     assert len(collection.open(mine)) > 0
-    assert checking.check(str(mine)) == []
+    assert integrity.check(str(mine)) == []
 
 
 def test_a_file_that_is_gone_leaves_no_line(tmp_path: Path) -> None:
     """Another process may compact between the commit and its checksums."""
     (tmp_path / tables.ITEMS).mkdir()
     (tmp_path / tables.ITEMS / "there").write_bytes(b"1")
-    sums.record(str(tmp_path), [f"{tables.ITEMS}/gone", f"{tables.ITEMS}/there"])
-    known, odd = sums.read(str(tmp_path))
+    file_checksums.record(str(tmp_path), [f"{tables.ITEMS}/gone", f"{tables.ITEMS}/there"])
+    known, odd = file_checksums.read(str(tmp_path))
     assert list(known) == [f"{tables.ITEMS}/there"] and not odd
 
 
@@ -206,20 +206,20 @@ def test_many_writers_lose_no_checksum(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    (tmp_path / sums.FILE).write_text("0123")
+    (tmp_path / file_checksums.FILE).write_text("0123")
     threads = [
-        threading.Thread(target=lambda n=n: [sums.record(str(tmp_path), [each]) for each in names[n::12]])
+        threading.Thread(target=lambda n=n: [file_checksums.record(str(tmp_path), [each]) for each in names[n::12]])
         for n in range(12)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    known, odd = sums.read(str(tmp_path))
-    assert known == {name: sums.digest(tmp_path / name) for name in names} and odd == [1]
+    known, odd = file_checksums.read(str(tmp_path))
+    assert known == {name: file_checksums.digest(tmp_path / name) for name in names} and odd == [1]
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
 def test_checksums_are_those_of_sha256sum(mine: Path) -> None:
-    ran = subprocess.run(["sha256sum", "-c", "--quiet", sums.FILE], cwd=mine, check=False)
+    ran = subprocess.run(["sha256sum", "-c", "--quiet", file_checksums.FILE], cwd=mine, check=False)
     assert ran.returncode == 0

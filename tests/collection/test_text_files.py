@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from bilrp import collection
-from bilrp.collection import cluster
+from bilrp.collection import ray_backend
 from bilrp.collection.indexing import indexed
 from bilrp.encoder import Encoder
-from bilrp.encoders.sentences import sentence
+from bilrp.encoders.sentence_encoder import sentence
 from bilrp.errors import InputError
 from text_folders import ARCHITECTURES
 
@@ -94,13 +94,13 @@ def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
         subprocess.run([sys.executable, "-c", ""], check=True, preexec_fn=lambda: None)
         raise TimeoutError("the raylet did not answer")
 
-    monkeypatch.setattr(cluster, "ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(ray_backend, "ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for address, words in (
             (None, r"Ray did not start .*\(the raylet did not answer"),
             ("x:1", "no Ray cluster at x:1"),
         ):
-            with pytest.raises(InputError, match=words), cluster.workers(encoder, address=address):
+            with pytest.raises(InputError, match=words), ray_backend.workers(encoder, address=address):
                 pass
     assert not said

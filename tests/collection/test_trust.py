@@ -18,10 +18,10 @@ from PIL import Image
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
-from bilrp.collection import approximate, tables
+from bilrp.collection import approximate_index, tables
 from bilrp.collection.indexing import indexed
-from bilrp.encoders import families
-from bilrp.encoders.sentences import sentence
+from bilrp.encoders import registry
+from bilrp.encoders.sentence_encoder import sentence
 from bilrp.encoders.vgg import VGG16
 from bilrp.errors import BilrpError, InputError, MismatchError
 from hostile import forge, plant_canaries
@@ -85,14 +85,14 @@ def test_opening_imports_nothing_and_follows_no_path(
 )  # fmt: skip
 def test_options_are_known_and_typed(asked: Any) -> None:
     with pytest.raises(InputError, match="stored"):
-        families.load_stored("bigram", asked)
+        registry.load_stored("bigram", asked)
 
 
 def test_options_of_ones_own_are_taken(tmp_path: Path) -> None:
     """Size and fit of what was indexed come back, as typed as they went in."""
-    assert families.read_options({"size": [64, 48], "fit": "crop"}) == {"size": (64, 48), "fit": "crop"}
-    assert families.read_options({"size": "original"}) == {"size": "original"}
-    assert families.load_stored("bigram", {}).name == "bigram"
+    assert registry.read_options({"size": [64, 48], "fit": "crop"}) == {"size": (64, 48), "fit": "crop"}
+    assert registry.read_options({"size": "original"}) == {"size": "original"}
+    assert registry.load_stored("bigram", {}).name == "bigram"
 
 
 def test_weights_from_a_file_are_given_again(
@@ -224,7 +224,7 @@ def test_a_forged_measurement_of_an_index_counts_as_none(tmp_path: Path) -> None
     assert found.items.index("dot") is not None
     dataset = tables.opened(str(tmp_path / "x.lance"), tables.ITEMS)
     assert dataset is not None
-    honest = json.loads(dataset.config()[approximate.SAID])
+    honest = json.loads(dataset.config()[approximate_index.SAID])
     for forged in (
         {"probes": "many"},
         {"recall": "1"},
@@ -234,7 +234,7 @@ def test_a_forged_measurement_of_an_index_counts_as_none(tmp_path: Path) -> None
     ):
         dataset = tables.opened(str(tmp_path / "x.lance"), tables.ITEMS)
         assert dataset is not None
-        dataset.update_config({approximate.SAID: json.dumps(honest | forged)})
+        dataset.update_config({approximate_index.SAID: json.dumps(honest | forged)})
         again = collection.open(tmp_path / "x.lance", tiny())
         again.items.most = 0
         assert again.recall("dot") == honest["recall"]

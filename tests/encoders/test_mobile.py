@@ -14,10 +14,10 @@ from torch import Tensor
 import bilrp
 from bilrp.encoder import read_item
 from bilrp.encoders import efficientnet, mobilenet
-from bilrp.encoders.fetch import WeightsError, cache_folder
-from bilrp.encoders.mobile import EFFICIENTNET, MOBILENET, Design, Layer, Mobile
+from bilrp.encoders.downloads import WeightsError, cache_folder
+from bilrp.encoders.mobile_cnns import EFFICIENTNET, MOBILENET, Design, Layer, Mobile
 from bilrp.errors import InputError
-from bilrp.judge import evaluate
+from bilrp.evaluation import evaluate
 from vision_folders import enlivened
 
 BOTH = pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_planted_patch_is_found(maker, design: Design) -> None:
     assert evaluate.share(found, pasted).signed >= 5 * float(pasted.mean())
     # γ alone, whose leftovers these rules were chosen against, leaves almost all
     alone = bilrp.explain(
-        encoder, a, b, regions=bilrp.regions.grid(step), rules=bilrp.rulebooks.uniform(0.25)
+        encoder, a, b, regions=bilrp.regions.grid(step), rules=bilrp.composites.uniform(0.25)
     )
     assert abs(alone.unattributed) > 0.95 * alone.score
     assert abs(found.unattributed) < 0.4 * found.score

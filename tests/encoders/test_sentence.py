@@ -17,7 +17,7 @@ from torch import Tensor
 import bilrp
 from bilrp.encoders import sentence
 from bilrp.errors import BilrpError, InputError
-from bilrp.item import Item, Text
+from bilrp.inputs import Item, Text
 from text_folders import ARCHITECTURES, CORPUS, Architecture, sentence_transformers, write
 
 BERT = ARCHITECTURES[0]

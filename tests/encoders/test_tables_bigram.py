@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bilrp
-from bilrp import item as views
+from bilrp import inputs as views
 from bilrp.encoders import bigram as net
 from bilrp.errors import InputError
 from pages_made import made_page
@@ -60,7 +60,7 @@ def test_images_smaller_than_a_shift_do_not_fail():
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
 def test_push_is_pull_and_everything_is_attributed(gamma):
     encoder = bilrp.Encoder(
-        module=net.BigramNet(net.DigitNet(width=6)).double(), rules=bilrp.rulebooks.uniform(gamma), name="b"
+        module=net.BigramNet(net.DigitNet(width=6)).double(), rules=bilrp.composites.uniform(gamma), name="b"
     )
     x = torch.rand(1, 1, 48, 56, dtype=torch.float64)
     pushed, pulled = (
@@ -75,7 +75,7 @@ def test_with_gamma_zero_parts_are_gradient_times_input():
     module = net.BigramNet(net.DigitNet(width=6)).double()
     x = torch.rand(1, 1, 24, 32, dtype=torch.float64)
     parts = bilrp.decompose(
-        module, x, rules=bilrp.rulebooks.uniform(0.0), regions=bilrp.regions.features()
+        module, x, rules=bilrp.composites.uniform(0.0), regions=bilrp.regions.features()
     ).parts
     truth = torch.autograd.functional.jacobian(lambda v: module(v)[0], x).reshape(100, -1) * x.flatten()
     torch.testing.assert_close(parts.T, truth, rtol=1e-8, atol=1e-10)

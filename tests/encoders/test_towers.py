@@ -91,7 +91,7 @@ def test_spaces_refuse_each_other(folder: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(MismatchError, match="space"):
         Towers(towers.image, others.text)
-    unlike = bilrp.decompose(towers, photograph(1), rules=bilrp.rulebooks.uniform(0.1))
+    unlike = bilrp.decompose(towers, photograph(1), rules=bilrp.composites.uniform(0.1))
     with pytest.raises(MismatchError, match="rules"):
         bilrp.pair(picture, unlike)  # one tower, two rule books
 

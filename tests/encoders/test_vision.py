@@ -18,10 +18,10 @@ from torch import nn
 
 import bilrp
 from bilrp.encoders import vision
-from bilrp.encoders.image.prepare import preparation
-from bilrp.encoders.photographs import patches
+from bilrp.encoders.image_processor import preparation
+from bilrp.encoders.hf_vision import patches
 from bilrp.errors import InputError
-from bilrp.item import Item
+from bilrp.inputs import Item
 from narrow import instance
 from vision_folders import ARCHITECTURES, SIDE, Architecture
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bilrp.encoders.text.words import Tokens, sentences
+from bilrp.encoders.text.segmentation import Tokens, sentences
 from bilrp.errors import InputError
 from narrow import require
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
-from bilrp import rulebooks, rules
+from bilrp import composites, rules
 from models import Inception, Residual, settle, transformer
 
 
@@ -33,13 +33,13 @@ def vgg() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten())
 
 
-first = rulebooks.first_match(("0", rules.zbox(-5.0, 5.0)), otherwise=rulebooks.uniform(0.25))
+first = composites.first_match(("0", rules.zbox(-5.0, 5.0)), otherwise=composites.uniform(0.25))
 BUDGET = {
     "vgg, z^B and γ": (vgg, (3, 16, 16), first),
-    "vgg, LRP-0": (vgg, (3, 16, 16), rulebooks.uniform(0.0)),
-    "residual, LRP-0": (Residual, (3, 16, 16), rulebooks.uniform(0.0)),
-    "inception, LRP-0": (Inception, (3, 16, 16), rulebooks.uniform(0.0)),
-    "transformer, frozen attention": (lambda: transformer(True, False), (5, 8), rulebooks.transformer()),
+    "vgg, LRP-0": (vgg, (3, 16, 16), composites.uniform(0.0)),
+    "residual, LRP-0": (Residual, (3, 16, 16), composites.uniform(0.0)),
+    "inception, LRP-0": (Inception, (3, 16, 16), composites.uniform(0.0)),
+    "transformer, frozen attention": (lambda: transformer(True, False), (5, 8), composites.transformer()),
 }
 
 

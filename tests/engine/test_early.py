@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import regions, composites
 from bilrp.engine import plan
-from bilrp.engine import run as execute
+from bilrp.engine import executor as execute
 from bilrp.engine.costs import ways
-from bilrp.engine.early import pool_early
+from bilrp.engine.passes.hoist_pooling import pool_early
 from bilrp.engine.maps import Mean, Pick, Pooling
-from bilrp.engine.maps.poolings import factored
+from bilrp.engine.maps.pooling import factored
 from bilrp.engine.program import Key, Program, pull, push
-from bilrp.engine.turn import channels_first
-from bilrp.rules.freeze import freeze
+from bilrp.engine.passes.channels_first import channels_first
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from models import settle
@@ -177,7 +177,7 @@ NETS = {
     "convnext, one axis after the other": Net(lambda: ConvNext(lambda x: x.mean(-1).mean(-1)), IMAGE),
     "convnext, adaptive to more": Net(lambda: ConvNext(_to_columns), IMAGE),
 }
-BOOKS = {"lrp-0": rulebooks.uniform(0.0), "gamma": rulebooks.uniform(0.25)}
+BOOKS = {"lrp-0": composites.uniform(0.0), "gamma": composites.uniform(0.25)}
 
 
 def _to_columns(x: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import regions, composites
 from bilrp.engine import plan
-from bilrp.engine import run as execute
+from bilrp.engine import executor as execute
 from bilrp.engine.costs import ways
 from bilrp.engine.program import pull, push
-from bilrp.engine.turn import channels_first
-from bilrp.rules.freeze import freeze
+from bilrp.engine.passes.channels_first import channels_first
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from models import settle
@@ -65,7 +65,7 @@ BOOKS = {"lrp-0": 0.0, "gamma": 0.25}
 
 
 def frozen(net: nn.Module, x: Tensor, gamma: float):
-    return freeze(simplify(record(net, x)), rulebooks.uniform(gamma))
+    return freeze(simplify(record(net, x)), composites.uniform(gamma))
 
 
 def image(height: int = 10, width: int = 12) -> Tensor:
@@ -106,7 +106,7 @@ def test_the_maps_have_the_networks_own_derivative() -> None:
             return (self.matrix(y.permute(0, 2, 3, 1)) * 0.5).transpose(1, 3).flatten(1)
 
     net, x = Straight().double(), image(6, 7)
-    found = bilrp.decompose(net, x, rules=rulebooks.uniform(0.0), regions=regions.features())
+    found = bilrp.decompose(net, x, rules=composites.uniform(0.0), regions=regions.features())
     jacobian = torch.autograd.functional.jacobian(net, x).reshape(-1, x.numel())
     torch.testing.assert_close(found.parts, (jacobian * x.flatten()).T, rtol=1e-9, atol=1e-10)
 
@@ -117,7 +117,7 @@ def test_a_layer_inside_a_stretch_with_channels_last_is_as_it_was() -> None:
     names = [step.op for step in inner.steps]
     number = inner.steps[names.index("gelu")].output
     encoder = bilrp.Encoder(net, layers=lambda tape, n: n)
-    options = {"regions": 4, "rules": rulebooks.uniform(0.25)}
+    options = {"regions": 4, "rules": composites.uniform(0.25)}
     found = bilrp.decompose(encoder, x, layers=[number], **options)[number]
 
     def until(x: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import bilrp
-from bilrp import rulebooks
-from bilrp.engine import memory, scattered
+from bilrp import composites
+from bilrp.engine import memory, sparse_parts
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
@@ -82,7 +82,7 @@ def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
     model = settle(build()).float()
     x = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     with Measured() as measured:
-        found = bilrp.decompose(model, x, regions=regions, rules=rulebooks.uniform(gamma), mode=mode)
+        found = bilrp.decompose(model, x, regions=regions, rules=composites.uniform(gamma), mode=mode)
     planned = require(found.plan).peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
 
@@ -94,7 +94,7 @@ def test_layers_that_are_kept_without_their_zeros_count_as_what_they_take(monkey
     with Measured() as measured:
         planned = bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
-    monkeypatch.setattr(scattered, "SMALL", 0.0)  # none are
+    monkeypatch.setattr(sparse_parts, "SMALL", 0.0)  # none are
     matrices = 4 * 144 * 16 * (96**2 + 48**2)
     assert planned < matrices < bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
 
@@ -104,7 +104,7 @@ def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():
     regions = bilrp.regions.labels(torch.arange(600) % 20)
     plain, changed = (
         require(
-            bilrp.decompose(wide(), x, regions=regions, rules=rulebooks.uniform(g), mode="push").plan
+            bilrp.decompose(wide(), x, regions=regions, rules=composites.uniform(g), mode="push").plan
         ).peak_bytes
         for g in (0.0, 0.25)
     )

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import native
-from bilrp.engine import rows as active
-from bilrp.engine.layouts import Layout, Term, Winners, laid, laid_natively
-from bilrp.engine.maps.blocks import SIDES, Kernel, blocks, native_blocks, plain_blocks
-from bilrp.engine.maps.products import Convolving
-from bilrp.engine.maps.ratio import Ratio
-from bilrp.engine.matrix import Matrix
-from bilrp.engine.ragged import Ragged
-from bilrp.engine.scattered import matrix
+from bilrp.engine import push_sparse as active
+from bilrp.engine.sparse_layout import Layout, Term, Winners, laid, laid_natively
+from bilrp.engine.maps.position_blocks import SIDES, Kernel, blocks, native_blocks, plain_blocks
+from bilrp.engine.maps.sparse_convolution import Convolving
+from bilrp.engine.maps.gamma_factor import Ratio
+from bilrp.engine.sparse_torch import Matrix
+from bilrp.engine.sparse_native import Ragged
+from bilrp.engine.sparse_parts import matrix
 from bilrp.engine.windows import Cone, Reach
-from bilrp.trace.operators import Convolution
+from bilrp.trace.linear_operators import Convolution
 from narrow import require
 
 needs_library = pytest.mark.skipif(
@@ -324,14 +324,14 @@ class Deep(nn.Module):
 def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> None:
     from bilrp.engine.costs import Way
     from bilrp.engine.plan import Setting, fixed
-    from bilrp.engine.run import run
-    from bilrp.rules.freeze import freeze
+    from bilrp.engine.executor import run
+    from bilrp.rules.freezing import freeze
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import simplify
 
     x = torch.randn(1, 3, 24, 20, generator=torch.Generator().manual_seed(3), dtype=dtype)
     with torch.no_grad():
-        program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.rulebooks.uniform(gamma))
+        program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.composites.uniform(gamma))
     setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
     spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
     way = Way(setting.bottlenecks[0], spatial, len(setting.links))
@@ -357,7 +357,7 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
     accuracy = 1e-12 if dtype == torch.float64 else 1e-5
     torch.testing.assert_close(made, plain, rtol=accuracy, atol=accuracy)
     pulled = bilrp.decompose(
-        Deep().to(dtype), x, regions=4, rules=bilrp.rulebooks.uniform(gamma), mode="pull"
+        Deep().to(dtype), x, regions=4, rules=bilrp.composites.uniform(gamma), mode="pull"
     ).parts
     torch.testing.assert_close(made.reshape(pulled.shape), pulled, rtol=accuracy, atol=10 * accuracy)
 
@@ -381,10 +381,10 @@ def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) ->
 @pytest.mark.parametrize("height", [0, 16])
 def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
     """Also where no feature is active at all, and rows take no memory."""
-    from bilrp.engine import run as execute
+    from bilrp.engine import executor as execute
     from bilrp.engine.costs import Way
     from bilrp.engine.plan import Setting, fixed
-    from bilrp.rules.freeze import freeze
+    from bilrp.rules.freezing import freeze
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import simplify
 
@@ -394,7 +394,7 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
         for layer in (model.stem, model.one, model.two, model.down):
             nn.init.constant_(require(layer.bias), -100.0)
     with torch.no_grad():
-        program = freeze(simplify(record(model, x)), bilrp.rulebooks.uniform(0.0))
+        program = freeze(simplify(record(model, x)), bilrp.composites.uniform(0.0))
     setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
     spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
     way = fixed(setting, Way(setting.bottlenecks[0], spatial, len(setting.links)))

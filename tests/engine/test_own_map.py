@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.engine import plan
-from bilrp.engine import run as execute
+from bilrp.engine import executor as execute
 from bilrp.engine.plan import Way
-from bilrp.engine.scattered import matrix
-from bilrp.rules.freeze import freeze
+from bilrp.engine.sparse_parts import matrix
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -70,7 +70,7 @@ def net() -> nn.Module:
 
 def setting_of(rule) -> plan.Setting:
     x = torch.randn(1, 3, 20, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    book = rulebooks.first_match(("avg_pool2d", rule), otherwise=rulebooks.uniform(0.25))
+    book = composites.first_match(("avg_pool2d", rule), otherwise=composites.uniform(0.25))
     with torch.no_grad():
         program = freeze(simplify(record(net(), x)), book)
     return plan.Setting(program, bilrp.regions.grid(4)(x), program.result.numel())

@@ -11,12 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp.engine import plan
-from bilrp.engine import run as execute
+from bilrp.engine import executor as execute
 from bilrp.engine.costs import Costs, Way, cheapest, ways
 from bilrp.engine.plan import Setting
-from bilrp.engine.scattered import matrix
+from bilrp.engine.sparse_parts import matrix
 from bilrp.errors import InputError
-from bilrp.rules.freeze import freeze
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -78,9 +78,9 @@ def conv_chains(draw):
 
 
 RULES = {
-    "gamma": bilrp.rulebooks.uniform(0.25),
-    "zero": bilrp.rulebooks.uniform(0.0),
-    "alphabeta": bilrp.rulebooks.as_book(bilrp.rules.alphabeta()),
+    "gamma": bilrp.composites.uniform(0.25),
+    "zero": bilrp.composites.uniform(0.0),
+    "alphabeta": bilrp.composites.as_book(bilrp.rules.alphabeta()),
 }
 
 
@@ -103,7 +103,7 @@ def test_float32_agrees_with_the_float64_reference(chain):
     network, shape, region, seed = chain
     torch.manual_seed(seed)
     x = torch.rand(1, *shape)
-    rules, regions = bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(region)
+    rules, regions = bilrp.composites.uniform(0.25), bilrp.regions.grid(region)
     network = network.float().eval()
     single = prepared(network, x, rules, regions)
     found = matrix(execute.run(single, plan.make(single))[single.program.output])
@@ -133,7 +133,7 @@ class Block(nn.Module):
 def block() -> Setting:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 22, 17, dtype=torch.float64)
-    return prepared(Block().double(), x, bilrp.rulebooks.uniform(0.1), bilrp.regions.grid(5))
+    return prepared(Block().double(), x, bilrp.composites.uniform(0.1), bilrp.regions.grid(5))
 
 
 def test_residual_blocks_pass_as_crops_and_rows(block):
@@ -146,7 +146,7 @@ def test_regions_beyond_the_last_field_of_a_strided_convolution():
     torch.manual_seed(6)
     network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten()).double()
     x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
-    check_every_plan(prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(7)), 1e-9)
+    check_every_plan(prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(7)), 1e-9)
     found = bilrp.decompose(network.float(), x.float(), regions=7)
     corner = found.parts.reshape(10, 10, -1)[-1]
     assert not corner.any() and found.parts.any()
@@ -160,7 +160,7 @@ def test_ragged_regions_use_their_bounding_boxes():
     x = torch.randn(1, 3, 16, 14, dtype=torch.float64)
     mask = torch.randint(-1, 6, (3, 16, 14))
     mask.view(-1)[:6] = torch.arange(6)
-    setting = prepared(network.double(), x, bilrp.rulebooks.uniform(0.2), bilrp.regions.labels(mask))
+    setting = prepared(network.double(), x, bilrp.composites.uniform(0.2), bilrp.regions.labels(mask))
     check_every_plan(setting, 1e-9)
 
 
@@ -171,7 +171,7 @@ def test_first_layer_rules_pass_as_crops():
     ).double()
     x = torch.rand(1, 3, 13, 15, dtype=torch.float64)
     for first in (bilrp.rules.zbox(0.0, 1.0), bilrp.rules.flat(), bilrp.rules.wsquare()):
-        book = bilrp.rulebooks.first_match(("0", first), otherwise=bilrp.rulebooks.uniform(0.25))
+        book = bilrp.composites.first_match(("0", first), otherwise=bilrp.composites.uniform(0.25))
         check_every_plan(prepared(network, x, book, bilrp.regions.grid(4)), 1e-9)
 
 
@@ -200,7 +200,7 @@ def vgg_like(size: int = 24) -> tuple[nn.Sequential, torch.Tensor]:
 @pytest.mark.parametrize("coordinates", [12, 3])
 def test_predicted_flops_are_the_counted_ones(coordinates):
     network, x = vgg_like()
-    how = (network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), coordinates)
+    how = (network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), coordinates)
     weights = torch.randn(coordinates, 12, dtype=torch.float64) if coordinates != 12 else None
     for way in every_way(prepared(*how)):
         setting = prepared(*how)  # anew, so that γ's denominators are part of every way
@@ -214,7 +214,7 @@ def test_predicted_flops_are_the_counted_ones(coordinates):
 
 def test_auto_takes_less_work_than_either_direction_alone():
     network, x = vgg_like(96)
-    setting = prepared(network[:10], x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(8), budget=2**28)
+    setting = prepared(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), budget=2**28)
     chosen, total = plan.make(setting), len(setting.program.links)
     assert chosen.flops < 0.5 * plan.make(setting, "pull").flops
     assert chosen.flops < 0.5 * plan.fixed(setting, Way(cut=total)).flops
@@ -225,7 +225,7 @@ def test_auto_takes_less_work_than_either_direction_alone():
 def test_no_way_costs_less_than_the_cheapest(block, mode, coordinates):
     """It is looked for among a few good ways, and not even asked about the others."""
     network, x = vgg_like(32)
-    chain = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(8), coordinates)
+    chain = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), coordinates)
     for setting in (block, chain):
         costs = Costs(setting)
         least = min(costs.of(way) for way in ways(setting, mode))
@@ -261,7 +261,7 @@ class Spots(nn.Module):
 def test_tiles_are_a_method_of_the_plan():
     """What pulling 64 coordinates tile by tile takes is known beforehand, and taken where it is least."""
     network, x = Spots().double(), torch.rand(1, 1, 96, 96, dtype=torch.float64)
-    setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
+    setting = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
     assert setting.coordinates == 64 and setting.chain == 2
     execute.run(setting, plan.fixed(setting, Way()))  # makes γ's denominators, which all ways share
     flops = {}
@@ -280,9 +280,9 @@ def test_full_cotangents_are_pulled_whole():
     """A coordinate that sees everything gains nothing by tiles, and where the tail alone is too much nobody asks."""
     network, x = vgg_like()
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    setting = prepared(pooled.double(), x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
+    setting = prepared(pooled.double(), x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
     assert setting.chain == 1 and plan.make(setting, "pull").way == Way()
-    deep = prepared(network[:10], x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
+    deep = prepared(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
     plan.make(deep)
     assert deep.chain and "tiles" not in vars(deep)
 
@@ -293,13 +293,13 @@ def test_a_plan_says_what_runs_where():
     text = str(found.plan)
     assert "36 regions × 12 coordinates" in text and "GFLOP" in text and "links" in text
     with pytest.raises(InputError, match="stages must follow"):
-        setting = prepared(network, x, bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4))
+        setting = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
         plan.fixed(setting, Way(crops=5, rows=3, cut=2))
 
 
 def test_small_budgets_change_nothing_but_memory():
     network, x = vgg_like()
-    rules, regions = bilrp.rulebooks.uniform(0.25), bilrp.regions.grid(4)
+    rules, regions = bilrp.composites.uniform(0.25), bilrp.regions.grid(4)
     large = prepared(network, x, rules, regions, budget=2**28)
     small = prepared(network, x, rules, regions, budget=2**16)
     one, other = plan.make(large, "push"), plan.make(small, "push")

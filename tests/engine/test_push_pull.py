@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, rulebooks, rules
+from bilrp import regions, composites, rules
 from bilrp.encoder import Rules
 from bilrp.engine import plan
-from bilrp.engine import run as execute
+from bilrp.engine import executor as execute
 from bilrp.engine.costs import ways
-from bilrp.engine.scattered import matrix
+from bilrp.engine.sparse_parts import matrix
 from bilrp.regions import Spec
-from bilrp.rules.freeze import freeze
-from bilrp.trace.ops import ENTRANCE
+from bilrp.rules.freezing import freeze
+from bilrp.trace.operation_table import ENTRANCE
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step
@@ -23,16 +23,16 @@ from models import HUGGING, PLAIN, Case
 
 
 def is_first(step: Step) -> bool:
-    return step.sources == (ENTRANCE,) and rulebooks.is_weighted(step)
+    return step.sources == (ENTRANCE,) and composites.is_weighted(step)
 
 
-FIRST_LAYER = rulebooks.first_match((is_first, rules.wsquare()), otherwise=rulebooks.resnet(0.1))
+FIRST_LAYER = composites.first_match((is_first, rules.wsquare()), otherwise=composites.resnet(0.1))
 BOOKS: dict[str, Rules] = {
-    "lrp-0": rulebooks.uniform(0.0),
-    "gamma": rulebooks.uniform(0.25),
+    "lrp-0": composites.uniform(0.0),
+    "gamma": composites.uniform(0.25),
     "epsilon": rules.epsilon(0.1),
     "alphabeta": rules.alphabeta(2.0, 1.0),
-    "gradients": rulebooks.hessian_product(),
+    "gradients": composites.hessian_product(),
     "first-layer": FIRST_LAYER,
 }
 # Their input enters a step without weights (a pooling, an addition, a norm, an attention).
@@ -99,8 +99,8 @@ def test_every_plan_gives_the_same_parts(name: str) -> None:
     mask = torch.randint(-1, 4, x.shape[2:], generator=torch.Generator().manual_seed(4))
     mask.view(-1)[:4] = torch.arange(4)
     for book in (
-        rulebooks.uniform(0.25),
-        FIRST_LAYER if name in {"vgg", "residual"} else rulebooks.uniform(0.0),
+        composites.uniform(0.25),
+        FIRST_LAYER if name in {"vgg", "residual"} else composites.uniform(0.0),
     ):
         with torch.no_grad():
             program = freeze(simplify(record(model, x)), book)

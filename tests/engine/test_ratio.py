@@ -14,13 +14,13 @@ from bilrp import native
 from bilrp.decomposition import prepare
 from bilrp.encoder import as_encoder, read_item
 from bilrp.engine import plan
-from bilrp.engine import run as execute
+from bilrp.engine import executor as execute
 from bilrp.engine.costs import Way, row_segments
 from bilrp.engine.maps import Gated, Ratio, Weighted
 from bilrp.engine.plan import Setting
-from bilrp.engine.scattered import matrix
+from bilrp.engine.sparse_parts import matrix
 from bilrp.regions import RegionSpec
-from bilrp.rules.freeze import freeze
+from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -47,7 +47,7 @@ def network() -> nn.Sequential:
 def setting(model: nn.Module, x: Tensor, regions: RegionSpec, gamma: float = 0.25) -> Setting:
     """Frozen anew: nobody has made any denominators."""
     with torch.no_grad():
-        program = freeze(simplify(record(model, x)), bilrp.rulebooks.uniform(gamma))
+        program = freeze(simplify(record(model, x)), bilrp.composites.uniform(gamma))
     return Setting(program, bilrp.regions.resolve(regions, x), program.result.numel())
 
 
@@ -154,7 +154,7 @@ class Keeps(nn.Module):
 def test_denominators_are_of_this_run_also_after_the_next(mode) -> None:
     """They are made when they are asked for, from an input that the model may have overwritten since."""
     model, (x, y) = Keeps().double(), torch.rand(2, 1, 3, 12, 12, dtype=torch.float64)
-    encoder, how = as_encoder(model), {"regions": 2, "rules": bilrp.rulebooks.uniform(0.25), "mode": mode}
+    encoder, how = as_encoder(model), {"regions": 2, "rules": bilrp.composites.uniform(0.25), "mode": mode}
     wanted = bilrp.decompose(model, x, **how).parts
     ready = prepare(encoder, read_item(encoder, x), **how)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_a_bias_of_one_number_for_all() -> None:
         return inner.permute(0, 3, 1, 2).flatten(1)
 
     x = torch.rand(1, 3, 14, 14, dtype=torch.float64)
-    how = {"regions": 3, "rules": bilrp.rulebooks.uniform(0.25)}
+    how = {"regions": 3, "rules": bilrp.composites.uniform(0.25)}
     pushed, pulled = (bilrp.decompose(model, x, mode=mode, **how).parts for mode in ("push", "pull"))
     torch.testing.assert_close(pushed, pulled, rtol=1e-10, atol=1e-12)
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp import regions, rulebooks
-from bilrp.engine import refine
+from bilrp import regions, composites
+from bilrp.engine import refinement
 from bilrp.errors import InputError
 from models import Residual, settle, transformer, vgg_like
 from narrow import require
@@ -29,7 +29,7 @@ CASES = {
 
 def given(name: str):
     build, draw, spec, rules = CASES[name]
-    book = rulebooks.uniform(0.25 if rules == "gamma" else 0.0)
+    book = composites.uniform(0.25 if rules == "gamma" else 0.0)
     return settle(build()), draw(), {"regions": spec, "rules": book}
 
 
@@ -44,7 +44,7 @@ def test_every_moment_is_the_sum_of_the_full_one_and_the_last_is_the_full_one(na
         torch.testing.assert_close(found.parts, expected.parts, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(found.embedding, full.embedding, rtol=0, atol=0)
     counts = [found.regions.count for found in moments]
-    assert counts == sorted(set(counts)) and counts[0] <= refine.START
+    assert counts == sorted(set(counts)) and counts[0] <= refinement.START
     last = moments[-1]
     assert torch.equal(last.regions.labels, full.regions.labels) and last.regions.kind == full.regions.kind
     torch.testing.assert_close(last.parts, full.parts, rtol=1e-9, atol=1e-9)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import native, regions
-from bilrp.engine import plan, scattered
-from bilrp.engine import run as execute
+from bilrp.engine import plan, sparse_parts
+from bilrp.engine import executor as execute
 from bilrp.engine.costs import Way, ways
 from bilrp.engine.plan import Setting
 from bilrp.engine.program import Key
-from bilrp.engine.scattered import OnRows, OnWindows, Parts, Scattered, kept, matrix
+from bilrp.engine.sparse_parts import OnRows, OnWindows, Parts, Scattered, kept, matrix
 from bilrp.errors import MismatchError
-from bilrp.rules.freeze import freeze
+from bilrp.rules.freezing import freeze
 from bilrp.similarity import Similarity
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -90,7 +90,7 @@ def blobs(x: Tensor, seed: int = 0, count: int = 6) -> Tensor:
 def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> Setting:
     """Every value on the way is wanted."""
     with torch.no_grad():
-        program = freeze(simplify(record(net, x)), bilrp.rulebooks.uniform(0.25))
+        program = freeze(simplify(record(net, x)), bilrp.composites.uniform(0.25))
     partition = regions.resolve(spec, x)
     taps = frozenset(link.target for link in program.links)
     return Setting(program, partition, program.result.numel(), taps, budget)
@@ -98,7 +98,7 @@ def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 
 
 @pytest.fixture
 def everything_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scattered, "SMALL", 2.0)
+    monkeypatch.setattr(sparse_parts, "SMALL", 2.0)
 
 
 def dense_run(setting: Setting, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch) -> dict[Key, Parts]:
@@ -140,8 +140,8 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
 
 def check(*sides: tuple[Tensor | Scattered, Tensor]) -> None:
     for made, wanted in sides:
-        assert torch.equal(scattered.matrix(made), wanted) and made.shape == wanted.shape
-        assert scattered.matrix(made).dtype == wanted.dtype
+        assert torch.equal(sparse_parts.matrix(made), wanted) and made.shape == wanted.shape
+        assert sparse_parts.matrix(made).dtype == wanted.dtype
         torch.testing.assert_close(made.sum(0), wanted.sum(0), rtol=1e-12, atol=1e-12)
     (a, p), (b, q) = sides
     if isinstance(a, Scattered) and isinstance(b, Scattered):
@@ -159,7 +159,7 @@ def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
     for way in pushing(setting):
         chosen = plan.fixed(setting, way)
         found, whole = execute.run(setting, chosen), dense_run(setting, chosen, monkeypatch)
-        for key in scattered.worth_keeping(setting, way):
+        for key in sparse_parts.worth_keeping(setting, way):
             narrow, expected = instance(found[key], Scattered), matrix(whole[key]).double()
             wide = replace(narrow, dtype=torch.float64)
             kinds |= {type(piece) for piece in wide.pieces}
@@ -174,7 +174,7 @@ def test_products_go_tile_by_tile_where_regions_reach_little(monkeypatch):
     """No matrix is made for them, and where they reach much it is."""
     net = built("plain")
     sides = [prepared(net, image(seed, 47, 41), regions.grid(4)) for seed in (1, 2)]
-    kept_there = scattered.worth_keeping(sides[0], pushing(sides[0])[0])
+    kept_there = sparse_parts.worth_keeping(sides[0], pushing(sides[0])[0])
     assert kept_there
     runs = [execute.run(setting, plan.fixed(setting, pushing(setting)[0])) for setting in sides]
     one, other = ([instance(run[key], Scattered) for key in kept_there] for run in runs)
@@ -183,7 +183,7 @@ def test_products_go_tile_by_tile_where_regions_reach_little(monkeypatch):
         assert "matrix" not in vars(a) and "matrix" not in vars(b)
         torch.testing.assert_close(found, a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
     with monkeypatch.context() as patch:
-        patch.setattr(scattered, "SMALL", 0.0)
+        patch.setattr(sparse_parts, "SMALL", 0.0)
         a, b = one[-1], other[-1]
         fresh = replace(a)
         torch.testing.assert_close(fresh.product(b), a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
@@ -209,9 +209,9 @@ def swept(seed: int, dtype: torch.dtype = torch.float64, **options) -> dict[int,
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all matrices that were made of kept parts."""
-    sizes, zeros = [], scattered.zeros
+    sizes, zeros = [], sparse_parts.zeros
     monkeypatch.setattr(
-        scattered, "zeros", lambda rows, columns, like: sizes.append(columns) or zeros(rows, columns, like)
+        sparse_parts, "zeros", lambda rows, columns, like: sizes.append(columns) or zeros(rows, columns, like)
     )
     return sizes
 

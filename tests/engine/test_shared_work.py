@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.engine.scattered import matrix
-from bilrp.engine.threads import share
+from bilrp.engine.sparse_parts import matrix
+from bilrp.engine.parallel import share
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def net() -> nn.Module:
 def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     from bilrp.decomposition import prepare
     from bilrp.encoder import as_encoder, read_item
-    from bilrp.engine import plan, run
+    from bilrp.engine import plan, executor
 
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
@@ -42,7 +42,7 @@ def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     total = len(setting.links)
     spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
     way = plan.Way(setting.bottlenecks[0], spatial, total)
-    return matrix(run.run(setting, plan.fixed(setting, way))[ready.program.output])
+    return matrix(executor.run(setting, plan.fixed(setting, way))[ready.program.output])
 
 
 def test_shared_rows_are_those_of_one_thread(two_threads):

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.findings import chance, words
-from bilrp.findings.cluster import Finding
-from bilrp.findings.marks import only
+from bilrp.findings import random_baseline, formatting
+from bilrp.findings.grouping import Finding
+from bilrp.findings.special_tokens import only
 from bilrp.findings.summary import sentence, warnings
-from bilrp.item import Text
+from bilrp.inputs import Text
 from bilrp.regions import Regions, labels, tokens
-from bilrp.render import findings
+from bilrp.render import findings_figure as findings
 from narrow import require
 
 
@@ -41,9 +41,9 @@ def test_cosine_and_dot_are_both_there_and_true(similarity):
     a, b = e.a.embedding.double(), e.b.embedding.double()
     said = e.summary()
     assert f"osine {float(torch.cosine_similarity(a, b, dim=0)):.3g}" in said
-    assert f"dot {words.amount(float(a @ b))}" in said
+    assert f"dot {formatting.amount(float(a @ b))}" in said
     if similarity == "squared_distance":
-        assert said.startswith(f"Squared distance {words.amount(e.score)}")
+        assert said.startswith(f"Squared distance {formatting.amount(e.score)}")
     assert said.endswith(".") and said.count(". ") == 0, "one sentence"
 
 
@@ -51,7 +51,7 @@ def test_the_first_findings_are_named_with_their_shares():
     e = found()
     first = e.findings()[0]
     assert first.relevance == pytest.approx(float(e.relevance[first.a][:, first.b].double().sum()))
-    assert f"({words.about(require(first.share))} of the score)" in e.summary()
+    assert f"({formatting.about(require(first.share))} of the score)" in e.summary()
     assert "what matches most is upper left with bottom" in e.summary()
 
 
@@ -63,7 +63,7 @@ def test_what_counts_against_and_what_is_unattributed():
         float(part.sum()) / e.score for part in (R.double().clamp(min=0), R.double().clamp(max=0))
     )
     said = replace(e, relevance=R).summary()
-    assert f"{words.percent(for_it)} counts for it and {words.percent(-against)} against it" in said
+    assert f"{formatting.percent(for_it)} counts for it and {formatting.percent(-against)} against it" in said
     assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "what is said adds up"
     assert "30 % is unattributed" in said
     assert "nothing is unattributed" in e.summary()
@@ -74,9 +74,9 @@ def test_of_a_distance_what_each_side_owes_to_itself_sets_them_apart():
     assert e.within is not None
     apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.within))
     said = e.summary()
-    assert f"{words.percent(apart / e.score)} sets them apart and " in said and "counts for" not in said
+    assert f"{formatting.percent(apart / e.score)} sets them apart and " in said and "counts for" not in said
     alike = float(e.relevance.double().clamp(max=0).sum())
-    assert f"{words.percent(-alike / e.score)} brings them together" in said
+    assert f"{formatting.percent(-alike / e.score)} brings them together" in said
     assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", said), "it lowers the distance"
 
 
@@ -103,7 +103,7 @@ def test_a_projection_is_an_estimate_with_its_error():
     p, q = e.a.embedding.double(), e.b.embedding.double()
     error = np.hypot(float(p.norm() * q.norm()), float(p @ q)) / np.sqrt(5)
     assert said.startswith(
-        f"Estimated dot {words.amount(e.score)} ± {error:.2g} (5 random dimensions, not exact)"
+        f"Estimated dot {formatting.amount(e.score)} ± {error:.2g} (5 random dimensions, not exact)"
     )
 
 
@@ -157,9 +157,9 @@ def test_segments_have_places():
     mask = torch.zeros(32, 32, dtype=torch.long)
     mask[:10, 20:], mask[20:] = 1, 2
     regions = labels(mask)(torch.zeros(1, 3, 32, 32))
-    assert words.place(regions, None, [1]) == "upper right, 12 × 10 px"
-    assert words.place(regions, None, [2]) == "across the bottom, 32 × 12 px"
-    assert words.place(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
+    assert formatting.place(regions, None, [1]) == "upper right, 12 × 10 px"
+    assert formatting.place(regions, None, [2]) == "across the bottom, 32 × 12 px"
+    assert formatting.place(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
 
 
 def test_a_reference_says_how_much_is_much():
@@ -172,7 +172,7 @@ def test_a_reference_says_how_much_is_much():
 
 
 def test_of_a_part_nothing_is_said_that_holds_of_whole_photographs(monkeypatch):
-    monkeypatch.setattr(chance, "known", lambda *_: chance.of([-1.0]))
+    monkeypatch.setattr(random_baseline, "known", lambda *_: random_baseline.of([-1.0]))
     e = found()
     assert "of photographs taken at random" in e.summary()
     part = replace(e.a, regions=only(e.a.regions, [3, 4]), parts=e.a.parts[[3, 4]])
@@ -191,10 +191,10 @@ def test_what_is_known_of_chance_is_what_the_photographs_give(data):
     cosines = nn.functional.normalize(rows) @ nn.functional.normalize(rows).T
     pairs = cosines[tuple(torch.triu_indices(len(rows), len(rows), 1))]
     found = bilrp.explain(encoder, inputs[0], inputs[1], regions=64)
-    known = chance.known(found.a.origin, (128, 128), (128, 128))
+    known = random_baseline.known(found.a.origin, (128, 128), (128, 128))
     assert known is not None and known.pairs == 2016
-    assert chance.known(found.a.origin, (96, 96)) is None
-    middle = chance.of(pairs.tolist()).quantiles[4]
+    assert random_baseline.known(found.a.origin, (96, 96)) is None
+    middle = random_baseline.of(pairs.tolist()).quantiles[4]
     assert middle == pytest.approx(known.quantiles[4], abs=0.03)
     said = "pairs of photographs taken at random (half of them are below 0.12)"
     assert said in found.summary()

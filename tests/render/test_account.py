@@ -11,8 +11,8 @@ from torch import nn
 
 import bilrp
 from bilrp.explanation import Account, Explanation
-from bilrp.findings import words
-from bilrp.render import account, page
+from bilrp.findings import formatting
+from bilrp.render import score_line, page
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_it_closes_and_everybody_tells_the_same(found: Explanation, similarity: 
 
 
 def with_score(found: Explanation, score: float, *pairs: float) -> str:
-    return account.line(replace(found, score=score, relevance=torch.tensor([pairs], dtype=torch.float64)))
+    return score_line.line(replace(found, score=score, relevance=torch.tensor([pairs], dtype=torch.float64)))
 
 
 def test_the_line_adds_up(found: Explanation) -> None:
@@ -59,7 +59,7 @@ def test_a_score_of_zero_is_not_all_explained(found: Explanation) -> None:
 def test_what_rounds_to_nothing_has_no_sign() -> None:
     told = str(Account(score=0.93, positive=0.90, negative=-1e-6))
     assert told == "score 0.9300: for 0.9000, against 0.0000, unattributed 0.0300"
-    assert [words.amount(value) for value in (-0.0, -2e-5, 0)] == ["0", "−2e−05", "0"]
+    assert [formatting.amount(value) for value in (-0.0, -2e-5, 0)] == ["0", "−2e−05", "0"]
 
 
 def test_all_terms_are_told_where_there_are_any(found: Explanation) -> None:
@@ -71,6 +71,6 @@ def test_all_terms_are_told_where_there_are_any(found: Explanation) -> None:
 
 
 def test_shares_as_people_read_them() -> None:
-    assert [account.percent(share) for share in (0.5, -0.004, -0.5, 12.3456, None)] == [
+    assert [score_line.percent(share) for share in (0.5, -0.004, -0.5, 12.3456, None)] == [
         "50 %", "0 %", "−50 %", "1,235 %", "",
     ]  # fmt: skip

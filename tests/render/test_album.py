@@ -6,8 +6,8 @@ import pytest
 from test_page import grid, made, noise, words
 
 from bilrp.errors import InputError
-from bilrp.render import album
-from bilrp.render.album import Chapter
+from bilrp.render import gallery
+from bilrp.render.gallery import Chapter
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def opened(browser, tmp_path: Path):
         tab.on("console", lambda message: trouble.append(message.text))
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.goto(
-            album.write(chapters, tmp_path / "album.html", title="Why <b>these</b>?", **options).as_uri()
+            gallery.write(chapters, tmp_path / "album.html", title="Why <b>these</b>?", **options).as_uri()
         )
         tabs.append(tab)
         return tab
@@ -64,9 +64,9 @@ def test_two_encoders_stand_side_by_side_where_there_is_room(opened, width: int,
 
 
 def test_nothing_and_too_much_are_refused() -> None:
-    for some in ([], chapters(1) * (album.MOST + 1)):
+    for some in ([], chapters(1) * (gallery.MOST + 1)):
         with pytest.raises(InputError, match="a page holds 1 to"):
-            album.html(some, title="x")
-    assert "Content-Security-Policy" in album.html(
+            gallery.html(some, title="x")
+    assert "Content-Security-Policy" in gallery.html(
         [Chapter(made(words("a", "b"), words("c")), "w")], title="x"
     )

@@ -21,9 +21,9 @@ from bilrp import regions
 from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.item import Image, Text
+from bilrp.inputs import Image, Text
 from bilrp.render import figure, links, scene
-from bilrp.render import findings as drawn_findings
+from bilrp.render import findings_figure as drawn_findings
 from narrow import instance, require
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -166,7 +166,7 @@ def test_zero_relevance_and_single_regions_draw(tmp_path):
 
 def test_no_pyplot_and_nothing_heavy_at_import():
     code = (
-        "import sys, bilrp, bilrp.render.figure, bilrp.encoders.vgg, bilrp.studies.common.report\n"
+        "import sys, bilrp, bilrp.render.figure, bilrp.encoders.vgg, bilrp.render.report\n"
         "heavy = [m for m in ('matplotlib', 'PIL', 'typer', 'skimage', 'sklearn') if m in sys.modules]\n"
         "assert not heavy, heavy"
     )

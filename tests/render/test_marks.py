@@ -11,9 +11,9 @@ from looking import account as account_on_page
 from test_page import made, words
 
 from bilrp.explanation import Explanation
-from bilrp.item import Text
-from bilrp.render import account, figure, page
-from bilrp.render.marks import shown
+from bilrp.inputs import Text
+from bilrp.render import score_line, figure, page
+from bilrp.render.visibility import shown
 from narrow import instance
 
 
@@ -36,14 +36,14 @@ def test_the_account_names_marks_and_closes(found: Explanation) -> None:
     assert told.positive + told.negative == pytest.approx(float(inner.sum()), rel=1e-12)
     assert told.explained == pytest.approx(float(found.relevance.sum()), rel=1e-12)
     assert told.unattributed == pytest.approx(0.5)
-    line = account.line(found)
+    line = score_line.line(found)
     assert "with the tokenizer's marks" in line and "0.5 unattributed" in line
-    assert "marks" not in account.line(made(words("two"), words("a", "goat"))), "where there are none"
+    assert "marks" not in score_line.line(made(words("two"), words("a", "goat"))), "where there are none"
 
 
 def test_the_line_of_a_closed_account_still_names_marks(found: Explanation) -> None:
     closed = replace(found, score=float(found.relevance.sum()))
-    assert "tokenizer's marks" in account.line(closed) and "unattributed" not in account.line(closed)
+    assert "tokenizer's marks" in score_line.line(closed) and "unattributed" not in score_line.line(closed)
 
 
 def test_what_is_left_are_the_words_and_their_relevance(found: Explanation) -> None:

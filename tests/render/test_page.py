@@ -18,7 +18,7 @@ from bilrp import regions
 from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.item import Image, Text
+from bilrp.inputs import Image, Text
 from bilrp.regions import Regions
 from bilrp.render import links, page
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.errors import BilrpError
 
 image = torch.rand(1, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ def test_flex_attention_in_transformers() -> None:
     model.set_attn_implementation("flex_attention")
     assert "attn_implementation='sdpa'" in refusal(encode, x)
     model.set_attn_implementation("sdpa")
-    bilrp.decompose(encode, x, rules=rulebooks.uniform(0.0))
+    bilrp.decompose(encode, x, rules=composites.uniform(0.0))
 
 
 class Scaled(nn.Embedding):

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks, rules
+from bilrp import composites, rules
 from bilrp.errors import RuleError, TapeError
-from bilrp.rules.books import RuleBook
+from bilrp.rules.composites import RuleBook
 from bilrp.trace import fused
 from bilrp.trace.recorder import record
 from bilrp.trace.tape import At, Step
@@ -32,16 +32,16 @@ def other(x: Tensor) -> Tensor:
 
 
 BOOKS: dict[str, RuleBook] = {
-    "uniform(0)": rulebooks.uniform(0.0),
-    "uniform(0.25)": rulebooks.uniform(0.25),
-    "transformer(0.1)": rulebooks.transformer(0.1),
-    "absorbing": rulebooks.absorbing(0.25),
-    "mixed": rulebooks.mixed(0.25),
-    "attnlrp(0)": rulebooks.attnlrp(),
-    "attnlrp(0.25)": rulebooks.attnlrp(0.25),
-    "hessian_product": rulebooks.hessian_product(),
-    "secant": rulebooks.secant(other),
-    "secant(0.25)": rulebooks.secant(other, gamma=0.25),
+    "uniform(0)": composites.uniform(0.0),
+    "uniform(0.25)": composites.uniform(0.25),
+    "transformer(0.1)": composites.transformer(0.1),
+    "absorbing": composites.absorbing(0.25),
+    "mixed": composites.mixed(0.25),
+    "attnlrp(0)": composites.attnlrp(),
+    "attnlrp(0.25)": composites.attnlrp(0.25),
+    "hessian_product": composites.hessian_product(),
+    "secant": composites.secant(other),
+    "secant(0.25)": composites.secant(other, gamma=0.25),
 }
 EVERY_BOOK = pytest.mark.parametrize("book", BOOKS.values(), ids=list(BOOKS))
 
@@ -79,7 +79,7 @@ def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(book: RuleBook, mode
 )  # fmt: skip
 def test_true_gradients_by_finite_differences(mask: Tensor) -> None:
     model, step = attend(mask), 1e-5
-    found = parts(model, rulebooks.hessian_product())
+    found = parts(model, composites.hessian_product())
     for token in range(5):
         moved = torch.zeros_like(X)
         moved[:, token] = X[:, token]
@@ -188,7 +188,7 @@ def test_multi_head_attention_is_its_written_out_twin(book: RuleBook) -> None:
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("masks", MASKS)
 def test_so_it_is_with_every_mask(masks: str, need_weights: bool) -> None:
-    one, two = spellings(masks, rulebooks.attnlrp(0.25), need_weights)
+    one, two = spellings(masks, composites.attnlrp(0.25), need_weights)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 
 
@@ -218,7 +218,7 @@ def test_every_way_to_call_it_is_followed(settings: str, unbatched: bool, batch_
         out = out[None] if unbatched else out if batch_first else out.transpose(0, 1)
         return out.flatten(1) + weights.flatten()[:3].sum()
 
-    found = bilrp.decompose(model, X, rules=rulebooks.hessian_product(), regions=bilrp.regions.features())
+    found = bilrp.decompose(model, X, rules=composites.hessian_product(), regions=bilrp.regions.features())
     truth = torch.autograd.functional.jacobian(lambda t: model(t)[0], X)
     assert isinstance(truth, Tensor)
     torch.testing.assert_close(found.embedding.flatten(), model(X).flatten().detach(), rtol=0, atol=1e-12)
@@ -239,7 +239,7 @@ def test_static_keys_and_values_are_followed() -> None:
     truth = torch.autograd.functional.jacobian(lambda t: model(t)[0], X)
     assert isinstance(truth, Tensor)
     wanted = (truth[:, 0] * X[0]).sum(-1).T
-    torch.testing.assert_close(parts(model, rulebooks.hessian_product()), wanted, rtol=0, atol=1e-11)
+    torch.testing.assert_close(parts(model, composites.hessian_product()), wanted, rtol=0, atol=1e-11)
 
 
 def test_projections_bear_the_name_of_their_module() -> None:
@@ -268,7 +268,7 @@ def test_torchs_fast_path_is_not_taken(padded: bool, norm_first: bool) -> None:
         return layer(x, src_key_padding_mask=mask)[:, 0]
 
     with torch.no_grad():
-        found = bilrp.decompose(model, X, rules=rulebooks.hessian_product(), regions=bilrp.regions.features())
+        found = bilrp.decompose(model, X, rules=composites.hessian_product(), regions=bilrp.regions.features())
         ops = {step.op for step in record(model, X).steps}
     assert "scaled_dot_product_attention" in ops
     assert not ops & {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}

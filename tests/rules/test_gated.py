@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import regions, composites
 from bilrp.errors import RuleError
 
 GENERATOR = torch.Generator().manual_seed(4)
@@ -33,11 +33,11 @@ def test_glu_freezes_its_gate(dim: int) -> None:
     for output, (place, gate) in enumerate(zip(places, gates, strict=True)):
         expected[place, output] = X.flatten()[place] * gate
     for mode in ("push", "pull"):
-        found = parts(lambda x: F.glu(x, dim), X, rulebooks.uniform(0.0), mode)
+        found = parts(lambda x: F.glu(x, dim), X, composites.uniform(0.0), mode)
         torch.testing.assert_close(found, expected)
 
 
-BOOKS = [rulebooks.uniform(0.25), rulebooks.attnlrp(), rulebooks.hessian_product(), rulebooks.secant("zero")]
+BOOKS = [composites.uniform(0.25), composites.attnlrp(), composites.hessian_product(), composites.secant("zero")]
 
 
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.name)
@@ -95,7 +95,7 @@ def test_scatter_reduce_is_its_slow_twin(reduce: str, include: bool, live: str) 
     expected += of_here * FLAT.T if live != "put" else 0
     expected += of_put * 2 * FLAT.T if live != "here" else 0
     for mode in ("push", "pull"):
-        torch.testing.assert_close(parts(function, FLAT, rulebooks.uniform(0.0), mode), expected)
+        torch.testing.assert_close(parts(function, FLAT, composites.uniform(0.0), mode), expected)
 
 
 def test_scatter_reduce_in_place_and_of_a_part() -> None:
@@ -105,7 +105,7 @@ def test_scatter_reduce_in_place_and_of_a_part() -> None:
     expected = torch.zeros(6, 6, dtype=torch.float64)
     expected[0, 0], expected[2, 1] = 0.5, 2.0
     for mode in ("push", "pull"):
-        torch.testing.assert_close(parts(function, FLAT, rulebooks.uniform(0.0), mode), expected)
+        torch.testing.assert_close(parts(function, FLAT, composites.uniform(0.0), mode), expected)
 
 
 def test_a_product_of_what_is_put_together_has_no_rule() -> None:
@@ -141,4 +141,4 @@ def test_gates_are_frozen_where_they_are_evident(name: str) -> None:
     assert isinstance(jacobian, Tensor)
     expected = (jacobian.flatten(3).flatten(0, 2) * X.flatten()).T
     for mode in ("push", "pull"):
-        torch.testing.assert_close(parts(GATES[name], X, rulebooks.uniform(0.0), mode), expected)
+        torch.testing.assert_close(parts(GATES[name], X, composites.uniform(0.0), mode), expected)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks, rules
+from bilrp import composites, rules
 from bilrp.errors import MismatchError
 
 X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).abs()
@@ -59,11 +59,11 @@ ZERO_AND_FIVE = {
     ),
     "defaults": (lambda step, g=0.0: rules.gamma(g), lambda step, g=5.0: rules.gamma(g)),
     "conditions": (
-        rulebooks.first_match((lambda s: len(s.name) > 99, rules.zero()), otherwise=rulebooks.uniform(5.0)),
-        rulebooks.first_match((lambda s: len(s.name) > 0, rules.zero()), otherwise=rulebooks.uniform(5.0)),
+        composites.first_match((lambda s: len(s.name) > 99, rules.zero()), otherwise=composites.uniform(5.0)),
+        composites.first_match((lambda s: len(s.name) > 0, rules.zero()), otherwise=composites.uniform(5.0)),
     ),
     "many digits": (rules.gamma(0.1234567), rules.gamma(0.1234568)),
-    "books of many digits": (rulebooks.uniform(0.1234567), rulebooks.uniform(0.1234568)),
+    "books of many digits": (composites.uniform(0.1234567), composites.uniform(0.1234568)),
     "bounds of many digits": (rules.zbox(-9.0000001, 9.0), rules.zbox(-9.0, 9.0)),
     "large bounds": (
         rules.zbox(torch.full((1, 6), -9.0), torch.linspace(3, 4, 60)[None, :6]),

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks, rules
+from bilrp import composites, rules
 from bilrp.engine.maps import Map, Scale
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.rules import Rule
 from bilrp.trace.operation import activation, curve
 
 X = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-UNIFORM = rulebooks.uniform(0.25)
+UNIFORM = composites.uniform(0.25)
 GATES = {
     "relu6(t + 3) / 6": lambda t: F.relu6(t + 3) / 6,
     "clamp(t / 6 + 1/2)": lambda t: (t / 6 + 0.5).clamp(0, 1),
@@ -60,7 +60,7 @@ def test_factors_of_one_shape_are_chosen_as_ever() -> None:
         return F.relu(x) * torch.atan(x.flip(1))
 
     assert bilrp.ops(gated, X)[-1].rule == "product(freeze=0)"
-    with pytest.raises(RuleError, match=r"rules=bilrp.rulebooks.first_match.*rulebooks.uniform\(0.25\)\)"):
+    with pytest.raises(RuleError, match=r"rules=bilrp.composites.first_match.*rulebooks.uniform\(0.25\)\)"):
         bilrp.decompose(lambda x: torch.atan(x) * torch.atan(x.flip(1)), X)
 
 
@@ -114,14 +114,14 @@ ENTRIES = {
 def test_entries_that_are_none(name: str) -> None:
     entries, words = ENTRIES[name]
     with pytest.raises(RuleError, match=words):
-        rulebooks.first_match(*entries, otherwise=UNIFORM)
+        composites.first_match(*entries, otherwise=UNIFORM)
 
 
 def test_otherwise_is_a_book_or_a_rule() -> None:
     with pytest.raises(RuleError, match=r"uniform\(0.25\)"):
-        rulebooks.first_match(("round", rules.jacobian()), otherwise=...)  # type: ignore[arg-type]
+        composites.first_match(("round", rules.jacobian()), otherwise=...)  # type: ignore[arg-type]
     linear = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
-    book = rulebooks.first_match(("round", rules.jacobian()), otherwise=rules.gamma(0.25))
+    book = composites.first_match(("round", rules.jacobian()), otherwise=rules.gamma(0.25))
     expected = bilrp.decompose(linear, X, rules=UNIFORM).parts
     torch.testing.assert_close(bilrp.decompose(linear, X, rules=book).parts, expected)
 
@@ -166,13 +166,13 @@ MAPS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_maps_that_do_not_fit(name: str) -> None:
     made, words = MAPS[name]
-    book = rulebooks.first_match(("relu", Rule("mine", lambda step: made)), otherwise=UNIFORM)  # type: ignore[arg-type]
+    book = composites.first_match(("relu", Rule("mine", lambda step: made)), otherwise=UNIFORM)  # type: ignore[arg-type]
     with pytest.raises(RuleError, match=words):
         bilrp.decompose(lambda x: F.relu(x), X, rules=book)
 
 
 def test_a_map_that_does() -> None:
-    book = rulebooks.first_match(("relu", Rule("half", lambda step: Half())), otherwise=UNIFORM)
+    book = composites.first_match(("relu", Rule("half", lambda step: Half())), otherwise=UNIFORM)
     for mode in ("push", "pull"):
         found = bilrp.decompose(lambda x: F.relu(x).mean((2, 3)), X, rules=book, mode=mode)
         torch.testing.assert_close(found.parts.sum(0), X.mean((2, 3))[0] / 2)
@@ -203,6 +203,6 @@ def test_gamma_on_small_numbers_of_half_precision() -> None:
         first.bias.mul_(1e-5).abs_()
         last.weight.mul_(1e4)
     net, x = nn.Sequential(first, nn.ReLU(), last).half(), torch.rand(1, 6).half()
-    found = bilrp.decompose(net, x, rules=bilrp.rulebooks.uniform(0.25)).parts.double()
-    true = bilrp.decompose(net.double(), x.double(), rules=bilrp.rulebooks.uniform(0.25)).parts
+    found = bilrp.decompose(net, x, rules=bilrp.composites.uniform(0.25)).parts.double()
+    true = bilrp.decompose(net.double(), x.double(), rules=bilrp.composites.uniform(0.25)).parts
     assert float((found - true).abs().max()) < 0.03 * float(true.abs().max())

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, rules
+from bilrp import regions, composites, rules
 from bilrp.engine.maps import Linear, Scale, Term, Weighted
 from bilrp.rules import Rule
-from bilrp.trace.weights import Weights, weights_of
+from bilrp.trace.layer_weights import Weights, weights_of
 
 X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
@@ -37,7 +37,7 @@ OWN = {
 @pytest.mark.parametrize("mode", ["push", "pull", "auto"])
 def test_the_relu_behind_a_users_rule_is_not_lost(name: str, mode: str) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
-    expected = bilrp.decompose(model, X, rules=rulebooks.uniform(0.0), regions=regions.features()).parts
+    expected = bilrp.decompose(model, X, rules=composites.uniform(0.0), regions=regions.features()).parts
     found = bilrp.decompose(model, X, rules=OWN[name], regions=regions.features(), mode=mode).parts
     torch.testing.assert_close(found, expected)
 
@@ -47,7 +47,7 @@ def test_on_images_too() -> None:
         nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.ReLU(), nn.MaxPool2d(2)
     ).double()
     x = torch.randn(1, 2, 8, 8, dtype=torch.float64)
-    expected = bilrp.decompose(model, x, rules=rulebooks.uniform(0.0), regions=2).parts
+    expected = bilrp.decompose(model, x, rules=composites.uniform(0.0), regions=2).parts
     for mode in ("push", "pull", "auto"):
         found = bilrp.decompose(model, x, rules=OWN["a bare Weighted"], regions=2, mode=mode).parts
         torch.testing.assert_close(found, expected)
@@ -59,7 +59,7 @@ def test_a_gate_taken_into_account_twice_is_the_same_gate() -> None:
         return made if step.gate is None else made.gated(step.gate)
 
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
-    expected = bilrp.decompose(model, X, rules=rulebooks.uniform(0.0)).parts
+    expected = bilrp.decompose(model, X, rules=composites.uniform(0.0)).parts
     torch.testing.assert_close(bilrp.decompose(model, X, rules=Rule("careful", careful)).parts, expected)
 
 
@@ -69,6 +69,6 @@ def test_a_rule_for_anything_else() -> None:
             f"leaky({slope:g})", lambda step: Scale(torch.where(step.values[0] > 0, 1.0, slope).to(X))
         )
 
-    book = rulebooks.first_match(("relu", leaky(0.1)), otherwise=rulebooks.uniform(0.0))
+    book = composites.first_match(("relu", leaky(0.1)), otherwise=composites.uniform(0.0))
     found = bilrp.decompose(torch.relu, X, rules=book, regions=regions.features())
     torch.testing.assert_close(found.parts.diagonal(), torch.where(X > 0, X, 0.1 * X)[0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, rules
+from bilrp import regions, composites, rules
 from bilrp.errors import RuleError
 from bilrp.rules import Rule
 from bilrp.trace.recorder import record
@@ -242,7 +242,7 @@ def test_paper_vgg_refuses_a_layer_it_cannot_number() -> None:
             return self.conv(x).relu()
 
     with pytest.raises(RuleError, match=r"no rule in paper_vgg for step 'conv'.*rules\.gamma"):
-        bilrp.decompose(Named(), torch.rand(1, 3, 8, 8), rules=rulebooks.paper_vgg())
+        bilrp.decompose(Named(), torch.rand(1, 3, 8, 8), rules=composites.paper_vgg())
 
 
 def test_books_choose() -> None:
@@ -250,18 +250,18 @@ def test_books_choose() -> None:
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
     ).double()  # fmt: skip
     steps = record(net, torch.rand(1, 3, 6, 6).double()).steps
-    books = [rulebooks.uniform(0.0), rulebooks.uniform(0.5), rulebooks.resnet(0.1), rulebooks.paper_vgg()]
-    books.append(rulebooks.hessian_product())
+    books = [composites.uniform(0.0), composites.uniform(0.5), composites.resnet(0.1), composites.paper_vgg()]
+    books.append(composites.hessian_product())
     chosen = {book.name: [getattr(book(s), "name", None) for s in steps] for book in books}
     assert chosen["uniform(0)"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     assert chosen["uniform(0.5)"][::2] == ["gamma(0.5)", "gamma(0.5)", "linear"]
     assert chosen["resnet(0.1)"] == ["gamma(0.1)", "gate", "gamma(0.1)", "gate", "linear", "zero"]
     assert require(chosen["paper_vgg"][0]).startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
     assert chosen["hessian_product"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
-    book = rulebooks.first_match(
+    book = composites.first_match(
         ("2", rules.epsilon(0.1)),
         (lambda s: s.op == "linear", rules.zplus()),
-        otherwise=rulebooks.uniform(0.5),
+        otherwise=composites.uniform(0.5),
     )
     assert [getattr(book(s), "name", None) for s in steps][::2] == ["gamma(0.5)", "epsilon(0.1)", "linear"]
     assert getattr(book(steps[-1]), "name", None) == "zplus"
@@ -271,7 +271,7 @@ def test_the_papers_gamma_by_layer() -> None:
     """2–10: .5, 11–17: .25, 18–24: .1, 25–31: 0, counted from 1: the first convolution of block 3 is layer 11."""
     features = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
     expected = [None, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0]
-    found = [None if i == 0 else rulebooks.paper_gamma(i + 1) for i in features]
+    found = [None if i == 0 else composites.paper_gamma(i + 1) for i in features]
     assert found == expected
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import regions, composites
 from bilrp.errors import BilrpError, RuleError, TapeError
-from bilrp.render.account import line as account_line
+from bilrp.render.score_line import line as account_line
 from bilrp.rules.secants import way_won
-from bilrp.trace.beside import beside
+from bilrp.trace.reference_run import beside
 from bilrp.trace.recorder import record
 from models import CASES, Case, settle
 from narrow import require
@@ -41,7 +41,7 @@ def off(found: Tensor, wanted: Tensor) -> float:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_parts_sum_to_the_difference_of_two_embeddings(case: Case) -> None:
     model, x = case.model(), case.input()
-    book = rulebooks.secant(other, gamma=0.25 if case.name in {"mlp", "residual", "vit-sdpa"} else 0.0)
+    book = composites.secant(other, gamma=0.25 if case.name in {"mlp", "residual", "vit-sdpa"} else 0.0)
     slack = 1e-4 if case.name in ROUNDED else 1e-9
     pushed, pulled = (bilrp.decompose(model, x, rules=book, mode=mode) for mode in ("push", "pull"))
     with torch.no_grad():
@@ -55,7 +55,7 @@ def test_parts_sum_to_the_difference_of_two_embeddings(case: Case) -> None:
 
 def test_what_has_no_secant_is_refused_in_one_line() -> None:
     with pytest.raises(RuleError, match=r"no secant is known for .*topk") as refusal:
-        bilrp.decompose(lambda x: x.topk(2).values, torch.rand(1, 6), rules=rulebooks.secant(other))
+        bilrp.decompose(lambda x: x.topk(2).values, torch.rand(1, 6), rules=composites.secant(other))
     assert "\n" not in str(refusal.value)
 
 
@@ -82,7 +82,7 @@ def test_a_plain_twin_gives_the_same_parts() -> None:
     net = settle(Squeeze())
     assert isinstance(net, Squeeze)
     x = 2 * torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.decompose(net, x, regions=regions.grid(4), rules=rulebooks.secant("mean"))
+    found = bilrp.decompose(net, x, regions=regions.grid(4), rules=composites.secant("mean"))
     x0 = x.mean((2, 3), keepdim=True).expand_as(x)
     with torch.no_grad():
         for number, (top, left) in enumerate(itertools.product((0, 4), repeat=2)):
@@ -178,7 +178,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_single_functions(name: str) -> None:
     function, x = FUNCTIONS[name], 2 * torch.randn(1, 4, 6, 6, dtype=torch.float64)
-    book = rulebooks.secant(other)
+    book = composites.secant(other)
     push, pull = (bilrp.decompose(function, x, regions=2, rules=book, mode=m) for m in ("push", "pull"))
     assert off(push.parts, pull.parts) < 1e-9
     assert off(push.parts.sum(0), (function(x) - function(other(x))).flatten()) < 1e-9
@@ -187,8 +187,8 @@ def test_single_functions(name: str) -> None:
 def test_it_is_one_linear_map_of_the_difference() -> None:
     net = settle(Squeeze())
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    fine = bilrp.decompose(net, x, regions=2, rules=rulebooks.secant("blurred"))
-    coarse = bilrp.decompose(net, x, regions=4, rules=rulebooks.secant("blurred"))
+    fine = bilrp.decompose(net, x, regions=2, rules=composites.secant("blurred"))
+    coarse = bilrp.decompose(net, x, regions=4, rules=composites.secant("blurred"))
     assert off(fine.coarsen(regions.grid(4)).parts, coarse.parts) < 1e-10
 
 
@@ -200,10 +200,10 @@ def test_near_the_reference_a_secant_is_the_gradient() -> None:
     gradient = torch.autograd.functional.jacobian(net, x)[0, :, 0]
     for size in (1e-6, 1e-9, 1e-12):
         step = size * way
-        found = bilrp.decompose(net, x, regions=regions.features(), rules=rulebooks.secant(x - step))
+        found = bilrp.decompose(net, x, regions=regions.features(), rules=composites.secant(x - step))
         wanted = (gradient * (x - (x - step))).flatten(1).T
         assert off(found.parts, wanted) < 1e-3
-    same = bilrp.decompose(net, x, rules=rulebooks.secant(x))
+    same = bilrp.decompose(net, x, rules=composites.secant(x))
     assert not same.parts.any() and off(same.unattributed, same.embedding) == 0
 
 
@@ -211,7 +211,7 @@ def test_what_a_reference_may_be() -> None:
     net, x = settle(Squeeze()), torch.randn(1, 3, 8, 8, dtype=torch.float64)
 
     def decomposed(reference) -> bilrp.Decomposition:
-        return bilrp.decompose(net, x, regions=4, rules=rulebooks.secant(reference))
+        return bilrp.decompose(net, x, regions=4, rules=composites.secant(reference))
 
     assert decomposed("zero").origin["rules"] == "secant(zero)"
     assert torch.equal(decomposed(torch.zeros_like(x)).parts, decomposed("zero").parts)
@@ -228,7 +228,7 @@ def test_what_a_reference_may_be() -> None:
         with pytest.raises(RuleError, match=said):
             decomposed(wrong)
     with pytest.raises(RuleError, match="is for images"):
-        bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), rules=rulebooks.secant("mean"))
+        bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), rules=composites.secant("mean"))
     with pytest.raises(RuleError, match="needs a reference input"):
         bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), rules=bilrp.rules.secant())
 
@@ -236,13 +236,13 @@ def test_what_a_reference_may_be() -> None:
 def test_a_model_that_goes_another_way_at_the_reference_is_refused() -> None:
     with pytest.raises(TapeError, match="does something else at the reference"):
         bilrp.decompose(
-            lambda x: 2 * x if bool((x > 0).all()) else 5 * x, torch.ones(1, 4), rules=rulebooks.secant(-torch.ones(1, 4))
+            lambda x: 2 * x if bool((x > 0).all()) else 5 * x, torch.ones(1, 4), rules=composites.secant(-torch.ones(1, 4))
         )  # fmt: skip
 
 
 def test_single_steps_may_have_other_rules() -> None:
     net, x = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)).double(), torch.randn(1, 4, dtype=torch.float64)
-    book = rulebooks.first_match(("softmax", bilrp.rules.jacobian()), otherwise=rulebooks.secant(other))
+    book = composites.first_match(("softmax", bilrp.rules.jacobian()), otherwise=composites.secant(other))
     found = bilrp.decompose(net, x, rules=book)
     assert found.reference is not None
     assert off(found.unattributed, found.reference) > 1e-3  # the derivative at one end leaves a rest
@@ -255,7 +255,7 @@ def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
     net = settle(Squeeze())
     a, b = torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
     b = b + 2  # another mean colour: other references
-    found = bilrp.explain(net, a, b, regions=4, rules=rulebooks.secant("mean"), similarity=similarity)
+    found = bilrp.explain(net, a, b, regions=4, rules=composites.secant("mean"), similarity=similarity)
     account = found.account
     known = account.against_a + account.against_b + account.references
     assert abs(account.explained + known - found.score) < 1e-12 * max(1.0, abs(found.score))
@@ -286,8 +286,8 @@ def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
 def test_one_tower_alone_may_have_a_reference() -> None:
     torch.manual_seed(0)
     pictures = bilrp.Encoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).double(), space="toy",
-                             rules=rulebooks.secant("zero"), name="pictures")  # fmt: skip
-    texts = bilrp.Encoder(nn.Linear(4, 3).double(), space="toy", rules=rulebooks.uniform(0.0), name="texts")
+                             rules=composites.secant("zero"), name="pictures")  # fmt: skip
+    texts = bilrp.Encoder(nn.Linear(4, 3).double(), space="toy", rules=composites.uniform(0.0), name="texts")
     found = bilrp.explain(
         (pictures, texts), torch.randn(1, 3, 2, 2).double(), torch.randn(1, 4).double(), regions=(1, None)
     )
@@ -299,7 +299,7 @@ def test_one_tower_alone_may_have_a_reference() -> None:
 
 def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
     net, (a, b) = settle(Squeeze()), torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.explain(net, a, b, regions=4, rules=rulebooks.secant("mean"))
+    found = bilrp.explain(net, a, b, regions=4, rules=composites.secant("mean"))
     assert found.against is not None and found.a.reference is not None
     for broken in (
         replace(found, against=(found.against[0][:2], found.against[1])),
@@ -315,7 +315,7 @@ def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
 def test_a_set_has_the_references_of_its_members(similarity: str) -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     sides = [
-        [bilrp.decompose(net, x, rules=bilrp.rulebooks.secant("zero")) for x in torch.rand(3, 1, 6).double()]
+        [bilrp.decompose(net, x, rules=bilrp.composites.secant("zero")) for x in torch.rand(3, 1, 6).double()]
         for _ in range(2)
     ]
     found = bilrp.explain_sets(*sides, similarity=similarity)
@@ -329,7 +329,7 @@ def test_a_set_has_the_references_of_its_members(similarity: str) -> None:
 
 def test_a_reference_stays_what_it_was() -> None:
     given, net, x = torch.zeros(1, 6), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), torch.rand(1, 6)
-    book = bilrp.rulebooks.secant(given)
+    book = bilrp.composites.secant(given)
     before = bilrp.decompose(net, x, rules=book).parts
     given += 1
     assert torch.equal(bilrp.decompose(net, x, rules=book).parts, before)
@@ -343,4 +343,4 @@ def test_the_default_is_no_secant_where_a_step_has_none() -> None:
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
     assert bilrp.decompose(net, x, regions=4).origin["rules"] == "absorbing(0.25)"
     with pytest.raises(RuleError, match="no secant is known"):
-        bilrp.decompose(lambda v: F.normalize(v.flatten(1)), x, rules=rulebooks.secant("zero"))
+        bilrp.decompose(lambda v: F.normalize(v.flatten(1)), x, rules=composites.secant("zero"))

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, rules
-from bilrp.judge import rivals
+from bilrp import regions, composites, rules
+from bilrp_studies.bench import other_libraries
 
 
 @pytest.fixture(scope="module")
 def zennit():
     try:
-        yield rivals.zennit()
+        yield other_libraries.zennit()
     except ImportError as error:
         pytest.skip(f"needs zennit: {error}")
     for name in [name for name in sys.modules if name.partition(".")[0] == "zennit"]:
@@ -73,7 +73,7 @@ def test_agrees_with_zennit(zennit, name: str, signed: bool) -> None:
             "0": build(zennit.rules),
             **{n: zennit.rules.Gamma(0.3, stabilizer=STABILISER) for n in ("2", "6")},
         }
-        book = rulebooks.first_match(("0", ours), otherwise=rulebooks.uniform(0.3))
+        book = composites.first_match(("0", ours), otherwise=composites.uniform(0.3))
     theirs |= {n: zennit.rules.Pass() for n in ("1", "3")}
     expected = by_zennit(zennit, model, x, theirs)
     assert expected.abs().max() > 1e-3

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import bilrp
-from bilrp.disk.cache import Cache
-from bilrp.engine.progress import Progress
+from bilrp.io.cache import Cache
+from bilrp.progress import Progress
 from bilrp.errors import InputError
-from bilrp.studies.captions import methods, model, pointing, report, retrieval, scenes, study
-from bilrp.studies.captions.settings import CaptionsSettings
-from bilrp.studies.common.report import Report
+from bilrp_studies.captions import methods, caption_model, pointing_game, report, retrieval, scenes, study
+from bilrp_studies.captions.settings import CaptionsSettings
+from bilrp.render.report import Report
 
 
 def drawn(count: int, *, named: int | None = None, seed: int = 0) -> scenes.Scene:
@@ -24,8 +24,8 @@ def drawn(count: int, *, named: int | None = None, seed: int = 0) -> scenes.Scen
 
 
 @pytest.fixture(scope="module")
-def untrained() -> model.Model:
-    return model.untrained(3)
+def untrained() -> caption_model.Model:
+    return caption_model.untrained(3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +90,7 @@ def test_relations_are_true() -> None:
 def test_a_caption_is_no_wrong_answer_where_it_is_true() -> None:
     scene = drawn(3, named=1)
     another = drawn(4, seed=5)
-    found = model.true_of([scene, replace(scene, named=scene.things), another])
+    found = caption_model.true_of([scene, replace(scene, named=scene.things), another])
     assert found[:2, :2].tolist() == [[True, True], [True, True]]
     assert not found[:2, 2].any() and found[2, 2]
 
@@ -105,18 +105,18 @@ def test_the_game_by_hand() -> None:
     relevance[20, 2] = 1.0  # circle, outside
     relevance[0, 7] = 2.0  # square, in the circle's box
     relevance[63, 0] = 9.0  # a word of no object
-    assert pointing.pointed(relevance, scene) == (0.5, 0.375)
-    assert pointing.pointed(-relevance, scene) == (0.0, 0.0)
-    assert pointing.patches_in(far.box).sum() == 9
+    assert pointing_game.pointed(relevance, scene) == (0.5, 0.375)
+    assert pointing_game.pointed(-relevance, scene) == (0.0, 0.0)
+    assert pointing_game.patches_in(far.box).sum() == 9
 
 
-def test_padding_changes_nothing(untrained: model.Model) -> None:
+def test_padding_changes_nothing(untrained: caption_model.Model) -> None:
     captions = ["a red circle", "a red circle left of a blue square"]
     alone = torch.cat([untrained.captions(untrained.text(caption).x) for caption in captions])
     torch.testing.assert_close(untrained.read(captions), alone)
 
 
-def test_every_method_looks_at_patches_and_words(untrained: model.Model) -> None:
+def test_every_method_looks_at_patches_and_words(untrained: caption_model.Model) -> None:
     scene = drawn(2)
     words = scene.caption.split()
     with torch.no_grad():
@@ -126,7 +126,7 @@ def test_every_method_looks_at_patches_and_words(untrained: model.Model) -> None
             assert found.abs().sum() > 0, method.name
 
 
-def test_the_towers_explain_exactly(untrained: model.Model) -> None:
+def test_the_towers_explain_exactly(untrained: caption_model.Model) -> None:
     """Push = pull on both towers, patches against words; hidden states add up but for the heads' biases."""
     scene = drawn(2)
     pushed, pulled = (
@@ -142,10 +142,10 @@ def test_the_towers_explain_exactly(untrained: model.Model) -> None:
 
 
 def test_training_is_the_same_each_time_and_learns() -> None:
-    once, again = (model.trained(steps=6, seed=1, cache=Cache(None), bar=Progress()) for _ in range(2))
-    batch = next(model.batches(9, 1))
+    once, again = (caption_model.trained(steps=6, seed=1, cache=Cache(None), bar=Progress()) for _ in range(2))
+    batch = next(caption_model.batches(9, 1))
     with torch.no_grad():
-        before, after, same = (float(model.loss(m, batch)) for m in (model.untrained(1), once, again))
+        before, after, same = (float(caption_model.loss(m, batch)) for m in (caption_model.untrained(1), once, again))
     assert after == pytest.approx(same, rel=1e-5) and after < before
 
 
@@ -157,7 +157,7 @@ def test_the_whole_study_and_its_report(settings: CaptionsSettings, first: Repor
         for by_count in games.values():
             assert set(by_count) == {"1", "2", "3", "4"}
             for found in by_count.values():
-                assert set(found) == {methods.OURS, "hidden states", pointing.CHANCE}
+                assert set(found) == {methods.OURS, "hidden states", pointing_game.CHANCE}
                 assert all(0 <= low <= mean <= high <= 1 for mean, low, high in found.values())
     assert results["retrieval"]["of"] == 8 and not results["retrieval"]["learnt"]
     page = (settings.out / "report.html").read_text()
@@ -171,7 +171,7 @@ def test_an_interrupted_study_goes_on(
         raise AssertionError("made twice")
 
     monkeypatch.setattr(study, "judged", never)
-    monkeypatch.setattr(model, "fit", never)
+    monkeypatch.setattr(caption_model, "fit", never)
     again = study.run(settings)
     assert json.dumps(again.results["values"]) == json.dumps(first.results["values"])
     with pytest.raises(AssertionError, match="made twice"):
@@ -179,7 +179,7 @@ def test_an_interrupted_study_goes_on(
 
 
 def test_losses_and_doubts_are_said() -> None:
-    found = {methods.OURS: [0.5] * 6, "other": [0.75] * 6, "worse": [0.0] * 6, pointing.CHANCE: [0.1] * 6}
+    found = {methods.OURS: [0.5] * 6, "other": [0.75] * 6, "worse": [0.0] * 6, pointing_game.CHANCE: [0.1] * 6}
     rivals = report.against(found, measure="pointing", game="four drawn", count=3, seed=0)
     means = {"pointing": {"four drawn": {3: {methods.OURS: (0.5, 0.5, 0.5)}}}}
     learnt = retrieval.Retrieved(0.9, (0.9,), 100, 90, 0.5)
@@ -194,7 +194,7 @@ def test_losses_and_doubts_are_said() -> None:
     assert report.summary(means, rivals, replace(learnt, accuracy=0.2)).startswith("The model has NOT learnt")
 
 
-def test_nonsense_is_one_line(untrained: model.Model) -> None:
+def test_nonsense_is_one_line(untrained: caption_model.Model) -> None:
     for wrong in ({"steps": 0}, {"scenes": 1}, {"retrieval": 1}, {"path": 0}, {"seed": -1}):
         with pytest.raises(InputError, match="give at least"):
             CaptionsSettings(**wrong)  # type: ignore[arg-type]

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from bilrp import cli
-from bilrp.cli.study import command, numbers
+from bilrp_studies.cli.study import command, numbers
 from bilrp.errors import InputError
-from bilrp.studies import Report, Settings, Study
-from bilrp.studies.table import STUDIES, named
+from bilrp_studies import Report, Settings, Study
+from bilrp_studies.catalog import STUDIES, named
 
 OWN = """
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilrp.studies import Report, Section, Settings, Study, Table, option, place
+from bilrp_studies import Report, Section, Settings, Study, Table, option, place
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Settings):
@@ -76,7 +76,7 @@ def test_every_row_keeps_the_contract(study):
     assert study.settings.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert study.question.rstrip(".)").strip() and "?" in study.question
     assert all(each.metadata.get("help") for each in fields(study.settings) if each.name != "progress")
-    assert isinstance(study.work, str) and study.work == f"bilrp.studies.{study.name}.study:run"
+    assert isinstance(study.work, str) and study.work == f"bilrp_studies.{study.name}.study:run"
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)

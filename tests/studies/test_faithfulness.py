@@ -12,17 +12,17 @@ import torch
 from PIL import Image
 
 import bilrp
-from bilrp import baselines, evaluate, rulebooks
+from bilrp import baselines, evaluate, composites
 from bilrp.encoder import read_input
-from bilrp.encoders import vgg, weights
+from bilrp.encoders import vgg, vgg_weights
 from bilrp.errors import InputError
 from bilrp.regions import grid
-from bilrp.studies.common import warps
-from bilrp.studies.common.folders import Found
-from bilrp.studies.common.report import Table, Text
-from bilrp.studies.faithfulness import methods, statistics, study, suite
-from bilrp.studies.faithfulness import report as faithfulness_report
-from bilrp.studies.faithfulness.settings import FaithfulnessSettings
+from bilrp_studies.common import warps
+from bilrp_studies.common.image_folders import Found
+from bilrp.render.report import Table, Text
+from bilrp_studies.faithfulness import methods, aggregation, study, pair_metrics
+from bilrp_studies.faithfulness import report as faithfulness_report
+from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 from narrow import require
 
 SMALL = FaithfulnessSettings(
@@ -34,7 +34,7 @@ SMALL = FaithfulnessSettings(
 def tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     made = {}
-    for number, inputs, outputs in weights.CONVOLUTIONS:
+    for number, inputs, outputs in vgg_weights.CONVOLUTIONS:
         made[f"features.{number}.weight"] = (2 / (9 * inputs)) ** 0.5 * torch.randn(
             outputs, inputs, 3, 3, generator=generator
         )
@@ -56,20 +56,20 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bench(tensors):
     encoder = vgg.vgg16(10, weights=tensors, size=32)
-    return suite.Bench(encoder, evaluate.randomised(encoder, 4), SMALL)
+    return pair_metrics.Bench(encoder, evaluate.randomised(encoder, 4), SMALL)
 
 
 @pytest.fixture(scope="module")
 def pictures(bench, photos):
-    return [suite.prepared(bench, f"{k}", read_input(bench.encoder, photos / f"{k}.png")) for k in range(2)]
+    return [pair_metrics.prepared(bench, f"{k}", read_input(bench.encoder, photos / f"{k}.png")) for k in range(2)]
 
 
 def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
     a, b = pictures
     rules = {
         "bilrp": None,
-        "hessian_product": rulebooks.hessian_product(),
-        "uniform": rulebooks.uniform(0.25),
+        "hessian_product": composites.hessian_product(),
+        "uniform": composites.uniform(0.25),
     }
     for layer in SMALL.layers:
         encoder = vgg.vgg16(layer, weights=tensors, size=32)
@@ -79,7 +79,7 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
             found = methods.relevance(method, *sides)
             torch.testing.assert_close(found, expected.relevance, rtol=1e-3, atol=1e-3)
             known = evaluate.conservation(expected)
-            counted = suite.account(method, found, *sides)
+            counted = pair_metrics.account(method, found, *sides)
             assert counted["unattributed"] == pytest.approx(known.unattributed_share, abs=1e-3)
             assert counted["negative"] == pytest.approx(known.negative_share, abs=1e-3)
         expected = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
@@ -90,7 +90,7 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
 def test_curves_are_the_librarys(bench, pictures, tensors):
     a, b = pictures
     encoder = vgg.vgg16(5, weights=tensors, size=32)
-    found = suite.follow(bench, a, b, grid(8)(a.x))
+    found = pair_metrics.follow(bench, a, b, grid(8)(a.x))
     expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8))
     options = {"steps": SMALL.steps, "baseline": evaluate.blurred(12)}
     pixels = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
@@ -131,7 +131,7 @@ def test_warps_move_what_they_say(number):
 def test_planted_patch_lies_in_both_pictures():
     a, b = torch.rand(2, 1, 3, 48, 48)
     regions = grid(8)(a)
-    image, match = suite.plant(a, b, regions, seed=3)
+    image, match = pair_metrics.plant(a, b, regions, seed=3)
     same = (image == a).all(1)[0]
     assert same.sum() == 16 * 16
     assert torch.equal(image[0][:, ~same], b[0][:, ~same])
@@ -140,8 +140,8 @@ def test_planted_patch_lies_in_both_pictures():
 
 
 def test_weights_are_randomised_block_by_block_from_the_top(bench, pictures):
-    assert suite.blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
-    found = suite.cascade(bench, *pictures)
+    assert pair_metrics.blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
+    found = pair_metrics.cascade(bench, *pictures)
     # The lower layer ends below the upper block, which cannot change it.
     assert {layer: list(found[layer]["bilrp"]) for layer in found} == {"5": ["1"], "10": ["2", "1"]}
     assert found["10"]["saliency"] == pytest.approx({"2": 1.0, "1": 1.0})
@@ -154,7 +154,7 @@ def test_weights_are_randomised_block_by_block_from_the_top(bench, pictures):
 def test_intervals_cover_and_verdicts_follow_them():
     generator = np.random.default_rng(1)
     covered = sum(
-        (found := statistics.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))["low"]
+        (found := aggregation.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))["low"]
         < 3
         < found["high"]
         for k in range(200)
@@ -162,17 +162,17 @@ def test_intervals_cover_and_verdicts_follow_them():
     assert 0.88 < covered / 200 <= 1
     # What neighbours have in common makes the mean less certain, and blocks see it.
     common = np.repeat(generator.normal(size=100), 4).tolist()
-    alone, together = (statistics.interval(common, block=block, resamples=500) for block in (1, 4))
+    alone, together = (aggregation.interval(common, block=block, resamples=500) for block in (1, 4))
     assert together["high"] - together["low"] > 1.5 * (alone["high"] - alone["low"])
     options = {"resamples": 200, "seed": 0}
     ours, theirs = [0.9, 0.8, 0.85, 0.9], [0.5, 0.6, 0.4, 0.5]
 
     def verdict(theirs: list[float], better: int) -> str:
-        return require(statistics.against(ours, theirs, better, options))["verdict"]
+        return require(aggregation.against(ours, theirs, better, options))["verdict"]
 
     assert verdict(theirs, 1) == "wins" and verdict(theirs, -1) == "loses"
     assert verdict([0.8, 0.9, 0.9, 0.85], 1) == "no clear difference"
-    assert statistics.against(ours, None, 1, options) is None
+    assert aggregation.against(ours, None, 1, options) is None
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, weights_file
     assert results["pairs"] == 2 == len(results["per_pair"])
     assert set(results["table"]) == {"5", "10"}
     for method in methods.METHODS:
-        for measure in statistics.MEASURES:
+        for measure in aggregation.MEASURES:
             cell = results["table"]["10"][method][measure.key]
             if cell is not None:
                 assert cell["low"] <= cell["mean"] <= cell["high"]
@@ -202,8 +202,8 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, weights_file
 
 def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
     a, b = pictures
-    rows = [suite.measured(bench, a, b, number) for number in (0, 1)]
-    results = statistics.summary(rows, SMALL)
+    rows = [pair_metrics.measured(bench, a, b, number) for number in (0, 1)]
+    results = aggregation.summary(rows, SMALL)
     assert results["cascade_pairs"] == 1
     report = faithfulness_report.write(rows, SMALL, Found((), (), ()))
     assert "Random weights from the top down" in [section.title for section in report.sections]
@@ -221,7 +221,7 @@ def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
 
 def test_a_layer_that_does_not_notice_random_weights_is_named(bench, pictures):
     a, b = pictures
-    results = statistics.summary([suite.measured(bench, a, b, 1)], SMALL)
+    results = aggregation.summary([pair_metrics.measured(bench, a, b, 1)], SMALL)
     for value, expected in ((0.7, 2), (0.1, 0)):
         for layer in SMALL.layers:
             results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] = value

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bilrp.disk import files
+from bilrp.io import files
 from bilrp.errors import InputError
-from bilrp.studies.common.report import Picture, Report, Section, Table, Text, number, plain
+from bilrp.render.report import Picture, Report, Section, Table, Text, number, plain
 
 
 def example(**changes) -> Report:

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from bilrp.disk.cache import Cache
+from bilrp.io.cache import Cache
 from bilrp.encoders import sentence
-from bilrp.engine.progress import Progress
+from bilrp.progress import Progress
 from bilrp.errors import InputError
-from bilrp.studies.common.report import Report, Table
-from bilrp.studies.common.statistics import interval
-from bilrp.studies.sentences import data, judging, matching, measures, methods, report, study
-from bilrp.studies.sentences.settings import SentencesSettings
-from bilrp.studies.sentences.subject import Subject
+from bilrp.render.report import Report, Table
+from bilrp_studies.common.bootstrap import interval
+from bilrp_studies.sentences import sts_data, pair_scores, noun_matching, word_metrics, methods, report, study
+from bilrp_studies.sentences.settings import SentencesSettings
+from bilrp_studies.sentences.word_subsets import Subject
 from text_folders import ARCHITECTURES
 
 SHORT = [
@@ -127,7 +127,7 @@ def test_shapley_values_by_all_orders(subject: Subject) -> None:
 
 def test_deletion_and_selections(subject: Subject) -> None:
     """Relevance that tells the score of every selection correlates at one; the area is that of the model's own scores."""
-    trial = measures.Trial.of(subject, subject, 50, seed=1)
+    trial = word_metrics.Trial.of(subject, subject, 50, seed=1)
     assert (
         trial.kept_a.any(1).all()
         and trial.kept_b.any(1).all()
@@ -145,7 +145,7 @@ def test_deletion_and_selections(subject: Subject) -> None:
             kept[0, order[:gone]] = False
             heights.append(float(subject.embed(kept)[0] @ subject.whole))
         areas.append(sum((x + y) / 2 for x, y in itertools.pairwise(heights)) / 3 / heights[0])
-    assert measures.deletion(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
+    assert word_metrics.deletion(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
 
 
 def test_what_rules_account_for_adds_up(subject: Subject) -> None:
@@ -183,7 +183,7 @@ def test_an_interrupted_study_goes_on(
 
     with monkeypatch.context() as patch:
         for name in ("short", "long", "word", "synonym", "nouns"):
-            patch.setattr(judging, name, never)
+            patch.setattr(pair_scores, name, never)
         patch.setattr(torch.optim, "Adam", never)
         again = study.run(settings)
     assert again.results["values"] == first.results["values"]
@@ -192,10 +192,10 @@ def test_an_interrupted_study_goes_on(
 def test_training_is_the_same_each_time_and_happens_to_a_copy(folder: Path) -> None:
     """A random model of two layers learns nothing worth a test; what MiniLM learns is in the study's report."""
     encoders = sentence(folder), sentence(folder, features="sum")
-    texts = data.noun_sentences([data.Pair(a, b) for a, b in SHORT])
+    texts = sts_data.noun_sentences([sts_data.Pair(a, b) for a, b in SHORT])
     test = list(itertools.permutations(texts, 2))
     before, once, again = (
-        matching.trained(encoders, texts, test, steps=steps, seed=0, bar=Progress(), cache=Cache(None))
+        noun_matching.trained(encoders, texts, test, steps=steps, seed=0, bar=Progress(), cache=Cache(None))
         for steps in (0, 20, 20)
     )
     assert once.fit == pytest.approx(again.fit, rel=1e-4) and once.fit != pytest.approx(before.fit, rel=1e-4)

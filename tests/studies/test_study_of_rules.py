@@ -12,13 +12,13 @@ from PIL import Image
 from torch import nn
 
 import bilrp
-from bilrp import encoders, rulebooks
+from bilrp import encoders, composites
 from bilrp.encoders import images
 from bilrp.errors import InputError
-from bilrp.judge import evaluate
-from bilrp.studies.vision import agreement, study
-from bilrp.studies.vision.measures import CANDIDATES, occlusion
-from bilrp.studies.vision.settings import VisionSettings
+from bilrp.evaluation import evaluate
+from bilrp_studies.vision import model_agreement, study
+from bilrp_studies.vision.composite_metrics import CANDIDATES, occlusion
+from bilrp_studies.vision.settings import VisionSettings
 
 
 def small(name: str, *, size: int = 64) -> bilrp.Encoder:
@@ -46,7 +46,7 @@ def photographs(tmp_path: Path) -> Path:
 def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(encoders, "mobilenet", lambda *, size, progress: small("mobilenet", size=size))
     monkeypatch.setattr(encoders, "efficientnet", lambda *, size, progress: small("efficient", size=size))
-    monkeypatch.setattr(agreement, "pooled_vgg", lambda settings: small("vgg", size=settings.size))
+    monkeypatch.setattr(model_agreement, "pooled_vgg", lambda settings: small("vgg", size=settings.size))
     settings = VisionSettings(
         data=photographs, out=tmp_path / "out", pairs=2, size=64, regions=16, resamples=50
     )
@@ -98,6 +98,6 @@ def test_where_biases_swallow_a_score_it_is_said_first() -> None:
     for layer in encoder.module.modules():  # type: ignore[union-attr]
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.constant_(layer.bias, 2.0)
-    swallowed = bilrp.explain(encoder, a, b, regions=16, rules=rulebooks.uniform(0.25))
+    swallowed = bilrp.explain(encoder, a, b, regions=16, rules=composites.uniform(0.25))
     assert evaluate.conservation(swallowed).unattributed_share > 0.5
     assert ": BEWARE, most of the score is unattributed" in swallowed.summary()

@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from bilrp.encoders import ink
+from bilrp.encoders import binarization
 from bilrp.errors import InputError
-from bilrp.studies.tables import blocks, matching, metrics, patches
-from bilrp.studies.tables.align import Transcription, align, bigram_counts, read_transcription
-from bilrp.studies.tables.layout import HEIGHT, ZOOM, find_layout, regular
-from bilrp.studies.tables.pages import Page, find_pages, read_page
+from bilrp_studies.tables import table_blocks, bigram_agreement, digit_metrics, patches
+from bilrp_studies.tables.alignment import Transcription, align, bigram_counts, read_transcription
+from bilrp_studies.tables.page_layout import HEIGHT, ZOOM, find_layout, regular
+from bilrp_studies.tables.pages import Page, find_pages, read_page
 from pages_made import COLUMN, LEFT, ROW, TOP, made_page, write_page
 
 pytest.importorskip("scipy")
@@ -37,23 +37,23 @@ def drawn_digits(made) -> np.ndarray:
 
 
 def test_paper_is_exactly_zero_and_print_is_not(made):
-    found = ink.inkedness(ink.load_gray(made.image))
+    found = binarization.inkedness(binarization.load_gray(made.image))
     gray = np.asarray(made.image)
     assert found[gray > 195].max() == 0
     assert np.median(found[gray < 70]) > 0.8
 
 
 def test_yellowed_dark_paper_gives_the_same_ink(made):
-    plain = ink.inkedness(ink.load_gray(made.image))
+    plain = binarization.inkedness(binarization.load_gray(made.image))
     dull = np.asarray(made.image, dtype=np.float32) / 255 * 0.6 + 0.05
-    assert np.abs(ink.inkedness(dull) - plain).mean() < 0.01
+    assert np.abs(binarization.inkedness(dull) - plain).mean() < 0.01
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.7])
 def test_scale_is_normalised(made, factor):
     size = round(made.image.width * factor), round(made.image.height * factor)
-    found, _ = ink.normalise(made.image.resize(size, Image.Resampling.LANCZOS))
-    assert ink.digit_height(found) == pytest.approx(ink.DIGIT_HEIGHT, rel=0.08)
+    found, _ = binarization.normalise(made.image.resize(size, Image.Resampling.LANCZOS))
+    assert binarization.digit_height(found) == pytest.approx(binarization.DIGIT_HEIGHT, rel=0.08)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_scale_is_normalised(made, factor):
 )
 def test_bad_arrays_are_refused_in_one_line(bad):
     with pytest.raises(InputError) as error:
-        ink.load_gray(bad)
+        binarization.load_gray(bad)
     assert "\n" not in str(error.value)
 
 
@@ -69,7 +69,7 @@ def test_unreadable_file_is_refused(tmp_path):
     path = tmp_path / "page.jpg"
     path.write_text("no image")
     with pytest.raises(InputError, match="not an image"):
-        ink.load_gray(path)
+        binarization.load_gray(path)
 
 
 # ── layout and alignment ──
@@ -236,7 +236,7 @@ def test_letters_come_from_the_heading(page):
 
 
 def test_blocks_tile_the_table_and_know_their_text(made, page):
-    found = blocks.cut_blocks(page, rows=7, columns=4)
+    found = table_blocks.cut_blocks(page, rows=7, columns=4)
     assert len(found) == 4
     cells = [t for row in made.values[:7] for t in row[:4]]
     assert (found[0].counts() == bigram_counts(cells)).all()
@@ -244,10 +244,10 @@ def test_blocks_tile_the_table_and_know_their_text(made, page):
     assert total == 3 * 14 * 8
 
 
-@pytest.mark.parametrize("kind", blocks.KINDS)
+@pytest.mark.parametrize("kind", table_blocks.KINDS)
 def test_every_distortion_changes_the_picture_and_not_its_size_by_much(page, kind):
-    block = blocks.cut_blocks(page, rows=7, columns=4)[0]
-    plain, again = block.photograph(), blocks.distort(block, kind, np.random.default_rng(1))
+    block = table_blocks.cut_blocks(page, rows=7, columns=4)[0]
+    plain, again = block.photograph(), table_blocks.distort(block, kind, np.random.default_rng(1))
     assert again.width == pytest.approx(plain.width, rel=0.12)
     same = np.asarray(again.convert("L").resize(plain.size), float) - np.asarray(plain, float)
     assert np.abs(same).mean() > 0.3
@@ -268,30 +268,30 @@ def test_perfect_maps_score_one_and_a_wrong_class_costs_two(page):
     height, width = page.network_ink().shape
     x, y = np.round((d.x - 1) / 2).astype(int), np.round((d.y - 1) / 2).astype(int)
     perfect = maps_with(list(zip(d.value, x, y, strict=True)), (height // 2, width // 2))
-    assert metrics.match_digits(metrics.detect(perfect), d).f1 == 1.0
+    assert digit_metrics.match_digits(digit_metrics.detect(perfect), d).f1 == 1.0
     perfect[0, :, y[0], x[0]] = torch.nn.functional.one_hot(torch.tensor((d.value[0] + 1) % 10), 10).float()
-    score = metrics.match_digits(metrics.detect(perfect), d)
+    score = digit_metrics.match_digits(digit_metrics.detect(perfect), d)
     assert (score.right, score.spurious, score.missed) == (len(d) - 1, 1, 1)
 
 
 def test_spearman_sees_order_only():
     a = np.array([1.0, 2.0, 3.0, 10.0])
-    assert metrics.spearman(a, a**3) == 1.0
-    assert metrics.spearman(a, -a) == -1.0
-    assert metrics.spearman(a, np.ones(4)) == 0.0
+    assert digit_metrics.spearman(a, a**3) == 1.0
+    assert digit_metrics.spearman(a, -a) == -1.0
+    assert digit_metrics.spearman(a, np.ones(4)) == 0.0
 
 
 def test_places_number_every_pixel_and_agreement_adds_up(page):
-    first, second = blocks.cut_blocks(page, rows=5, columns=3)[:2]
-    a, b = (matching.places(block, size=(96, 136)) for block in (first, second))
+    first, second = table_blocks.cut_blocks(page, rows=5, columns=3)[:2]
+    a, b = (bigram_agreement.places(block, size=(96, 136)) for block in (first, second))
     assert a.labels.min() == 0 and set(np.unique(a.labels)) == set(range(a.count))
     assert len(a.value) == 60 and a.rules >= 60
     perfect = np.zeros((a.count, b.count))
     same = (a.bigrams.astype(int) @ b.bigrams.astype(int).T) > 0
     perfect[:60, :60][same] = 1.0
-    found = matching.agreement(perfect, a, b)
+    found = bigram_agreement.agreement(perfect, a, b)
     assert (found.bigram, found.off) == (1.0, 0.0)
     assert found.chance < 0.6
-    everywhere = matching.agreement(np.ones((a.count, b.count)), a, b)
+    everywhere = bigram_agreement.agreement(np.ones((a.count, b.count)), a, b)
     assert everywhere.bigram == pytest.approx(same.sum() / (a.count * b.count))
     assert everywhere.off == pytest.approx(1 - 3600 / (a.count * b.count))

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from bilrp.encoders import bigram
-from bilrp.engine.progress import Progress
-from bilrp.studies.tables import evaluate, model, study
-from bilrp.studies.tables.pages import digest, find_pages, read_page
-from bilrp.studies.tables.settings import TablesSettings
-from bilrp.studies.tables.training import Recipe, train
+from bilrp.progress import Progress
+from bilrp_studies.tables import page_evaluation, digit_model, study
+from bilrp_studies.tables.pages import digest, find_pages, read_page
+from bilrp_studies.tables.settings import TablesSettings
+from bilrp_studies.tables.digit_training import Recipe, train
 from pages_made import made_page, write_page
 
 pytest.importorskip("scipy")
@@ -62,18 +62,18 @@ def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
 @pytest.mark.slow
 def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
     settings = TablesSettings(data=folder, out=tmp_path, steps=2, curve=(40,))
-    split = model.split_pages(settings, Progress())
-    made = model.obtain(split, settings, Progress())
-    rows = model.learn_curve(split, made, settings, Progress())
+    split = digit_model.split_pages(settings, Progress())
+    made = digit_model.obtain(split, settings, Progress())
+    rows = digit_model.learn_curve(split, made, settings, Progress())
     assert [row["labels"] for row in rows] == [40, made.about["labels"]]
     again = TablesSettings(data=folder, out=tmp_path, weights=tmp_path / "bigram.safetensors")
-    kept = model.split_pages(again, Progress())
+    kept = digit_model.split_pages(again, Progress())
     assert {p.name for p in kept.test} == {p.name for p in split.test}
 
 
 def test_training_is_decided_by_its_seed(folder):
     pages = [read_page(*find_pages(folder)[1])]
-    patches = model.labelled(pages, 20, seed=0)
+    patches = digit_model.labelled(pages, 20, seed=0)
     nets = [train(patches, Recipe(steps=2, batch=8, width=4, seed=s)) for s in (0, 0, 1)]
     kernels = [next(n.parameters()) for n in nets]
     assert torch.equal(kernels[0], kernels[1])
@@ -94,9 +94,9 @@ def unseen(data) -> list[tuple[Path, Path]]:
 @pytest.mark.data
 def test_shipped_weights_read_a_real_page_never_trained_on(unseen):
     part_one, about = bigram.load_weights(bigram.WEIGHTS)
-    scores = evaluate.score_pages(part_one, [read_page(*unseen[0])], threshold=about["threshold"])
-    assert evaluate.digit_f1(scores) >= 0.9
-    assert evaluate.bigram_correlation(scores) >= 0.9
+    scores = page_evaluation.score_pages(part_one, [read_page(*unseen[0])], threshold=about["threshold"])
+    assert page_evaluation.digit_f1(scores) >= 0.9
+    assert page_evaluation.bigram_correlation(scores) >= 0.9
 
 
 @pytest.mark.data

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bilrp.engine.progress import Progress
+from bilrp.progress import Progress
 from bilrp.errors import InputError
-from bilrp.studies.common import folders, layers
-from bilrp.studies.transfer.machine import folds, halves, svm_accuracy
-from bilrp.studies.transfer.pairs import choose_pairs, effective_regions
-from bilrp.studies.transfer.settings import TransferSettings
-from bilrp.studies.transfer.study import run
+from bilrp_studies.common import image_folders, vgg_layers
+from bilrp_studies.transfer.svm import folds, halves, svm_accuracy
+from bilrp_studies.transfer.train_test_pairs import choose_pairs, effective_regions
+from bilrp_studies.transfer.settings import TransferSettings
+from bilrp_studies.transfer.study import run
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FACES, WEIGHTS = DATA / "lfw", DATA / "vgg16" / "vgg16_features.safetensors"
@@ -116,10 +116,10 @@ def test_effective_regions_of_constructed_cases():
 def test_gram_in_blocks_is_the_whole_product(random_weights, monkeypatch):
     draw = np.random.default_rng(0)
     pictures = [draw.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(7)]
-    steps = layers.ladder((5, 10), weights=random_weights)
-    found = layers.features(steps, pictures, Progress())
-    monkeypatch.setattr(layers, "BLOCK_BYTES", 3 * 4 * found.of(0, 10).numel())
-    made = layers.gram(steps, found, 10)
+    steps = vgg_layers.ladder((5, 10), weights=random_weights)
+    found = vgg_layers.features(steps, pictures, Progress())
+    monkeypatch.setattr(vgg_layers, "BLOCK_BYTES", 3 * 4 * found.of(0, 10).numel())
+    made = vgg_layers.gram(steps, found, 10)
     direct = steps.encoder.module(torch.cat([steps.tensor(p) for p in pictures])).flatten(1).double()
     np.testing.assert_allclose(made, (direct @ direct.T).numpy(), rtol=1e-3)
     assert (made == made.T).all()
@@ -176,7 +176,7 @@ def test_whole_study_with_bad_data(colours, tmp_path, weights_file):
 def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weights_file, monkeypatch):
     settings = replace(SMALL, data=colours, out=tmp_path / "out", weights=weights_file)
     whole = run(replace(settings, out=tmp_path / "whole"))
-    seen, real = [], layers.activations
+    seen, real = [], vgg_layers.activations
 
     def stops_after_eight(ladder, batch):
         if len(seen) == 8:
@@ -184,12 +184,12 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weig
         seen.append(len(batch))
         return real(ladder, batch)
 
-    monkeypatch.setattr(layers, "activations", stops_after_eight)
+    monkeypatch.setattr(vgg_layers, "activations", stops_after_eight)
     with pytest.raises(KeyboardInterrupt):
         run(settings)
     assert not (tmp_path / "out" / "results.json").exists()
     later = []
-    monkeypatch.setattr(layers, "activations", lambda s, b: (later.append(len(b)), real(s, b))[1])
+    monkeypatch.setattr(vgg_layers, "activations", lambda s, b: (later.append(len(b)), real(s, b))[1])
     again = run(settings)
     assert sum(later) == 18 - 8
     assert again.results == whole.results
@@ -197,8 +197,8 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weig
     def fails(*_, **__):
         raise AssertionError("computed twice")
 
-    monkeypatch.setattr(layers, "activations", fails)
-    monkeypatch.setattr(layers, "sweep", fails)
+    monkeypatch.setattr(vgg_layers, "activations", fails)
+    monkeypatch.setattr(vgg_layers, "sweep", fails)
     assert run(settings).results == whole.results
 
 
@@ -215,7 +215,7 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
         (folder / "a" / "1.jpg").write_bytes(b"no")
     words = {"missing": "no such folder", "empty": "empty", "one class": "two classes", "all broken": "1.jpg"}
     with pytest.raises(InputError, match=words[make]) as caught:
-        folders.classes(folder, size=32)
+        image_folders.classes(folder, size=32)
     assert "\n" not in str(caught.value)
 
 
@@ -235,7 +235,7 @@ def test_links_to_folders_are_followed_once(colours, tmp_path):
     for name in ("red", "green"):
         (tmp_path / "linked" / name).symlink_to(colours / name)
     (colours / "red" / "round").symlink_to(tmp_path / "linked")
-    found = folders.classes(tmp_path / "linked", size=32)
+    found = image_folders.classes(tmp_path / "linked", size=32)
     assert sorted(item.name for item in found.items) == sorted(
         f"{c}/{i}.png" for c in ("red", "green") for i in range(6)
     )
@@ -243,10 +243,10 @@ def test_links_to_folders_are_followed_once(colours, tmp_path):
 
 def test_crop_is_a_share_or_pixels():
     image = Image.new("RGB", (128, 96))
-    assert folders.cropped(image, 0.5).size == (48, 48) and folders.cropped(image, 80).size == (80, 80)
-    assert folders.cropped(image, 500).size == (96, 96)
+    assert image_folders.cropped(image, 0.5).size == (48, 48) and image_folders.cropped(image, 80).size == (80, 80)
+    assert image_folders.cropped(image, 500).size == (96, 96)
     with pytest.raises(InputError, match="crop"):
-        folders.cropped(image, 0)
+        image_folders.cropped(image, 0)
 
 
 @needs_data

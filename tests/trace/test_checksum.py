@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bilrp import native
-from bilrp.trace import sums
-from bilrp.trace.sums import GROUP, PIECE, checksum
+from bilrp.trace import checksum as sums
+from bilrp.trace.checksum import GROUP, PIECE, checksum
 
 needs_library = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 NEAR = [edge + step for edge in (GROUP, 2 * GROUP, PIECE, 2 * PIECE) for step in (-8, -1, 0, 1, 8)]

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bilrp
-from bilrp import rulebooks
-from bilrp.engine.setting import Setting
+from bilrp import composites
+from bilrp.engine.plan_context import Setting
 from bilrp.errors import InputError, RuleError, TapeError
-from bilrp.judge.metrics import conservation
-from bilrp.rules.freeze import freeze
-from bilrp.rules.trial import verify_stand_in
+from bilrp.evaluation.metrics import conservation
+from bilrp.rules.freezing import freeze
+from bilrp.rules.verification import verify_stand_in
 from bilrp.trace import devices
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.sums import GROUP, bytes_of, checksum
+from bilrp.trace.checksum import GROUP, bytes_of, checksum
 from devices import CPU, FIRST, NARROW, SECOND, MixedDevices, Simulated
 from models import CASES, Case, Lambda, settle
 
@@ -30,9 +30,9 @@ NAMED = {case.name: case for case in CASES}
 WAITS = 14  # how often the host may wait for a device in one decomposition, whatever the network
 BOOKS = {
     "default": None,
-    "gamma": rulebooks.uniform(0.25),
-    "gradients": rulebooks.hessian_product(),
-    "attnlrp": rulebooks.attnlrp(0.25),
+    "gamma": composites.uniform(0.25),
+    "gradients": composites.hessian_product(),
+    "attnlrp": composites.attnlrp(0.25),
 }
 
 
@@ -450,5 +450,5 @@ def test_a_device_that_is_not_there_says_nothing_and_has_the_usual_budget() -> N
 def test_the_budget_of_a_device_is_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "free", lambda device: 80 * 2**30)
     assert devices.budget(FIRST) == 20 * 2**30 and devices.budget(CPU) == devices.BUDGET
-    program = freeze(simplify(record(nn.Linear(3, 2), torch.ones(1, 3))), rulebooks.uniform(0.0))
+    program = freeze(simplify(record(nn.Linear(3, 2), torch.ones(1, 3))), composites.uniform(0.0))
     assert Setting(program, bilrp.regions.features()(torch.ones(1, 3)), 2).budget == devices.BUDGET

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import bilrp
-from bilrp import rulebooks, rules
+from bilrp import composites, rules
 from bilrp.cli import app
-from bilrp.encoders.families import load
-from bilrp.rules.freeze import freeze
-from bilrp.trace.listing import default_shape
+from bilrp.encoders.registry import load
+from bilrp.rules.freezing import freeze
+from bilrp.trace.step_summary import default_shape
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -67,7 +67,7 @@ class Attention(nn.Module):
 def test_rows_are_what_decompose_does() -> None:
     model, x = Attention().eval(), torch.rand(1, 5, 8)
     rows = bilrp.ops(model, x)
-    book = rulebooks.transformer()  # the default where there is attention
+    book = composites.transformer()  # the default where there is attention
     program = freeze(simplify(record(model, x)), book)
     used = [(link.name, link.rule) for link in program.links]
     assert [(row.name, row.rule) for row in rows if row.rule != "not needed"] == used
@@ -99,10 +99,10 @@ def test_rules_can_be_given_and_masks_are_followed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.conv((x - 0.5).flip(-1))
 
-    book = rulebooks.first_match(("conv", rules.zbox(-0.5, 0.5)), otherwise=rulebooks.uniform(0.0))
+    book = composites.first_match(("conv", rules.zbox(-0.5, 0.5)), otherwise=composites.uniform(0.0))
     rows = bilrp.ops(Shifted(), torch.rand(1, 1, 4, 4), rules=book)
     assert [row.rule for row in rows] == ["mask", "mask", "zbox(-0.5, 0.5)"]
-    late = rulebooks.first_match(("1", rules.flat()), otherwise=rulebooks.uniform(0.0))
+    late = composites.first_match(("1", rules.flat()), otherwise=composites.uniform(0.0))
     found = bilrp.ops(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.rand(1, 3), rules=late)
     assert found[0].rule == "none" and "first layer" in (found[0].problem or "")
 

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.errors import BilrpError
 from bilrp.trace.recorder import record
 from models import settle
 
 aten = torch.ops.aten
-BOOKS = {book.name: book for book in (rulebooks.uniform(0.25), rulebooks.hessian_product())}
+BOOKS = {book.name: book for book in (composites.uniform(0.25), composites.hessian_product())}
 
 
 class Small(nn.Module):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import regions, composites
 from bilrp.errors import BilrpError
 from bilrp.trace.recorder import record
 
@@ -16,7 +16,7 @@ GENERATOR = torch.Generator().manual_seed(6)
 X = torch.randn(1, 4, 6, generator=GENERATOR, dtype=torch.float64)
 W = torch.randn(6, 6, generator=GENERATOR, dtype=torch.float64)
 ANGLES = torch.rand(4, 3, generator=GENERATOR, dtype=torch.float64)
-BOOKS = [rulebooks.uniform(0.25), rulebooks.hessian_product(), rulebooks.secant("zero")]
+BOOKS = [composites.uniform(0.25), composites.hessian_product(), composites.secant("zero")]
 
 
 def by_complex_numbers(x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def test_real_and_imaginary_parts() -> None:
     a, b = X.reshape(1, 4, 3, 2).unbind(-1)
     tape = record(read, X)
     torch.testing.assert_close(tape.result, (a + 2 * b) * ANGLES)
-    parts = bilrp.decompose(read, X, rules=rulebooks.uniform(0.0)).parts
+    parts = bilrp.decompose(read, X, rules=composites.uniform(0.0)).parts
     torch.testing.assert_close(parts.sum(0), read(X).flatten())
 
 

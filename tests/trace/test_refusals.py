@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, rules, similarity
+from bilrp import regions, composites, rules, similarity
 from bilrp.errors import BilrpError, InputError, MismatchError, RuleError, TapeError
 
 linear = nn.Linear(6, 6).double()
@@ -171,13 +171,13 @@ def test_pairs_of_different_origin() -> None:
     a = bilrp.decompose(linear, X)
     for b, words in (
         (bilrp.decompose(other, X), "weights"),
-        (bilrp.decompose(linear, X, rules=rulebooks.uniform(0.5)), "rules"),
+        (bilrp.decompose(linear, X, rules=composites.uniform(0.5)), "rules"),
         (bilrp.decompose(linear, X, project=3), "projection"),
         (bilrp.decompose(lambda x: linear(x), X), "encoder"),
     ):
         with pytest.raises(MismatchError, match=words):
             bilrp.pair(a, b)
-    assert rulebooks.paper_vgg((-9.0,), (9.0,)).name != rulebooks.paper_vgg((-8.0,), (8.0,)).name
+    assert composites.paper_vgg((-9.0,), (9.0,)).name != composites.paper_vgg((-8.0,), (8.0,)).name
 
 
 def test_pairs_of_different_sizes() -> None:
@@ -490,7 +490,7 @@ def test_random_numbers_that_nothing_depends_on_are_fine() -> None:
     model = LayerDrop().eval()
     first, second = (model.get_parameter(f"layers.{number}.weight") for number in range(2))
     expected = second @ first * X
-    found = bilrp.decompose(model, X, regions=regions.features(), rules=rulebooks.uniform(0.0))
+    found = bilrp.decompose(model, X, regions=regions.features(), rules=composites.uniform(0.0))
     torch.testing.assert_close(found.parts.T, expected)
     assert "call model.eval() first" in refused(InputError, "'__bool__' uses them", model.train())
 
@@ -602,7 +602,7 @@ recurrent = nn.LSTM(3, 4, batch_first=True).double().eval()
 @pytest.mark.parametrize("name", NO_RULE)
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_steps_without_a_rule(name: str, mode: str) -> None:
-    refused(RuleError, r"step '.*' \(.*->.*\)", NO_RULE[name], mode=mode, rules=rulebooks.uniform(0.0))
+    refused(RuleError, r"step '.*' \(.*->.*\)", NO_RULE[name], mode=mode, rules=composites.uniform(0.0))
 
 
 def test_the_message_names_op_step_shapes_and_the_call_that_fixes_it() -> None:
@@ -623,17 +623,17 @@ def test_the_message_names_op_step_shapes_and_the_call_that_fixes_it() -> None:
         "first_match(('softmax_1', bilrp.rules.jacobian())",
     ):
         assert words in message
-    fixed = rulebooks.first_match(("softmax_1", rules.jacobian()), otherwise=rulebooks.uniform(0.25))
+    fixed = composites.first_match(("softmax_1", rules.jacobian()), otherwise=composites.uniform(0.25))
     bilrp.decompose(model, X, rules=fixed)
     gated = refused(RuleError, "no rule", NO_RULE["two live factors"])
     assert "product(freeze=1)" in gated
-    fixed = rulebooks.first_match(("mul_1", rules.product(freeze=1)), otherwise=rulebooks.uniform(0.25))
+    fixed = composites.first_match(("mul_1", rules.product(freeze=1)), otherwise=composites.uniform(0.25))
     bilrp.decompose(NO_RULE["two live factors"], X, rules=fixed)
 
 
 def test_rules_that_do_not_fit_their_step() -> None:
     def book(rule, op):
-        return rulebooks.first_match((op, rule), otherwise=rulebooks.uniform(0.0))
+        return composites.first_match((op, rule), otherwise=composites.uniform(0.0))
 
     refused(RuleError, "neither", lambda x: F.gelu(x), rules=book(rules.gamma(0.1), "gelu"))
     refused(RuleError, "nonlinear", NO_RULE["two live powers"], rules=book(rules.product(freeze=1), "pow"))
@@ -680,8 +680,8 @@ def test_what_torch_cannot_push() -> None:
     def distances(x):
         return torch.pdist(x.reshape(3, 2))
 
-    refused(RuleError, "mode='pull'", distances, rules=rulebooks.hessian_product(), mode="push")
-    bilrp.decompose(distances, X, rules=rulebooks.hessian_product(), mode="pull")
+    refused(RuleError, "mode='pull'", distances, rules=composites.hessian_product(), mode="push")
+    bilrp.decompose(distances, X, rules=composites.hessian_product(), mode="pull")
 
 
 @pytest.mark.parametrize(
@@ -690,8 +690,8 @@ def test_what_torch_cannot_push() -> None:
 def test_any_rule_respects_the_relu_behind_its_step(rule) -> None:
     """A ReLU is fused into the linear step before it; a rule that knows nothing of that must not lose it."""
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).double()
-    book = rulebooks.first_match(("linear", rule), otherwise=rulebooks.uniform(0.0))
-    expected = bilrp.decompose(model, X, rules=rulebooks.uniform(0.0)).parts
+    book = composites.first_match(("linear", rule), otherwise=composites.uniform(0.0))
+    expected = bilrp.decompose(model, X, rules=composites.uniform(0.0)).parts
     for mode in ("push", "pull"):
         torch.testing.assert_close(bilrp.decompose(model, X, rules=book, mode=mode).parts, expected)
 

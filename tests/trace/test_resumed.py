@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 from bilrp.encoder import read_item
 from bilrp.errors import TapeError
 
@@ -43,7 +43,7 @@ def build_pair() -> tuple[Written, Written]:
 def test_a_write_into_the_start_counts_once(gamma: float, mode: str) -> None:
     written, plain = build_pair()
     found, expected = (
-        bilrp.decompose(bilrp.Encoder(net, start="words"), IDS, rules=rulebooks.uniform(gamma), mode=mode)
+        bilrp.decompose(bilrp.Encoder(net, start="words"), IDS, rules=composites.uniform(gamma), mode=mode)
         for net in (written, plain)
     )
     torch.testing.assert_close(found.embedding, written(IDS)[0])
@@ -101,7 +101,7 @@ def test_the_text_tower_of_blip2() -> None:
 
     tower = Tower().eval()
     found = bilrp.decompose(
-        bilrp.Encoder(tower, start="model.embeddings.word_embeddings"), IDS, rules=rulebooks.hessian_product()
+        bilrp.Encoder(tower, start="model.embeddings.word_embeddings"), IDS, rules=composites.hessian_product()
     )
     torch.testing.assert_close(found.embedding, tower(IDS)[0])
     # an oracle of its own: the table's rows of these tokens, moved a little along themselves

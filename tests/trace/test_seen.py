@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks
+from bilrp import regions, composites
 from bilrp.trace.recorder import record
 from models import Net, settle
 
@@ -34,7 +34,7 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
 
 def parts(function, x: Tensor, rules: float | str, mode: str = "push") -> Tensor:
     """Single features under LRP-0 (natural rules elsewhere), or under the true gradient everywhere."""
-    book = rulebooks.hessian_product() if rules == "gradient" else rulebooks.uniform(float(rules))
+    book = composites.hessian_product() if rules == "gradient" else composites.uniform(float(rules))
     return bilrp.decompose(function, x, regions=regions.features(), rules=book, mode=mode).parts
 
 
@@ -516,7 +516,7 @@ def test_frozen_factors_equal_a_detached_twin(name: str) -> None:
 def test_a_ratio_at_zero_is_its_limit() -> None:
     x = torch.tensor([[0.0, 1.0, -0.0, 2.0, 0.0, -1.0]], dtype=torch.float64)
     net = nn.Sequential(nn.GELU(), nn.Linear(6, 2)).double()
-    found = bilrp.decompose(net, x, regions=regions.features(), rules=rulebooks.uniform(0.0))
+    found = bilrp.decompose(net, x, regions=regions.features(), rules=composites.uniform(0.0))
     assert torch.isfinite(found.parts).all()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bilrp
-from bilrp.trace.shelf import ROOM, kept, shelf
+from bilrp.trace.weight_cache import ROOM, kept, shelf
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -37,7 +37,7 @@ def picture(seed: int = 1) -> Tensor:
 
 
 def parts(model: nn.Module, x: Tensor, gamma: float = 0.25) -> Tensor:
-    return bilrp.decompose(model, x, regions=3, rules=bilrp.rulebooks.uniform(gamma)).parts
+    return bilrp.decompose(model, x, regions=3, rules=bilrp.composites.uniform(gamma)).parts
 
 
 def by_numpy(weight: Tensor) -> None:

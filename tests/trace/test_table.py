@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, rulebooks, rules
+from bilrp import regions, composites, rules
 from bilrp.errors import BilrpError, InputError, TapeError
 from bilrp.trace.operation import Op, Table, activation
-from bilrp.trace.ops import OPERATIONS
+from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step
@@ -381,7 +381,7 @@ STRAIGHT = {"linear", "gate", "select", "product", "quotient"}
 
 @by_name([row for row in STEPS if row.rule is not None])
 def test_natural_rules_push_as_they_pull(row: Op) -> None:
-    function, x, book = call_of(row), input_of(row), rulebooks.uniform(0.0)
+    function, x, book = call_of(row), input_of(row), composites.uniform(0.0)
     pushed, pulled = (parts(function, x, book, mode) for mode in ("push", "pull"))
     close(pushed, pulled, row)
     if row.rule in STRAIGHT and row.name not in {"detach", "data"}:  # where autograd itself stops
@@ -395,7 +395,7 @@ def test_natural_rules_push_as_they_pull(row: Op) -> None:
 def test_true_derivatives_push_as_they_pull(row: Op) -> None:
     """What spares a row the trial that torch's derivatives of unknown operations are put to."""
     function, x = call_of(row), input_of(row)
-    book = rulebooks.first_match((row.name, rules.jacobian()), otherwise=rulebooks.hessian_product())
+    book = composites.first_match((row.name, rules.jacobian()), otherwise=composites.hessian_product())
     expected = gradient_times_input(function, x)
     close(parts(function, x, book, "pull"), expected, row)
     if row.name not in PULLED_ONLY:
@@ -468,7 +468,7 @@ def test_a_user_brings_a_row() -> None:
         bilrp.decompose(model, x)
     encoder = bilrp.Encoder(model, operations=(activation("special_bessel_j1", factor="gate"),))
     kept = torch.special.bessel_j1(x)
-    found = bilrp.decompose(encoder, x, regions=regions.features(), rules=rulebooks.uniform(0.0))
+    found = bilrp.decompose(encoder, x, regions=regions.features(), rules=composites.uniform(0.0))
     torch.testing.assert_close(found.parts, (kept * SQUARE.T * x.T))
     assert OPERATIONS.find("special_bessel_j1").kind == "unknown", "the table itself is as it was"
     alone = bilrp.Encoder(torch.special.bessel_j1, operations=(activation("special_bessel_j1"),))
@@ -476,7 +476,7 @@ def test_a_user_brings_a_row() -> None:
 
 
 def test_a_rule_book_is_enough_for_a_rule() -> None:
-    book = rulebooks.first_match(("special_bessel_j1", rules.frozen()), otherwise=rulebooks.uniform(0.0))
+    book = composites.first_match(("special_bessel_j1", rules.frozen()), otherwise=composites.uniform(0.0))
     found = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), rules=book)
     torch.testing.assert_close(found.parts.sum(0), found.embedding)
 

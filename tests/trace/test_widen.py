@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import rulebooks
+from bilrp import composites
 
 
 class Rounding(nn.Module):
@@ -26,7 +26,7 @@ class Rounding(nn.Module):
 def test_push_equals_pull_past_a_norm_in_float32() -> None:
     net = Rounding().double().eval()
     x = torch.randn(1, 6, dtype=torch.float64)
-    for book in (rulebooks.uniform(0.0), rulebooks.hessian_product()):
+    for book in (composites.uniform(0.0), composites.hessian_product()):
         pushed, pulled = (
             bilrp.decompose(net, x, rules=book, mode=mode, regions=bilrp.regions.features())
             for mode in ("push", "pull")
@@ -37,5 +37,5 @@ def test_push_equals_pull_past_a_norm_in_float32() -> None:
 
 def test_a_float32_run_stays_as_it_is() -> None:
     net = Rounding().eval()
-    found = bilrp.decompose(net, torch.randn(1, 6), rules=rulebooks.uniform(0.0))
+    found = bilrp.decompose(net, torch.randn(1, 6), rules=composites.uniform(0.0))
     assert found.parts.dtype == torch.float32

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from bilrp.app.asking import Counter
+from bilrp.app.request_handling import Counter
 from bilrp.explanation import Explanation
-from bilrp.render import findings, page
+from bilrp.render import findings_figure, page
 
 KINDS = {
     "html": "text/html; charset=utf-8", "png": "image/png", "csv": "text/csv; charset=utf-8", "json": "application/json",
@@ -43,5 +43,5 @@ def written(found: Explanation, kind: str) -> bytes:
     matches = [{"a": a, "b": b, "relevance": r} for a, b, r in rows]
     names = {"a": found.a.name, "b": found.b.name}
     said = {"similarity": found.similarity, "account": page.account(found), "summary": found.summary()}
-    listed = {"findings": findings.listed(found), "matches": matches}
+    listed = {"findings": findings_figure.listed(found), "matches": matches}
     return json.dumps(names | said | listed, ensure_ascii=False).encode("utf-8", "backslashreplace")

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bilrp.app import adding, asking, exports, files, kept, questions
-from bilrp.app.asking import Counter, answered, json_of, number, regions, similarity, word
-from bilrp.app.desk import Desk
-from bilrp.app.guard import Refused
-from bilrp.app.questions import Asked
-from bilrp.app.shelf import MOST_LETTERS, PAGE, Shelf
+from bilrp.app import additions, request_handling, exports, static_files, cached_results, analyses
+from bilrp.app.request_handling import Counter, answered, json_of, number, regions, similarity, word
+from bilrp.app.job_queue import Desk
+from bilrp.app.security import Refused
+from bilrp.app.analyses import Asked
+from bilrp.app.collection_session import MOST_LETTERS, PAGE, Shelf
 from bilrp.app.uploads import Uploads
 
 VIEWS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit")
@@ -33,18 +33,18 @@ def told(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except Exception as error:
-            return asking.refusal(error)
+            return request_handling.refusal(error)
 
     return safe
 
 
 async def index(request: Request) -> Response:
-    content, kind = files.table()["/web/index.html"]
+    content, kind = static_files.table()["/web/index.html"]
     return Response(content, media_type=kind)
 
 
 async def file(request: Request) -> Response:
-    found = files.table().get(request.url.path)
+    found = static_files.table().get(request.url.path)
     if found is None:
         return JSONResponse({"error": "there is no such file"}, 404)
     return Response(found[0], media_type=found[1])
@@ -89,7 +89,7 @@ class Collected:
         ]
 
     async def _quick(self, work: Callable[[], Any]) -> Response:
-        found = await self.counter.run(lambda: asking.plainly(work()))
+        found = await self.counter.run(lambda: request_handling.plainly(work()))
         return Response(found, media_type="application/json")
 
     async def _by(self, request: Request, shelf: Shelf, work: Callable[[], Any], *needed: str) -> Response:
@@ -132,13 +132,13 @@ class Collected:
     async def neighbours(self, request: Request) -> Response:
         given, shelf = await json_of(request), self.shelf
         asked = self._asked(shelf, given)
-        k = number(given.get("k"), "k", 24, questions.MOST)
-        work = partial(questions.neighbours, shelf, asked, max(k, 1))
+        k = number(given.get("k"), "k", 24, analyses.MOST)
+        work = partial(analyses.neighbours, shelf, asked, max(k, 1))
         return await self._by(request, shelf, work, *([asked.id] if asked.needs_parts else []))
 
     async def side(self, request: Request) -> Response:
         key, shelf = word(await json_of(request), "id"), self.shelf
-        return await self._by(request, shelf, partial(questions.side, shelf, key), key)
+        return await self._by(request, shelf, partial(analyses.side, shelf, key), key)
 
     async def heat(self, request: Request) -> Response:
         given, shelf = await json_of(request), self.shelf
@@ -150,37 +150,37 @@ class Collected:
         if len(asked) < len(against):
             raise Refused(422, "against is a list of {id, part, without} or {group}")
         needed = [key, *(each.id for each in asked if each.needs_parts)]
-        return await self._by(request, shelf, partial(questions.heat, shelf, key, asked), *needed)
+        return await self._by(request, shelf, partial(analyses.heat, shelf, key, asked), *needed)
 
     async def pair(self, request: Request) -> Response:
         given, shelf = await json_of(request), self.shelf
         a, b = word(given, "a"), word(given, "b")
-        work = partial(questions.payload, shelf, a, b, similarity(given))
+        work = partial(analyses.payload, shelf, a, b, similarity(given))
         return await self._by(request, shelf, work, a, b)
 
     async def contrast(self, request: Request) -> Response:
         given, shelf = await json_of(request), self.shelf
         key, sides = word(given, "id"), [one_of(given, name) for name in ("first", "second")]
-        work = partial(questions.contrast, shelf, key, sides[0], sides[1], similarity(given))
+        work = partial(analyses.contrast, shelf, key, sides[0], sides[1], similarity(given))
         return await self._by(request, shelf, work, key)
 
     async def group(self, request: Request) -> Response:
         name = request.query_params.get("name", "")
-        return await self._quick(partial(questions.group, self.shelf, name))
+        return await self._quick(partial(analyses.group, self.shelf, name))
 
     async def cover(self, request: Request) -> Response:
         given, shelf = await json_of(request), self.shelf
         a, b = word(given, "a"), word(given, "b")
         for key in (a, b):
             shelf.position(key)
-        work = partial(questions.cover, shelf, a, b, regions(given, "regions"), similarity(given))
+        work = partial(analyses.cover, shelf, a, b, regions(given, "regions"), similarity(given))
         return await answered(request, self.counter, self.desk, work)
 
     async def map(self, request: Request) -> Response:
-        return await answered(request, self.counter, self.desk, partial(kept.atlas, self.shelf))
+        return await answered(request, self.counter, self.desk, partial(cached_results.atlas, self.shelf))
 
     async def audit(self, request: Request) -> Response:
-        return await answered(request, self.counter, self.desk, partial(kept.audit, self.shelf))
+        return await answered(request, self.counter, self.desk, partial(cached_results.audit, self.shelf))
 
     async def query(self, request: Request) -> Response:
         """A file or a text as the whole of a request, its name in the address."""
@@ -190,7 +190,7 @@ class Collected:
         name, shelf = request.query_params.get("name", "")[:200], self.shelf
         if kind == "text/plain":
             said = f"a text has 1 to {MOST_LETTERS} letters"
-            body = await asking.receive_body(request, 4 * MOST_LETTERS, said)  # of at most 4 bytes each
+            body = await request_handling.receive_body(request, 4 * MOST_LETTERS, said)  # of at most 4 bytes each
             try:
                 text = body.decode("utf-8")
             except UnicodeDecodeError:
@@ -204,10 +204,10 @@ class Collected:
 
     async def add(self, request: Request) -> Response:
         """A query becomes an item because somebody asked for it, one at a time; once begun it is finished."""
-        query = adding.wanted(self.shelf, word(await json_of(request), "id"))
+        query = additions.wanted(self.shelf, word(await json_of(request), "id"))
 
         def added() -> dict[str, Any]:
-            key, now = adding.added(self.shelf, query)
+            key, now = additions.added(self.shelf, query)
             if now is not None:
                 self.shelf = self.shelf.reopened(now)
             return {"id": key, "new": now is not None}
@@ -222,5 +222,5 @@ class Collected:
             raise Refused(404, f"there is {', '.join(exports.KINDS)}")
         if not (shelf.is_ready(a) and shelf.is_ready(b)):
             raise Refused(409, "open the pair first: its parts are not made yet")
-        made = partial(questions.explanation, shelf, a, b, similarity(dict(asked)))
+        made = partial(analyses.explanation, shelf, a, b, similarity(dict(asked)))
         return await exports.sent(self.counter, kind, made)

@@ -15,15 +15,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bilrp.app import adding, live, routes
-from bilrp.app.asking import Counter
-from bilrp.app.desk import Desk
-from bilrp.app.guard import MOST_BYTES, PATIENCE, Door, Guard
-from bilrp.app.shelf import Shelf
+from bilrp.app import additions, pair_session, routes
+from bilrp.app.request_handling import Counter
+from bilrp.app.job_queue import Desk
+from bilrp.app.security import MOST_BYTES, PATIENCE, Door, Guard
+from bilrp.app.collection_session import Shelf
 from bilrp.collection import Collection
 from bilrp.encoder import Encoder
 from bilrp.errors import InputError, reason
-from bilrp.item import Item
+from bilrp.inputs import Item
 
 VISITORS = 400  # connections at once; beyond, they are told to come again
 BACKLOG = 512  # who may knock before the server answers
@@ -42,7 +42,7 @@ def collected(
 ) -> Any:
     """The app on a collection, as an ASGI application; `add`: queries become items when asked."""
     if add:
-        adding.check(found)
+        additions.check(found)
     desk, counter = (Desk() if waiting is None else Desk(waiting=waiting)), Counter()
     app = routes.Collected(Shelf(found, keep_raw=add), desk, counter)
     return assembled([*app.routes(), *routes.shared()], desk, door, most=most, patience=patience)
@@ -51,7 +51,7 @@ def collected(
 def paired(encoder: Encoder, a: Item, b: Item, door: Door) -> Any:
     """The app on one pair, as an ASGI application."""
     desk, counter = Desk(), Counter()
-    return assembled([*live.routes(live.Live(encoder, a, b), desk, counter), *routes.shared()], desk, door)
+    return assembled([*pair_session.routes(pair_session.Live(encoder, a, b), desk, counter), *routes.shared()], desk, door)
 
 
 def assembled(

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import anyio
 from starlette.requests import Request
 
-from bilrp.app.desk import Busy
-from bilrp.app.guard import Refused
+from bilrp.app.job_queue import Busy
+from bilrp.app.security import Refused
 
 MAX_UPLOADS = 16  # that arrive or wait at once: 512 MB on disk
 

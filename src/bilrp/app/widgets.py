@@ -9,11 +9,11 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from bilrp.app import questions
-from bilrp.app.questions import Asked
-from bilrp.app.shelf import PAGE, Shelf
+from bilrp.app import analyses
+from bilrp.app.analyses import Asked
+from bilrp.app.collection_session import PAGE, Shelf
 from bilrp.errors import BilrpError, from_extra, reason
-from bilrp.item import Image
+from bilrp.inputs import Image
 from bilrp.render import bundle, page
 
 if TYPE_CHECKING:
@@ -105,16 +105,16 @@ def _answers(shelf: Shelf) -> dict[str, Callable[[dict[str, Any]], Any]]:
         return f"data:image/jpeg;base64,{base64.b64encode(raw).decode()}"
 
     def heat(given: dict[str, Any]) -> dict[str, Any]:
-        made = questions.heat(shelf, given["id"], [asked(each) for each in given["against"]])
+        made = analyses.heat(shelf, given["id"], [asked(each) for each in given["against"]])
         return made | {"src": picture(given["id"])}
 
     return {
         "items": items,
         "thumbnail": lambda given: picture(given["id"]),
         "side": lambda given: {
-            "side": questions.side(shelf, given["id"]),
+            "side": analyses.side(shelf, given["id"]),
             "src": picture(given["id"], large=isinstance(shelf.view(given["id"]), Image)),
         },
-        "neighbours": lambda given: questions.neighbours(shelf, asked(given), int(given.get("k", 12))),
+        "neighbours": lambda given: analyses.neighbours(shelf, asked(given), int(given.get("k", 12))),
         "heat": heat,
     }

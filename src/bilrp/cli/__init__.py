@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Any
 
-from bilrp.cli.say import note, say
+from bilrp.cli.console import note, say
 from bilrp.errors import BilrpError
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bilrp.cli.options import AsJson, OwnEncoder, OwnWeights
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bilrp.collection import Collection
     from bilrp.collection.audit import Audit
-    from bilrp.studies.common.report import Report
+    from bilrp.render.report import Report
 
 SHOWN = 3  # suspects and clusters with pictures
 EXAMPLES = 2
@@ -77,7 +77,7 @@ def told(found: Collection, result: Audit) -> str:
 
 def report(found: Collection, result: Audit, name: str) -> Report:
     from bilrp.render import figure
-    from bilrp.studies.common.report import Picture, Report, Section, Table, Text
+    from bilrp.render.report import Picture, Report, Section, Table, Text
 
     sections = [
         Section(
@@ -123,7 +123,7 @@ def places(found: Collection, values: np.ndarray) -> Any:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from bilrp.item import Image
+    from bilrp.inputs import Image
 
     views = [found.view(p) for p in range(min(len(found), 64))]
     seen = [view.seen((256, 256)).mean(2) for view in views if isinstance(view, Image)]

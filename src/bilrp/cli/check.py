@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 
 
 def check(
@@ -19,10 +19,10 @@ def check(
 
     One line for each damaged file, and exit code 2; nothing is changed without --drop.
     """
-    from bilrp.collection import checking
+    from bilrp.collection import integrity
     from bilrp.errors import printable
 
-    name, damages = printable(collection), checking.check(collection)
+    name, damages = printable(collection), integrity.check(collection)
     for each in damages:
         say(f"damaged: {each}")
     if not damages:
@@ -34,10 +34,10 @@ def check(
                 f"Repair: bilrp check {name} --drop, then bilrp index SOURCE -o {name}: what was dropped is indexed again"
             )
         raise typer.Exit(2)
-    dropped = checking.drop(collection, damages)
+    dropped = integrity.drop(collection, damages)
     for each in dropped:
         say(f"dropped: {each.file}, {each.rows} rows")
-    if any(each.table == checking.tables.ITEMS for each in dropped):
+    if any(each.table == integrity.tables.ITEMS for each in dropped):
         say(f"Index the sources again, it adds what was dropped: bilrp index SOURCE -o {name}")
-    if checking.check(collection):
+    if integrity.check(collection):
         raise typer.Exit(2)

@@ -39,27 +39,27 @@ def contrast(
 ) -> None:
     """Why is A closer to B than to C? bilrp contrast query.jpg match.jpg other.jpg -o why.html"""
     from bilrp import contrast as contrasted
-    from bilrp.cli import several, terminal, texts
-    from bilrp.render.album import Chapter
+    from bilrp.cli import batch, terminal, texts
+    from bilrp.render.gallery import Chapter
 
     outputs = terminal.checked_outputs(output or [], inputs=(a, b, c))
-    several.pages_only(outputs)
-    wanted = several.Wanted(similarity, regions, None, style, palette, title)
+    batch.pages_only(outputs)
+    wanted = batch.Wanted(similarity, regions, None, style, palette, title)
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
     if texts.reads_text(chosen):
         a, b, c = (texts.text_of(thing) for thing in (a, b, c))
     found = contrasted(
-        *(several.taken_apart(chosen, thing, wanted) for thing in (a, b, c)), similarity=similarity
+        *(batch.taken_apart(chosen, thing, wanted) for thing in (a, b, c)), similarity=similarity
     )
-    sides = [several.named(side, a, other) for side, other in ((found.toward, b), (found.against, c))]
+    sides = [batch.named(side, a, other) for side, other in ((found.toward, b), (found.against, c))]
     nearer, other = (sides[0][1], sides[1][1]) if found.score >= 0 else (sides[1][1], sides[0][1])
     said = f"{sides[0][0]} is closer to {nearer} than to {other}, by {abs(found.score):.4g} ({similarity})."
     chapters = [
         Chapter(side, f"What speaks for {names[1]}", names)
         for side, names in zip((found.toward, found.against), sides, strict=True)
     ]
-    several.tell(chapters, outputs, as_json=json, above=said)
-    several.write(
+    batch.tell(chapters, outputs, as_json=json, above=said)
+    batch.write(
         chapters,
         outputs,
         title=title or "Why this and not that?",

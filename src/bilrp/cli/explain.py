@@ -26,7 +26,7 @@ from bilrp.cli.options import (
     Top,
     Weights,
 )
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 from bilrp.errors import InputError
 
 
@@ -75,7 +75,7 @@ def explain(
         known(name)  # refuse a slip before the work
     named = encoders or ["vgg16:31"]
     if len(things) > 2 or len(named) > 1:
-        from bilrp.cli.several import Wanted, explain_all, pages_only
+        from bilrp.cli.batch import Wanted, explain_all, pages_only
 
         if plan or refine is not None:
             raise InputError(f"--{'plan' if plan else 'refine'} is for two inputs and one encoder")

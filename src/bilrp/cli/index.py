@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bilrp.cli.options import Encoder, Fit, Size, Weights
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 
 SHOWN = 20  # broken items that are listed
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bilrp.encoders.families import HELP
+from bilrp.encoders.registry import HELP
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def ops(
 ) -> None:
     """Every step of an encoder, its shapes and its rule; exit code 1 if a step has none."""
     from bilrp.encoder import Towers
-    from bilrp.encoders.families import named
+    from bilrp.encoders.registry import named
 
     # Rules don't depend on the weights: random ones spare a download.
     found = named(encoder, pretrained=False)
@@ -43,8 +43,8 @@ def _listed(found: Encoder, size: int, shape: str | None) -> bool:
     from bilrp.cli.texts import reads_text
     from bilrp.encoder import ops as rows_of
     from bilrp.encoder import read_item
-    from bilrp.encoders.image.prepare import Preparation
-    from bilrp.trace.listing import default_shape, random_input, show
+    from bilrp.encoders.image_processor import Preparation
+    from bilrp.trace.step_summary import default_shape, random_input, show
 
     if shape is None and reads_text(found):
         x = read_item(found, "A cat sat on the mat.").x

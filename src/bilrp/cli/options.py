@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bilrp.encoders.families import HELP
+from bilrp.encoders.registry import HELP
 
 
 def encoders(incomplete: str) -> list[str]:
     """Names of encoders that begin so."""
-    from bilrp.encoders.families import completions
+    from bilrp.encoders.registry import completions
 
     return completions(incomplete)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bilrp.cli import terminal
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 from bilrp.errors import InputError, printable, reason
 
 if TYPE_CHECKING:

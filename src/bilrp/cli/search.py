@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bilrp.cli.options import AsJson, OwnEncoder, OwnWeights, PageOutput, Palette
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
     from bilrp.collection import Collection
-    from bilrp.collection.approximate import Index
-    from bilrp.collection.holding import Neighbour
+    from bilrp.collection.approximate_index import Index
+    from bilrp.collection.core import Neighbour
     from bilrp.decomposition import Decomposition
-    from bilrp.render.album import Chapter
+    from bilrp.render.gallery import Chapter
 
 
 def search(
@@ -53,10 +53,10 @@ def search(
     json: AsJson = False,
 ) -> None:
     """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
-    from bilrp.cli import several, terminal
+    from bilrp.cli import batch as several, terminal
     from bilrp.collection import open
-    from bilrp.collection.limiting import limited
-    from bilrp.render.album import MOST
+    from bilrp.collection.subquery import limited
+    from bilrp.render.gallery import MOST
 
     outputs = terminal.checked_outputs(output or [], inputs=(query,))
     several.pages_only(outputs)
@@ -105,9 +105,9 @@ def _chapters(
     found: Collection, near: Sequence[Neighbour], asked: Any, at: int | None, query: str, similarity: str
 ) -> list[Chapter]:
     """The explanation of each neighbour; those whose parts are not kept yet are taken apart."""
-    from bilrp.cli import several
-    from bilrp.engine.progress import tracking
-    from bilrp.render.album import Chapter
+    from bilrp.cli import batch as several
+    from bilrp.progress import tracking
+    from bilrp.render.gallery import Chapter
 
     left = seen(found, found.decomposition(asked), asked if at is None else at)
     chapters = []
@@ -151,7 +151,7 @@ def _part(part: str | None, words: str | None, count: int) -> str:
 
 def _missed(way: Index | str | None, *, whole: bool, count: int) -> tuple[str, dict[str, Any]]:
     """How much an index finds: in words, and as values; a recall is said of nothing else than it was measured for."""
-    from bilrp.collection.approximate import BEST
+    from bilrp.collection.approximate_index import BEST
 
     if way is None or isinstance(way, str):
         return "", {"recall": 1.0, "measured": None, "exact": way}
@@ -165,7 +165,7 @@ def _missed(way: Index | str | None, *, whole: bool, count: int) -> tuple[str, d
 
 def seen(found: Collection, taken: Decomposition, query: Any) -> Decomposition:
     """With what people see of it from its file, where that is still there: small print can be read then."""
-    from bilrp.item import Image
+    from bilrp.inputs import Image
 
     return replace(taken, view=found.view(query, full=True)) if isinstance(taken.view, Image) else taken
 
@@ -192,7 +192,7 @@ def _query(found: Collection, query: str) -> Any:
 
 
 def _holds_pictures(found: Collection) -> bool:
-    from bilrp.item import Image
+    from bilrp.inputs import Image
 
     return len(found) > 0 and isinstance(found.view(0), Image)
 
@@ -200,7 +200,7 @@ def _holds_pictures(found: Collection) -> bool:
 def boxed(taken: Decomposition, part: str) -> list[int]:
     """The regions whose middle lies in a box X,Y,W,H of the photograph."""
     numbers = [float(n) for n in part.split(",")] if re.fullmatch(r"[\d.]+(,[\d.]+){3}", part) else []
-    from bilrp.item import Image
+    from bilrp.inputs import Image
 
     places = taken.places
     if len(numbers) != 4 or places is None or not isinstance(taken.view, Image):
@@ -221,7 +221,7 @@ def boxed(taken: Decomposition, part: str) -> list[int]:
 
 def spoken(taken: Decomposition, words: str) -> list[int]:
     """Words I to J of a text, counted from 1 as people do; marks of the tokenizer's own don't count."""
-    from bilrp.item import Text
+    from bilrp.inputs import Text
 
     range_ = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
     if range_ is None or not isinstance(taken.view, Text):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bilrp.cli.options import Size, Weights
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 from bilrp.errors import InputError, from_extra
 
 

@@ -45,22 +45,22 @@ def sets(
     from pathlib import Path
 
     from bilrp import explain_sets
-    from bilrp.cli import several, terminal
+    from bilrp.cli import batch, terminal
     from bilrp.cli.outputs import check_open, deliver
     from bilrp.encoders import images
-    from bilrp.engine.progress import tracking
+    from bilrp.progress import tracking
 
     outputs = terminal.checked_outputs(output or [], inputs=(a, b))
     check_open(outputs, browse)
     chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
-    wanted = several.Wanted(similarity, regions, None, style, palette, title)
+    wanted = batch.Wanted(similarity, regions, None, style, palette, title)
     files = [images.listed(side) if Path(side).is_dir() else [Path(side)] for side in (a, b)]
     with tracking(sys.stderr.isatty()) as bar:
         bar.start("pictures", sum(map(len, files)))
 
         def taken(paths: list[Path]):
             for path in paths:
-                yield several.taken_apart(chosen, str(path), wanted)
+                yield batch.taken_apart(chosen, str(path), wanted)
                 bar.advance()
 
         found = explain_sets(taken(files[0]), taken(files[1]), similarity=similarity)

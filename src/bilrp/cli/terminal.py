@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bilrp.cli.say import say
+from bilrp.cli.console import say
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bilrp.encoder import Encoder, Towers
-    from bilrp.encoders.families import Size
+    from bilrp.encoders.registry import Size
     from bilrp.explanation import Explanation
 
 MOVING = (".gif", ".png", ".webp")  # kinds of files that may hold several frames
@@ -27,7 +27,7 @@ def encoder(
     name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
 ) -> Encoder:
     """The encoder that the options name."""
-    from bilrp.encoders.families import load
+    from bilrp.encoders.registry import load
 
     return load(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
 
@@ -36,7 +36,7 @@ def reader(
     name: str, *, weights: str | None = None, size: str | None = None, fit: str | None = None
 ) -> Encoder | Towers:
     """The encoder that the options name, or the two that read pictures and texts."""
-    from bilrp.encoders.families import named
+    from bilrp.encoders.registry import named
 
     return named(name, weights=weights, size=measure(size), fit=fit, progress=sys.stderr.isatty())
 
@@ -98,8 +98,8 @@ def record(
 ) -> dict[str, Any]:  # fmt: skip
     """Everything the summary says, as plain values for --json; pairs with a tokenizer's marks where they are asked for."""
     from bilrp.findings.summary import is_estimate, warnings
-    from bilrp.render.findings import listed
-    from bilrp.render.marks import numbers, shown
+    from bilrp.render.findings_figure import listed
+    from bilrp.render.visibility import numbers, shown
 
     e, account = explanation, explanation.account
     rows, columns = (numbers(side, marks=marks) for side in (e.a, e.b))
@@ -151,7 +151,7 @@ def tell(
         return
     import json
 
-    from bilrp.studies.common.report import plain
+    from bilrp.render.report import plain
 
     print(json.dumps(plain({**about, "outputs": [str(path) for path in outputs]})), flush=True)
 
@@ -191,12 +191,12 @@ def doubts(
     encoder: Encoder, explanation: Explanation, names: tuple[str, str], things: Sequence[str] = ()
 ) -> list[str]:
     """What a reader should know before believing the numbers, one line each."""
-    from bilrp.encoders import bigram, decode
+    from bilrp.encoders import bigram, image_files
 
     said = [
         f"{thing} is animated: its first frame is explained"
         for thing in dict.fromkeys(things)
-        if Path(thing).suffix.lower() in MOVING and decode.is_animated(thing)
+        if Path(thing).suffix.lower() in MOVING and image_files.is_animated(thing)
     ]
     if not isinstance(encoder.module, bigram.BigramNet):
         return said
@@ -227,7 +227,7 @@ def wrapped(sentence: str, *, indent: str = "  ") -> str:
 
 def summary(found: dict[str, Any], *, pairs: bool = False) -> str:
     """The same for people: the sentence, the findings, what adds up, and what it cost; single pairs on demand."""
-    from bilrp.findings.words import amount
+    from bilrp.findings.formatting import amount
 
     rows, columns = found["regions"]
     lines = [
@@ -253,7 +253,7 @@ def summary(found: dict[str, Any], *, pairs: bool = False) -> str:
 
 def _account(found: dict[str, Any]) -> list[str]:
     """What adds up to the score, in the words of the page, one a line: to one precision, with its share of the score."""
-    from bilrp.findings.words import column, percent
+    from bilrp.findings.formatting import column, percent
 
     rest = 0.0 if found["closed"] else found["unattributed"]  # rounding
     terms = {"pairs that raise it": found["positive"], "pairs that lower it": found["negative"]}
@@ -272,7 +272,7 @@ def _account(found: dict[str, Any]) -> list[str]:
 
 def _findings(findings: Sequence[dict[str, Any]], wide: int, most: int = 6) -> list[str]:
     """The strongest findings, one a line: number, share of the score, place in a, place in b."""
-    from bilrp.findings.words import about
+    from bilrp.findings.formatting import about
 
     if not findings:
         return []
@@ -286,7 +286,7 @@ def _findings(findings: Sequence[dict[str, Any]], wide: int, most: int = 6) -> l
 
 
 def _region(side: Any, index: int) -> dict[str, Any]:
-    from bilrp.findings.words import place
+    from bilrp.findings.formatting import place
 
     found: dict[str, Any] = {"region": index, "place": place(side.regions, side.view, [index])}
     if side.regions.boxes is not None:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bilrp.disk import files
+from bilrp.io import files
 from bilrp.errors import InputError, printable
-from bilrp.item import Text
+from bilrp.inputs import Text
 
 if TYPE_CHECKING:
     from rich.text import Text as Line
@@ -89,7 +89,7 @@ def sentences(explanation: Explanation, *, marks: bool = False) -> str | None:
         return None
     from rich.console import Console
 
-    from bilrp.render.marks import shown
+    from bilrp.render.visibility import shown
 
     explanation = shown(explanation, marks=marks)
     sides, shares = (explanation.a, explanation.b), explanation.marginals()

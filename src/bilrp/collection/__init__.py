@@ -5,7 +5,7 @@ similarity with the whole of x'. May import what a user holds, disk,
 encoders, engine, findings, judge and rules. Needs `bilrp[collection]`.
 """
 
-from bilrp.collection.holding import Collection, Neighbour, open
+from bilrp.collection.core import Collection, Neighbour, open
 from bilrp.collection.indexing import build
 
 __all__ = ["Collection", "Neighbour", "build", "open"]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilrp.engine.progress import tracking
+from bilrp.progress import tracking
 from bilrp.errors import InputError
-from bilrp.findings.words import compass, percent
-from bilrp.item import Image
+from bilrp.findings.formatting import compass, percent
+from bilrp.inputs import Image
 
 if TYPE_CHECKING:
-    from bilrp.collection.holding import Collection
+    from bilrp.collection.core import Collection
 
 CELLS = 16  # places along each side, in which items are compared with each other
 GRAIN = 4  # pixels along each side of a place

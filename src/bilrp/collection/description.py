@@ -9,9 +9,9 @@ from typing import Any
 
 from bilrp.collection import tables
 from bilrp.encoder import Encoder, differing, name_regions, origin_at
-from bilrp.encoders import families
+from bilrp.encoders import registry
 from bilrp.errors import InputError, MismatchError, guarded
-from bilrp.item import Item
+from bilrp.inputs import Item
 
 MAX_BYTES = 2**20  # of a description
 MAX_LETTERS = 2**16  # of a text in it
@@ -53,7 +53,7 @@ def read_description(path: str, dataset: Any) -> dict[str, Any]:
     if found["origin"]["encoder"] != found["encoder"]:
         raise InputError(f"{path}: its description is damaged: it names two encoders: {AGAIN}")
     try:
-        families.read_options(found.get("asked", {}))
+        registry.read_options(found.get("asked", {}))
         tables.check_columns(dataset, tables.items_schema(found["width"], {}))
     except InputError as error:
         raise InputError(f"{path}: its description is damaged: {error}: {AGAIN}") from None
@@ -79,12 +79,12 @@ def load_encoder(
             f"give it, --weights {options['weights']}"
         )
     if given is not None:
-        return families.load(
-            given, weights=file, **(families.read_options(options) if given == stored else {})
+        return registry.load(
+            given, weights=file, **(registry.read_options(options) if given == stored else {})
         )
-    if not families.is_known(stored):
+    if not registry.is_known(stored):
         raise InputError(f"{path} was made by an encoder of its author's own: give it, -e {stored}")
-    return families.load_stored(stored, options, weights=file)
+    return registry.load_stored(stored, options, weights=file)
 
 
 def check_encoder(

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bilrp.collection import tables
-from bilrp.collection.forward import Forward
-from bilrp.collection.holding import TOGETHER, Collection, open
-from bilrp.collection.reading import Batch, Read, read
+from bilrp.collection.batch_encoder import Forward
+from bilrp.collection.core import TOGETHER, Collection, open
+from bilrp.collection.ingest import Batch, Read, read
 from bilrp.collection.sources import Thing, meant, things
-from bilrp.collection.state import State
+from bilrp.collection.index_session import State
 from bilrp.encoder import Encoder, Model, as_encoder
-from bilrp.encoders import families
-from bilrp.engine.progress import Progress, tracking
+from bilrp.encoders import registry
+from bilrp.progress import Progress, tracking
 from bilrp.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from bilrp.collection.cluster import Workers
+    from bilrp.collection.ray_backend import Workers
 
 ENGINES = ("here", "ray")
 NOTED = {  # one line for all texts of a kind
@@ -92,7 +92,7 @@ def indexed(
         raise InputError(f"the engine is one of {', '.join(ENGINES)}, got {engine}")
     tables.lance()  # is it there? Better asked before anything is worked out for it
     start = time.perf_counter()
-    chosen = families.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
+    chosen = registry.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)
     listed = list(things(source, chosen, column=column))
     if not listed:
@@ -146,7 +146,7 @@ def _workers(encoder: Encoder, engine: str, address: str | None) -> Iterator[Wor
     if engine == "here":
         yield None
         return
-    from bilrp.collection.cluster import workers
+    from bilrp.collection.ray_backend import workers
 
     with workers(encoder, address=address) as found:
         yield found

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from bilrp.disk.files import is_partial
+from bilrp.io.files import is_partial
 from bilrp.encoder import Encoder
-from bilrp.encoders.decode import SUFFIXES, check_file
+from bilrp.encoders.image_files import SUFFIXES, check_file
 from bilrp.encoders.text.reader import Reader
 from bilrp.errors import InputError, reason
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bilrp.collection import sums
+from bilrp.collection import file_checksums
 from bilrp.errors import InputError, from_extra, guarded, reason
 
 VERSION = 1
@@ -95,21 +95,21 @@ def open_verified(path: str, name: str, verified: set[str] | None = None) -> Any
     """
     if "://" in path or not os.path.isdir(joined(path, name)):  # parts that somebody removed are made again
         return opened(path, name)
-    sums.refuse_special_files(joined(path, name))
-    known = sums.read(path)[0]  # before the table is opened: a commit meanwhile may only add to it
-    version, latest = sums.latest_version(name, known)
+    file_checksums.refuse_special_files(joined(path, name))
+    known = file_checksums.read(path)[0]  # before the table is opened: a commit meanwhile may only add to it
+    version, latest = file_checksums.latest_version(name, known)
     if latest is not None:  # before Lance reads it
-        _refuse(path, sums.compare(path, {latest: None}, known, content=True))
+        _refuse(path, file_checksums.compare(path, {latest: None}, known, content=True))
     dataset = opened(path, name)
     if dataset is None:
         return None
     verified = set() if verified is None else verified
     with guarded(DAMAGED):
-        made_of = {each: size for each, size in sums.files_of(name, dataset).items() if each not in verified}
-    content = sum(size or 0 for size in made_of.values()) <= sums.MAX_OPEN_BYTES
+        made_of = {each: size for each, size in file_checksums.files_of(name, dataset).items() if each not in verified}
+    content = sum(size or 0 for size in made_of.values()) <= file_checksums.MAX_OPEN_BYTES
     if latest is not None and dataset.version < version:
         _refuse(path, [(latest, "an earlier version was opened")])
-    _refuse(path, sums.compare(path, made_of, known, content=content))
+    _refuse(path, file_checksums.compare(path, made_of, known, content=content))
     verified |= made_of.keys()
     return dataset
 
@@ -123,7 +123,7 @@ def record(path: str, name: str) -> None:
     """Write down the checksums of what was committed to a table."""
     dataset = None if "://" in path else opened(path, name)
     if dataset is not None:
-        sums.record(path, sums.files_of(name, dataset))
+        file_checksums.record(path, file_checksums.files_of(name, dataset))
 
 
 def appended(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
@@ -133,7 +133,7 @@ def appended(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: An
         there = opened(path, name) is not None
         try:
             if not there and "://" not in path:
-                sums.forget(path, name)
+                file_checksums.forget(path, name)
             lance().write_dataset(table, place, mode="append" if there else "create")
         except OSError as error:
             if "already exists" not in str(error):

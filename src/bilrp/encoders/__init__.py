@@ -9,20 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bilrp.encoders.mobile import efficientnet, mobilenet
-    from bilrp.encoders.photographs import vision
-    from bilrp.encoders.sentences import sentence
-    from bilrp.encoders.towers import clip
+    from bilrp.encoders.mobile_cnns import efficientnet, mobilenet
+    from bilrp.encoders.hf_vision import vision
+    from bilrp.encoders.sentence_encoder import sentence
+    from bilrp.encoders.hf_clip import clip
     from bilrp.encoders.vgg import vgg16
 
 # Found on first use, so that the table of families can be read without torch.
 NAMES = {
-    "clip": "bilrp.encoders.towers",
-    "efficientnet": "bilrp.encoders.mobile",
-    "mobilenet": "bilrp.encoders.mobile",
-    "sentence": "bilrp.encoders.sentences",
+    "clip": "bilrp.encoders.hf_clip",
+    "efficientnet": "bilrp.encoders.mobile_cnns",
+    "mobilenet": "bilrp.encoders.mobile_cnns",
+    "sentence": "bilrp.encoders.sentence_encoder",
     "vgg16": "bilrp.encoders.vgg",
-    "vision": "bilrp.encoders.photographs",
+    "vision": "bilrp.encoders.hf_vision",
 }
 __all__ = ["clip", "efficientnet", "mobilenet", "sentence", "vgg16", "vision"]
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from bilrp.encoder import Readable
 from bilrp.errors import InputError, guarded
-from bilrp.item import Image, Item
+from bilrp.inputs import Image, Item
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
@@ -112,12 +112,12 @@ def bigram(weights: str | Path | None = None) -> Encoder:
 def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
     """An encoder around part one: part two, reading, γ = 0.5 at each convolution, patches as regions."""
     from bilrp.encoder import Encoder
-    from bilrp.rules import books as rulebooks
+    from bilrp.rules import composites
 
     return Encoder(
         module=BigramNet(digits).eval().requires_grad_(False),
         read=read,
-        rules=rulebooks.uniform(GAMMA),
+        rules=composites.uniform(GAMMA),
         regions=patches,
         name=name,
         picture=picture,
@@ -153,7 +153,7 @@ def read(thing: Readable) -> Item:
     Its view is the scan itself: the input is all of it, on another scale.
     """
     from bilrp.encoders import images
-    from bilrp.encoders.ink import load_gray, normalise
+    from bilrp.encoders.binarization import load_gray, normalise
 
     scan = thing if isinstance(thing, np.ndarray) else images.opened(thing)
     gray = load_gray(scan)
@@ -177,7 +177,7 @@ def save_weights(net: DigitNet, path: str | Path, about: Mapping[str, Any]) -> P
     """Write part one as safetensors, with what it was trained on, whole or not at all."""
     from safetensors.torch import save
 
-    from bilrp.disk import files
+    from bilrp.io import files
 
     about_it = {"bigram": json.dumps(dict(about), sort_keys=True)}
     return files.write_bytes(path, save(net.state_dict(), metadata=about_it))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bilrp.encoder import Readable
-from bilrp.encoders.decode import MOST_PIXELS, SUFFIXES, listed, opened
+from bilrp.encoders.image_files import MOST_PIXELS, SUFFIXES, listed, opened
 from bilrp.errors import InputError
-from bilrp.item import Box, Image, Item, name_of
+from bilrp.inputs import Box, Image, Item, name_of
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow

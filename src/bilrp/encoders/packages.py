@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bilrp.encoders.fetch import Package
+from bilrp.encoders.downloads import Package
 
 # VGG-16's convolutions, as a pickle of numpy arrays (see `weights`)
 LPIPS = Package(

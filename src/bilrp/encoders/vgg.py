@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from bilrp.encoders import images, weights
+from bilrp.encoders import images, vgg_weights as weights
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def vgg16(
     """
     from bilrp import regions
     from bilrp.encoder import Encoder
-    from bilrp.rules import books as rulebooks
+    from bilrp.rules import composites
 
     least = 2 ** sum(pooling <= layer for pooling in POOLINGS)  # every pooling halves the side
     if size is not None and min(size if isinstance(size, tuple) else (size,)) < least:
@@ -65,7 +65,7 @@ def vgg16(
     return Encoder(
         module=module(layer, weights=weights, progress=progress),
         read=partial(images.item, size=size, fit=fit),
-        rules=rulebooks.paper_vgg(low=low, high=high),
+        rules=composites.paper_vgg(low=low, high=high),
         regions=regions.grid(8),
         name=f"vgg16:{layer}",
         picture=images.picture,

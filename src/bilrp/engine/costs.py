@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from bilrp.engine import tiles
+from bilrp.engine import pull_windowed as tiles
 from bilrp.engine.program import Link
-from bilrp.engine.setting import Setting
+from bilrp.engine.plan_context import Setting
 from bilrp.engine.windows import Cone
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.

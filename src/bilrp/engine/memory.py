@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_iter
 
 from bilrp.engine.costs import Way
 from bilrp.engine.program import Key, Link, Program
-from bilrp.engine.scattered import worth_keeping
-from bilrp.engine.setting import Setting
+from bilrp.engine.sparse_parts import worth_keeping
+from bilrp.engine.plan_context import Setting
 from bilrp.errors import InputError
 from bilrp.trace.devices import free
 

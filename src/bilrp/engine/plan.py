@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine import memory, tiles
+from bilrp.engine import memory, pull_windowed
 from bilrp.engine.costs import Way, cheapest
 from bilrp.engine.program import Key, Link
-from bilrp.engine.setting import Setting
+from bilrp.engine.plan_context import Setting
 from bilrp.errors import InputError
 
 __all__ = ["Plan", "Setting", "Stage", "Way", "fixed", "make"]
@@ -124,7 +124,7 @@ def fixed(setting: Setting, way: Way) -> Plan:
 
 
 def _tile_macs(setting: Setting, tiled: int) -> int:
-    return round(setting.pulls * setting.tiles * tiles.work(setting.links[:tiled])[0]) if tiled else 0
+    return round(setting.pulls * setting.tiles * pull_windowed.work(setting.links[:tiled])[0]) if tiled else 0
 
 
 def _crop_macs(setting: Setting, chunks: Sequence[Tensor], batch: int, until: int) -> int:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.findings import chance
-from bilrp.findings.cluster import Finding
-from bilrp.findings.layout import plane
-from bilrp.findings.words import about, amount, percent, place
-from bilrp.item import Image, Text, View
+from bilrp.findings import random_baseline
+from bilrp.findings.grouping import Finding
+from bilrp.findings.region_layout import plane
+from bilrp.findings.formatting import about, amount, percent, place
+from bilrp.inputs import Image, Text, View
 from bilrp.regions import Regions
 
 NAMED = 3  # findings in the sentence
@@ -162,12 +162,12 @@ def _scale(found: Explained, cosine: float | None, reference: Sequence[float] | 
     if cosine is None:
         return ""
     if reference is not None and len(reference):
-        return chance.against(cosine, chance.of(reference), "taken at random")
+        return random_baseline.against(cosine, random_baseline.of(reference), "taken at random")
     if not (_is_whole(found.a) and _is_whole(found.b)):
         return ""  # what is known was measured on whole photographs, not on parts of them
     shape = found.a.regions.labels.shape[-2:], found.b.regions.labels.shape[-2:]
-    known = chance.known(found.a.origin, *shape)
-    return "" if known is None else chance.against(cosine, known, "of photographs taken at random")
+    known = random_baseline.known(found.a.origin, *shape)
+    return "" if known is None else random_baseline.against(cosine, known, "of photographs taken at random")
 
 
 def _matches(found: Explained, findings: Sequence[Finding]) -> str:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from bilrp.disk import files
+from bilrp.io import files
 from bilrp.errors import InputError, guarded
-from bilrp.render import account, findings
+from bilrp.render import score_line, findings_figure
 from bilrp.render import links as algorithm
-from bilrp.render.marks import shown
+from bilrp.render.visibility import shown
 from bilrp.render.styles import Palette, palette
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def plot(
     algorithm.style(style)  # refuse a slip, whatever is drawn
     if not single:
         heading = title or "Which parts make these two similar?"
-        drawn = findings.draw(explanation, chosen, title=heading, names=names, marks=marks)
+        drawn = findings_figure.draw(explanation, chosen, title=heading, names=names, marks=marks)
         if drawn is not None:
             return drawn
     if not _has_pictures(explanation):
@@ -93,7 +93,7 @@ def panels(
         made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
         a, b = explanation.a, explanation.b
         arcs(axes, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen, line=1.1)
-        words = f"{title}:  {explanation.similarity} {account.amount(explanation.score)}"
+        words = f"{title}:  {explanation.similarity} {score_line.amount(explanation.score)}"
         drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=INK)
     return drawn
 
@@ -216,7 +216,7 @@ def matrix(
         edge.set_visible(False)
     heading = title or "Which parts match?"
     drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=INK)
-    line = account.line(explanation) if width > 7 else account.line(explanation).replace(" = ", " =\n")
+    line = score_line.line(explanation) if width > 7 else score_line.line(explanation).replace(" = ", " =\n")
     drawn.text(0.02, 0.12 / (height + 0.8), line, size=8 if width > 4.5 else 6, color=SOFT, va="bottom")
     return drawn
 
@@ -296,7 +296,7 @@ def _words(
         frameon=False,
         fontsize=8.5,
     )
-    drawn.text(0.031, 0.14 / height, account.line(explanation), size=8.5, color=SOFT, va="bottom")
+    drawn.text(0.031, 0.14 / height, score_line.line(explanation), size=8.5, color=SOFT, va="bottom")
     if heat:
         middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in drawn.axes[1:]) / 4
         inner = drawn.axes[1].get_position().x1, drawn.axes[2].get_position().x0

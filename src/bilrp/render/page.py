@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilrp.disk import files
+from bilrp.io import files
 from bilrp.errors import InputError, printable
-from bilrp.item import LONGEST, Image, Text
-from bilrp.render import bundle, findings, links
-from bilrp.render.marks import numbers, shown
+from bilrp.inputs import LONGEST, Image, Text
+from bilrp.render import bundle, findings_figure, links
+from bilrp.render.visibility import numbers, shown
 from bilrp.render.styles import palette
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def payload(
         "distance": explanation.distance,
         "account": account(whole),
         "summary": whole.summary(),
-        "findings": findings.listed(explanation),
+        "findings": findings_figure.listed(explanation),
         "pairs": encode_pairs(relevance),
         "a": side_a,
         "b": side_b,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilrp.findings.layout import plane
-from bilrp.item import Image, Text
-from bilrp.render.text import glyphs, set_in_lines
+from bilrp.findings.region_layout import plane
+from bilrp.inputs import Image, Text
+from bilrp.render.typesetting import glyphs, set_in_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from bilrp.decomposition import Decomposition
-    from bilrp.render.text import Word
+    from bilrp.render.typesetting import Word
 
 INK = "#222222"
 SOFT = "#6b6b6b"

@@ -6,13 +6,13 @@ May import errors, trace and the engine's maps and program.
 from bilrp.rules.activations import clamp, gate
 from bilrp.rules.affine import jacobian, linear
 from bilrp.rules.attnlrp import halves, shared_attention
-from bilrp.rules.defaults import frozen, natural
-from bilrp.rules.products import product
+from bilrp.rules.default_rules import frozen, natural
+from bilrp.rules.product_rules import product
 from bilrp.rules.rule import Rule
 from bilrp.rules.secants import secant
 from bilrp.rules.selection import select
-from bilrp.rules.weighted import alphabeta, by_terms, epsilon, flat, gamma, wsquare, zbox, zero, zplus
-from bilrp.trace.weights import weights_of
+from bilrp.rules.weighted_rules import alphabeta, by_terms, epsilon, flat, gamma, wsquare, zbox, zero, zplus
+from bilrp.trace.layer_weights import weights_of
 
 __all__ = [
     "Rule",

@@ -11,10 +11,10 @@ from bilrp.engine.maps import Map, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first
 from bilrp.rules.rule import Rule
-from bilrp.trace.compare import all_finite, gate_of
+from bilrp.trace.numerics import all_finite, gate_of
 from bilrp.trace.devices import on_host, require
 from bilrp.trace.tape import Step, tensors_in
-from bilrp.trace.weights import weights_of
+from bilrp.trace.layer_weights import weights_of
 
 
 def gate() -> Rule:
@@ -88,7 +88,7 @@ def _refuse_curve(step: Step) -> None:
     raise RuleError(
         f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
         "activation): choose its rule yourself, e.g. "
-        f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.uniform(0.25))"
+        f"bilrp.composites.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.composites.uniform(0.25))"
     )
 
 

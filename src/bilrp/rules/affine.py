@@ -12,7 +12,7 @@ from bilrp.errors import RuleError
 from bilrp.rules.attention import plain_attention
 from bilrp.rules.norms import NORMALISING, counts_itself, freeze_norm
 from bilrp.rules.rule import Rule
-from bilrp.rules.trial import verify_stand_in
+from bilrp.rules.verification import verify_stand_in
 from bilrp.rules.writes import ADDS, PUTS, overwrites, staying
 from bilrp.trace.tape import Step
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Map, Mix
 from bilrp.errors import RuleError
-from bilrp.rules.trial import verify_stand_in
+from bilrp.rules.verification import verify_stand_in
 from bilrp.trace.tape import Slot, Step, fill
 
 

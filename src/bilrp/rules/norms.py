@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from bilrp.engine.maps import Centred, Linear, Map, Scale
-from bilrp.rules.trial import verify_stand_in
+from bilrp.rules.verification import verify_stand_in
 from bilrp.trace.tape import Step
-from bilrp.trace.weights import batch_norm_scale
+from bilrp.trace.layer_weights import batch_norm_scale
 
 
 def freeze_norm(step: Step) -> Map:

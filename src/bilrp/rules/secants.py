@@ -20,11 +20,11 @@ from bilrp.rules.affine import known_linear, linear
 from bilrp.rules.norms import counts_itself, freeze_norm
 from bilrp.rules.rule import Rule, exact
 from bilrp.rules.selection import Candidates, freeze_selection
-from bilrp.rules.trial import verify_stand_in
-from bilrp.rules.weighted import at_least_zero, gamma_terms
+from bilrp.rules.verification import verify_stand_in
+from bilrp.rules.weighted_rules import at_least_zero, gamma_terms
 from bilrp.trace.devices import on_host
 from bilrp.trace.tape import At, Step
-from bilrp.trace.weights import weights_of
+from bilrp.trace.layer_weights import weights_of
 
 
 def secant(gamma: float = 0.0) -> Rule:
@@ -42,7 +42,7 @@ def _frozen(step: Step, gamma: float) -> Map:
     if reference is None:
         raise RuleError(
             f"secant needs a reference input, and {step.describe()} was seen at one input only: use "
-            "rules=bilrp.rulebooks.secant('mean')"
+            "rules=bilrp.composites.secant('mean')"
         )
     if weights_of(step) is not None:
         return _weighted(step, gamma)
@@ -57,7 +57,7 @@ def _frozen(step: Step, gamma: float) -> Map:
     if made is None:
         raise RuleError(
             f"no secant is known for {step.describe()}: use rules without a reference, or leave a rest there with "
-            f"bilrp.rulebooks.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.rulebooks.secant(…))"
+            f"bilrp.composites.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.composites.secant(…))"
         )
     verify_stand_in(step, lambda *live: _moved(made, reference, live))
     return made

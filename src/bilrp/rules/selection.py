@@ -14,9 +14,9 @@ from torch import Tensor
 from bilrp.engine.maps import Linear, Map, Pool, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
-from bilrp.rules.trial import verify_stand_in
+from bilrp.rules.verification import verify_stand_in
 from bilrp.trace.tape import Step, fill
-from bilrp.trace.weights import spread
+from bilrp.trace.layer_weights import spread
 
 Candidates = Callable[[tuple[Tensor, ...]], Tensor]
 """From the values of a step's live operands to what its outputs choose the largest of, (candidates, *outputs)."""

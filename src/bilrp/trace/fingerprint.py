@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp.trace.sums import bytes_of, checksum
+from bilrp.trace.checksum import bytes_of, checksum
 
 LENGTH = 16  # hexadecimal digits
 MOST_KEPT = 32  # sets of weights whose hash is remembered

@@ -17,27 +17,21 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bilrp.errors import InputError, TapeError
-from bilrp.trace.assign import Writes, assigned, picked, written_over
-from bilrp.trace.calls import in_row_order, is_inplace, out_of_place, run_again_by, written
-from bilrp.trace.compare import is_comparable, is_mask, mask_signs
+from bilrp.trace.aliased_writes import Writes, assigned, picked, written_over
+from bilrp.trace.functionalization import in_row_order, is_inplace, out_of_place, run_again_by, written
+from bilrp.trace.numerics import is_comparable, is_mask, mask_signs
 from bilrp.trace.devices import on_host, read
-from bilrp.trace.draws import Drawn, WatchDraws
+from bilrp.trace.randomness import Drawn, WatchDraws
 from bilrp.trace.fused import write_out
-from bilrp.trace.names import modules_of, named_weights, operation_of, owners, parts_of, tensors_of
-from bilrp.trace.notes import NEVER, Note, leading_to, steps_of, with_constants_copied
+from bilrp.trace.introspection import modules_of, named_weights, operation_of, owners, parts_of, tensors_of
+from bilrp.trace.call_records import NEVER, Note, leading_to, steps_of, with_constants_copied
 from bilrp.trace.operation import Op, Table
-from bilrp.trace.ops import OPERATIONS
-from bilrp.trace.pairs import Pairs, no_complex
-from bilrp.trace.refusals import (
-    in_our_words,
-    no_tensor,
-    refuse_call,
-    refuse_moving_targets,
-    refuse_what_cannot_be_seen,
-)
+from bilrp.trace.operation_table import OPERATIONS
+from bilrp.trace.complex_pairs import Pairs, no_complex
+from bilrp.trace.unsupported import in_our_words, no_tensor, refuse_call, refuse_moving_targets, refuse_what_cannot_be_seen
 from bilrp.trace.replay import replay
 from bilrp.trace.tape import Slot, Tape, mapped, storage_of, tensors_in
-from bilrp.trace.unknown import Unknown, depends_on, find_overwritten, nearby, refuse_changing, written_state
+from bilrp.trace.untracked_constants import Unknown, depends_on, find_overwritten, nearby, refuse_changing, written_state
 
 # Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
 NEVER_RANDOM = {

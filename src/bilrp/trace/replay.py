@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.compare import agree, all_finite, equal
+from bilrp.trace.numerics import agree, all_finite, equal
 from bilrp.trace.devices import on_host, require
 from bilrp.trace.operation import Places
-from bilrp.trace.operators import Convolution
+from bilrp.trace.linear_operators import Convolution
 from bilrp.trace.tape import Slot, Step, Tape, mapped, storage_of
-from bilrp.trace.weights import weights_of
+from bilrp.trace.layer_weights import weights_of
 
 SHARE = 16  # one in so many outputs of a product with weights is computed again
 FEW = 64  # outputs that are all computed again

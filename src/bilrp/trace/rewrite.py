@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.trace.compare import gate_of
-from bilrp.trace.operators import Convolution, Dense
-from bilrp.trace.ops import OPERATIONS
-from bilrp.trace.shelf import kept
+from bilrp.trace.numerics import gate_of
+from bilrp.trace.linear_operators import Convolution, Dense
+from bilrp.trace.operation_table import OPERATIONS
+from bilrp.trace.weight_cache import kept
 from bilrp.trace.tape import Slot, Step, Tape
-from bilrp.trace.weights import batch_norm_scale, blank, convolves, same_padding, spread, weights_of
-from bilrp.trace.widen import widen
+from bilrp.trace.layer_weights import batch_norm_scale, blank, convolves, same_padding, spread, weights_of
+from bilrp.trace.upcast import widen
 
 NORM = ("running_mean", "running_var", "weight", "bias")  # what a batch norm knows, in its order
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.disk import files
-from bilrp.encoders.text.words import Cut, Span, Tokens
+from bilrp.io import files
+from bilrp.encoders.text.segmentation import Cut, Span, Tokens
 from bilrp.errors import InputError
-from bilrp.item import Item
+from bilrp.inputs import Item
 
 ONE_TEXT = threading.Lock()  # a tokenizer keeps on itself where it cuts: threads call it one at a time
 MOST_BYTES = 4_000_000  # of a text: more than any encoder reads

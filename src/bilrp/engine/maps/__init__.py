@@ -7,12 +7,12 @@ one file, here or anywhere: `push` and `pull` are enough, `reach` lets it be pus
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.linear import Jacobian, Linear, Move
-from bilrp.engine.maps.mixing import Mix
-from bilrp.engine.maps.pool import Pool
-from bilrp.engine.maps.poolings import Mean, Pick, Pooling
-from bilrp.engine.maps.ratio import Ratio
+from bilrp.engine.maps.frozen_matmul import Mix
+from bilrp.engine.maps.max_pool import Pool
+from bilrp.engine.maps.pooling import Mean, Pick, Pooling
+from bilrp.engine.maps.gamma_factor import Ratio
 from bilrp.engine.maps.spatial import Centred, Pad, Turn
-from bilrp.engine.maps.weighted import Term, Weighted
+from bilrp.engine.maps.weighted_map import Term, Weighted
 from bilrp.engine.windows import Reach
 
 __all__ = [

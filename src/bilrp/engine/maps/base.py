@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, everything
+from bilrp.engine.sparse_layout import Layout, Rows, everything
 from bilrp.engine.windows import Reach, Window, cut_each
 from bilrp.errors import quiet
 from bilrp.trace.devices import on_host
 
 if TYPE_CHECKING:
-    from bilrp.engine.maps.poolings import Pooling
+    from bilrp.engine.maps.pooling import Pooling
 
 LAID = 5  # multiply-adds that pass while one number is laid out whole
 AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bilrp.engine.layouts import Layout, Rows, Term, both, not_zero, union
+from bilrp.engine.sparse_layout import Layout, Rows, Term, both, not_zero, union
 from bilrp.engine.maps.base import Map, Shapes, to_front
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 
 if TYPE_CHECKING:
-    from bilrp.engine.maps.poolings import Pooling
+    from bilrp.engine.maps.pooling import Pooling
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.layouts import Rows, Term
+from bilrp.engine.sparse_layout import Rows, Term
 from bilrp.engine.maps.base import Map, Shapes, to_front, to_last
 from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
 
 if TYPE_CHECKING:
-    from bilrp.engine.maps.poolings import Pooling
+    from bilrp.engine.maps.pooling import Pooling
 
 
 @dataclass(frozen=True, eq=False)

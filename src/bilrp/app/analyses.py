@@ -1,0 +1,187 @@
+"""What the views ask, as plain values: neighbours by part, one-sided heat maps, pairs, contrasts, groups, cover-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from bilrp.app.security import Refused
+from bilrp.app.collection_session import Shelf
+from bilrp.collection.items_table import largest
+from bilrp.explanation import Explanation, pair
+from bilrp.inputs import Image
+from bilrp.render import page
+
+MOST = 100  # neighbours of one answer
+TYPICAL = 6  # items that show what a group is
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Of what, whole or by some of its regions, or without some; by cosine or dot product."""
+
+    id: str
+    part: tuple[int, ...] = ()
+    without: tuple[int, ...] = ()
+    similarity: str = "cosine"
+    group: str | None = None  # the mean of a group, in the place of an item
+
+    @property
+    def needs_parts(self) -> bool:
+        return bool(self.part or self.without)
+
+
+def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
+    """φ(x), or Σ_{I ∈ part} P_I(x), less Σ P_I(x) of what is left out: what the neighbours are ranked by."""
+    if asked.group is not None:
+        return chosen(shelf, {"group": asked.group})[1].numpy()
+    if not asked.needs_parts:
+        return shelf.embedding(asked.id).numpy()
+    active = shelf.active(asked.id)
+    regions = asked.part + asked.without
+    if min(regions) < 0 or max(regions) >= active.count:
+        raise Refused(422, f"regions of this item are numbered 0 … {active.count - 1}")
+    if not asked.part:
+        return shelf.parts(asked.id).embedding.float().numpy() - active.sum(asked.without)
+    vector = active.sum(asked.part)
+    left_out = [r for r in asked.without if r in asked.part]
+    return vector - active.sum(left_out) if left_out else vector
+
+
+def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:
+    """The nearest items, without the item itself; of a group, its own members too."""
+    at = shelf.position(asked.id) if asked.group is None else None
+    order, scores = shelf.found.items.best(vector_of(shelf, asked), k + (at is not None), asked.similarity)
+    ranked = zip(order.tolist(), scores.tolist(), strict=True)
+    near = [shelf.label(i) | {"score": score} for i, score in ranked if i != at]
+    return {"id": asked.id, "neighbours": near[:k], "of": len(shelf.found)}
+
+
+def side(shelf: Shelf, key: str) -> dict[str, Any]:
+    """One item with where its regions lie, as the page draws a side; its picture is an address."""
+    found = shelf.parts(key)
+    src = f"/api/items/{key}/picture" if isinstance(found.view, Image) else None
+    at = shelf.position(key)
+    group = "" if at is None else shelf.group_of[at]
+    return page.side(found, src=src) | {"id": key, "name": shelf.name(key), "group": group}
+
+
+def heat(shelf: Shelf, key: str, against: Sequence[Asked]) -> dict[str, Any]:
+    """⟨P_I(x), t⟩ for each region I of x: what it contributes to the similarity with t, mean of what it is compared with."""
+    found, similarity = shelf.parts(key), against[0].similarity
+    total = np.zeros(found.parts.shape[1], np.float32)
+    for each in against:
+        vector = vector_of(shelf, each)
+        total += vector / ((np.linalg.norm(vector) or 1.0) if similarity == "cosine" else 1.0)
+    total /= len(against)
+    own = float(found.embedding.norm()) or 1.0
+    total /= own if similarity == "cosine" else 1.0
+    values = found.parts.numpy() @ total
+    score = float(found.embedding.float().numpy() @ total)
+    told = {"values": short(values), "score": score, "unattributed": score - float(values.sum())}
+    return {"id": key, "side": side(shelf, key), **told}
+
+
+def short(values: np.ndarray) -> list[float]:
+    """Numbers to six digits: what a screen can show, in few letters."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def explanation(shelf: Shelf, a: str, b: str, similarity: str) -> Explanation:
+    """Of one pair, with the photographs as sharp as they are."""
+    sides = [replace(shelf.parts(key), view=shelf.sharp(key), name=shelf.name(key)) for key in (a, b)]
+    return pair(sides[0], sides[1], similarity=similarity)
+
+
+def payload(shelf: Shelf, a: str, b: str, similarity: str) -> dict[str, Any]:
+    """What `mount` draws of a pair."""
+    return page.payload(explanation(shelf, a, b, similarity)) | {"palette": "paper", "compact": False}
+
+
+def chosen(shelf: Shelf, of: dict[str, Any]) -> tuple[str, torch.Tensor, list[int]]:
+    """A group by its name or one item by its id: what it is called, its mean embedding, its positions."""
+    if "group" in of:
+        name = of["group"]
+        if name not in shelf.groups:
+            raise Refused(404, "there is no such group")
+        return name or "no group", shelf.found.mean(shelf.groups[name]), shelf.groups[name]
+    at = shelf.position(of["id"])
+    return shelf.name(of["id"]), shelf.embedding(of["id"]), [] if at is None else [at]
+
+
+def contrast(
+    shelf: Shelf, key: str, first: dict[str, Any], second: dict[str, Any], similarity: str
+) -> dict[str, Any]:
+    """⟨P_I(x), m₁ − m₂⟩: what region I of x speaks for the first and against the second."""
+    found, sides = shelf.parts(key), [chosen(shelf, of) for of in (first, second)]
+    scale = (float(found.embedding.norm()) or 1.0) if similarity == "cosine" else 1.0
+    means = [
+        mean / ((float(mean.norm()) or 1.0) if similarity == "cosine" else 1.0) / scale
+        for _, mean, _ in sides
+    ]
+    values = [found.parts.numpy() @ mean.numpy() for mean in means]
+    scores = [float(found.embedding.float() @ mean) for mean in means]
+    return {
+        "id": key,
+        "side": side(shelf, key),
+        "values": short(values[0] - values[1]),
+        "each": [short(v) for v in values],
+        "score": scores[0] - scores[1],
+        "unattributed": scores[0] - scores[1] - float((values[0] - values[1]).sum()),
+        "sides": [
+            {"name": name, "score": score, "count": len(of)}
+            for (name, _, of), score in zip(sides, scores, strict=True)
+        ],
+    }
+
+
+def group(shelf: Shelf, name: str) -> dict[str, Any]:
+    """What holds a group together: its most typical and least typical items, and how near they are to it and to the rest."""
+    if name not in shelf.groups:
+        raise Refused(404, "there is no such group")
+    positions = np.array(shelf.groups[name])
+    mean = shelf.found.mean(name).numpy()
+    scores = shelf.found.items.scores(mean, "cosine")
+    outside = np.setdiff1d(np.arange(len(scores)), positions, assume_unique=True)
+    least = min(TYPICAL, max(len(positions) - TYPICAL, 0))
+
+    def shown(among: np.ndarray, values: np.ndarray, k: int = TYPICAL) -> list[dict[str, Any]]:
+        few = among[largest(values[among], k)].tolist()
+        return [shelf.label(p) | {"score": float(scores[p])} for p in few]
+
+    return {
+        "name": name,
+        "count": len(positions),
+        "inside": float(scores[positions].mean()),
+        "outside": float(scores[outside].mean()) if len(outside) else None,
+        "typical": shown(positions, scores),
+        "untypical": shown(positions, -scores, least),
+        "near": shown(outside, scores),
+    }
+
+
+def cover(shelf: Shelf, a: str, b: str, regions: Sequence[int], similarity: str) -> dict[str, Any]:
+    """Regions of a set to zero: the model's true score with b, beside score − Σ ⟨P_I(a), φ(b)⟩ that was predicted."""
+    found, other = shelf.parts(a), shelf.embedding(b)
+    if not regions or not all(0 <= r < found.regions.count for r in regions):
+        raise Refused(422, f"paint over some of the regions 0 … {found.regions.count - 1}")
+    item = shelf.item(a)
+    labels = found.regions.labels
+    covered = torch.isin(labels, torch.tensor(list(regions), device=labels.device))
+    if covered.shape != item.x.shape[1:]:
+        covered = covered.expand(item.x.shape[1:])
+    x = torch.where(covered, torch.zeros_like(item.x[0]), item.x[0])[None]
+    embeddings = {"before": shelf.run(item), "after": shelf.run(replace(item, x=x))}
+    left = found.embedding.float() - found.parts[list(regions)].sum(0)
+    said = {"before": embeddings["before"], "predicted": left, "true": embeddings["after"]}
+    scores = {}
+    for name, vector in said.items():
+        # Cosine's prediction keeps the length that the input had: relevance explains ⟨φ, φ'⟩ at that length.
+        own = embeddings["before"] if name == "predicted" else vector
+        scale = float(own.norm()) * float(other.norm()) if similarity == "cosine" else 1.0
+        scores[name] = float(vector @ other) / (scale or 1.0)
+    return {"a": a, "b": b, "regions": len(regions), "similarity": similarity, **scores}

@@ -1,1 +1,0 @@
-"""Image encoders from folders: how a picture is prepared, and what of a model's output is its embedding."""

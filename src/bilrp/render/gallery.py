@@ -1,0 +1,89 @@
+"""Several explanations on one page: all pairs of some inputs, several encoders side by side, one choice against another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bilrp.io import files
+from bilrp.errors import InputError, printable
+from bilrp.render import page
+from bilrp.render.styles import palette
+
+if TYPE_CHECKING:
+    from bilrp.explanation import Explanation
+
+MOST = 28  # explanations on a page: all pairs of eight inputs
+
+_FRAME = """
+:root{--paper:#fdfcfa;--ink:#1c1b1a;--soft:#625e58;--rule:#dcd8d1}
+@media (prefers-color-scheme:dark){:root{--paper:#161514;--ink:#efece7;--soft:#aaa49b;--rule:#3a3733}}
+body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 "Inter","Helvetica Neue","Segoe UI",system-ui,sans-serif}
+header{max-width:1100px;margin:0 auto;padding:28px 24px 8px}
+h1{font:600 26px/1.25 "Iowan Old Style","Charter","Georgia","DejaVu Serif",serif;margin:0 0 6px}
+p{margin:0 0 14px;color:var(--soft)}
+ol{margin:0;padding:0;list-style:none;display:grid;gap:0}
+li{padding:10px 0;border-top:1px solid var(--rule);overflow-wrap:anywhere}
+a{color:inherit;font-weight:600;text-underline-offset:3px}
+li span{color:var(--soft);display:block}
+section{display:block;min-height:720px;border-top:1px solid var(--rule);margin-top:24px;min-width:0}
+section.drawn{min-height:0}
+@media (min-width:1200px){.side{display:grid;grid-template-columns:repeat(2,minmax(0,1fr))}.side section+section{border-left:1px solid var(--rule)}}
+noscript p{padding:40px}
+"""  # noqa: E501
+_START = """
+album(document.querySelector("main"), JSON.parse(document.querySelector("script[type='application/json']").textContent));
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """One explanation of an album, and what it is called there."""
+
+    explanation: Explanation
+    heading: str
+    names: tuple[str, str] | None = None
+
+
+def html(
+    chapters: Sequence[Chapter],
+    *,
+    title: str,
+    lead: str = "",
+    columns: int = 1,
+    style: str | None = None,
+    colours: str = "paper",
+    marks: bool = False,
+) -> str:
+    """The page as one string: every sentence of finding first, then each explanation to explore.
+
+    `columns=2` sets neighbours side by side where the screen is wide enough: the same pair, seen by two encoders.
+
+    >>> Path("why.html").write_text(html([Chapter(found, "layer 17")], title="Two layers"))  # doctest: +SKIP
+    """
+    palette(colours)  # refuse an unknown one
+    if not 1 <= len(chapters) <= MOST:
+        raise InputError(
+            f"a page holds 1 to {MOST} explanations, and these are {len(chapters)}: give fewer inputs"
+        )
+    drawn = [_payload(chapter, style, marks) | {"palette": colours, "compact": True} for chapter in chapters]
+    data = {"title": printable(title), "lead": printable(lead), "columns": columns, "chapters": drawn}
+    return page.document(data, title=data["title"], entry="album", start=_START, css=_FRAME)
+
+
+def _payload(chapter: Chapter, style: str | None, marks: bool) -> dict:
+    names = None if chapter.names is None else (printable(chapter.names[0]), printable(chapter.names[1]))
+    heading = printable(chapter.heading)
+    return page.payload(chapter.explanation, title=heading, style=style, names=names, marks=marks)
+
+
+def write(
+    chapters: Sequence[Chapter], path: str | os.PathLike[str], *, title: str, lead: str = "", columns: int = 1,
+    style: str | None = None, colours: str = "paper", marks: bool = False,
+) -> Path:  # fmt: skip
+    """Write the page to `path`, whole or not at all."""
+    text = html(chapters, title=title, lead=lead, columns=columns, style=style, colours=colours, marks=marks)
+    return files.write_bytes(Path(path), text.encode("utf-8"))

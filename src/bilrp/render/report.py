@@ -1,0 +1,262 @@
+"""One report for every study: report.md, report.html, results.json and figures, whole or not at all."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from bilrp.io import files
+from bilrp.errors import printable
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph (plain text: it is escaped in HTML and Markdown)."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: numbers are shown with four significant digits, `None` as a dash.
+
+    >>> Table(("layer", "accuracy"), [(17, 0.62), (31, 0.19)], caption="SVM on the layer")
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: `name` is its file, `content` a matplotlib figure, PNG/SVG bytes or text of that file.
+
+    >>> Picture("pair-1.png", figure, caption="Two birds, matched by their eyes.")
+    """
+
+    name: str
+    content: Any
+    caption: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    blocks: Sequence[Text | Table | Picture] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one study found: a title, a summary, sections, and the numbers behind them (`results`).
+
+    >>> report = Report("Photographs", "Which parts match?", sections, results={"layer": {"31": 0.4}})
+    >>> report.write("out/photos")  # out/photos/report.html and its companions
+    """
+
+    title: str
+    summary: str
+    sections: Sequence[Section] = ()
+    results: Mapping[str, Any] = field(default_factory=dict)
+    attachments: Mapping[str, str | bytes] = field(default_factory=dict)
+
+    def write(self, out: str | Path) -> Path:
+        """Write the report into folder `out`; returns the path of report.html.
+
+        Everything is rendered before the first file is touched, and results.json comes last: where it is,
+        the rest is.
+        """
+        out = Path(out)
+        contents: dict[str, bytes] = {name: _bytes(value) for name, value in self.attachments.items()}
+        for picture in self._pictures():
+            contents[picture.name] = _render(picture)
+        contents["report.md"] = _bytes(markdown(self))
+        contents["report.html"] = _bytes(page(self))
+        contents["results.json"] = _bytes(
+            json.dumps(plain(self.results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        )
+        for name, data in contents.items():
+            files.write_bytes(out / name, data)
+        return out / "report.html"
+
+    def _pictures(self) -> list[Picture]:
+        return [block for part in self.sections for block in part.blocks if isinstance(block, Picture)]
+
+
+def left_out(skipped: Sequence[Any]) -> list[Section]:
+    """A section about the files that were skipped (each with `file` and `reason`); none, if none was."""
+    if not skipped:
+        return []
+    rows = [(item.file, item.reason) for item in skipped]
+    what = "One file or folder" if len(rows) == 1 else f"{len(rows)} files or folders"
+    caption = f"{what} could not be used; everything else was."
+    return [Section("What was left out", [Table(("file", "reason"), rows, caption)])]
+
+
+def markdown(report: Report) -> str:
+    """The report as Markdown."""
+    lines = [f"# {_plain_markdown(report.title)}", "", _plain_markdown(report.summary), ""]
+    for section in report.sections:
+        lines += [f"## {_plain_markdown(section.title)}", ""]
+        for block in section.blocks:
+            lines += [_markdown_block(block), ""]
+    return "\n".join(lines)
+
+
+def page(report: Report) -> str:
+    """The report as one HTML page beside its figures; no script, no network."""
+    body = [f"<h1>{_text(report.title)}</h1>", f"<p class='summary'>{_text(report.summary)}</p>"]
+    for section in report.sections:
+        body += ["<section>", f"<h2>{_text(section.title)}</h2>"]
+        body += [_html_block(block) for block in section.blocks]
+        body += ["</section>"]
+    content = "\n".join(body)
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{_text(report.title)}</title><style>{_STYLE}</style></head>\n<body><main>\n{content}\n"
+        "</main></body></html>\n"
+    )
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: tensors and arrays as lists, NaN and infinities as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # tensors, arrays and numpy scalars alike
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(things: Sequence[Any]) -> str:
+    """Things in a sentence.
+
+    >>> listed([5]), listed([17, 31]), listed([5, 17, 31])
+    ('5', '17 and 31', '5, 17 and 31')
+    """
+    words = [str(thing) for thing in things]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def number(value: Any) -> str:
+    """How a cell is shown.
+
+    >>> number(0.123456), number(12), number(None)
+    ('0.1235', '12', '–')
+    """
+    if value is None:
+        return "–"
+    if hasattr(value, "item") and not isinstance(value, str):
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else "–"
+    return str(value)
+
+
+def _render(picture: Picture) -> bytes:
+    content = picture.content
+    if hasattr(content, "savefig"):
+        buffer = BytesIO()
+        kind = Path(picture.name).suffix.lstrip(".") or "png"
+        # no date or version inside, so that the same numbers give the same bytes
+        metadata = {"png": {"Software": None}, "svg": {"Date": None}}.get(kind)
+        content.savefig(buffer, format=kind, metadata=metadata)
+        return buffer.getvalue()
+    return _bytes(content)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    """UTF-8; half a surrogate pair, as in the name of a file that is not UTF-8, as JSON and people can read it."""
+    return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else bytes(value)
+
+
+def _markdown_block(block: Text | Table | Picture) -> str:
+    if isinstance(block, Text):
+        return _plain_markdown(block.text)
+    caption = _plain_markdown(block.caption)
+    if isinstance(block, Picture):
+        image = f"![{caption or _plain_markdown(block.name)}]({_url(block.name)})"
+        image = f"[{image}]({_url(block.link)})" if block.link else image
+        return f"{image}\n\n*{caption}*" if caption else image
+    escape: Callable[[str], str] = lambda cell: _plain_markdown(printable(cell)).replace("|", "\\|")  # noqa: E731
+    rows = [" | ".join(escape(number(cell)) for cell in row) for row in block.rows]
+    head = [" | ".join(map(escape, block.header)), " | ".join("---" for _ in block.header)]
+    table = "\n".join(f"| {row} |" for row in head + rows)
+    return f"{table}\n\n*{caption}*" if caption else table
+
+
+def _plain_markdown(text: str) -> str:
+    """Text as Markdown shows it as it is: a name in it opens no tag, no link, no code and no formula."""
+    shown = "\n".join(map(printable, text.split("\n")))
+    return re.sub(r"([\\`\[\]$])", r"\\\1", shown.replace("&", "&amp;").replace("<", "&lt;"))
+
+
+def _html_block(block: Text | Table | Picture) -> str:
+    if isinstance(block, Text):
+        return f"<p>{_text(block.text)}</p>"
+    caption = getattr(block, "caption", "")
+    if isinstance(block, Picture):
+        image = f"<img src='{_url(block.name)}' alt='{_text(caption or block.name)}' loading='lazy'>"
+        image = f"<a href='{_url(block.link)}'>{image}</a>" if block.link else image
+        return f"<figure>{image}<figcaption>{_text(caption)}</figcaption></figure>"
+    head = "".join(f"<th scope='col'>{_text(cell)}</th>" for cell in block.header)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{_text(number(cell))}</td>" for cell in row) + "</tr>" for row in block.rows
+    )
+    title = f"<caption>{_text(caption)}</caption>" if caption else ""
+    return (
+        f"<div class='wide'><table>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _text(value: str) -> str:
+    return html.escape("\n".join(map(printable, str(value).split("\n"))), quote=True)
+
+
+def _url(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, errors="surrogateescape")
+
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #d8d8d8; --soft: #666; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #eee; --paper: #16181b; --line: #3a3d42; --soft: #aaa; }
+}
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 60rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+.summary { font-size: 1.1rem; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; }
+caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; background: #fff; }
+figcaption { color: var(--soft); font-size: .92rem; }
+"""

@@ -1,0 +1,74 @@
+"""Products of two live tensors: one factor is frozen, and often it is evident which."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bilrp.engine.maps import Linear, Map, Mix, Scale
+from bilrp.errors import RuleError
+from bilrp.rules.affine import is_first, linear
+from bilrp.rules.rule import Rule
+from bilrp.rules.verification import verify_stand_in
+from bilrp.trace.provenance import frozen_factor
+from bilrp.trace.tape import Step
+
+
+def product(freeze: int) -> Rule:
+    """A product of two live tensors: the factor number `freeze` (0 or 1) is frozen, the other stays live.
+
+    >>> product(freeze=1).name
+    'product(freeze=1)'
+    """
+
+    def made(step: Step) -> Map:
+        if len(step.inputs) != 2:
+            raise RuleError(
+                f"product is a rule for two live tensors, but {step.describe()} has {len(step.inputs)}"
+            )
+        word = step.operation.rule
+        if word not in {"product", "quotient"} or (word == "quotient" and freeze == 0):
+            raise RuleError(
+                f"product(freeze={freeze}) leaves {step.describe()} nonlinear in its other operand: "
+                "use bilrp.rules.jacobian()"
+            )
+        live = 1 - freeze
+        kept = step.values[freeze].detach()
+
+        def function(s: Tensor) -> Tensor:
+            return step.run(s, kept) if live == 0 else step.run(kept, s)
+
+        elementwise = word == "product" and step.operation.kind == "arithmetic"
+        if elementwise and step.values[live].shape == step.result.shape:
+            return Scale(kept.expand_as(step.result), slots=(live,))
+        heads = {step.values[live].shape[:-2], kept.shape[:-2], step.result.shape[:-2]}
+        if step.op in {"matmul", "bmm"} and freeze == 0 and kept.dim() > 1 and len(heads) == 1:
+            mix = Mix(kept, slots=(live,))  # attention written out: softmax weights times values
+            verify_stand_in(step, lambda *values: mix.push(values[live][None])[0])
+            return mix
+        return Linear(function, (step.values[live],), (live,))
+
+    return Rule(f"product(freeze={freeze})", made)
+
+
+def evident_product(step: Step) -> Rule | None:
+    if step.inputs[0] == step.inputs[1]:
+        return product(freeze=1)
+    evident = frozen_factor(step.sources, _spread(step))
+    return None if evident is None else product(freeze=evident)
+
+
+def _spread(step: Step) -> int | None:
+    """The factor that is broadcast over the other: a number for each channel, or for each position."""
+    sizes = [value.numel() for value in step.values]
+    larger = sizes.index(max(sizes))
+    elementwise = step.operation.kind == "arithmetic" and step.values[larger].shape == step.result.shape
+    return 1 - larger if elementwise and sizes[0] != sizes[1] else None
+
+
+def division(step: Step) -> Rule | None:
+    """x / live norm: the denominator is frozen. A constant over a live tensor has no rule."""
+    if step.kwargs.get("rounding_mode") is not None:
+        return None
+    if len(step.inputs) == 2:
+        return product(freeze=1)
+    return linear() if is_first(step) else None

@@ -1,0 +1,117 @@
+"""Calls that write in place, and the same calls without the write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._ops import OpOverload
+
+from bilrp.errors import TapeError
+from bilrp.trace.aliased_writes import assigned, strided_like
+from bilrp.trace.introspection import function_name, has_underscore
+from bilrp.trace.operation import Op
+
+
+def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    name = function_name(func)
+    underscore = has_underscore(name) and name != "requires_grad_"
+    return op.kind == "overwrite" or name in op.inplace or underscore or _inplace_flag(func, args, kwargs)[1]
+
+
+def _inplace_flag(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, bool]:
+    """Where the argument `inplace` stands (-1: a keyword, or nowhere) and what it says: F.leaky_relu(x, 0.1, True)."""
+    code = getattr(func, "__code__", None)
+    if code is not None and "inplace" in code.co_varnames[: code.co_argcount]:
+        place = code.co_varnames.index("inplace")
+        if place < len(args):
+            return place, args[place] is True
+    return -1, kwargs.get("inplace") is True
+
+
+# Torch's own functions take a norm's weights before its statistics, those of torch.nn.functional after them.
+_STATISTICS_LAST = [
+    "input",
+    "weight",
+    "bias",
+    "running_mean",
+    "running_var",
+    "{}",
+    "momentum",
+    "eps",
+    "cudnn_enabled",
+]
+_STATISTICS_FIRST = ["input", "running_mean", "running_var", "weight", "bias", "{}", "momentum", "eps"]
+_REORDERED: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
+    torch.batch_norm: (F.batch_norm, "training"),
+    torch.ops.aten.batch_norm.default: (F.batch_norm, "training"),
+    torch.instance_norm: (F.instance_norm, "use_input_stats"),
+    torch.ops.aten.instance_norm.default: (F.instance_norm, "use_input_stats"),
+}
+
+
+def in_row_order(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The same call with its arguments where the table of operations has them."""
+    if func not in _REORDERED:
+        return func, args, kwargs
+    twin, mode = _REORDERED[func]
+    given = dict(zip((name.format(mode) for name in _STATISTICS_LAST), args, strict=False)) | kwargs
+    return twin, tuple(given[name.format(mode)] for name in _STATISTICS_FIRST), {}
+
+
+def written(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The tensor an in-place call writes into; None for other calls."""
+    if not is_inplace(op, func, args, kwargs):
+        return None
+    target = args[0] if args else kwargs.get("input", kwargs.get("self"))
+    if not isinstance(target, Tensor):
+        raise TapeError(f"the in-place call '{op.name}' writes into several tensors: write out of place")
+    return target
+
+
+def out_of_place(
+    op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The same call without the write, so that a step can be run again on other tensors."""
+    if op.kind == "overwrite":
+        return assigned, ((args[0], args[1:]), {})
+    place, flagged = _inplace_flag(func, args, kwargs)
+    if flagged and place >= 0:
+        return func, ((*args[:place], False, *args[place + 1 :]), kwargs)
+    if flagged:
+        return func, (args, {**kwargs, "inplace": False})
+    name = function_name(func)
+    plain = op.name if name in op.inplace else name.rstrip("_")
+    if isinstance(func, OpOverload):
+        call = getattr(getattr(torch.ops.aten, plain, None), func._overloadname, None)
+    else:
+        call = getattr(torch.Tensor, plain, None) or getattr(torch, plain, None)
+    call = _copy if name == "copy_" else call
+    if call is None:
+        raise TapeError(
+            f"the in-place call '{name}' has no out-of-place twin in torch: write it out of place, e.g. "
+            "x.masked_fill(mask, 0) or x.index_fill(1, torch.tensor([0]), 0)"
+        )
+    return call, (args, kwargs)
+
+
+def run_again_by(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """A call that does the same for tensors which lie in memory in another order."""
+    if op.name == "as_strided":
+        return strided_like(args[0] if args else kwargs["input"])
+    if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
+        raise TapeError(
+            "the model reads a tensor's bits as another type with view(dtype), which no rule can share"
+        )
+    return getattr(torch.Tensor, op.again)
+
+
+def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return source.to(target.dtype).expand_as(target)

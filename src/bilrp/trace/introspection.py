@@ -1,0 +1,105 @@
+"""Names: of torch's functions, of the modules an encoder runs, of the weights they own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
+
+from bilrp.trace.operation import Op, Table
+from bilrp.trace.operation_table import OPERATIONS
+
+
+def operation_of(func: Callable[..., Any], table: Table = OPERATIONS) -> Op:
+    """The row of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
+
+    >>> import torch
+    >>> operation_of(torch.Tensor.add_).name
+    'add'
+    """
+    name = function_name(func)
+    return table.find(name[:-1] if has_underscore(name) else name)
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """What torch calls a function, an attribute, or an overload; other libraries' operators keep their namespace.
+
+    >>> import torch
+    >>> function_name(torch.Tensor.add_), function_name(torch.ops.aten.linear.default)
+    ('add_', 'linear')
+    """
+    if isinstance(func, OpOverload | OpOverloadPacket):
+        full = func._schema.name if isinstance(func, OpOverload) else func._qualified_op_name
+        return full.removeprefix("aten::")
+    name = getattr(func, "__name__", None) or str(func)
+    return getattr(func.__self__, "__name__", name) if name == "__get__" else name  # type: ignore[attr-defined]
+
+
+def has_underscore(name: str) -> bool:
+    """Torch's sign for a call that writes in place: add_, but not __add__."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def modules_of(encoder: object) -> list[nn.Module]:
+    """The modules an encoder runs: itself, or those a function, method or partial refers to.
+
+    >>> net = nn.Linear(2, 1)
+    >>> modules_of(lambda x: net(x)) == modules_of(net.forward) == [net]
+    True
+    """
+    if isinstance(encoder, nn.Module):
+        return [encoder]
+    if isinstance(encoder, functools.partial):
+        reached = [encoder.func, *encoder.args, *encoder.keywords.values()]
+        return [m for value in reached if callable(value) for m in modules_of(value)]
+    owner = getattr(encoder, "__self__", None)
+    found = [owner] if isinstance(owner, nn.Module) else []
+    if inspect.isfunction(encoder):
+        names = inspect.getclosurevars(encoder)
+        values = [*names.nonlocals.values(), *names.globals.values()]
+        found += [value for value in values if isinstance(value, nn.Module)]
+    return found
+
+
+Parts = list[tuple[str, nn.Module]]
+
+
+def tensors_of(encoder: object, modules: Iterable[Parts]) -> list[Tensor]:
+    """Tensors that an encoder refers to itself, besides weights: attributes of its modules, names in a function.
+
+    >>> import torch
+    >>> w = torch.ones(2)
+    >>> tensors_of(lambda x: x * w, []) == [w]
+    True
+    """
+    values = [value for parts in modules for _, part in parts for value in vars(part).values()]
+    if inspect.isfunction(encoder):
+        names = inspect.getclosurevars(encoder)
+        values += [*names.nonlocals.values(), *names.globals.values()]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def parts_of(module: nn.Module) -> Parts:
+    """Every module inside a module, itself included, with its name."""
+    return list(module.named_modules())
+
+
+def named_weights(modules: Iterable[Parts]) -> list[tuple[str, Tensor]]:
+    """Of each module its parameters, then its buffers, each once: what torch says, without a walk for every question."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for parts in modules:
+        for kind in ("_parameters", "_buffers"):
+            for prefix, part in parts:
+                for name, t in getattr(part, kind).items():
+                    if t is not None and id(t) not in found:
+                        found[id(t)] = (f"{prefix}.{name}" if prefix else name, t)
+    return list(found.values())
+
+
+def owners(named: Sequence[tuple[str, Tensor]]) -> dict[int, str]:
+    """Where each weight lives -> the name of the module that owns it."""
+    return {t.data_ptr(): name.rpartition(".")[0] or name for name, t in reversed(named) if t.numel()}

@@ -1,0 +1,338 @@
+"""bench: what a decomposition costs, as ratios measured in one run.
+
+Everything is timed side by side on one machine, in rounds, and the best of the rounds counts; what would take minutes
+(one LRP pass for each coordinate) is timed on a few coordinates and multiplied, which the table says.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bilrp.decomposition import decompose
+from bilrp.io import store
+from bilrp.encoder import Encoder, book_of
+from bilrp.engine import plan
+from bilrp.engine.plan import Setting
+from bilrp.engine.program import pull
+from bilrp_studies.bench import other_libraries
+from bilrp_studies.bench.timing import Ratio, measured
+from bilrp.regions import grid
+from bilrp.rules.composites import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
+from bilrp.rules.freezing import freeze
+from bilrp.similarity import projection
+from bilrp.trace.rewrite import simplify
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COORDINATES = 100  # what the paper projects to
+LAYERS = (5, 10, 17, 24, 31)
+MEASURED_REGIONS = 1024  # more are planned, not run: their parts alone are gigabytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: seconds for one image, in units of 100 forward passes and of the loop."""
+
+    name: str
+    seconds: float
+    of_100_forwards: float
+    faster_than_loop: float
+    peak_mb: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How cost grows with image and region size: planned work, and measured seconds (None: planned only)."""
+
+    size: int
+    region: int
+    regions: int
+    gflop: float
+    seconds: float | None
+    peak_mb: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything one run found, with the facts of the machine."""
+
+    rows: tuple[Row, ...]
+    growth: tuple[Growth, ...]
+    forward_seconds: float
+    machine: dict[str, Any]
+    collection: tuple[Ratio, ...] = ()
+
+
+def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, say=print) -> Report:
+    """Time everything on one input of a VGG-16 encoder at layer 31."""
+    module = encoder.module
+    assert isinstance(module, nn.Module)
+    ways = _ways(encoder, x)
+    forward = min(_forward(module, x, 1), _forward(module, x, 10))
+    best, peaks = {name: float("inf") for name in ways}, dict.fromkeys(ways, 0.0)
+    for number in range(rounds):
+        # In one round everything meets the same weather: the forward pass is timed again beside it.
+        forward = min(forward, _forward(module, x, 1), _forward(module, x, 10))
+        for name, (measure, times) in ways.items():
+            seconds, peak = measure()
+            best[name], peaks[name] = min(best[name], seconds * times), max(peaks[name], peak)
+            say(f"round {number + 1}/{rounds}  {name}: {seconds * times:.2f} s")
+    loop = best[LOOP]
+    rows = tuple(
+        Row(name, best[name], best[name] / (100 * forward), loop / best[name], peaks[name]) for name in ways
+    )
+    grown = tuple(_growth(encoder, say)) if growth else ()
+    return Report(rows, grown, forward, machine())
+
+
+LOOP = "loop: forward and LRP pass for each of 100 coordinates (×25 of 4)"
+
+
+Measure = Callable[[], tuple[float, float]]  # seconds, megabytes
+
+
+def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Measure, float]]:
+    """Name → (how it is measured, by how much to multiply its time)."""
+    module = encoder.module
+    assert isinstance(module, nn.Module)
+    layers = list(next(module.children()).children())
+    seeds = projection(COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
+    peak = torch.unravel_index(module(x).argmax(), module(x).shape)[1:]
+    place = int(peak[0]), int(peak[1]), int(peak[2])
+    works: dict[str, tuple[Callable[[], object], float]] = {
+        LOOP: (lambda: [lrp_pass(layers, x, seeds[m]) for m in range(4)], COORDINATES / 4),
+        "pull: 100 coordinates on one stored run (×5 of 20)": (
+            lambda: _pulled(encoder, x, seeds[:20]),
+            COORDINATES / 20,
+        ),
+        "bilrp, 100 projected coordinates": (lambda: decompose(encoder, x, project=COORDINATES), 1),
+        "bilrp, exact (all coordinates)": (lambda: decompose(encoder, x), 1),
+        f"bilrp, exact, layers {', '.join(map(str, LAYERS))} in one sweep": (
+            lambda: decompose(encoder, x, layers=LAYERS),
+            1,
+        ),
+    }
+    return {
+        **{name: (partial(measured, work), times) for name, (work, times) in works.items()},
+        **{
+            f"{name}: one pass for each of 100 coordinates (×100 of 1)": (
+                partial(_rival, name, layers, x, place),
+                COORDINATES,
+            )
+            for name in other_libraries.installed()
+        },
+    }
+
+
+def _rival(name: str, layers: list[nn.Module], x: Tensor, place: other_libraries.Place) -> tuple[float, float]:
+    found = other_libraries.timed(name, layers, x, place)
+    return found.seconds, found.peak_mb
+
+
+def lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
+    """One LRP pass as the paper describes it: forward, then relevance layer by layer, for one (projected) coordinate.
+
+    R_j = a_j Σ_k ρ(w_jk) R_k / Σ_j a_j ρ(w_jk), γ by layer, and z^B at the first.
+    """
+    layers, values = list(layers), [x]
+    with torch.no_grad():
+        for layer in layers:
+            values.append(layer(values[-1]))
+        relevance = values[-1] * seed
+        for number in range(len(layers), 0, -1):
+            relevance = _through(layers[number - 1], number, values[number - 1], values[number], relevance)
+    return relevance
+
+
+def _through(layer: nn.Module, number: int, a: Tensor, out: Tensor, relevance: Tensor) -> Tensor:
+    if isinstance(layer, nn.ReLU):
+        return relevance
+    if isinstance(layer, nn.MaxPool2d):
+        _, index = F.max_pool2d(a, 2, return_indices=True)
+        return F.max_unpool2d(relevance, index, (2, 2), output_size=a.shape[-2:])
+    assert isinstance(layer, nn.Conv2d) and layer.bias is not None
+    if number == 1:
+        return _through_pixels(layer, a, relevance)
+    gamma = paper_gamma(number)
+    weight = layer.weight + gamma * layer.weight.clamp(min=0)
+    z = F.conv2d(a, weight, layer.bias + gamma * layer.bias.clamp(min=0), padding=1)
+    return a * F.conv_transpose2d(relevance / torch.where(z == 0, 1e-9, z), weight, padding=1)
+
+
+def _through_pixels(layer: nn.Conv2d, a: Tensor, relevance: Tensor) -> Tensor:
+    low, high = (
+        torch.tensor(b).to(a).reshape(1, -1, 1, 1).expand_as(a) for b in (IMAGENET_LOW, IMAGENET_HIGH)
+    )
+    sides = [(layer.weight, a), (-layer.weight.clamp(min=0), low), (-layer.weight.clamp(max=0), high)]
+    z = sum(
+        (F.conv2d(value, weight, padding=1) for weight, value in sides), start=torch.zeros_like(relevance)
+    )
+    share = relevance / torch.where(z == 0, 1e-9, z)
+    parts = (value * F.conv_transpose2d(share, weight, padding=1) for weight, value in sides)
+    return sum(parts, start=torch.zeros_like(a))
+
+
+def _pulled(encoder: Encoder, x: Tensor, seeds: Tensor) -> Tensor:
+    with torch.no_grad():
+        tape = encoder.record(x)
+        program = freeze(simplify(tape), book_of(encoder, tape))
+        return torch.cat([grid(8)(x).pool(pull(program, chunk)) for chunk in seeds.split(10)])
+
+
+def _forward(module: nn.Module, x: Tensor, batch: int) -> float:
+    """Seconds of one forward pass, in a batch of that size."""
+    stacked = x.expand(batch, *x.shape[1:]).contiguous()
+    with torch.no_grad():
+        module(stacked)
+        start = time.perf_counter()
+        for _ in range(3):
+            module(stacked)
+    return (time.perf_counter() - start) / (3 * batch)
+
+
+def _growth(encoder: Encoder, say) -> Iterable[Growth]:
+    for size in (64, 128, 224, 256):
+        x = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+        low, high = (torch.tensor(b).reshape(1, -1, 1, 1) for b in (IMAGENET_LOW, IMAGENET_HIGH))
+        x = low + _smooth(x) * (high - low)
+        for region in (4, 8, 16):
+            with torch.no_grad():
+                tape = encoder.record(x)
+                program = freeze(simplify(tape), book_of(encoder, tape))
+                setting = Setting(program, grid(region)(x), program.result.numel())
+                made = Growth(
+                    size, region, setting.partition.count, plan.make(setting).flops / 1e9, None, None
+                )
+            if made.regions <= MEASURED_REGIONS:
+                seconds, peak = measured(
+                    lambda x=x, region=region: decompose(encoder, x, regions=grid(region))
+                )
+                made = replace(made, seconds=seconds, peak_mb=peak)
+            say(f"{size} px, {region}×{region} regions: {made.gflop:.0f} GFLOP, {_seconds(made)}")
+            yield made
+
+
+def _seconds(growth: Growth) -> str:
+    return "planned only" if growth.seconds is None else f"{growth.seconds:.2f} s"
+
+
+def _smooth(noise: Tensor) -> Tensor:
+    """Noise with structure at several scales, a stand-in for a photograph of any size."""
+    layers = [F.interpolate(noise[..., ::s, ::s], size=noise.shape[-2:], mode="bilinear") for s in (1, 4, 16)]
+    return torch.stack(layers).mean(0)
+
+
+def machine() -> dict[str, Any]:
+    """Facts that a reader of the ratios may want."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+# ---------------------------------------------------------------- telling
+
+
+def table(report: Report) -> Table:
+    """The rows as a rich table."""
+    from rich.table import Table
+
+    found = Table(title=f"VGG-16 layer 31, one image; a forward pass takes {report.forward_seconds:.3f} s")
+    for name in ("", "seconds", "of 100 forward passes", "faster than the loop", "peak MB"):
+        found.add_column(name, justify="left" if not name else "right")
+    for row in report.rows:
+        found.add_row(
+            row.name,
+            f"{row.seconds:.2f}",
+            f"{row.of_100_forwards:.2f}",
+            f"{row.faster_than_loop:.1f}×",
+            f"{row.peak_mb:.0f}",
+        )
+    return found
+
+
+def growth_table(report: Report) -> Table:
+    """How cost grows, as a rich table."""
+    from rich.table import Table
+
+    found = Table(title="exact, by image and region size")
+    for name in ("image", "region", "regions", "GFLOP", "seconds", "peak MB"):
+        found.add_column(name, justify="right")
+    for g in report.growth:
+        found.add_row(
+            f"{g.size} px",
+            f"{g.region}²",
+            str(g.regions),
+            f"{g.gflop:.1f}",
+            _seconds(g),
+            "–" if g.peak_mb is None else f"{g.peak_mb:.0f}",
+        )
+    return found
+
+
+def collection_table(ratios: Iterable[Ratio]) -> Table:
+    """What a collection costs, as a rich table."""
+    from rich.table import Table
+
+    found = Table(title="a collection")
+    for name in ("", "measured", "goal"):
+        found.add_column(name, justify="right" if name == "measured" else "left")
+    for each in ratios:
+        found.add_row(each.name, f"{each.value:.2f} {each.unit}", each.told)
+    return found
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """bench.json and bench.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(report), indent=1)
+    made = [store.atomically(folder / "bench.json", lambda p: p.write_text(text))]
+    return [*made, store.atomically(folder / "bench.png", lambda p: _plot(report).savefig(p, dpi=150))]
+
+
+def _plot(report: Report) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    names = [
+        row.name.split(" (×")[0].replace(" for each of 100 coordinates", " × 100") for row in report.rows
+    ]
+    values = [row.of_100_forwards for row in report.rows]
+    colours = ["#b8b8b8" if not name.startswith("bilrp") else "#c23b3b" for name in names]
+    bars = left.barh(names, values, color=colours)
+    left.bar_label(bars, [f"{value:.2f}" for value in values], padding=4)
+    left.invert_yaxis()
+    left.set(xlabel="cost of one image, in units of 100 forward passes", xlim=(0, 1.15 * max(values)))
+    for region in sorted({g.region for g in report.growth}):
+        chosen = [(g.size, g.seconds) for g in report.growth if g.region == region and g.seconds is not None]
+        right.plot(*zip(*chosen, strict=True), "o-", label=f"{region}×{region} px regions")
+    right.set(xlabel="image side, px", ylabel="seconds, exact", xscale="log", yscale="log")
+    if report.growth:
+        sizes = sorted({g.size for g in report.growth})
+        right.set_xticks(sizes, [str(s) for s in sizes], rotation=45)  # 224 and 256 lie close
+        right.minorticks_off()
+        seconds = [g.seconds for g in report.growth if g.seconds] or [1.0]
+        halvings = [2.0**n for n in range(-8, 12) if min(seconds) / 1.5 <= 2.0**n <= 1.5 * max(seconds)]
+        right.set_yticks(halvings, [f"{tick:g}" for tick in halvings])
+        right.legend(frameon=False)
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure

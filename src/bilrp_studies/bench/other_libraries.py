@@ -1,0 +1,191 @@
+"""One LRP pass for one coordinate by other libraries, where they are installed, for the benchmark to time.
+
+Each is used as its documentation shows. Two of them change the model they are given, one must be entered around its own
+`__init__`: so each runs in a process of its own (`python -m bilrp_studies.bench.other_libraries`), and nothing of it reaches this one. None
+of them explains pairs without such a pass for every coordinate, so 100 passes is what 100 projected coordinates cost.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.io import store
+from bilrp.errors import InputError
+from bilrp_studies.bench.timing import measured
+from bilrp.rules.composites import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
+
+Pass = Callable[[Tensor], Tensor]
+Place = tuple[int, int, int]
+TASK, ANSWER = "task.safetensors", "answer.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """One pass of a rival: what it found, its seconds, and the most memory above the start in MB."""
+
+    relevance: Tensor
+    seconds: float
+    peak_mb: float
+
+
+def installed() -> list[str]:
+    """The rivals that are here, found without importing any.
+
+    >>> set(installed()) <= {"zennit", "captum", "autolrp"}
+    True
+    """
+    return [name for name in PASSES if importlib.util.find_spec(name) is not None]
+
+
+def timed(name: str, layers: Iterable[nn.Module], x: Tensor, place: Place) -> Timed:
+    """One pass for the coordinate (channel, y, x), timed in a process of its own."""
+    net = nn.Sequential(*layers)
+    about = {"kind": "task", "library": name, "layers": json.dumps([_described(layer) for layer in net])}
+    about |= {"place": json.dumps(place), "threads": str(torch.get_num_threads())}
+    with tempfile.TemporaryDirectory(prefix="bilrp-") as folder:
+        store.write(Path(folder) / TASK, {**net.state_dict(), "x": x}, about)
+        done = subprocess.run(
+            [sys.executable, "-m", "bilrp_studies.bench.other_libraries", folder],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            raise InputError(f"{name} could not be timed: {reason}")
+        tensors, words = store.read(Path(folder) / ANSWER, kind="answer")
+    return Timed(tensors["relevance"], float(words["seconds"]), float(words["peak_mb"]))
+
+
+def main(folder: str) -> None:
+    """What the process of its own does: read the task, run one pass, write the answer."""
+    tensors, about = store.read(Path(folder) / TASK, kind="task")
+    torch.set_num_threads(int(about["threads"]))
+    x = tensors.pop("x")
+    net = nn.Sequential(*(_rebuilt(layer) for layer in json.loads(about["layers"])))
+    net.load_state_dict(tensors)
+    channel, row, column = json.loads(about["place"])
+    one = PASSES[about["library"]](net.eval(), (channel, row, column))
+    with torch.no_grad():
+        net(x)  # what the first pass through a fresh torch costs is nobody's fault
+    found: list[Tensor] = []
+    seconds, peak = measured(lambda: found.append(one(x)))
+    words = {"kind": "answer", "seconds": repr(seconds), "peak_mb": repr(peak)}
+    store.write(Path(folder) / ANSWER, {"relevance": found[0]}, words)
+
+
+def _described(layer: nn.Module) -> list[Any]:
+    """A layer in words: kind and sizes, from which `_rebuilt` makes it again."""
+    if isinstance(layer, nn.Conv2d):
+        padding = layer.padding if isinstance(layer.padding, str) else list(layer.padding)
+        return ["conv", layer.in_channels, layer.out_channels, list(layer.kernel_size), padding]
+    if isinstance(layer, nn.MaxPool2d):
+        return ["pool", layer.kernel_size]
+    if isinstance(layer, nn.ReLU):
+        return ["relu"]
+    raise InputError(
+        f"rivals are timed on convolutions, ReLUs and max-poolings, not on {type(layer).__name__}"
+    )
+
+
+def _rebuilt(words: list[Any]) -> nn.Module:
+    kind, *sizes = words
+    if kind == "conv":
+        inputs, outputs, kernel, padding = sizes
+        return nn.Conv2d(inputs, outputs, kernel, padding=padding)
+    return nn.MaxPool2d(sizes[0]) if kind == "pool" else nn.ReLU()
+
+
+def zennit() -> Any:
+    """zennit with its rules and composites, entered without its own __init__; call it in a process of its own.
+
+    That file imports torchvision, which does not import beside a CPU-only torch and which the rules do not need.
+    """
+    found = importlib.util.find_spec("zennit")
+    if found is None or found.submodule_search_locations is None:
+        raise ImportError("zennit is not installed: pip install --no-deps zennit")
+    package = types.ModuleType("zennit")
+    package.__path__, package.__spec__ = list(found.submodule_search_locations), found
+    sys.modules["zennit"] = package
+    for part in ("rules", "composites"):
+        setattr(package, part, importlib.import_module(f"zennit.{part}"))
+    return package
+
+
+def _zennit_pass(net: nn.Sequential, place: Place) -> Pass:
+    library = zennit()
+    low, high = (torch.tensor(bound).reshape(1, -1, 1, 1) for bound in (IMAGENET_LOW, IMAGENET_HIGH))
+    rules = [([name], library.rules.Gamma(paper_gamma(int(name) + 1))) for name in _convolutions(net)[1:]]
+    composite = library.composites.NameMapComposite([(["0"], library.rules.ZBox(low, high)), *rules])
+
+    def one(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        with torch.enable_grad(), composite.context(net) as changed:
+            out = changed(x)[0][place]
+            return torch.autograd.grad(out, x, grad_outputs=out.detach())[0]
+
+    return one
+
+
+def _captum_pass(net: nn.Sequential, place: Place) -> Pass:
+    from captum.attr import LRP  # type: ignore[import-not-found]
+    from captum.attr._utils.lrp_rules import GammaRule  # type: ignore[import-not-found]
+
+    def one(x: Tensor) -> Tensor:
+        fresh = copy.deepcopy(net)  # a second call on the same modules gives another answer
+        for name in _convolutions(fresh):
+            fresh.get_submodule(name).rule = GammaRule(gamma=paper_gamma(int(name) + 1))  # type: ignore[assignment]
+        with torch.enable_grad():
+            return LRP(fresh).attribute(x.clone().requires_grad_(), target=place).detach()
+
+    return one
+
+
+def _autolrp_pass(net: nn.Sequential, place: Place) -> Pass:
+    import autolrp  # type: ignore[import-not-found]
+
+    rules = {**autolrp.BASE, "ConvolutionBackward": ("gamma", {"gamma": 0.25})}
+    config = autolrp.LRPConfig(rule=rules)
+    for layer in net:
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False
+
+    def one(x: Tensor) -> Tensor:
+        wrapped = autolrp.tensor(x.clone())
+        with torch.enable_grad():
+            net(wrapped)[0][place].lrp(config=config)
+        relevance = wrapped.relevance
+        assert isinstance(relevance, Tensor)
+        return relevance
+
+    return one
+
+
+def _convolutions(net: nn.Sequential) -> list[str]:
+    return [name for name, layer in net.named_children() if isinstance(layer, nn.Conv2d)]
+
+
+PASSES: dict[str, Callable[[nn.Sequential, Place], Pass]] = {
+    "zennit": _zennit_pass,
+    "captum": _captum_pass,
+    "autolrp": _autolrp_pass,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,31 @@
+"""What can be chosen in every study of pairs of photographs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bilrp.errors import InputError
+from bilrp_studies.common.study import Settings, option, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotographSettings(Settings):
+    """Which photographs, how many pairs, how fine, and how sure."""
+
+    data: Path = place(help="A folder of photographs.")
+    pairs: int = option(30, "Pairs of photographs.", least=1)
+    size: int = option(96, "Pictures are cut and scaled to SIZE × SIZE pixels.", least=32)
+    regions: int = option(8, "Side of a region in pixels.", least=1)
+    resamples: int = option(2000, "Draws behind each interval.", least=1)
+    seed: int = option(0, "Same seed, same numbers.", least=0)
+    weights: Path | None = place(
+        None, "VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache.", metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 4 * self.regions:
+            raise InputError(
+                f"pictures of {self.size} pixels are too small for regions of {self.regions}: use --size 96"
+            )

@@ -1,0 +1,124 @@
+"""What all pairs say together: means, intervals, and BiLRP against each other method, pair by pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bilrp_studies.common.bootstrap import over_blocks as interval
+from bilrp_studies.common.warps import WARPS
+from bilrp_studies.faithfulness.methods import METHODS
+from bilrp_studies.faithfulness.settings import FaithfulnessSettings
+
+# Pairs in a row that are resampled together. Neighbours along the chain share a picture, and a block of this length
+# holds every kind of warp once, as the whole does: which kinds there are is no matter of chance.
+BLOCK = len(WARPS)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of the table: which way is better (+1, −1), or 0 where neither is."""
+
+    key: str
+    title: str
+    better: int
+
+
+MEASURES = (
+    Measure("unattributed", "unattributed share of the score", -1),
+    Measure("negative", "negative share of relevance", 0),
+    Measure("deletion", "pair deletion, area", -1),
+    Measure("insertion", "pair insertion, area", 1),
+    Measure("warp_positive", "known warp: positive share on matches", 1),
+    Measure("warp_signed", "known warp: signed share on matches", 1),
+    Measure("planted_positive", "planted patch: positive share", 1),
+    Measure("planted_signed", "planted patch: signed share", 1),
+    Measure("randomisation", "rank correlation with random weights", -1),
+    Measure("stability", "cosine under noise", 1),
+)
+
+
+def summary(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
+    """results.json: every measure with its interval, and BiLRP against each other method, pair by pair."""
+    options = {"block": BLOCK, "resamples": settings.resamples, "seed": settings.seed}
+
+    def values(layer: int, method: str, key: str) -> list[float] | None:
+        found = [row["layers"][str(layer)][method][key] for row in rows]
+        return None if any(v is None for v in found) else found
+
+    randomised = [row["cascade"] for row in rows if "cascade" in row]
+    table: dict[str, Any] = {}
+    compared: dict[str, Any] = {}
+    for layer in settings.layers:
+        table[str(layer)] = {
+            method: {
+                m.key: None if (v := values(layer, method, m.key)) is None else interval(v, **options)
+                for m in MEASURES
+            }
+            for method in METHODS
+        }
+        compared[str(layer)] = {}
+        for m in (m for m in MEASURES if m.better):
+            ours = values(layer, "bilrp", m.key)
+            compared[str(layer)][m.key] = {
+                method: against(ours, values(layer, method, m.key), m.better, options)
+                for method in METHODS[1:]
+            }
+    return {
+        "pairs": len(rows),
+        "settings": settings.decisive(),
+        "table": table,
+        "bilrp_against": compared,
+        "chance": {key: float(np.mean([row["chance"][key] for row in rows])) for key in ("warp", "planted")},
+        "warps": {
+            kind: {
+                str(layer): {
+                    method: {
+                        key: float(np.mean([r["layers"][str(layer)][method][key] for r in some]))
+                        for key in ("warp_positive", "warp_signed")
+                    }
+                    for method in METHODS
+                }
+                for layer in settings.layers
+            }
+            for kind, _ in WARPS
+            if (some := [row for row in rows if row["warp"] == kind])
+        },
+        "cascade": _cascades(randomised, settings),
+        "cascade_pairs": len(randomised),
+        "per_pair": list(rows),
+    }
+
+
+def _cascades(found: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
+    """Every step of the cascade with its interval; these pairs share no picture."""
+    if not found:
+        return {}
+    return {
+        layer: {
+            method: {
+                block: interval(
+                    [each[layer][method][block] for each in found],
+                    resamples=settings.resamples,
+                    seed=settings.seed,
+                )
+                for block in steps
+            }
+            for method, steps in methods.items()
+        }
+        for layer, methods in found[0].items()
+    }
+
+
+def against(
+    ours: Sequence[float] | None, theirs: Sequence[float] | None, better: int, options: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """BiLRP minus another method, pair by pair, and what that says."""
+    if ours is None or theirs is None:
+        return None
+    difference = interval([x - y for x, y in zip(ours, theirs, strict=True)], **options)
+    low, high = sorted((better * difference["low"], better * difference["high"]))
+    return {**difference, "verdict": "wins" if low > 0 else "loses" if high < 0 else "no clear difference"}

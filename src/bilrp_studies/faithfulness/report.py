@@ -1,0 +1,195 @@
+"""The faithfulness study as a page: one table, one figure, and where BiLRP does not win."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bilrp_studies.common.image_folders import Found
+from bilrp.render.report import Picture, Report, Section, Table, Text, counted, listed
+from bilrp_studies.common.warps import WARPS
+from bilrp_studies.faithfulness.figures import figure, label, titles
+from bilrp_studies.faithfulness.methods import METHODS
+from bilrp_studies.faithfulness.settings import FaithfulnessSettings
+from bilrp_studies.faithfulness.aggregation import BLOCK, MEASURES, Measure, summary
+
+TO = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
+
+
+def write(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings, found: Found) -> Report:
+    """The report, from the numbers of every pair."""
+    results = summary(rows, settings)
+    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in found.skipped]
+    sections = [
+        Section(
+            "The suite",
+            [
+                Picture(
+                    "faithfulness.png",
+                    figure(results, settings),
+                    f"Means and 95 % intervals over {counted(len(rows), 'pair')}; arrows say which way is better. "
+                    "Dotted: chance.",
+                ),
+                _table(results, settings),
+            ],
+        ),
+        Section("Where BiLRP does not win", [misses(results, settings)]),
+        Section("By kind of warp", [_warps(results, settings)]),
+        *(
+            [Section("Random weights from the top down", [_cascade(results, settings)])]
+            if results["cascade"]
+            else []
+        ),
+        Section("How it was made", [Text(line) for line in _protocol(results, settings, found)]),
+    ]
+    return Report("Are the explanations true to the model?", verdict(results, settings), sections, results)
+
+
+def verdict(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
+    """One paragraph: how often BiLRP wins, and against whom it loses."""
+    counts = {"wins": 0, "loses": 0, "no clear difference": 0}
+    lost: dict[str, int] = {}
+    for _, _, method, found in comparisons(results):
+        counts[found["verdict"]] += 1
+        if found["verdict"] == "loses":
+            lost[method] = lost.get(method, 0) + 1
+    names = titles(settings)
+    losses = ", ".join(f"{names[m]} ({n})" for m, n in sorted(lost.items(), key=lambda e: -e[1]))
+    layers = f"{'layer' if len(settings.layers) == 1 else 'layers'} {listed(settings.layers)}"
+    return (
+        f"Over {counted(results['pairs'], 'pair')} of photographs, VGG-16 {layers}: BiLRP with the paper's rules is better "
+        f"than another method in {counts['wins']} comparisons of measure, layer and method, worse in {counts['loses']}"
+        f"{f' (against {losses})' if losses else ''}, and not clearly different in {counts['no clear difference']}."
+        f"{blindness(results, settings)}{_few(results)}"
+    )
+
+
+def misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table | Text:
+    """A row for each comparison that BiLRP does not win."""
+    names = titles(settings)
+    rows = [
+        (label(measure), layer, names[method], c["verdict"], *_signed(c))
+        for layer, measure, method, c in comparisons(results)
+        if c["verdict"] != "wins"
+    ]
+    if not rows:
+        return Text("Nowhere: it wins every comparison.")
+    caption = "BiLRP with the paper's rules minus the other method, pair by pair."
+    return Table(["measure", "layer", "against", "BiLRP", "difference", "95 % interval"], rows, caption)
+
+
+def _signed(cell: Mapping[str, float]) -> tuple[str, str]:
+    return f"{cell['mean']:+.3f}", f"{cell['low']:+.3f}{TO}{cell['high']:+.3f}"
+
+
+def blindness(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
+    """A sentence for each layer whose explanations hardly change when the weights do, which no count of wins excuses."""
+    found = {
+        layer: results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] for layer in settings.layers
+    }
+    return "".join(
+        f" At layer {layer} its explanations keep a rank correlation of {value:.2f} when all weights are random: most of "
+        "their order shows where things are, not what the network has learned."
+        for layer, value in found.items()
+        if value > 0.5
+    )
+
+
+def comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure, str, Mapping[str, Any]]]:
+    """(layer, measure, other method, difference) for everything BiLRP is compared in."""
+    by_key = {m.key: m for m in MEASURES}
+    for layer, measures in results["bilrp_against"].items():
+        for key, methods in measures.items():
+            for method, found in methods.items():
+                if found is not None:
+                    yield layer, by_key[key], method, found
+
+
+def _table(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
+    names = titles(settings)
+    rows = []
+    for layer in settings.layers:
+        for measure in MEASURES:
+            cells = [results["table"][str(layer)][method][measure.key] for method in METHODS]
+            rows.append((label(measure), layer, *(_cell(cell) for cell in cells)))
+    caption = (
+        f"Mean and 95 % bootstrap interval over {counted(results['pairs'], 'pair')}. ↑ more is better, ↓ less is better. "
+        f"Chance for the positive share is {results['chance']['warp']:.3f} (warp) and {results['chance']['planted']:.4f} "
+        "(planted); 0 for the signed shares."
+    )
+    return Table(["measure", "layer", *(names[m] for m in METHODS)], rows, caption)
+
+
+def _warps(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
+    names = titles(settings)
+    rows = [
+        (kind, layer, *(_two(results["warps"][kind][str(layer)][method]) for method in METHODS))
+        for kind, _ in WARPS
+        if kind in results["warps"]
+        for layer in settings.layers
+    ]
+    header = ["warp", "layer", *(names[m] for m in METHODS)]
+    return Table(header, rows, "Positive / signed share on true matches, mean over pairs.")
+
+
+def _cascade(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
+    names = titles(settings)
+    rows = [
+        (
+            f"block {block}" + ("" if block == top else f" to {top}"),
+            layer,
+            *(_cell(results["cascade"][layer][method][block]) for method in METHODS),
+        )
+        for layer in results["cascade"]
+        for top in [next(iter(results["cascade"][layer]["bilrp"]))]
+        for block in results["cascade"][layer]["bilrp"]
+    ]
+    caption = (
+        f"Absolute rank correlation with the explanation of the network whose blocks of convolutions, from the top "
+        f"down, hold random weights: mean and 95 % interval over {counted(results['cascade_pairs'], 'pair')} that share no "
+        "picture."
+    )
+    return Table(["random", "layer", *(names[m] for m in METHODS)], rows, caption)
+
+
+def _two(cell: Mapping[str, float]) -> str:
+    return f"{cell['warp_positive']:.3f} / {cell['warp_signed']:+.3f}"
+
+
+def _cell(cell: Mapping[str, float] | None) -> str | None:
+    """Mean and interval, which may only be parted between the two."""
+    return None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f}{TO}{cell['high']:.3f})"
+
+
+def _few(results: Mapping[str, Any]) -> str:
+    return (
+        ""
+        if results["pairs"] >= 40
+        else f" Only {counted(results['pairs'], 'pair')}: too few to rest a conclusion on."
+    )
+
+
+def _protocol(results: Mapping[str, Any], settings: FaithfulnessSettings, found: Found) -> list[str]:
+    exact = "exactly" if settings.project is None else f"through a random projection to {settings.project}"
+    return [
+        f"{len(found.items)} photographs at {settings.size}×{settings.size} pixels, regions of "
+        f"{settings.regions}×{settings.regions}, decomposed {exact}. Pairs are neighbours in a chain of similar "
+        "pictures (cosine at the highest layer). Two pairs in a row share a picture, so the intervals resample blocks of "
+        f"{BLOCK} neighbours, each of which holds every kind of warp once. They are not corrected for the number of "
+        "comparisons: of twenty that mean nothing, one looks as if it did.",
+        f"Deletion and insertion: {counted(settings.steps, 'step')}, both pictures at once, towards a blur; area in units "
+        "of the similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
+        "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and lie on the same "
+        "grid in both pictures: an order that scatters regions makes more of them and raises the similarity, which "
+        "favours it in insertion and not in deletion. So the random order stands for chance, not the height ½.",
+        "Known warps, in turn: shift by an eighth, flip, rotation by 20°, crop to 80 %; a match counts within one "
+        "region. These models compare place with place: where a warp moves things further than a layer's features "
+        "reach, as a flip does, the model itself does not see the match, and no explanation of it can. Planted: a patch "
+        "of about a third of the width, cut from one picture and pasted into the other in the same place.",
+        "Random weights: every layer drawn anew with its own mean and spread; the absolute rank correlation of the two "
+        "explanations. A layer whose features are local relates neighbouring places whatever its weights are, and an "
+        "explanation that says so keeps its order; one that is mostly noise loses it. Noise: normal, "
+        f"{settings.noise:g} × the spread of the picture, on both. Saliency looks at pixels only: it cannot notice "
+        "random weights, and noise hardly moves it.",
+        *found.notes,
+    ]

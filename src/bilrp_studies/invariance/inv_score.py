@@ -1,0 +1,112 @@
+"""INV: how much more similar neighbouring frames are than any two, with its interval, and clip by clip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilrp.errors import InputError
+from bilrp_studies.common.image_folders import Clip
+from bilrp_studies.common.bootstrap import ends
+
+PAPER = {5: 2.30, 10: 2.31, 17: 2.43, 24: 2.87, 31: 4.00}
+
+
+@dataclass(frozen=True)
+class Band:
+    """Which pairs are local: frames of one clip at most `lag` apart. `clip` and `time` have one entry a frame."""
+
+    clip: np.ndarray
+    time: np.ndarray
+    lag: int
+
+    def local(self) -> np.ndarray:
+        """[frames, frames] True for local pairs, a frame with itself included (Δt = 0 ≤ lag)."""
+        same = self.clip[:, None] == self.clip
+        return same & (np.abs(self.time[:, None] - self.time) <= self.lag)
+
+
+def band_of(clips: Sequence[Clip], lag: int) -> Band:
+    """The band of local pairs for frames listed clip after clip."""
+    clip = np.concatenate([np.full(len(c.frames), i) for i, c in enumerate(clips)])
+    time = np.concatenate([np.arange(len(c.frames)) for c in clips])
+    return Band(clip, time, lag)
+
+
+def inv(kernel: np.ndarray, band: Band) -> float:
+    """INV = ⟨y⟩_local / ⟨y⟩_global: mean similarity of local pairs over that of all pairs.
+
+    >>> inv(np.ones((4, 4)), Band(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 5))
+    1.0
+    """
+    overall = float(kernel.mean())
+    if overall == 0:
+        raise InputError("all features are zero, so INV is not defined: check the pictures and the weights")
+    return float(kernel[band.local()].mean()) / overall
+
+
+def interval(
+    kernel: np.ndarray,
+    band: Band,
+    *,
+    resamples: int,
+    seed: int,
+    share: np.ndarray | None = None,
+    level: float = 0.95,
+) -> tuple[float, float] | None:
+    """A bootstrap interval of INV over clips (frames of one clip are no independent witnesses); None for one clip.
+
+    With w_c the times clip c was drawn, ⟨y⟩_local = Σ w_c L_c / Σ w_c n_c, and ⟨y⟩_global takes two different draws
+    for pairs between clips (w_c w_d) and one for pairs within (w_c), so a clip drawn twice is not a pair of twins.
+    `share` weighs each clip's local sum (for INV restricted to a share of the relevance).
+    """
+    count = int(band.clip.max()) + 1
+    if count < 2:
+        return None
+    local, local_pairs, total, pairs = _sums(kernel, band)
+    if share is not None:
+        local = local * share
+    draw = np.random.default_rng(seed)
+    drawn = draw.multinomial(count, np.full(count, 1 / count), size=resamples).astype(float)
+    between, between_pairs = total - np.diag(np.diag(total)), pairs - np.diag(np.diag(pairs))
+    numerator = (drawn @ local) / (drawn @ local_pairs)
+    over = np.einsum("rc,cd,rd->r", drawn, between, drawn) + drawn @ np.diag(total)
+    under = np.einsum("rc,cd,rd->r", drawn, between_pairs, drawn) + drawn @ np.diag(pairs)
+    return ends(numerator / (over / under), level=level)
+
+
+def _sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:
+    """Local sums and counts by clip, and sums and counts of all pairs by pair of clips."""
+    count = int(band.clip.max()) + 1
+    member = np.eye(count)[band.clip]
+    near = band.local()
+    local = np.diag(member.T @ (kernel * near) @ member).copy()
+    local_pairs = np.diag(member.T @ near.astype(float) @ member).copy()
+    lengths = member.sum(0)
+    return local, local_pairs, member.T @ kernel @ member, np.outer(lengths, lengths)
+
+
+def contributions(kernel: np.ndarray, band: Band) -> np.ndarray:
+    """Each clip's part of ⟨y⟩_local; they sum to 1."""
+    local = _sums(kernel, band)[0]
+    return local / local.sum()
+
+
+def top_pairs(kernel: np.ndarray, band: Band, count: int) -> list[tuple[int, int]]:
+    """The local pairs of different frames with the highest similarity, best of each clip, best first."""
+    near = np.triu(band.local(), k=1)
+    best = []
+    for clip in np.unique(band.clip):
+        members = np.flatnonzero(band.clip == clip)
+        block = np.where(near[np.ix_(members, members)], kernel[np.ix_(members, members)], -np.inf)
+        i, j = np.unravel_index(np.argmax(block), block.shape)
+        best.append((float(block[i, j]), int(members[i]), int(members[j])))
+    return [(i, j) for _, i, j in sorted(best, reverse=True)[:count]]
+
+
+def restricted(kernel: np.ndarray, band: Band, share: np.ndarray) -> float:
+    """INV of one kind of link: ⟨y · share⟩_local / ⟨y⟩_global; over all kinds these sum to INV."""
+    local, local_pairs, _, _ = _sums(kernel, band)
+    return float((local * share).sum() / local_pairs.sum() / kernel.mean())

@@ -1,0 +1,114 @@
+"""One sentence of the study: its words, the embedding of any selection of them, and exact Shapley values.
+
+A word that is left out is deleted, not masked: two sentences full of [MASK] resemble each other by their masks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from bilrp.encoder import Encoder
+from bilrp.inputs import Item, Text
+from bilrp.regions import Regions
+
+AT_ONCE = 128  # selections embedded together
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A sentence under an encoder, and the same sentence where positions count with their words."""
+
+    encoder: Encoder
+    with_positions: Encoder
+    text: str
+    _known: dict[tuple[bool, ...], Tensor] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def item(self) -> Item:
+        """The sentence as the encoder reads it: regions are words and marks."""
+        return read(self.encoder, self.text)
+
+    @cached_property
+    def words(self) -> list[int]:
+        """The regions that are words; the others are marks of the tokenizer's own."""
+        assert isinstance(self.item.view, Text)
+        return [region for region, span in enumerate(self.item.view.spans) if span is not None]
+
+    @property
+    def names(self) -> list[str]:
+        """The words themselves."""
+        assert isinstance(self.item.view, Text)
+        return [self.item.view.words[region] for region in self.words]
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """The number of the word that each token belongs to; −1 for marks."""
+        place = {region: word for word, region in enumerate(self.words)}
+        assert isinstance(self.item.regions, Regions)
+        return torch.tensor([place.get(int(label), -1) for label in self.item.regions.labels[:, 0]])
+
+    @cached_property
+    def whole(self) -> Float[Tensor, " h"]:
+        """φ of the whole sentence."""
+        return self.embed(torch.ones(1, len(self.words), dtype=torch.bool))[0]
+
+    def embed(self, kept: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
+        """φ of the sentence with only these words left; marks always stay. No selection is embedded twice."""
+        rows = [tuple(row) for row in kept.tolist()]
+        new = torch.tensor(sorted({row for row in rows if row not in self._known}), dtype=torch.bool)
+        if len(new):
+            self._known.update(zip(map(tuple, new.tolist()), self._embedded(new), strict=True))
+        return torch.stack([self._known[row] for row in rows])
+
+    def _embedded(self, kept: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
+        """What is left is as long as its tokens, so those of one length run together."""
+        tokens = torch.where(self.owner >= 0, kept[:, self.owner.clamp(min=0)], True)
+        sizes = tokens.sum(1)
+        found: dict[int, Tensor] = {}
+        with torch.no_grad():
+            for size in sizes.unique():
+                rows = (sizes == size).nonzero()[:, 0]
+                for block in rows.split(AT_ONCE):
+                    x = torch.stack([self.item.x[0][tokens[row]] for row in block])
+                    found |= dict(zip(block.tolist(), self.encoder.module(x), strict=True))
+        return torch.stack([found[row] for row in range(len(kept))])
+
+    @cached_property
+    def selections(self) -> tuple[Bool[Tensor, "selections words"], Float[Tensor, "selections h"]]:
+        """All 2ⁿ selections of words, number s keeping the words of its 1 bits, and their embeddings in float64."""
+        count = len(self.words)
+        kept = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
+        return kept, self.embed(kept).double()
+
+    def shapley(self) -> Float[Tensor, "words h"]:
+        """Exact Shapley values of every coordinate: Σ_S |S|! (n−|S|−1)! / n! · (φ(S ∪ w) − φ(S)).
+
+        ⟨φ, φ'⟩ is bilinear, so the product of two sentences' values is the exact value of each pair of words.
+        """
+        kept, embedded = self.selections
+        count = kept.shape[1]
+        sizes = kept.sum(1)
+        weights = torch.tensor(
+            [math.factorial(k) * math.factorial(count - k - 1) / math.factorial(count) for k in range(count)],
+            dtype=torch.float64,
+        )
+        found = []
+        for word in range(count):
+            without = (~kept[:, word]).nonzero()[:, 0]
+            gain = embedded[without + 2**word] - embedded[without]
+            found.append(weights[sizes[without]] @ gain)
+        return torch.stack(found)
+
+
+def read(encoder: Encoder, text: str) -> Item:
+    """The text as an item of a text encoder."""
+    assert encoder.read is not None
+    item = encoder.read(text)
+    assert isinstance(item, Item)
+    return item

@@ -1,0 +1,169 @@
+"""Train the digit maps from single labelled patches: small Gaussian blobs at digits, nothing elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bilrp.encoders.bigram import STRIDE, DigitNet
+from bilrp_studies.tables.page_layout import ZOOM
+from bilrp_studies.tables.patches import SIDE, Patches
+
+WINDOW = 30
+"""Side in network pixels of what the network sees of a patch during training."""
+
+MARGIN = 0.15
+"""How far below zero the network's last sums should be where there is no digit of their class."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train: everything that, with the patches and the seed, decides the weights."""
+
+    steps: int = 2500
+    batch: int = 48
+    rate: float = 4e-3
+    blob: float = 0.9
+    width: int = 20
+    depth: int = 2
+    seed: int = 0
+
+
+def train(
+    patches: Patches, recipe: Recipe | None = None, *, progress: Callable[[int, float], None] | None = None
+) -> DigitNet:
+    """Fit part one of the network: minimise Σ m (a_j − g_j)², g a Gaussian blob of the patch's class.
+
+    The mask m covers only the middle of a patch, where its single label tells the truth.
+
+    >>> train(patches, Recipe(steps=100))  # doctest: +SKIP
+    DigitNet(...)
+    """
+    recipe = recipe or Recipe()
+    source = torch.Generator().manual_seed(recipe.seed)
+    net = _fresh(recipe)
+    ink = _smooth(torch.from_numpy(np.ascontiguousarray(patches.ink, dtype=np.float32)).unsqueeze(1))
+    label = torch.from_numpy(patches.label.astype(np.int64))
+    reach = torch.from_numpy(patches.reach.astype(np.float32))
+    places = [torch.nonzero(label >= 0).flatten(), torch.nonzero(label < 0).flatten()]
+    optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.rate, total_steps=recipe.steps)
+    for step in range(recipe.steps):
+        some = torch.cat([_draw(p, recipe.batch // 2, source) for p in places if len(p)])
+        seen, target, mask = augment(ink[some], label[some], reach[some], recipe.blob, source)
+        loss = blob_loss(net.stack(seen), target, mask)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if progress is not None:
+            progress(step + 1, float(loss.detach()))
+    return net.eval().requires_grad_(False)
+
+
+def _fresh(recipe: Recipe) -> DigitNet:
+    """A new network whose weights depend on the recipe's seed and not on what ran before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return DigitNet(recipe.width, recipe.depth)
+
+
+def _draw(places: Tensor, count: int, source: torch.Generator) -> Tensor:
+    return places[torch.randint(len(places), (count,), generator=source)]
+
+
+def _smooth(ink: Tensor) -> Tensor:
+    """What halving the scale would average anyway, done once, before patches are resampled."""
+    kernel = torch.tensor([0.25, 0.5, 0.25])
+    kernel = (kernel[:, None] * kernel[None]).view(1, 1, 3, 3)
+    return functional.conv2d(ink, kernel, padding=1)
+
+
+def blob_loss(scores: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Mean squared error against the blobs; off the blobs, against staying below −MARGIN before the ReLU.
+
+    A wrong digit's map must be exactly zero: traces of 0.05, harmless to reading, would add up to bigrams
+    that are not there once they are summed over a page.
+    """
+    off = target <= 0.05
+    error = torch.where(off, (scores + MARGIN).clamp(min=0), scores - target)
+    # Where a digit is, all ten maps must be right: the ones that are not its own as much as the one that is.
+    weight = mask * (1 + 8 * target.amax(dim=1, keepdim=True))
+    return (weight * error**2).sum() / weight.sum()
+
+
+def augment(
+    ink: Tensor, label: Tensor, reach: Tensor, blob: float, source: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What print and scan do: turn, scale, shift, thicken, fade, blur, speckle. Returns (seen, target, mask).
+
+    A digit with no half-turn twin (1, 2, 3, 4, 5, 7) is at times shown upside down, and then it is no digit;
+    and digits are at times shown between other neighbours than their own, which then cannot be relied on.
+    """
+    count = len(label)
+
+    def uniform(low: float, high: float) -> Tensor:
+        return torch.rand(count, generator=source) * (high - low) + low
+
+    turned = (torch.rand(count, generator=source) < 0.15) & torch.isin(
+        label, torch.tensor([1, 2, 3, 4, 5, 7])
+    )
+    scale, angle = uniform(0.88, 1.13), uniform(-3.0, 3.0).deg2rad() + turned * torch.pi
+    slant, shift = uniform(-0.06, 0.06), torch.stack([uniform(-2, 2), uniform(-2, 2)], dim=1)
+    seen = _neighbours(_resample(ink, scale, angle, slant, shift), label, shift, scale, uniform)
+    seen = _print_and_scan(seen, uniform, source)
+    target, mask = _blobs(torch.where(turned, -1, label), reach * scale[:, None], shift, blob)
+    return seen, target, mask
+
+
+def _resample(ink: Tensor, scale: Tensor, angle: Tensor, slant: Tensor, shift: Tensor) -> Tensor:
+    """Show the patch turned, slanted and scaled about its centre, the centre moved by `shift` pixels."""
+    cos, sin = torch.cos(angle) / scale, torch.sin(angle) / scale
+    matrix = torch.stack([torch.stack([cos, sin + slant], 1), torch.stack([-sin, cos], 1)], 1)
+    axis = torch.arange(WINDOW) + 0.5 - WINDOW / 2
+    grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1)
+    offset = grid[None] - shift[:, None, None]
+    points = torch.einsum("bij,bhwj->bhwi", matrix, offset) * ZOOM / (SIDE / 2)
+    return functional.grid_sample(ink, points, align_corners=False)
+
+
+def _neighbours(
+    seen: Tensor, label: Tensor, shift: Tensor, scale: Tensor, uniform: Callable[[float, float], Tensor]
+) -> Tensor:
+    """Leave a digit as it stands, alone, or between the neighbours of another patch."""
+    across = torch.arange(WINDOW) + 0.5 - WINDOW / 2 - shift[:, :1]
+    own = (across.abs() <= 4.6 * scale[:, None])[:, None, None].float()
+    other = torch.where(
+        uniform(0, 1)[:, None, None, None] < 0.5, seen.roll(1, dims=0), torch.zeros_like(seen)
+    )
+    # Only where a digit is at the centre is the outside none of its business.
+    swap = ((uniform(0, 1) < 0.5) & (label >= 0))[:, None, None, None]
+    return torch.where(swap, own * seen + (1 - own) * other, seen)
+
+
+def _print_and_scan(
+    seen: Tensor, uniform: Callable[[float, float], Tensor], source: torch.Generator
+) -> Tensor:
+    soft = functional.avg_pool2d(functional.pad(seen, (1, 1, 1, 1)), 3, stride=1)
+    blur = (uniform(-0.5, 0.8)).clamp(min=0).view(-1, 1, 1, 1)
+    seen = (1 - blur) * seen + blur * soft
+    seen = seen.clamp(min=1e-6) ** torch.exp(uniform(-0.5, 0.5)).view(-1, 1, 1, 1)
+    seen = seen * uniform(0.75, 1.2).view(-1, 1, 1, 1)
+    noise = torch.randn(seen.shape, generator=source) * uniform(-0.05, 0.15).clamp(min=0).view(-1, 1, 1, 1)
+    return (seen + noise).clamp(0, 1)
+
+
+def _blobs(label: Tensor, reach: Tensor, shift: Tensor, blob: float) -> tuple[Tensor, Tensor]:
+    """Targets [n, 10, cells, cells] and masks [n, 1, cells, cells] for patches centred at `shift`."""
+    centre = torch.arange(WINDOW // STRIDE) * STRIDE + 1.0 - WINDOW / 2
+    dx = centre[None] - shift[:, :1]
+    dy = centre[None] - shift[:, 1:]
+    shape = torch.exp(-(dx[:, None] ** 2 + dy[:, :, None] ** 2) / (2 * blob**2))
+    hot = functional.one_hot(label.clamp(min=0), 10) * (label >= 0)[:, None]
+    mask = (dx.abs()[:, None] <= reach[:, :1, None]) & (dy.abs()[:, :, None] <= reach[:, 1:, None])
+    return hot[:, :, None, None] * shape[:, None], mask[:, None].float()

@@ -1,0 +1,70 @@
+"""A page ready for the network: straightened ink, the picture beside it, and every digit in its place."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bilrp.encoders.binarization import load_gray, resize
+from bilrp.errors import InputError
+from bilrp_studies.tables.alignment import Digits, Transcription, align, read_transcription
+from bilrp_studies.tables.page_layout import ZOOM, Layout, find_layout
+
+
+@dataclass(frozen=True)
+class Page:
+    """One scanned table with its transcription: `ink` and `gray` are straightened, at twice network scale."""
+
+    name: str
+    digest: str
+    gray: np.ndarray
+    layout: Layout
+    text: Transcription
+    digits: Digits
+
+    @property
+    def ink(self) -> np.ndarray:
+        return self.layout.ink
+
+    def network_ink(self) -> np.ndarray:
+        """The ink at the network's scale, whole page."""
+        height, width = self.ink.shape
+        return np.clip(resize(self.ink, (height // ZOOM, width // ZOOM)), 0, 1)
+
+
+def digest(path: Path) -> str:
+    """Short fingerprint of a file's content, to tell pages apart whatever they are called."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def read_page(image: Path, transcription: Path) -> Page:
+    """Read, straighten and align one page; raise InputError with the reason where that fails.
+
+    >>> read_page(Path("images/1.jpg"), Path("data/1.csv")).digits.value.shape  # doctest: +SKIP
+    (3200,)
+    """
+    text = read_transcription(transcription)
+    layout = find_layout(image)
+    gray = straight_gray(load_gray(image), layout)
+    return Page(image.stem, digest(image), gray, layout, text, align(layout, text))
+
+
+def straight_gray(gray: np.ndarray, layout: Layout) -> np.ndarray:
+    """The scan itself, scaled and turned the way the layout's ink was."""
+    from scipy import ndimage
+
+    scaled = resize(gray, layout.ink.shape)
+    turned = ndimage.rotate(scaled, layout.angle, reshape=False, order=1, mode="nearest")
+    return np.clip(turned, 0, 1).astype(np.float32)
+
+
+def find_pages(folder: Path) -> list[tuple[Path, Path]]:
+    """Pairs of images/NAME.jpg and data/NAME.csv below a folder, by name."""
+    pairs = [(i, folder / "data" / f"{i.stem}.csv") for i in sorted((folder / "images").glob("*.jpg"))]
+    pairs = [(i, t) for i, t in pairs if t.is_file()]
+    if not pairs:
+        raise InputError(f"no pages in {folder}: expected images/NAME.jpg beside data/NAME.csv")
+    return pairs

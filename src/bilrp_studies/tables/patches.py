@@ -1,0 +1,200 @@
+"""Labelled digit patches and negatives, cut from aligned pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilrp.errors import InputError
+from bilrp_studies.tables.page_layout import HEIGHT, ZOOM, Glyphs
+from bilrp_studies.tables.pages import Page
+
+SIDE = 96
+"""Side of a stored patch in layout pixels: room for scaling, turning and shifting what the network sees."""
+
+PITCH = 8.0
+"""Advance from digit to digit in network pixels."""
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Patches [n, SIDE, SIDE] with what is known at their centre.
+
+    `label` is the digit, or −1 for a negative; `reach` [n, 2] is how far from the centre (x, y, in network
+    pixels) that label tells the truth.
+    """
+
+    ink: np.ndarray
+    label: np.ndarray
+    reach: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def where(self, keep: np.ndarray) -> Patches:
+        return Patches(self.ink[keep], self.label[keep], self.reach[keep])
+
+
+def join(parts: Sequence[Patches]) -> Patches:
+    """All patches of several sets."""
+    return Patches(
+        np.concatenate([p.ink for p in parts]),
+        np.concatenate([p.label for p in parts]),
+        np.concatenate([p.reach for p in parts]),
+    )
+
+
+def _cut(page: Page, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Squares of SIDE layout pixels around points given in network pixels; paper beyond the page."""
+    half = SIDE // 2
+    padded = np.pad(page.ink, half)
+    left, top = np.round(x * ZOOM).astype(int), np.round(y * ZOOM).astype(int)
+    left, top = np.clip(left, 0, page.ink.shape[1]), np.clip(top, 0, page.ink.shape[0])
+    return np.stack([padded[t : t + SIDE, s : s + SIDE] for s, t in zip(left, top, strict=True)])
+
+
+def _at(page: Page, points: np.ndarray, label: np.ndarray, reach: tuple[float, float]) -> Patches:
+    if len(points) == 0:
+        return Patches(np.zeros((0, SIDE, SIDE), np.float32), np.zeros(0, int), np.zeros((0, 2)))
+    return Patches(_cut(page, points[:, 0], points[:, 1]), label, np.tile(np.array(reach), (len(points), 1)))
+
+
+def digit_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
+    """At most `count` certain digits of a page, as even over the ten classes as the page allows."""
+    rng = np.random.default_rng(seed)
+    certain = np.flatnonzero(page.digits.certain)
+    queues = [rng.permutation(certain[page.digits.value[certain] == d]).tolist() for d in range(10)]
+    chosen: list[int] = []
+    while len(chosen) < count and any(queues):
+        for digit in rng.permutation(10):
+            if queues[digit] and len(chosen) < count:
+                chosen.append(queues[digit].pop())
+    if not chosen:
+        raise InputError(f"page {page.name} has no digit whose place is certain")
+    some = page.digits.where(np.array(chosen))
+    return _at(page, np.stack([some.x, some.y], axis=1), some.value, (4.0, 6.0))
+
+
+def negative_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
+    """About `count` places without a digit: points, gutters, gaps between lines, letters, rules, paper."""
+    rng = np.random.default_rng(seed)
+    kinds = [
+        (points(page), (2.0, 6.0)),
+        (gutters(page), (4.0, 6.0)),
+        (between_lines(page), (4.0, 2.0)),
+        (letters(page), (4.0, 6.0)),
+        (_rules(page, rng), (1.5, 4.0)),
+        (_paper(page, rng), (4.0, 4.0)),
+    ]
+    shares = np.array([0.15, 0.12, 0.13, 0.4, 0.15, 0.05])
+    parts = []
+    for (places, reach), share in zip(kinds, shares, strict=True):
+        take = min(round(count * share), len(places))
+        places = places[rng.permutation(len(places))[:take]].reshape(-1, 2)
+        parts.append(_at(page, places, np.full(take, -1), reach))
+    return join(parts)
+
+
+def picture_negatives(count: int, *, seed: int = 0) -> Patches:
+    """Patches of photographs and textures, where there is no digit anywhere: the paper's non-table pages."""
+    from skimage import data as samples
+
+    from bilrp.encoders.binarization import inkedness, load_gray
+
+    rng = np.random.default_rng(seed)
+    sources = (samples.camera, samples.coffee, samples.coins, samples.brick, samples.grass, samples.moon)
+    inks = [np.pad(inkedness(load_gray(source())), SIDE // 2) for source in sources]
+    ink = []
+    for i in range(count):
+        source = inks[i % len(inks)]
+        top, left = (int(rng.integers(0, n - SIDE)) for n in source.shape)
+        ink.append(source[top : top + SIDE, left : left + SIDE])
+    return Patches(np.array(ink), np.full(count, -1), np.full((count, 2), 12.0))
+
+
+def points(page: Page) -> np.ndarray:
+    """Middles of the wide gaps inside numbers, where the decimal point is."""
+    d = page.digits
+    a, b = d.bigrams().T
+    wide = (d.x[b] - d.x[a] > 1.3 * PITCH) & d.certain[a]
+    return np.stack([(d.x[a] + d.x[b])[wide] / 2, (d.y[a] + d.y[b])[wide] / 2], axis=1)
+
+
+def gutters(page: Page) -> np.ndarray:
+    """Beside the last digit of each certain number, on the rule or the gap that follows it."""
+    d = page.digits
+    last = np.ones(len(d), bool)
+    last[d.bigrams()[:, 0]] = False
+    last &= d.certain
+    return np.stack([d.x[last] + 0.97 * PITCH, d.y[last]], axis=1)
+
+
+def between_lines(page: Page) -> np.ndarray:
+    """Halfway down to the next line of numbers."""
+    d = page.digits
+    rows = np.array([np.median(d.y[d.row == r]) for r in range(d.row.max() + 1)])
+    step = np.diff(rows, append=np.nan)[d.row]
+    near = d.certain & (step < 1.7 * HEIGHT / ZOOM)
+    return np.stack([d.x[near], d.y[near] + step[near] / 2], axis=1)
+
+
+def letters(page: Page) -> np.ndarray:
+    """Centres of glyphs that must be letters: in long words, or in words with small letters, off the body.
+
+    Page numbers and years have at most four glyphs, so a word of six is no number; and no digit is as low
+    as a small letter.
+    """
+    d = page.digits
+    glyphs, found = page.layout.glyphs, []
+    top, bottom = d.y.min() * ZOOM - 0.6 * HEIGHT, d.y.max() * ZOOM + 0.6 * HEIGHT
+    margin = d.x.min() * ZOOM - 1.2 * HEIGHT
+    off = (glyphs.y < top) | (glyphs.y > bottom) | (glyphs.x < margin)
+    sized = (glyphs.height >= 0.4 * HEIGHT) & (glyphs.height <= 2.2 * HEIGHT) & (glyphs.width <= 2 * HEIGHT)
+    for word in _words_of(glyphs.where(off & sized)):
+        low = (word.height < 0.68 * HEIGHT) & (word.width > 0.3 * HEIGHT)
+        if len(word.boxes) >= 6 or low.sum() >= 2:
+            found.append(np.stack([word.x, word.y], axis=1) / ZOOM)
+    return np.concatenate(found) if found else np.zeros((0, 2))
+
+
+def _words_of(glyphs: Glyphs) -> list[Glyphs]:
+    """Chains of glyphs that follow one another on a line."""
+    order = np.argsort(glyphs.boxes[:, 0])
+    words: list[list[int]] = []
+    for i in order:
+        box = glyphs.boxes[i]
+        for word in reversed(words):
+            last = glyphs.boxes[word[-1]]
+            overlap = min(box[3], last[3]) - max(box[1], last[1])
+            if -0.2 * HEIGHT < box[0] - last[2] < 0.7 * HEIGHT and overlap > 0.3 * HEIGHT:
+                word.append(int(i))
+                break
+        else:
+            words.append([int(i)])
+    return [glyphs.where(np.array(word)) for word in words]
+
+
+def _rules(page: Page, rng: np.random.Generator) -> np.ndarray:
+    """Points on ruled lines, away from every digit."""
+    y, x = np.nonzero(page.layout.rules)
+    some = rng.permutation(len(x))[:4000]
+    return _clear(page, np.stack([x[some], y[some]], axis=1) / ZOOM, 6.5, 8.0)
+
+
+def _paper(page: Page, rng: np.random.Generator) -> np.ndarray:
+    """Random points away from every digit and every glyph."""
+    height, width = page.ink.shape
+    points = rng.uniform(0.05, 0.95, size=(400, 2)) * np.array([width, height])
+    points = points[page.ink[points[:, 1].astype(int), points[:, 0].astype(int)] == 0] / ZOOM
+    points = _clear(page, points, 9.0, 10.0)
+    g = page.layout.glyphs
+    near = (np.abs(points[:, :1] - g.x / ZOOM) < 8) & (np.abs(points[:, 1:] - g.y / ZOOM) < 10)
+    return points[~near.any(axis=1)]
+
+
+def _clear(page: Page, points: np.ndarray, dx: float, dy: float) -> np.ndarray:
+    d = page.digits
+    near = (np.abs(points[:, :1] - d.x) < dx) & (np.abs(points[:, 1:] - d.y) < dy)
+    return points[~near.any(axis=1)]

@@ -1,0 +1,196 @@
+"""The study of tables as a page: each finding with its picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bilrp.explanation import explain
+from bilrp.regions import grid
+from bilrp.render import figure
+from bilrp.render.report import Picture, Report, Section, Table, Text, counted
+from bilrp_studies.tables import page_evaluation, figures, bigram_agreement
+from bilrp_studies.tables.table_blocks import Block
+from bilrp_studies.tables.page_layout import ZOOM
+from bilrp_studies.tables.measurements import Found
+from bilrp_studies.tables.digit_model import Model, Split
+
+LINKS = 60
+"""Links drawn where two blocks of 48 cells are compared."""
+QUESTION = (
+    "Historians look for tables that were copied from one another. A network trained on photographs calls all tables "
+    "alike. Can a similarity be built for the task from a few hundred labelled digits, and can explanations of single "
+    "pairs show that it looks at the numbers? Here every cell is transcribed, so the answer can be counted."
+)
+MODEL = "The model: ten digit maps learned from a few hundred labels, then every pair of neighbouring digits, hard-coded."
+
+
+def write(
+    split: Split, model: Model, found: Found, rows: list[dict[str, Any]], results: dict[str, Any]
+) -> Report:
+    """The report of a finished study."""
+    sections = [
+        Section("The question", [Text(text) for text in (QUESTION, MODEL, _about_pages(split, model))]),
+        Section("Reading digits", _reading(split, model, found, rows)),
+        Section("Similarity of tables", _similarity(found)),
+        Section("Is the explanation right?", _explanations(found, results)),
+        Section("Finding copies", _copies(found)),
+        Section("What must hold exactly", _checks(found)),
+        Section("Other kinds of pages", [_strangers(found)]),
+    ]
+    return Report("Engineering an explainable similarity: tables", _answer(results), sections, results)
+
+
+def _answer(results: dict[str, Any]) -> str:
+    """The findings in words, with their figures."""
+    similar, precise = results["similarity_spearman"], results["digit_pair_precision"]
+    spread = results["relevance_shares"]["bigram"]
+    against = (
+        ""
+        if similar["vgg17"] is None
+        else f" VGG-16 at layer 17 reaches {similar['vgg17']:.2f} and {precise['vgg17']:.0%}."
+    )
+    text = (
+        f"The bigram network reads digits with F1 {results['digit_f1']:.3f} from {results['train_patches']} labels and "
+        f"ranks pairs of blocks as their transcription does (Spearman {similar['bigram']:.2f}); {precise['bigram']:.0%} of "
+        f"its positive relevance joins the same bigram, {precise['chance']:.0%} would by chance, and {spread['off']:.1%} "
+        f"lies off the digits.{against} A block photographed again is found first in "
+        f"{results['copy_first']['overall']:.0%} of {results['copy_queries']} searches."
+    )
+    return text.replace("%", " %")
+
+
+def _about_pages(split: Split, model: Model) -> str:
+    skipped = "; ".join(f"{name}: {why}" for name, why in split.skipped.items()) or "none"
+    return (
+        f"{counted(len(split.train), 'page')} to train on ({model.about.get('labels')} labelled patches and as many "
+        f"negatives), {len(split.validation)} to choose the digit threshold on ({model.threshold}), "
+        f"{len(split.test)} to measure on. Skipped: {skipped}."
+    )
+
+
+def _reading(
+    split: Split, model: Model, found: Found, rows: list[dict[str, Any]]
+) -> list[Text | Table | Picture]:
+    correlation = found.results["bigram_correlation"]
+    blocks: list[Text | Table | Picture] = [
+        Picture(
+            "digits.png",
+            figures.digits_found(model.net, split.test[0], threshold=model.threshold),
+            "Above each digit, what the network reads.",
+        ),
+        Picture(
+            "bigrams.png",
+            figures.sums_and_counts(found.scores, correlation),
+            "The 100 coordinates count bigrams.",
+        ),
+    ]
+    if rows:
+        header = ("labels", "digit F1", "bigram correlation", "training, seconds")
+        table = [tuple(r[k] for k in ("labels", "digit_f1", "bigram_correlation", "seconds")) for r in rows]
+        blocks += [
+            Picture("learning.png", figures.learning_curve(rows), "How many labels it takes."),
+            Table(header, table),
+        ]
+    return blocks
+
+
+def _similarity(found: Found) -> list[Text | Table | Picture]:
+    rows = [
+        (name, found.similar.spearman[name], found.similar.spearman_dot[name])
+        for name in found.similar.spearman
+    ]
+    return [
+        Table(
+            ("model", "Spearman, cosine", "Spearman, dot"),
+            rows,
+            caption="Against the transcription, all pairs of blocks",
+        ),
+        Picture(
+            "similarity.png",
+            figures.similarities(found.similar),
+            "Each dot is a pair of blocks of 8 × 6 cells.",
+        ),
+        *([Text(f"There is no comparison with VGG-16: {found.without_vgg}")] if found.without_vgg else []),
+    ]
+
+
+def _explanations(found: Found, results: dict[str, Any]) -> list[Text | Table | Picture]:
+    shares = results["relevance_shares"]
+    names = ("bigram", "digit", "both", "off", "rules", "chance", "shuffled")
+    header = (
+        "model",
+        "same bigram",
+        "same digit",
+        "both",
+        "off the digits",
+        "on rules",
+        "same bigram: evenly spread",
+        "partners shuffled",
+    )
+    table = Table(
+        header, [(m, *(shares[m][n] for n in names)) for m in shares], caption="Shares of positive relevance"
+    )
+    firsts = [pairs[0] for pairs in found.explained.values()]
+    pictures = [_gray(b) for b in firsts[0].blocks]
+    caption = "The same two blocks of two pages, explained by both models: " + " and ".join(
+        b.name for b in firsts[0].blocks
+    )
+    note = (
+        "A coordinate of the bigram network stands for two digits, and min{a_j, τ(a_k)} hands its relevance to the "
+        "weaker of the two: so a matched bigram also joins its first digit here with its second digit there. That is "
+        "why precision is counted on bigrams; the share on equal digits is given beside it."
+    )
+    return [table, Text(note), Picture("explained.png", figures.side_by_side(firsts, pictures), caption)]
+
+
+def _gray(block: Block) -> np.ndarray:
+    """The scan behind a small block's window, paper made white."""
+    window = bigram_agreement.places(block, size=page_evaluation.WINDOW).window
+    x0, y0, x1, y1 = (ZOOM * edge for edge in window)
+    part = bigram_agreement.crop(block.page.gray, (x0, y0, x1, y1), outside="edge")
+    low, high = np.percentile(part, [0.5, 60])
+    return np.clip((part - low) / max(float(high - low), 1e-6), 0, 1)
+
+
+def _copies(found: Found) -> list[Text | Table | Picture]:
+    blocks: list[Text | Table | Picture] = [
+        Picture(
+            "copies.png",
+            figures.copies(found.search),
+            "Blocks moved, scaled, turned, blurred, noisy, yellowed.",
+        )
+    ]
+    for i, (query, hit, picture, _) in enumerate(found.search.hits[:2]):
+        why = explain(found.encoder, picture, hit.photograph(), similarity="cosine", regions=grid(16))
+        shown = figures.strongest(why.relevance, LINKS)
+        drawn = figure.plot(why, style=shown, heat=False, names=("photographed again", hit.name))
+        verdict = "the true copy" if hit is query else f"a miss: the query was {query.name}"
+        blocks.append(
+            Picture(
+                f"hit-{i + 1}.png",
+                drawn,
+                f"Query under all distortions, best hit {hit.name}: {verdict}. The {LINKS} strongest links.",
+            )
+        )
+    return blocks
+
+
+def _checks(found: Found) -> list[Text | Table | Picture]:
+    checks = found.checks
+    rows = [
+        ("largest unattributed share of a coordinate, whole page, float32", checks.unattributed),
+        ("largest difference of push and pull, float64, relative", checks.push_pull),
+        (
+            f"seconds to decompose a page of {checks.page_size[0]}×{checks.page_size[1]} px",
+            checks.page_seconds,
+        ),
+    ]
+    return [Table(("check", "value"), rows)]
+
+
+def _strangers(found: Found) -> Table:
+    rows = [(s.kind, s.message, s.bigrams, s.cosine) for s in found.strangers]
+    header = ("picture", "layout", "bigrams per million px", "cosine with a real page")
+    return Table(header, rows, caption="What the network was not made for")

@@ -1,0 +1,135 @@
+"""The task with a known answer: count the matches between two sequences of six digits, and networks that learn it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from bilrp.progress import Progress
+
+LENGTH, DIGITS, WIDTH = 6, 10, 10  # digits in a sequence, kinds of digits, size of a digit's vector
+SIZES = (LENGTH * WIDTH, 100, 100, 50)
+COMMON = 0.5  # what the vectors of two digits have in common; the paper says "correlated", not how much
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of digit sequences: digits [n, 6] and inputs [n, 60] of both sides, and the true matches [n, 6, 6]."""
+
+    digits_a: Tensor
+    digits_b: Tensor
+    a: Tensor
+    b: Tensor
+
+    @property
+    def truth(self) -> Tensor:
+        """T[i, j] = 1 where digit i of the first sequence is digit j of the second."""
+        return (self.digits_a[:, :, None] == self.digits_b[:, None, :]).float()
+
+
+def digit_vectors(seed: int, common: float = COMMON) -> Tensor:
+    """Ten correlated unit vectors in R₊¹⁰: v_k ∝ e_k + c·u_k with u_k uniform in [0.6, 1.4]¹⁰ and c = `common`.
+
+    What they share makes the task hard (cosines around 0.75 for c = 0.5); what sets them apart is of the same size for
+    every digit and seed, so that every network learns it.
+
+    >>> digit_vectors(0).shape
+    torch.Size([10, 10])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    raw = (
+        torch.eye(DIGITS, WIDTH)
+        + 0.6 * common
+        + 0.8 * common * torch.rand(DIGITS, WIDTH, generator=generator)
+    )
+    return raw / raw.norm(dim=1, keepdim=True)
+
+
+def likeness(vectors: Tensor) -> float:
+    """The mean cosine of two different digits.
+
+    >>> likeness(torch.eye(10))
+    0.0
+    """
+    return float(((vectors @ vectors.T).sum() - DIGITS) / (DIGITS * (DIGITS - 1)))
+
+
+def draw(vectors: Tensor, count: int, generator: torch.Generator, *, matching: bool = False) -> Pairs:
+    """Random pairs of sequences; with `matching`, only pairs with at least one match, which alone have a truth."""
+    drawn = torch.randint(DIGITS, (2, 2 * count if matching else count, LENGTH), generator=generator)
+    if matching:
+        some = (drawn[0, :, :, None] == drawn[1, :, None, :]).any(-1).any(-1)
+        drawn = drawn[:, some][:, :count]  # about 4 % have none, so twice as many are enough
+    a, b = (vectors[side].flatten(1) for side in drawn)
+    return Pairs(drawn[0], drawn[1], a, b)
+
+
+def network(seed: int) -> nn.Sequential:
+    """60-100-100-50 with ReLUs and no biases, so that relevance conserves the similarity (Prop. 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    modules: list[nn.Module] = []
+    for inputs, outputs in pairwise(SIZES):
+        layer = nn.Linear(inputs, outputs, bias=False)
+        layer.weight.data = torch.randn(outputs, inputs, generator=generator) * math.sqrt(2 / inputs)
+        modules += [layer, nn.ReLU()]
+    return nn.Sequential(*modules)
+
+
+def train(
+    vectors: Sequence[Tensor],
+    seeds: Sequence[int],
+    *,
+    iterations: int = 10_000,
+    batch: int = 64,
+    rate: float = 1e-3,
+    bar: Progress | None = None,
+) -> list[nn.Sequential]:
+    """Fit ⟨φ(x), φ(x')⟩ to the number of matches, one network for each seed, side by side.
+
+    Each iteration draws `batch` fresh sequences for either side and compares all batch² pairs of them, which costs
+    hardly more than comparing them one to one and makes training much steadier. Adam, a rate that rises and falls.
+    """
+    nets = [network(seed) for seed in seeds]
+    stacked = [
+        torch.stack([w.T for w in each]).requires_grad_() for each in zip(*map(weights, nets), strict=True)
+    ]
+    codes, which = torch.stack(list(vectors)), torch.arange(len(nets))[:, None, None]
+    generators = [torch.Generator().manual_seed(seed + 1) for seed in seeds]
+    optimiser = torch.optim.Adam(stacked, lr=rate, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=iterations, pct_start=0.05)
+    for iteration in range(iterations):
+        digits = torch.stack([torch.randint(DIGITS, (2 * batch, LENGTH), generator=g) for g in generators])
+        counts = nn.functional.one_hot(digits, DIGITS).sum(2).float()
+        a = codes[which, digits].flatten(2)
+        for weight in stacked:
+            a = torch.relu(a @ weight)
+        wanted = counts[:, :batch] @ counts[:, batch:].mT
+        loss = (a[:, :batch] @ a[:, batch:].mT - wanted).square().mean((1, 2)).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if bar and iteration % 100 == 99:
+            bar.advance(100)
+    for k, net in enumerate(nets):
+        layers = (layer for layer in net if isinstance(layer, nn.Linear))
+        for layer, weight in zip(layers, stacked, strict=True):
+            layer.weight.data = weight.detach()[k].T.contiguous()
+        net.requires_grad_(False)
+    return nets
+
+
+def predicted(net: nn.Module, pairs: Pairs) -> Tensor:
+    """y = ⟨φ(x), φ(x')⟩ for each pair."""
+    both = net(torch.cat([pairs.a, pairs.b]))
+    return (both[: len(pairs.a)] * both[len(pairs.a) :]).sum(1)
+
+
+def weights(net: nn.Sequential) -> list[Tensor]:
+    """The three weight matrices."""
+    return [layer.weight.detach() for layer in net if isinstance(layer, nn.Linear)]

@@ -1,0 +1,147 @@
+"""The toy study as a page: what the numbers say, whichever way they fall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from bilrp.render.report import Picture, Report, Section, Table, Text
+from bilrp_studies.toy import figures
+from bilrp_studies.toy.toy_results import Run, mean, spread
+from bilrp_studies.toy.methods import GAMMA, GAMMAS, METHODS, TITLES
+from bilrp_studies.toy.settings import ToySettings
+from bilrp_studies.toy.digit_task import COMMON, SIZES
+
+
+def write(runs: Sequence[Run], results: dict[str, Any], settings: ToySettings) -> Report:
+    """The report of a finished study."""
+    title = "Is the explanation true? Digits with a known answer"
+    return Report(title, verdict(results), _sections(runs, results, settings), results)
+
+
+def verdict(results: dict[str, Any]) -> str:
+    """What the numbers say, whichever way they fall."""
+    acs = results["acs"]
+    gain = acs["bilrp"] - acs["hessian_product"]
+    holds = "holds in every seed" if results["ordered_in_every_seed"] else "does NOT hold in every seed"
+    best = results["best_gamma"]
+    size = "small but not zero" if 0 < best < 0.5 else "zero" if best == 0 else "not small"
+    return (
+        f"BiLRP (γ = {GAMMA}) reaches an average cosine similarity of {acs['bilrp']:.3f} to the ground truth, "
+        f"Hessian×Product {acs['hessian_product']:.3f} ({gain:+.3f}), curvature {acs['curvature']:.3f}, saliency "
+        f"{acs['saliency']:.3f}. The paper's order (saliency ≈ curvature < Hessian×Product < BiLRP) {holds} "
+        f"({results['seeds']}). The best uniform γ is {best:g}: {size}. {_tuning_verdict(results)} Mean squared error of "
+        f"the networks: {results['mse']:.1e} on average, {results['mse_worst']:.1e} at worst. {_likeness_verdict(results)}"
+    )
+
+
+def _tuning_verdict(results: dict[str, Any]) -> str:
+    tuning = results["tuned"]
+    gain, error = tuning["gain"], tuning["gain_error"]
+    outcome = "beats" if gain > 2 * error else "does NOT beat" if gain <= 0 else "does NOT clearly beat"
+    return (
+        f"γ tuned by layer {outcome} the best uniform γ on fresh pairs ({tuning['acs']:.4f} against "
+        f"{tuning['uniform_acs']:.4f}, {gain:+.4f} with a standard error of {error:.4f} over pairs; better in "
+        f"{tuning['better_in']} of {results['seeds']} seeds)."
+    )
+
+
+def _likeness_verdict(results: dict[str, Any]) -> str:
+    """Whether BiLRP is ahead of Hessian×Product on other digits too."""
+    rows = results["by_likeness"]
+    lost = " and ".join(
+        f"{r['cosine']:.2f}" for r in rows if r["acs"]["bilrp"] <= r["acs"]["hessian_product"]
+    )
+    fixed = f"does NOT beat Hessian×Product at {lost}" if lost else "beats Hessian×Product at all of them"
+    always = all(r["best_acs"] > r["acs"]["hessian_product"] for r in rows)
+    return (
+        f"How alike the digits are matters (mean cosines from {rows[0]['cosine']:.2f} to {rows[-1]['cosine']:.2f} were "
+        f"tried): γ = {GAMMA} {fixed}, the best γ {'does at all of them' if always else 'does NOT do so everywhere'}."
+    )
+
+
+def _sections(runs: Sequence[Run], results: dict[str, Any], settings: ToySettings) -> list[Section]:
+    curve = Picture(
+        "gamma.png",
+        figures.gamma_curve(GAMMAS, [r.curve for r in runs], GAMMA),
+        "ACS over one γ for all layers; thin lines are seeds. γ = 0 is Hessian×Product.",
+    )
+    patterns = Picture(
+        "patterns.png",
+        figures.patterns(runs[0]),
+        "Two typical test pairs of the first network: those whose cosines lie nearest to the averages in the table. "
+        "Lines join the digits of the two sequences: red for positive, blue for negative relevance, each panel scaled "
+        "to its strongest line.",
+    )
+    baseline = Text(
+        "These networks have no biases, so they are positively homogeneous: gradients are constant on the way from zero "
+        "to the input, and integrated Hessians from zero are Hessian×Product, exactly. The last row integrates from the "
+        "mean digit instead, which leaves out what all digits have in common: it is told what a neutral input is, and no "
+        "other method here is."
+    )
+    return [
+        Section("Against the ground truth", [patterns, _acs_table(runs, settings.pairs), baseline]),
+        Section("The effect of γ", [curve]),
+        Section("γ by layer", [_tuning_table(runs)]),
+        Section("Digits more or less alike", [_likeness_table(results)]),
+        Section("How it was made", [Text(_protocol(results, settings))]),
+    ]
+
+
+def _acs_table(runs: Sequence[Run], pairs: int) -> Table:
+    by_seed = {TITLES[name]: [r.acs[name] for r in runs] for name in METHODS}
+    by_seed["Integrated Hessians from the mean digit"] = [r.mean_baseline for r in runs]
+    return Table(
+        ["method", "ACS", "spread", *(f"seed {r.seed // 10}" for r in runs)],
+        [(title, *(f"{v:.3f}" for v in (mean(v), spread(v), *v))) for title, v in by_seed.items()],
+        f"Average cosine similarity to the ground truth over {pairs} test pairs for each seed; the spread is the "
+        "standard deviation over seeds.",
+    )
+
+
+def _tuning_table(runs: Sequence[Run]) -> Table:
+    keys = ("acs", "uniform_gamma", "uniform_acs", "gain")
+    return Table(
+        [
+            "seed",
+            *(f"γ {i}–{o}" for i, o in pairwise(SIZES)),
+            "tuned ACS",
+            "best uniform γ",
+            "its ACS",
+            "gain",
+        ],
+        [(r.seed // 10, *r.tuned["gammas"], *(r.tuned[key] for key in keys)) for r in runs],
+        "Coordinate descent on other pairs than these; both numbers are of fresh test pairs.",
+    )
+
+
+def _likeness_table(results: dict[str, Any]) -> Table:
+    shown = ("saliency", "hessian_product", "bilrp")
+    return Table(
+        ["mean cosine of digits", "error", *(TITLES[name] for name in shown), "best γ", "its ACS"],
+        [
+            (
+                f"{r['cosine']:.2f}",
+                f"{r['mse']:.1e}",
+                *(f"{r['acs'][name]:.3f}" for name in shown),
+                r["best_gamma"],
+                f"{r['best_acs']:.3f}",
+            )
+            for r in results["by_likeness"]
+        ],
+        "ACS of one network each, trained on digits that have less or more in common. The paper does not say how "
+        "correlated its digits are.",
+    )
+
+
+def _protocol(results: dict[str, Any], settings: ToySettings) -> str:
+    return (
+        f"Two sequences of six digits, each digit a unit vector along e_k + {COMMON} u_k in R¹⁰ with u_k uniform in "
+        "[0.6, 1.4]¹⁰ (cosines around 0.75). Network 60-100-100-50, ReLU after each layer, no biases; "
+        f"{settings.iterations} iterations of Adam on all pairs of 64 and 64 fresh sequences, to the number of matching "
+        "digits (all 36 combinations of places count). Relevance is pooled over the ten dimensions of each digit. "
+        f"{settings.pairs} test pairs with at least one match for each network (about 4 % have none, and no cosine). "
+        "Thousands of small inputs are explained at once by a plain batched twin of the engine, tested to equal it. The "
+        f"largest error of conservation, |Σ R − y| over all test pairs, is {results['conservation_error']:.1e}."
+    )

@@ -1,0 +1,104 @@
+"""A linear support vector machine on random halves: how well a layer's similarity serves another task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bilrp.progress import Progress
+from bilrp_studies.transfer.settings import TransferSettings
+
+GRID = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+FOLDS = 4
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Test accuracy and chosen C on each random split, for one layer."""
+
+    values: tuple[float, ...]
+    costs: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.values))
+
+
+def halves(labels: np.ndarray, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random half of every class for training, the other for testing; an odd one goes to either by chance.
+
+    >>> train, test = halves(np.array([0, 0, 1, 1]), seed=0)
+    >>> sorted(labels[train])
+    [0, 1]
+    """
+    draw = np.random.default_rng(seed)
+    train = []
+    for label in np.unique(labels):
+        members = draw.permutation(np.flatnonzero(labels == label))
+        half = len(members) // 2 + (len(members) % 2 and draw.integers(2))
+        train.append(members[:half])
+    chosen = np.sort(np.concatenate(train))
+    return chosen, np.setdiff1d(np.arange(len(labels)), chosen)
+
+
+def folds(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+    """A fold for every item, each class dealt out as evenly as it goes (also classes smaller than `count`)."""
+    draw = np.random.default_rng(seed)
+    fold, dealt = np.empty(len(labels), dtype=int), 0
+    for label in np.unique(labels):
+        members = draw.permutation(np.flatnonzero(labels == label))
+        fold[members] = (dealt + np.arange(len(members))) % count
+        dealt += len(members)
+    return fold
+
+
+def svm_accuracy(
+    kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, *, seed: int = 0
+) -> tuple[float, float]:
+    """(test accuracy, C) of a linear SVM, C by 4-fold grid search on the training half.
+
+    The kernel is divided by its mean diagonal on the training half, so that one C means the same at every layer.
+    """
+    scale = float(np.mean(np.diag(kernel)[train]))
+    scaled = kernel / (scale if scale > 0 else 1.0)
+    part = folds(labels[train], FOLDS, seed=seed)
+    scores = []
+    for cost in GRID:
+        right = [
+            _right(scaled, labels, train[part != k], train[part == k], cost)
+            for k in range(FOLDS)
+            if (part == k).any() and len(np.unique(labels[train[part != k]])) > 1
+        ]
+        scores.append(sum(right))
+    cost = GRID[int(np.argmax(scores))]
+    return _right(scaled, labels, train, test, cost) / len(test), cost
+
+
+def _right(kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, cost: float) -> int:
+    """How many of `test` an SVM trained on `train` names rightly."""
+    from sklearn.svm import SVC
+
+    machine = SVC(C=cost, kernel="precomputed").fit(kernel[np.ix_(train, train)], labels[train])
+    return int((machine.predict(kernel[np.ix_(test, train)]) == labels[test]).sum())
+
+
+def accuracies(
+    kernels: Mapping[int, np.ndarray], labels: np.ndarray, settings: TransferSettings, bar: Progress
+) -> list[Accuracy]:
+    """Every layer's machine on the same random splits."""
+    bar.start("support vector machines", len(kernels) * settings.splits)
+    found = []
+    for kernel in kernels.values():
+        rows = []
+        for split in range(settings.splits):
+            train, test = halves(labels, seed=settings.seed + split)
+            rows.append(svm_accuracy(kernel, labels, train, test, seed=settings.seed + split))
+            bar.advance()
+        found.append(Accuracy(*(tuple(column) for column in zip(*rows, strict=True))))
+    return found

@@ -1,0 +1,358 @@
+"""Decompositions and explanations on disk: back as they were, never by pickle, and one line where that fails."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bilrp
+from bilrp import Decomposition, Explanation, regions
+from bilrp.io import store
+from bilrp.errors import InputError, MismatchError
+from bilrp.explanation import stored
+from models import CASES
+from narrow import require
+
+vgg = next(case for case in CASES if case.name == "vgg")
+SUFFIXES = [".npz", ".safetensors"]
+
+
+@pytest.fixture(scope="module")
+def found() -> Explanation:
+    spec = (regions.grid(3), regions.labels(torch.arange(64).reshape(8, 8) % 5 - 1, names=tuple("abcd")))
+    return bilrp.explain(vgg.model(), vgg.input(1), vgg.input(2), similarity="squared_distance", regions=spec)
+
+
+def same_pictures(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is b is None or np.array_equal(require(a), require(b))
+
+
+def same(a: Decomposition, b: Decomposition) -> None:
+    assert torch.equal(a.parts, b.parts) and torch.equal(a.embedding, b.embedding)
+    assert torch.equal(a.regions.labels, b.regions.labels) and a.regions.names == b.regions.names
+    assert (a.regions.boxes is None) == (b.regions.boxes is None) and a.regions.kind == b.regions.kind
+    assert dict(a.origin) == dict(b.origin) and same_pictures(a.picture, b.picture)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_round_trip(tmp_path: Path, found: Explanation, suffix: str) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    back = Explanation.load(path)
+    assert back.score == found.score and back.similarity == found.similarity
+    assert torch.equal(back.relevance, found.relevance) and back.within and found.within
+    assert all(torch.equal(a, b) for a, b in zip(back.within, found.within, strict=True))
+    same(back.a, found.a)
+    same(back.b, found.b)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name], "nothing half-written is left beside it"
+    one = found.a.save(tmp_path / f"one{suffix}")
+    same(Decomposition.load(one), found.a)
+    again = bilrp.pair(Decomposition.load(one), found.b, similarity="squared_distance")
+    assert torch.equal(again.relevance, found.relevance)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_half_precision_survives(tmp_path: Path, suffix: str) -> None:
+    model = torch.nn.Linear(4, 3).bfloat16()
+    kept = bilrp.decompose(model, torch.ones(1, 4, dtype=torch.bfloat16))
+    if suffix == ".npz":
+        with pytest.raises(InputError, match="safetensors"):
+            kept.save(tmp_path / f"half{suffix}")
+        assert list(tmp_path.iterdir()) == []
+    else:
+        same(Decomposition.load(kept.save(tmp_path / f"half{suffix}")), kept)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float32, 1e-7)]
+)
+def test_parts_in_less_space_say_what_it_cost(tmp_path: Path, dtype: torch.dtype, most: float) -> None:
+    whole = bilrp.decompose(vgg.model(), vgg.input(1), regions=regions.grid(2))
+    back = Decomposition.load(whole.save(tmp_path / "small.safetensors", dtype=dtype))
+    assert back.parts.dtype == whole.parts.dtype and not torch.equal(back.parts, whole.parts)
+    error = float((back.parts - whole.parts).norm() / whole.parts.norm())
+    assert 0 < error < most and back.storage_error == pytest.approx(error)
+    assert torch.equal(back.embedding, whole.embedding)
+    torch.testing.assert_close(back.parts.sum(0) + back.unattributed, whole.embedding)
+    again = Decomposition.load(back.save(tmp_path / "same.safetensors"))
+    assert again.storage_error == back.storage_error and whole.storage_error == 0
+    assert bilrp.pair(back, whole).score == bilrp.pair(whole, whole).score
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    large = bilrp.decompose(torch.nn.Linear(4, 3), torch.full((1, 4), 1e6))
+    with pytest.raises(InputError, match=r"use torch\.bfloat16"):
+        large.save(tmp_path / "large.npz", dtype=torch.float16)
+    with pytest.raises(InputError, match=r"cannot be stored as torch\.int8"):
+        large.save(tmp_path / "large.npz", dtype=torch.int8)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
+def test_truncated_files(tmp_path: Path, found: Explanation, suffix: str, keep: float) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole))])
+    for load in (Explanation.load, Decomposition.load):
+        refused(load, path)
+
+
+def refused(load, path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert path.name in message
+    return message
+
+
+class Trap:
+    def __reduce__(self):
+        return (Path.touch, (Path("sprung"),))
+
+
+def test_pickle_is_never_opened(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    array = np.array([Trap()], dtype=object)
+    kept: dict[str, Any] = {"relevance": array, "words.kind": np.array("explanation")}
+    np.savez(tmp_path / "object.npz", **kept)
+    (tmp_path / "plain.npz").write_bytes(pickle.dumps(Trap()))
+    np.save(tmp_path / "array.npy", array)
+    (tmp_path / "array.npy").rename(tmp_path / "array.npz")
+    torch.save({"relevance": Trap()}, tmp_path / "torch.npz")
+    (tmp_path / "fake.safetensors").write_bytes(pickle.dumps(Trap()))
+    for path in tmp_path.iterdir():
+        refused(Explanation.load, path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_wrong_files(tmp_path: Path, found: Explanation, suffix: str) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    assert "not a stored decomposition" in refused(Decomposition.load, path)
+    refused(Explanation.load, tmp_path / f"absent{suffix}")
+    refused(Explanation.load, tmp_path / "pair.pt")
+    with pytest.raises(InputError, match="cannot write"):
+        found.save(path / f"below-a-file{suffix}")
+    with pytest.raises(InputError):
+        found.save(tmp_path / "pair.pkl")
+    with pytest.raises(InputError):
+        found.a.save(tmp_path / "one.pt")
+
+
+def test_a_file_with_parts_missing(tmp_path: Path, found: Explanation) -> None:
+    path = found.save(tmp_path / "pair.npz")
+    with zipfile.ZipFile(path) as file:
+        kept = {n: file.read(n) for n in file.namelist()}
+    for left_out in ("a.parts.npy", "relevance.npy", "words.score.npy", "words.a.origin.npy", "b.labels.npy"):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
+            for name, content in kept.items():
+                if name != left_out:
+                    file.writestr(name, content)
+        path.write_bytes(buffer.getvalue())
+        refused(Explanation.load, path)
+
+
+def test_loaded_decompositions_still_know_their_origin(tmp_path: Path, found: Explanation) -> None:
+    path = found.a.save(tmp_path / "a.npz")
+    other = bilrp.decompose(vgg.model(seed=5), vgg.input())
+    with pytest.raises(MismatchError, match="weights"):
+        bilrp.pair(Decomposition.load(path), other)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_two_saves_are_the_same_bytes(tmp_path: Path, found: Explanation, suffix: str, monkeypatch) -> None:
+    first = found.save(tmp_path / f"one{suffix}").read_bytes()
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    monkeypatch.setattr("time.localtime", lambda *_: (2033, 5, 18, 3, 33, 20, 2, 138, 0))
+    again = Explanation.load(tmp_path / f"one{suffix}").save(tmp_path / f"two{suffix}").read_bytes()
+    assert first == again
+    if suffix == ".npz":
+        with zipfile.ZipFile(io.BytesIO(first)) as file:
+            assert {member.date_time for member in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, found: Explanation, suffix: str) -> None:
+    path = found.save(tmp_path / f"pair{suffix}")
+    data = path.read_bytes()
+    picked = np.random.default_rng(0).integers(0, 8 * len(data), 300)
+    refusals = 0
+    for place in picked.tolist():
+        damaged = bytearray(data)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            back = Explanation.load(path)
+        except InputError as error:
+            refusals += 1
+            assert "\n" not in str(error)
+            continue
+        assert back.score == found.score and torch.equal(back.relevance, found.relevance)
+        same(back.a, found.a)
+        same(back.b, found.b)
+    assert refusals > 200
+
+
+def forged(found: Explanation, path: Path, **changes: object) -> Path:
+    """A file with its own, right checksum, and wrong numbers."""
+    tensors, words = stored(found)
+    for name, value in changes.items():
+        place = name.replace("__", ".")
+        if isinstance(value, torch.Tensor):
+            tensors[place] = value
+        else:
+            words[place] = str(value)
+    return store.write(path, tensors, words)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"a__parts": torch.zeros(2, 3, dtype=torch.float64)},
+        {"a__parts": torch.zeros(3, 3, 3)},
+        {"b__parts": torch.zeros(2, 3, dtype=torch.int64)},
+        {"a__embedding": torch.full((3,), float("nan"))},
+        {"relevance": torch.zeros(1, 1)},
+        {"score": (1e9).hex()},
+        {"score": float("nan").hex()},
+        {"score": "twelve"},
+        {"a__labels": torch.full((3, 8, 8), 2**31 - 1, dtype=torch.int32)},
+        {"a__labels": torch.full((3, 8, 8), -5, dtype=torch.int32)},
+        {"a__labels": torch.full((3, 8, 8), 0.5)},
+        {"a__boxes": torch.full((9, 4), 10**6, dtype=torch.int32)},
+        {"a__picture": torch.zeros(8, 8, 3)},
+        {"a__regions": '{"count": 268435456, "kind": "grid(3)", "names": null}'},
+        {"a__regions": '{"count": -1, "kind": "grid(3)", "names": null}'},
+        {"a__regions": "[]"},
+        {"a__regions": "{" * 100_000},
+        {"b__regions": '{"count": 4, "kind": "labels", "names": [1, 2, 3, 4]}'},
+        {"a__origin": "7"},
+        {"a__storage_error": "nan"},
+        {"within__a": torch.zeros(1, 1)},
+    ],
+    ids=lambda change: f"{next(iter(change))}-{str(next(iter(change.values())))[:18]}",
+)
+def test_numbers_that_cannot_be_right_are_refused(
+    tmp_path: Path, found: Explanation, suffix: str, change
+) -> None:
+    assert "cannot be rebuilt" in refused(Explanation.load, forged(found, tmp_path / f"x{suffix}", **change))
+
+
+def test_relevance_must_follow_from_the_parts(tmp_path: Path, found: Explanation) -> None:
+    relevance = found.relevance.clone()
+    relevance[0, 0] += 0.1 * relevance.abs().max()
+    assert "relevance" in refused(Explanation.load, forged(found, tmp_path / "x.npz", relevance=relevance))
+    swapped = found.relevance.flip(0)
+    assert "relevance" in refused(Explanation.load, forged(found, tmp_path / "x.npz", relevance=swapped))
+
+
+def test_every_similarity_comes_back(tmp_path: Path) -> None:
+    a, b = (bilrp.decompose(vgg.model(), vgg.input(n), regions=regions.grid(2)) for n in (1, 2))
+    matrix = torch.rand(len(a.embedding), len(a.embedding), dtype=a.embedding.dtype)
+    for similarity in (
+        "dot",
+        "cosine",
+        "squared_distance",
+        bilrp.similarity.bilinear(matrix),
+        bilrp.similarity.projected(4),
+    ):
+        made = bilrp.pair(a, b, similarity=similarity)
+        assert torch.equal(Explanation.load(made.save(tmp_path / "x.npz")).relevance, made.relevance)
+    sums = bilrp.explain_sets([a, b], [b, a], similarity="squared_distance")
+    assert Explanation.load(sums.save(tmp_path / "x.npz")).score == sums.score
+    coarse = bilrp.pair(a, b).coarsen(regions.grid(4))
+    assert torch.equal(Explanation.load(coarse.save(tmp_path / "x.npz")).relevance, coarse.relevance)
+    for dtype in (torch.float16, torch.bfloat16):
+        low = [
+            bilrp.Decomposition(d.parts.to(dtype), d.embedding.to(dtype), d.regions, d.origin) for d in (a, b)
+        ]
+        kept = bilrp.pair(*low).save(tmp_path / "x.safetensors")
+        assert Explanation.load(kept).relevance.dtype == dtype
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_without_checksum_loads_if_it_agrees_with_itself_and_says_so(
+    tmp_path: Path, found: Explanation, suffix
+) -> None:
+    from safetensors.torch import save_file
+
+    def old(score: float) -> Path:
+        # before checksums there were neither views, names nor shapes of embeddings
+        absent = (".view", ".name", ".shape")
+        tensors, words = stored(found)
+        tensors = {name: kept for name, kept in tensors.items() if not name.endswith(absent)}
+        words = {name: kept for name, kept in words.items() if not name.endswith(absent)}
+        words["score"] = score.hex()
+        path = tmp_path / f"old{suffix}"
+        if suffix == ".npz":
+            arrays: dict[str, Any] = {name: t.numpy() for name, t in tensors.items()}
+            arrays |= {f"words.{name}": np.array(text) for name, text in words.items()}
+            np.savez_compressed(path, **arrays)
+        else:
+            save_file({name: t.contiguous() for name, t in tensors.items()}, path, metadata=words)
+        return path
+
+    with pytest.warns(UserWarning, match="no checksum"):
+        assert torch.equal(Explanation.load(old(found.score)).relevance, found.relevance)
+    refused(Explanation.load, old(found.score + 1e3))
+
+
+def test_members_nobody_asked_for_are_not_read(tmp_path: Path, found: Explanation) -> None:
+    path = found.save(tmp_path / "pair.npz")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file, file.open("bomb.npy", "w") as stream:
+        for _ in range(300):
+            stream.write(bytes(1_000_000))
+    tracemalloc.start()
+    back = Explanation.load(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert torch.equal(back.relevance, found.relevance) and most < 20_000_000
+
+
+def bomb(name: str, header: dict, size: int) -> bytes:
+    """An .npz of a few kilobytes with one array that claims, or unpacks to, very much."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        for word, text in {"kind": "explanation", "similarity": "dot"}.items():
+            array = io.BytesIO()
+            np.save(array, np.array(text))
+            file.writestr(f"words.{word}.npy", array.getvalue())
+        with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for _ in range(size // 1_000_000):
+                stream.write(bytes(1_000_000))
+    return made.getvalue()
+
+
+def test_arrays_that_only_claim_to_be_there_cost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    for shape, size in (((2**28,), 0), ((2**60, 2**60), 0), ((-1,), 0), ((10**6, 3), 1_000_000)):
+        path.write_bytes(bomb("relevance", {"descr": "<f8", "fortran_order": False, "shape": shape}, size))
+        tracemalloc.start()
+        refused(Explanation.load, path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+def test_what_unpacks_to_more_than_a_gigabyte_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    path.write_bytes(
+        bomb("relevance", {"descr": "<f8", "fortran_order": False, "shape": (137_500_000,)}, 1_100_000_000)
+    )
+    assert path.stat().st_size < 2_000_000
+    tracemalloc.start()
+    assert "more than 1000 MB" in refused(Explanation.load, path)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
