@@ -43,7 +43,7 @@ def compiled(sources: list[Path], target: Path) -> bool:
         "-ffp-contract=fast",
         "-shared",
         "-fPIC",
-        f"-DSOURCE={zlib.crc32(b''.join(source.read_bytes() for source in sources))}u",
+        f"-DSOURCE_CHECKSUM={zlib.crc32(b''.join(source.read_bytes() for source in sources))}u",
     ]
     if platform.machine() in ("x86_64", "AMD64"):
         flags += ["-mavx2", "-mfma"]  # what torch itself asks for; others use the twin in torch

@@ -20,8 +20,8 @@ from bilrp.decomposition import prepare
 from bilrp.encoder import read_item
 from bilrp.encoders import images
 from bilrp.engine import plan
-from bilrp.engine.plan import Setting
-from bilrp_studies.bench.sentence import counted, timed
+from bilrp.engine.plan import PlanContext
+from bilrp_studies.bench.sentence import count_flops, time_cpu
 
 SENTENCE = "A kitten slept on the old mat."  # ten tokens with the marks
 GAMMA, SECONDS = 0.25, 4.0
@@ -60,8 +60,8 @@ def photographs(name: str) -> Iterator[Row]:
     """Exact, first picture, and what comes before any region is pushed, on one picture of 224 pixels."""
     encoder = bilrp.encoders.efficientnet() if name == "EfficientNet-lite0" else architecture(name)
     x = images.read(photograph(), size=224)
-    how = {"regions": 16, "rules": bilrp.composites.uniform(0.0)}
-    run = partial(encoder.running(()), x)
+    how = {"regions": 16, "composite": bilrp.composites.uniform(0.0)}
+    run = partial(encoder.forward_fn(()), x)
     yield f"{name}, exact", lambda: bilrp.decompose(encoder, x, **how), run
     yield f"{name}, first picture", lambda: next(bilrp.refine(encoder, x, **how)), run
     yield f"{name}, run and checked", lambda: encoder.record(x), run
@@ -78,14 +78,14 @@ def photograph() -> Image.Image:
 def planned(encoder: bilrp.Encoder, thing: object, **how: object) -> object:
     """Everything that comes before a region is pushed."""
     ready = prepare(encoder, read_item(encoder, thing), **how)
-    return plan.make(Setting(ready.program, ready.partition, ready.program.result.numel()))
+    return plan.make_plan(PlanContext(ready.program, ready.partition, ready.program.result.numel()))
 
 
 def vgg() -> Iterator[Row]:
     """VGG-16 at 128 pixels and 256 regions, with the paper's rules."""
     encoder = bilrp.encoders.vgg16(31)
     x = read_item(encoder, photograph()).x
-    run = partial(encoder.running(()), x)
+    run = partial(encoder.forward_fn(()), x)
     layers = (5, 10, 17, 24, 31)
     yield "VGG-16, exact", lambda: bilrp.decompose(encoder, x), run
     yield "VGG-16, first picture", lambda: next(bilrp.refine(encoder, x)), run
@@ -98,16 +98,16 @@ def minilm() -> Iterator[Row]:
     """A sentence of ten tokens."""
     encoder = bilrp.encoders.sentence("minilm")
     item = read_item(encoder, SENTENCE)
-    run = partial(encoder.running(item.given), item.x)
+    run = partial(encoder.forward_fn(item.model_input), item.x)
     tokens = f"MiniLM, {item.x.shape[1]} tokens"
     gamma = bilrp.composites.uniform(GAMMA)
     yield f"{tokens}, exact", lambda: bilrp.decompose(encoder, SENTENCE, regions="tokens"), run
     yield (
         f"{tokens}, γ = {GAMMA}",
-        lambda: bilrp.decompose(encoder, SENTENCE, regions="tokens", rules=gamma),
+        lambda: bilrp.decompose(encoder, SENTENCE, regions="tokens", composite=gamma),
         run,
     )
-    yield f"{tokens}, run and checked", lambda: encoder.record(item.x, item.given), run
+    yield f"{tokens}, run and checked", lambda: encoder.record(item.x, item.model_input), run
     yield f"{tokens}, run, checked, frozen and planned", lambda: planned(encoder, SENTENCE), run
 
 
@@ -126,13 +126,13 @@ def main(*names: str) -> None:
     with torch.no_grad():
         for name in names or MODELS:
             for row, work, once in MODELS[name]():
-                passes = counted(work) / counted(once)
+                passes = count_flops(work) / count_flops(once)
                 print(f"| {row} | {passes:.1f} | {best(work) / best(once):.1f} |", flush=True)
 
 
 def best(work: Work) -> float:
     """Processor seconds, the best of as many rounds as take a few seconds, but of three at least."""
-    return timed(work, max(3, min(50, round(SECONDS / timed(work, 1)))))
+    return time_cpu(work, max(3, min(50, round(SECONDS / time_cpu(work, 1)))))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from bilrp import collection
-from bilrp.cli.search import boxed
-from bilrp.encoders.image_files import opened
-from bilrp_studies.tables.alignment import Transcription, bigram_counts, read_transcription
-from bilrp_studies.tables.page_layout import ZOOM
+from bilrp.cli.search import find_regions_in_box
+from bilrp.encoders.image_files import open_image
+from bilrp_studies.tables.alignment import Transcription, count_bigrams, read_transcription
+from bilrp_studies.tables.page_layout import LAYOUT_SCALE
 from bilrp_studies.tables.pages import Page, find_pages, read_page
 
 FIRST = 5
@@ -28,9 +28,9 @@ EVERY = 3  # columns: every third is asked for
 
 def box(page: Page, column: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
     """X, Y, W, H of a column in pixels of the scan, from the straightened page: turned back, and on the scan's scale."""
-    layout, digits = page.layout, page.digits.where(page.digits.column == column)
+    layout, digits = page.layout, page.digits.select(page.digits.column == column)
     (left, right), (top, bottom) = ((v.min() - REACH, v.max() + REACH) for v in (digits.x, digits.y))
-    corners = ZOOM * np.array([(y, x) for y in (top, bottom) for x in (left, right)])
+    corners = LAYOUT_SCALE * np.array([(y, x) for y in (top, bottom) for x in (left, right)])
     middle = (np.array(layout.ink.shape) - 1) / 2
     angle = np.deg2rad(layout.angle)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -41,10 +41,10 @@ def box(page: Page, column: int, size: tuple[int, int]) -> tuple[float, float, f
 
 def by_pairs(column: Sequence[str], pages: Sequence[Transcription]) -> np.ndarray:
     """⟨counts of the column, counts of the page⟩ / ‖counts of the page‖."""
-    counts = np.stack([bigram_counts([c for row in page.values for c in row]) for page in pages]).astype(
+    counts = np.stack([count_bigrams([c for row in page.values for c in row]) for page in pages]).astype(
         float
     )
-    return counts @ bigram_counts(list(column)) / np.linalg.norm(counts, axis=1)
+    return counts @ count_bigrams(list(column)) / np.linalg.norm(counts, axis=1)
 
 
 def by_numbers(column: Sequence[str], pages: Sequence[Transcription]) -> np.ndarray:
@@ -72,11 +72,11 @@ def main() -> None:
         )
         place = [found.position(image) for image, _ in files]
         for number in range(min(chosen.ask, len(files))):
-            page, size = read_page(*files[number]), opened(files[number][0]).size
+            page, size = read_page(*files[number]), open_image(files[number][0]).size
             taken = found.decomposition(place[number])
-            for column in range(1, page.text.shape[1], EVERY):
-                regions = boxed(taken, ",".join(f"{n:.1f}" for n in box(page, column, size)))
-                asked = [row[column] for row in page.text.values]
+            for column in range(1, page.transcription.shape[1], EVERY):
+                regions = find_regions_in_box(taken, ",".join(f"{n:.1f}" for n in box(page, column, size)))
+                asked = [row[column] for row in page.transcription.values]
                 answers = [
                     [
                         place.index(n.position)

@@ -92,7 +92,7 @@ def _shown(said: str, value: Any, stem: str, out: Path) -> list[dict[str, str]]:
     if hasattr(value, "_repr_html_") and hasattr(value, "summary"):
         from bilrp.render import page
 
-        (out / f"{stem}.html").write_text(page.html(value, compact=True))
+        (out / f"{stem}.html").write_text(page.render_html(value, compact=True))
         return [*found, {"kind": "page", "file": f"{stem}.html"}]
     if hasattr(value, "savefig"):
         value.savefig(out / f"{stem}.png", dpi=110, bbox_inches="tight")

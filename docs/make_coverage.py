@@ -42,7 +42,7 @@ Row = dict[str, Any]
 def check(case: Case) -> Row:
     """One encoder explained: how far its parts are from the oracle's, or why it is refused and the way out that worked."""
     row: Row = {"name": case.name, "input": "×".join(map(str, case.given.shape))}
-    encoder = Encoder(case.module, start=case.start, name=case.name)
+    encoder = Encoder(case.module, input_layer=case.start, name=case.name)
     began = time.perf_counter()
     try:
         row |= explain(encoder, case)
@@ -63,11 +63,13 @@ def explain(
     x = input_of(case)
     regions = labels_of(x)
     pushed, pulled = (
-        bilrp.decompose(encoder, case.given, regions=regions, rules=book, mode=mode)
+        bilrp.decompose(encoder, case.given, regions=regions, composite=book, mode=mode)
         for mode in (modes[0], modes[-1])
     )
     mode = "auto" if len(modes) > 1 else modes[0]
-    true = bilrp.decompose(encoder, case.given, regions=regions, rules=composites.hessian_product(), mode=mode)
+    true = bilrp.decompose(
+        encoder, case.given, regions=regions, composite=composites.hessian_product(), mode=mode
+    )
     expected = gradient_times_input(case, x)
     error, by = math.inf if expected is None else far(true.parts, expected), "autograd"
     if not error < TOLERANCE:  # some of torch's own derivatives are wrong or no numbers: differences decide
@@ -79,7 +81,7 @@ def explain(
         embedding = case.module(case.given)[0]
     closed = pushed.parts.sum(0) + pushed.unattributed - embedding
     return {
-        "rules": pushed.origin["rules"],
+        "composite": pushed.origin["composite"],
         "error": error,
         "oracle": by,
         "directions": far(pushed.parts, pulled.parts),
@@ -194,7 +196,7 @@ def way_out(encoder: Encoder, case: Case, error: BilrpError) -> str | None:
             "cos and sin matrices in the place of `torch.fft`",
             lambda: explain(encoder, with_real_transforms(case)),
         ),
-        ("`rulebooks.hessian_product()`", lambda: explain(encoder, case, composites.hessian_product())),
+        ("`composites.hessian_product()`", lambda: explain(encoder, case, composites.hessian_product())),
     ]
     for words, attempt in ways:
         try:
@@ -207,9 +209,9 @@ def way_out(encoder: Encoder, case: Case, error: BilrpError) -> str | None:
 
 
 def with_jacobians() -> Callable[..., Any]:
-    """The natural rules at γ = 0, and the true derivative where there is none."""
-    natural = composites.uniform(0.0)
-    return composites.Book("uniform(0), else jacobian", lambda step: natural(step) or rules.jacobian())
+    """The default rules at γ = 0, and the true derivative where there is none."""
+    default = composites.uniform(0.0)
+    return composites.Composite("uniform(0), else jacobian", lambda step: default(step) or rules.jacobian())
 
 
 def eagerly(case: Case) -> Case:
@@ -336,7 +338,7 @@ def page(kept: dict[str, list[Row]]) -> str:
     lines += ["## Run untouched", "", "| encoder | input | default rules | error | oracle | push − pull |"]
     lines += ["|---|---|---|---|---|---|"]
     lines += [
-        f"| {r['name']} | {r['input']} | {r['rules']} | {r['error']:.0e} | {r['oracle']} | {r['directions']:.0e} |"
+        f"| {r['name']} | {r['input']} | {r['composite']} | {r['error']:.0e} | {r['oracle']} | {r['directions']:.0e} |"
         for r in good
     ]
     lines += ["", "## Not built", "", "| model type | why |", "|---|---|"]
@@ -353,16 +355,17 @@ INTRODUCTION = """
 All {types} model types of `AutoModel` are built from their configuration classes, small (two layers, 32 features, lists of
 widths divided by eight), with random weights, in float64 and in eval mode. A model is taken as it is an encoder: by its
 encoder, by the features of its towers, or by itself; the embedding is the pooled output, else a mean over positions. Texts
-are explained from the output of the module that looks tokens up (`Encoder(start=...)`). {absent} types could not be built or
+are explained from the output of the module that looks tokens up (`Encoder(input_layer=...)`). {absent} types
+could not be built or
 run so, by transformers itself, and are listed last. Mixtures of experts run with `experts_implementation="eager"`, since
 torch's grouped product takes no float64.
 
 An encoder runs untouched if `bilrp.decompose` takes it with its default rules, the parts are the same pushed and pulled,
-they and what is unattributed add up to the model's own embedding, and under `rulebooks.hessian_product()` they are
+they and what is unattributed add up to the model's own embedding, and under `composites.hessian_product()` they are
 gradient × input. The oracle for that is torch's autograd on the plain model, and differences where autograd gives no
 numbers or others; the error is relative to the largest part, at most {tolerance:.0e} of it (many models round to
 float32 inside; {differences:.0e} by differences). "`rules.jacobian()` for the steps without a rule" is
-`rules=lambda step: bilrp.composites.uniform(0.0)(step) or bilrp.rules.jacobian()`.
+`composite=lambda step: bilrp.composites.uniform(0.0)(step) or bilrp.rules.jacobian()`.
 """
 
 
@@ -371,9 +374,7 @@ def summary(row: Row) -> str:
         if kind in row:
             return f"{row['name']}: {kind}: {row[kind]} | way out: {row.get('way')}"
     figures = f"{row['error']:.0e} ({row['oracle']}), push − pull {row['directions']:.0e}, sum {row['conservation']:.0e}"
-    return (
-        f"{row['name']}: {figures}, {row['rules']}, {row['seconds']} s{', all zero' if row['empty'] else ''}"
-    )
+    return f"{row['name']}: {figures}, {row['composite']}, {row['seconds']} s{', all zero' if row['empty'] else ''}"
 
 
 if __name__ == "__main__":

@@ -167,8 +167,8 @@ def plan() -> None:
     sheet, left = Drawing(820, 300), 70
     sheet.title(410, 28, "the plan: each stretch goes the cheapest way, and every way is exact")
     stages = (
-        ("crops", "windows around regions", "#fbe3d0"), ("rows", "active neurons only", "#fdf1cf"),
-        ("push", "whole values", "#e6f0dc"), ("pull", "coordinates, from above", "#dbe8f5"),
+        ("push_windowed", "windows around regions", "#fbe3d0"), ("push_sparse", "active neurons only", "#fdf1cf"),
+        ("push_dense", "whole values", "#e6f0dc"), ("pull_dense", "coordinates, from above", "#dbe8f5"),
     )  # fmt: skip
     for name, below, fill in stages:
         sheet.named(left, 70, 158, 70, name, below, fill)
@@ -184,7 +184,10 @@ def plan() -> None:
     sheet.text(
         410, 282, "VGG-16, layer 31, 128 px: all 8192 coordinates for what 23 forward passes take", 13, SOFT
     )
-    sheet.write("plan", "Stages of a plan: crops, active rows, push, and pull from the other side")
+    sheet.write(
+        "plan",
+        "Stages of a plan: push on windows, on active rows and of whole values, and pull from the other side",
+    )
 
 
 if __name__ == "__main__":

@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bilrp.trace.operation import Kind, Natural, Op
+from bilrp.trace.operation import DefaultRule, Op, OpKind
 from bilrp.trace.operation_table import OPERATIONS
 
 PAGE = Path(__file__).with_name("rules.md")
 
 
-def listed(*kinds: Kind, rule: Natural | None = None, factor: str | None = None) -> str:
+def listed(*kinds: OpKind, rule: DefaultRule | None = None, factor: str | None = None) -> str:
     """The names of rows of these kinds (all, if none is given), with this rule or factor."""
-    rows = [row for row in OPERATIONS.rows if not kinds or row.kind in kinds]
+    rows = [row for row in OPERATIONS.ops if not kinds or row.kind in kinds]
     rows = [row for row in rows if rule in (None, row.rule) and factor in (None, row.factor)]
     return " ".join(f"`{name}`" for row in rows for name in shown(row))
 
 
 def shown(row: Op) -> list[str]:
     """The row's name, and those of its other names a reader would look for."""
-    return [row.name, *(n for n in row.also if not n.startswith("_") and not n.endswith("_with_indices"))]
+    return [row.name, *(n for n in row.aliases if not n.startswith("_") and not n.endswith("_with_indices"))]
 
 
 def covered() -> str:
-    """Operations with a natural rule."""
+    """Operations with a default rule."""
     evident = (
         f"where one factor is evidently a scale (it comes from {listed(factor='scale')}), attention weights "
         f"({listed(factor='attention')}) or, beside neither, a gate ({listed(factor='gate')}, or the f(x) of a "
@@ -68,12 +68,12 @@ def uncovered() -> str:
     """Operations that need a choice, or cannot be explained."""
     rows = [
         (
-            f"{listed('curve', 'softmax')} as the last word (not as a gate or inside attention)",
+            f"{listed('elementwise_nonzero', 'softmax')} as the last word (not as a gate or inside attention)",
             "f(0) ≠ 0, or every output depends on every input: no scale to freeze",
             "`rules.jacobian()`, or explain the layer before",
         ),
         (
-            f"{listed('measure')} as features",
+            f"{listed('distance')} as features",
             "quadratic in the input",
             "`rules.jacobian()`; a norm written as x / x.norm() is fine, its denominator is frozen",
         ),
@@ -82,7 +82,7 @@ def uncovered() -> str:
             "freezing one or the other gives different explanations",
             "`rules.product(freeze=0)` or `freeze=1`",
         ),
-        (listed("mixture"), "no accepted rule", "`rules.jacobian()`"),
+        (listed("nonlinear"), "no accepted rule", "`rules.jacobian()`"),
         (listed("recurrent"), "one fused call", "write the cell out of linear steps, gates and products"),
         (
             "`embedding` of token ids",

@@ -11,15 +11,15 @@ import bilrp
 
 # What is returned or handed over, and not exported by name.
 HELD = {
-    "bilrp.encoder": ("Towers",),
+    "bilrp.encoder": ("DualEncoder",),
     "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
-    "bilrp.findings.breakdown": ("Account",),
+    "bilrp.findings.breakdown": ("ScoreBreakdown",),
     "bilrp.findings.grouping": ("Finding",),
-    "bilrp.groups": ("Contrast", "Evidence", "ManyExplanation", "Joint"),
+    "bilrp.groups": ("Contrast", "Evidence", "ManyExplanation", "JointMatch"),
     "bilrp.engine.plan": ("Plan",),
-    "bilrp.trace.step_summary": ("Row",),
-    "bilrp_studies.common.study": ("Study", "Settings", "option", "place"),
+    "bilrp.trace.step_summary": ("StepSummary",),
+    "bilrp_studies.common.study": ("Study", "Settings", "option", "path_option"),
 }
 
 

@@ -13,7 +13,7 @@ import bilrp
 from bilrp.encoders import vgg16
 from bilrp.errors import BilrpError
 from bilrp.render import figure, page
-from bilrp_studies.common.stereo_images import stereo_pair
+from bilrp_studies.common.stereo_images import load_stereo_pair
 
 OUT = Path(__file__).resolve().parents[1] / "out"
 
@@ -25,7 +25,7 @@ next, with files of your own (.venv/bin/bilrp, or activate .venv):
 
 
 def main() -> None:
-    left, right, _ = stereo_pair()
+    left, right, _ = load_stereo_pair()
     print("VGG-16: from the cache, or fetched once (64 MB)")
     encoder = vgg16(31, progress=sys.stderr.isatty())
     print(f"explaining {left.name} and {right.name}, exactly, on {encoder.name}: some seconds")

@@ -43,7 +43,7 @@ digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
 labels = torch.tensor(digits.target)
 encoder = bilrp.Encoder(
-    trained(images, labels), rules=bilrp.composites.uniform(0.25), regions=bilrp.regions.grid(2)
+    trained(images, labels), composite=bilrp.composites.uniform(0.25), regions=bilrp.regions.grid(2)
 )
 
 threes = [bilrp.decompose(encoder, images[i : i + 1]) for i in (labels == 3).nonzero()[:20, 0]]

@@ -1,4 +1,4 @@
-"""Shared settings: shapes in signatures are checked at run time, laws are tried on the same examples every time."""
+"""Shared settings: property tests use the same examples every time; BILRP_CHECK_TYPES=1 checks signatures at run time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Some virtual machines offer AMX and stop the process that uses it, as oneDNN does for bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-import jaxtyping
+# Shapes and types of every annotated function, by beartype: it doubles the time of most tests, so `make test-slow` has
+# one job for it. It has to be installed before anything imports bilrp.
+if os.environ.get("BILRP_CHECK_TYPES") == "1":
+    import jaxtyping
 
-# Before anything imports bilrp: every annotated function of it is checked by beartype, here and only here.
-jaxtyping.install_import_hook("bilrp", "checking.checked")
+    jaxtyping.install_import_hook(["bilrp", "bilrp_studies"], "runtime_types.check_types")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-pytest_plugins = ["skips"]
+pytest_plugins = ["skip_report"]
 
 torch.set_num_threads(1)
 

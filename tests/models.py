@@ -27,7 +27,7 @@ class Case:
             torch.manual_seed(seed)
             built = self.build()
         if isinstance(built, nn.Module):
-            settle(built)
+            randomize_norms(built)
         return built
 
     def input(self, seed: int = 1) -> Tensor:
@@ -36,7 +36,7 @@ class Case:
         return x if self.signed else x.abs()
 
 
-def settle(module: Net) -> Net:
+def randomize_norms(module: Net) -> Net:
     """float64, evaluation, and batch-norm statistics, norms' weights and biases that are not the trivial 0 and 1."""
     generator = torch.Generator().manual_seed(7)
     for name, t in [*module.named_parameters(), *module.named_buffers()]:

@@ -46,10 +46,10 @@ def test_sets_equal_the_sum_over_all_pairs(how) -> None:
     assert torch.allclose(found.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
     assert found.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-10)
     if how == "squared_distance":
-        assert found.within is not None
+        assert found.self_terms is not None
         for side in (0, 1):
-            expected = sum_of([e.within[side] for e in each if e.within])
-            assert torch.allclose(found.within[side], expected, atol=1e-10, rtol=0)
+            expected = sum_of([e.self_terms[side] for e in each if e.self_terms])
+            assert torch.allclose(found.self_terms[side], expected, atol=1e-10, rtol=0)
 
 
 def sum_of(tensors: list[Tensor]) -> Tensor:
@@ -84,7 +84,7 @@ def test_sets_cost_linear_time(how: str) -> None:
 
 def test_a_set_is_a_decomposition_of_its_own() -> None:
     a = some(3, 1)
-    summed = groups.total(a)
+    summed = groups.sum_decompositions(a)
     assert torch.allclose(summed.embedding, sum_of([d.embedding for d in a]), atol=1e-12)
     assert torch.allclose(summed.unattributed, sum_of([d.unattributed for d in a]), atol=1e-12)
     assert torch.equal(a[0].parts, some(3, 1)[0].parts), "the members stay as they are"
@@ -94,9 +94,9 @@ def test_a_set_of_images_shows_its_mean() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten())
     images = [torch.rand(1, 1, 8, 8) for _ in range(2)]
     made = [bilrp.decompose(model, x, regions=regions.grid(4)) for x in images]
-    picture = groups.total(made).picture
+    picture = groups.sum_decompositions(made).input_image
     assert picture is not None and picture.shape == (8, 8, 3)
-    expected = (made[0].picture.astype(float) + made[1].picture) / 2  # type: ignore[union-attr]
+    expected = (made[0].input_image.astype(float) + made[1].input_image) / 2  # type: ignore[union-attr]
     assert abs(picture - expected).max() <= 0.5
 
 
@@ -106,9 +106,9 @@ def test_sets_refuse_what_does_not_add_up() -> None:
         bilrp.explain_sets(a, [])
     with pytest.raises(bilrp.errors.MismatchError, match="decomposition 2 has other regions"):
         bilrp.explain_sets([*a, *some(1, 3, THIRDS)], a)
-    with pytest.raises(bilrp.errors.MismatchError, match="rules"):
+    with pytest.raises(bilrp.errors.MismatchError, match="composite"):
         bilrp.explain_sets(
-            a, [bilrp.decompose(network(), torch.rand(1, 6).double(), rules=bilrp.rules.zero())]
+            a, [bilrp.decompose(network(), torch.rand(1, 6).double(), composite=bilrp.rules.zero())]
         )
     squared = similarity.Similarity("squared", lambda x, y: (x @ y) ** 2, lambda x, y: lambda p, q: p @ q.T)
     with pytest.raises(bilrp.errors.InputError, match="'squared' is not linear"):
@@ -161,7 +161,7 @@ def named_like_another() -> list[similarity.Similarity]:
             "nearness",
             lambda x, y: (x + y).square().sum(),
             lambda x, y: lambda p, q: 2 * p @ q.T,
-            within=True,
+            has_self_terms=True,
         ),
     ]
 
@@ -174,7 +174,7 @@ def test_arithmetic_asks_the_similarity_not_its_name(how: similarity.Similarity)
     assert found.score == pytest.approx(sum(e.score for e in each), abs=1e-10)
     assert torch.allclose(found.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
     assert found.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-9)
-    assert not found.distance and not each[0].distance
+    assert not found.is_distance and not each[0].is_distance
     assert bilrp.contrast(a[0], a[1], b[0], similarity=how).score == pytest.approx(
         bilrp.pair(a[0], a[1], similarity=how).score - each[0].score, abs=1e-10
     )
@@ -183,9 +183,9 @@ def test_arithmetic_asks_the_similarity_not_its_name(how: similarity.Similarity)
 def test_a_distance_says_so(tmp_path) -> None:
     a, b = some(2, 1)
     found = bilrp.pair(a, b, similarity="squared_distance")
-    assert found.distance and bilrp.explain_sets([a], [b], similarity="squared_distance").distance
-    assert bilrp.Explanation.load(found.save(tmp_path / "d.npz")).distance
-    assert not bilrp.Explanation.load(bilrp.pair(a, b).save(tmp_path / "e.npz")).distance
+    assert found.is_distance and bilrp.explain_sets([a], [b], similarity="squared_distance").is_distance
+    assert bilrp.Explanation.load(found.save(tmp_path / "d.npz")).is_distance
+    assert not bilrp.Explanation.load(bilrp.pair(a, b).save(tmp_path / "e.npz")).is_distance
 
 
 def test_contrast_refuses_distances() -> None:
@@ -256,7 +256,7 @@ def test_the_bound_spares_most_of_the_search() -> None:
         strength = torch.rand(40, 1, generator=generator, dtype=torch.float64) ** 4
         active = torch.rand(40, 30, generator=generator) < 0.1
         parts.append(strength * active)
-    found, opened = groups.strongest(parts, 5)
+    found, opened = groups.find_strongest(parts, 5)
     assert opened < 0.05 * (1 + 40 + 40**2)
     expected = whole(parts).flatten().topk(5).values.tolist()
     assert [t.relevance for t in found] == pytest.approx(expected, abs=1e-12)
@@ -268,6 +268,8 @@ def test_many_refuses() -> None:
         bilrp.explain_many([a])
     with pytest.raises(bilrp.errors.InputError, match="one region for each"):
         bilrp.explain_many([a, b]).relevance(0)
-    other = bilrp.decompose(network(), torch.rand(1, 6).double(), rules=bilrp.rules.zero(), regions=HALVES)
-    with pytest.raises(bilrp.errors.MismatchError, match="rules"):
+    other = bilrp.decompose(
+        network(), torch.rand(1, 6).double(), composite=bilrp.rules.zero(), regions=HALVES
+    )
+    with pytest.raises(bilrp.errors.MismatchError, match="composite"):
         bilrp.explain_many([a, other])

@@ -12,7 +12,7 @@ from torch import nn
 
 import bilrp
 from bilrp import Decomposition, Encoder, Explanation, regions
-from bilrp.encoder import read_item, regions_of
+from bilrp.encoder import choose_regions, read_item
 from bilrp.encoders import images
 from bilrp.errors import InputError
 from bilrp.inputs import Image, Item, Text
@@ -28,26 +28,30 @@ def gradient(wide: int, high: int) -> Pillow.Image:
     )
 
 
-def reader(size: int | tuple[int, int] | None, fit: str) -> Encoder:
-    return Encoder(NET, read=lambda thing: images.item(thing, size=size, fit=fit), picture=images.picture)
+def reader(size: int | tuple[int, int] | None, resize: str) -> Encoder:
+    return Encoder(
+        NET,
+        read=lambda thing: images.read_with_view(thing, size=size, resize=resize),
+        to_image=images.to_image,
+    )
 
 
 SIZES = [(90, 60), (60, 90), (64, 64), (200, 50)]
 
 
-@pytest.mark.parametrize("fit", images.FITS)
+@pytest.mark.parametrize("resize", images.RESIZE_MODES)
 @pytest.mark.parametrize("wide_high", SIZES)
 @pytest.mark.parametrize("size", [32, (32, 48), None], ids=str)
-def test_every_region_lies_where_the_model_saw_it(wide_high, fit, size) -> None:
+def test_every_region_lies_where_the_model_saw_it(wide_high, resize, size) -> None:
     """The colours under a region's place in the photograph are the colours of the input there."""
-    item = images.item(gradient(*wide_high), size=size, fit=fit)
+    item = images.read_with_view(gradient(*wide_high), size=size, resize=resize)
     assert isinstance(item.view, Image) and item.view.size == wide_high
-    seen = images.picture(item.x).astype(float)
+    seen = images.to_image(item.x).astype(float)
     high, wide = seen.shape[:2]
     padding = [round(255 * m) for m in images.MEAN]
     for row in range(2, high - 2, 5):
         for column in range(2, wide - 2, 5):
-            left, top, right, bottom = item.view.place((row, column, row + 1, column + 1), (high, wide))
+            left, top, right, bottom = item.view.map_to_view((row, column, row + 1, column + 1), (high, wide))
             x, y = (left + right) / 2, (top + bottom) / 2
             if 2 < x < wide_high[0] - 2 and 2 < y < wide_high[1] - 2:
                 expected = 255 * (x - 0.5) / (wide_high[0] - 1), 255 * (y - 0.5) / (wide_high[1] - 1)
@@ -59,17 +63,19 @@ def test_every_region_lies_where_the_model_saw_it(wide_high, fit, size) -> None:
 
 
 def test_crop_pad_and_stretch_keep_what_they_say() -> None:
-    boxes = {fit: images.where((200, 100), size=64, fit=fit) for fit in images.FITS}
+    boxes = {resize: images.input_box((200, 100), size=64, resize=resize) for resize in images.RESIZE_MODES}
     assert boxes == {"crop": (50, 0, 150, 100), "pad": (0, -50, 200, 150), "stretch": (0, 0, 200, 100)}
-    frames = {fit: Image.of(np.asarray(gradient(200, 100)), box).frame for fit, box in boxes.items()}
+    frames = {
+        resize: Image.from_image(np.asarray(gradient(200, 100)), box).frame for resize, box in boxes.items()
+    }
     assert frames["crop"] == frames["stretch"] == (0, 0, 200, 100) and frames["pad"] == (0, -50, 200, 150)
 
 
-@pytest.mark.parametrize("fit", images.FITS)
-def test_what_the_model_saw_can_be_shown_from_the_view(fit) -> None:
-    item = images.item(gradient(150, 90), size=64, fit=fit)
+@pytest.mark.parametrize("resize", images.RESIZE_MODES)
+def test_what_the_model_saw_can_be_shown_from_the_view(resize) -> None:
+    item = images.read_with_view(gradient(150, 90), size=64, resize=resize)
     assert isinstance(item.view, Image)
-    shown, seen = item.view.seen((64, 64)).astype(float), images.picture(item.x).astype(float)
+    shown, seen = item.view.crop_to_input((64, 64)).astype(float), images.to_image(item.x).astype(float)
     inside = (
         np.abs(seen - [round(255 * m) for m in images.MEAN]).max(2) > 2
     )  # padding is plain grey in a view
@@ -77,11 +83,11 @@ def test_what_the_model_saw_can_be_shown_from_the_view(fit) -> None:
 
 
 def test_large_photographs_are_shown_bounded_and_still_in_place() -> None:
-    item = images.item(gradient(4000, 1000), size=32, fit="crop")
+    item = images.read_with_view(gradient(4000, 1000), size=32, resize="crop")
     view = item.view
-    assert isinstance(view, Image) and view.size == (1600, 400) and view.full == (4000, 1000)
+    assert isinstance(view, Image) and view.size == (1600, 400) and view.original_size == (4000, 1000)
     assert view.box == pytest.approx((600, 0, 1000, 400))
-    assert view.photograph(view.box) == pytest.approx((1500, 0, 2500, 1000))
+    assert view.map_to_original(view.box) == pytest.approx((1500, 0, 2500, 1000))
 
 
 def test_decompositions_carry_view_and_name_through_files(tmp_path: Path) -> None:
@@ -94,40 +100,40 @@ def test_decompositions_carry_view_and_name_through_files(tmp_path: Path) -> Non
         for before, after in ((found.a, back.a), (found.b, back.b)):
             assert isinstance(before.view, Image) and isinstance(after.view, Image)
             assert np.array_equal(before.view.pixels, after.view.pixels)
-            assert (before.view.box, before.view.full, before.name) == (
+            assert (before.view.box, before.view.original_size, before.name) == (
                 after.view.box,
-                after.view.full,
+                after.view.original_size,
                 after.name,
             )
-            assert np.array_equal(before.places, after.places)  # type: ignore[arg-type]
+            assert np.array_equal(before.region_boxes, after.region_boxes)  # type: ignore[arg-type]
 
 
 def test_places_are_in_pixels_of_the_photograph() -> None:
     found = bilrp.decompose(reader(32, "crop"), gradient(90, 60), regions=8)
-    assert found.places is not None
-    assert found.places[0] == pytest.approx((15, 0, 30, 15)) and found.places[-1] == pytest.approx(
-        (60, 45, 75, 60)
-    )
+    assert found.region_boxes is not None
+    assert found.region_boxes[0] == pytest.approx((15, 0, 30, 15)) and found.region_boxes[
+        -1
+    ] == pytest.approx((60, 45, 75, 60))
     odd = torch.zeros(32, 32, dtype=torch.long)
     odd[:4, :4] = odd[4, 0] = 1
     cut = bilrp.decompose(reader(32, "stretch"), gradient(64, 64), regions=odd)
-    assert cut.regions.boxes is None and cut.places is not None
-    assert cut.places[1] == pytest.approx((0, 0, 8, 10))
+    assert cut.regions.boxes is None and cut.region_boxes is not None
+    assert cut.region_boxes[1] == pytest.approx((0, 0, 8, 10))
 
 
 def test_older_files_still_load(tmp_path: Path) -> None:
     """Before there were views, a file held the input's picture."""
-    from bilrp.decomposition import as_stored
+    from bilrp.decomposition import serialize_decomposition
     from bilrp.io import store
 
     found = bilrp.decompose(NET, torch.rand(1, 3, 8, 8))
-    tensors, words = as_stored(found)
+    tensors, words = serialize_decomposition(found)
     old = {name: t for name, t in tensors.items() if name != "view"}
-    old["picture"] = torch.from_numpy(np.array(found.picture))
+    old["picture"] = torch.from_numpy(np.array(found.input_image))
     kept = {name: text for name, text in words.items() if name not in ("view", "name")}
     store.write(tmp_path / "old.npz", old, {"kind": "decomposition", **kept})
     back = Decomposition.load(tmp_path / "old.npz")
-    assert np.array_equal(back.picture, found.picture) and back.name == ""  # type: ignore[arg-type]
+    assert np.array_equal(back.input_image, found.input_image) and back.name == ""  # type: ignore[arg-type]
     assert isinstance(back.view, Image) and back.view.box == (0, 0, 8, 8)
 
 
@@ -137,9 +143,9 @@ def test_texts_keep_their_words_in_files_and_in_larger_regions(tmp_path: Path) -
     found = bilrp.decompose(read, "Two black goats")
     assert found.regions.count == 4 and found.name == "Two black goats"
     back = Decomposition.load(found.save(tmp_path / "text.safetensors"))
-    assert (isinstance(back.view, Text) and back.view == view) or back.view.words == view.words  # type: ignore[union-attr]
+    assert (isinstance(back.view, Text) and back.view == view) or back.view.region_texts == view.region_texts  # type: ignore[union-attr]
     joined = found.coarsen(regions.labels(torch.tensor([0, 1, 1, 2]))).view
-    assert isinstance(joined, Text) and joined.words == ("Two", "black goats", "")
+    assert isinstance(joined, Text) and joined.region_texts == ("Two", "black goats", "")
 
 
 def test_a_bare_tensor_is_its_own_view() -> None:
@@ -154,7 +160,7 @@ def test_a_bare_tensor_is_its_own_view() -> None:
 def test_regions_of_an_item_go_before_the_encoders_and_after_those_asked_for() -> None:
     encoder = Encoder(nn.Flatten(), regions=regions.features())
     own = Item(torch.ones(1, 6), regions=regions.labels(torch.tensor([0, 0, 1, 1, 2, 2])))
-    assert regions_of(encoder, Item(own.x)).count == 6
+    assert choose_regions(encoder, Item(own.x)).count == 6
     assert bilrp.decompose(encoder, own).regions.count == 3
     assert bilrp.decompose(encoder, own, regions=torch.tensor([0, 0, 0, 1, 1, 1])).regions.count == 2
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites, similarity
-from bilrp.engine.plan import Setting, make
-from bilrp.engine.executor import run
+from bilrp import composites, regions, similarity
+from bilrp.engine.executor import execute_plan
+from bilrp.engine.plan import PlanContext, make_plan
 from bilrp.errors import BilrpError
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from models import CASES, PLAIN, Block, Case, Selecting, mlp, settle, vgg_like
+from models import CASES, PLAIN, Block, Case, Selecting, mlp, randomize_norms, vgg_like
 
 by_name = {case.name: case for case in CASES}
 
@@ -73,7 +73,7 @@ def test_proposition_1_conservation(name: str, gamma: float) -> None:
     a, b = pair_of(shape)
     for kind in ("dot", "cosine", "squared_distance"):
         found = bilrp.explain(
-            model, a, b, similarity=kind, rules=composites.uniform(gamma), regions=regions.features()
+            model, a, b, similarity=kind, composite=composites.uniform(gamma), regions=regions.features()
         )
         assert abs(found.unattributed) < 1e-10 * max(1.0, abs(found.score))
         assert found.explained == pytest.approx(found.score, rel=1e-10, abs=1e-10)
@@ -101,7 +101,7 @@ def test_proposition_2_hessian_times_product(name: str, bias: bool) -> None:
     assert expected.abs().max() > 1e-4
     for book in (composites.uniform(0.0), composites.hessian_product()):
         for mode in ("push", "pull"):
-            found = bilrp.explain(model, a, b, rules=book, regions=regions.features(), mode=mode)
+            found = bilrp.explain(model, a, b, composite=book, regions=regions.features(), mode=mode)
             torch.testing.assert_close(found.relevance, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -110,7 +110,7 @@ def test_uniform_zero_is_gradient_times_input() -> None:
     model, x = case.model(), case.input()
     jacobian = torch.autograd.functional.jacobian(model, x)
     assert isinstance(jacobian, Tensor)
-    found = bilrp.decompose(model, x, rules=composites.uniform(0.0), regions=regions.features())
+    found = bilrp.decompose(model, x, composite=composites.uniform(0.0), regions=regions.features())
     torch.testing.assert_close(found.parts, (jacobian.reshape(12, -1) * x.flatten()).T, rtol=1e-9, atol=1e-11)
 
 
@@ -268,8 +268,8 @@ def test_model_is_untouched_and_the_second_call_gives_the_same(case: Case, book)
     calls: list[int] = []
     handle = model.register_forward_hook(lambda *_: calls.append(1))
     before = snapshot(model)
-    first = bilrp.decompose(model, a, rules=book, mode="pull")
-    second = bilrp.decompose(model, a, rules=book, mode="pull")
+    first = bilrp.decompose(model, a, composite=book, mode="pull")
+    second = bilrp.decompose(model, a, composite=book, mode="pull")
     assert changed(before, snapshot(model)) == []
     assert torch.equal(first.parts, second.parts) and torch.equal(first.embedding, second.embedding)
     assert torch.equal(a, kept) and not a.requires_grad and a.grad is None
@@ -295,7 +295,7 @@ def with_error(kind: str) -> nn.Module:
                     raise ValueError("inside no_grad")
             return y.softmax(-1) if kind == "rule" else y
 
-    return settle(Failing())
+    return randomize_norms(Failing())
 
 
 @pytest.mark.parametrize("kind", ["model", "tape", "no_grad", "rule", "regions", "interrupt"])
@@ -352,6 +352,6 @@ def test_memory_budget_only_changes_the_chunks(mode: str) -> None:
         program = freeze(simplify(record(model, x)), composites.uniform(0.25))
         found = []
         for budget in (2**29, 40_000):
-            setting = Setting(program, regions.grid(2)(x), program.result.numel(), budget=budget)
-            found.append(run(setting, make(setting, mode))[program.output])
+            setting = PlanContext(program, regions.grid(2)(x), program.result.numel(), budget=budget)
+            found.append(execute_plan(setting, make_plan(setting, mode))[program.output])
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)

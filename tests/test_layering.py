@@ -1,8 +1,9 @@
-"""The rooms of the house: who may import whom, read from the source, lazy imports included."""
+"""The layers of the packages: who may import whom, read from the source, lazy imports and imports in strings included."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -11,52 +12,72 @@ from pathlib import Path
 import pytest
 
 import bilrp
+import bilrp_studies
 
-SOURCE = Path(bilrp.__file__).parent
-RESULTS = {"decomposition", "explanation", "groups", "many"}
-HELD = {"errors", "encoder", "item", "regions", "similarity", *RESULTS}
+PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
+RESULT_MODULES = {"decomposition", "explanation", "groups", "many"}
+ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
+PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
+STUDY_IMPORTS = {
+    *ROOT_MODULES, *PUBLIC_NAMESPACES, "bilrp", "encoders", "engine", "evaluation", "findings", "io", "render", "rules",
+    "trace",
+}  # fmt: skip
 
-# What each room may import besides itself. Everything may import errors.
-MAY = {
+# What each package may import besides itself. Everything may import errors.
+ALLOWED_IMPORTS = {
     "errors": set(),
+    "progress": set(),
     "regions": set(),
     "similarity": set(),
-    "item": {"regions"},
+    "inputs": {"regions"},
     "native": set(),
     "trace": {"native"},
-    "engine": {"native", "regions", "trace"},
+    "engine": {"native", "progress", "regions", "trace"},
     "rules": {"trace", "engine"},
-    "findings": {"item", "regions"},
-    "disk": {"similarity"},
-    "encoder": {"item", "regions", "rules", "trace"},
-    "decomposition": {"disk", "encoder", "engine", "item", "regions", "rules", "similarity", "trace"},
-    "explanation": {"decomposition", "disk", "encoder", "findings", "item", "regions", "similarity"},
-    "groups": {"decomposition", "explanation", "item", "regions", "similarity"},
-    "many": {"decomposition", "encoder", "item", "regions"},
-    "judge": {*HELD, "disk", "engine", "rules", "trace"},
-    "encoders": {*HELD, "disk", "rules", "trace"},
-    "collection": {*HELD, "disk", "encoders", "engine", "findings", "judge", "rules"},
-    "render": {*HELD, "disk", "findings"},
-    "app": {*HELD, "collection", "disk", "encoders", "engine", "findings", "render", "rules"},
-    "studies": {*HELD, "disk", "encoders", "engine", "findings", "judge", "render", "rules", "trace", "bilrp"},
+    "findings": {"inputs", "regions"},
+    "io": {"similarity"},
+    "encoder": {"inputs", "regions", "rules", "trace"},
+    "decomposition": {"encoder", "engine", "inputs", "io", "progress", "regions", "rules", "similarity", "trace"},
+    "explanation": {"decomposition", "encoder", "findings", "inputs", "io", "regions", "similarity"},
+    "groups": {"decomposition", "explanation", "inputs", "regions", "similarity"},
+    "many": {"decomposition", "encoder", "inputs", "regions"},
+    "evaluation": {*ROOT_MODULES, "engine", "io", "rules", "trace"},
+    "encoders": {*ROOT_MODULES, "io", "rules", "trace"},
+    "collection": {*ROOT_MODULES, "encoders", "engine", "evaluation", "findings", "io", "rules"},
+    "render": {*ROOT_MODULES, "findings", "io"},
+    "app": {*ROOT_MODULES, "collection", "encoders", "engine", "findings", "io", "render", "rules"},
     "cli": {
-        *HELD, "app", "bilrp", "collection", "disk", "encoders", "engine", "findings", "judge", "render", "rules", "studies",
-        "trace",
+        *ROOT_MODULES, "app", "bilrp", "collection", "encoders", "engine", "evaluation", "findings", "io", "render",
+        "rules", "trace",
     },
+    "baselines": {"evaluation"},
+    "composites": {"rules"},
+    "bilrp_studies": STUDY_IMPORTS,
+    "bilrp_studies.bench": {*STUDY_IMPORTS, "bilrp_studies", "collection"},
+    "bilrp_studies.cli": {*STUDY_IMPORTS, "bilrp_studies", "bilrp_studies.bench", "cli"},
 }  # fmt: skip
+
+# Methods of results that draw import what draws by a string, on first use.
+ALLOWED_IN_STRINGS = {"explanation": {"app", "render"}, "collection": {"app"}}
+MODULE_IN_STRING = re.compile(r"(bilrp(?:_studies)?(?:\.\w+)*)(:\w+)?")
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
+    """Every module of both packages by its dotted name."""
     return {
-        ".".join(("bilrp", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
-        for path in SOURCE.rglob("*.py")
+        ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__"): path
+        for name, folder in PACKAGES.items()
+        for path in folder.rglob("*.py")
     }
 
 
+def is_ours(module: str | None) -> bool:
+    return (module or "").split(".")[0] in PACKAGES
+
+
 def imports(path: Path, known: set[str]) -> Iterator[str]:
-    """The modules of the package that a file imports anywhere but for type checkers."""
+    """The modules of the packages that a file imports anywhere but for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = {
         id(node)
@@ -67,46 +88,73 @@ def imports(path: Path, known: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if id(node) in for_types:
             continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bilrp":
+        if isinstance(node, ast.ImportFrom) and is_ours(node.module):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in known else str(node.module)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "bilrp")
+            yield from (alias.name for alias in node.names if is_ours(alias.name))
+
+
+def imports_in_strings(path: Path, known: set[str]) -> Iterator[str]:
+    """Modules in strings: any "bilrp.module:name", and "bilrp.module" where there is such a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = MODULE_IN_STRING.fullmatch(node.value)
+            if match and match[1] not in PACKAGES and (match[2] or match[1] in known):
+                yield match[1]
 
 
 @cache  # the files are parsed once for all tests
-def graph() -> dict[str, set[str]]:
+def import_graph() -> dict[str, set[str]]:
     known = modules()
     return {name: set(imports(path, set(known))) - {name} for name, path in known.items()}
 
 
-def room(module: str) -> str:
-    return [*module.split("."), "bilrp"][1]
+@cache
+def string_graph() -> dict[str, set[str]]:
+    known = modules()
+    return {name: set(imports_in_strings(path, set(known))) - {name} for name, path in known.items()}
 
 
-@pytest.mark.parametrize("name", sorted(MAY))
-def test_a_room_imports_only_what_it_may(name: str) -> None:
-    found = {
-        (module, other) for module, others in graph().items() if room(module) == name for other in others
+def package_of(module: str) -> str:
+    """The layer of a module: a package or module of bilrp, bilrp itself; all studies are one."""
+    top, inner = [*module.split("."), ""][:2]
+    if top == "bilrp_studies":
+        return f"{top}.{inner}" if inner in {"bench", "cli"} else top
+    return inner or top
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED_IMPORTS))
+def test_a_package_imports_only_what_it_may(name: str) -> None:
+    allowed = {*ALLOWED_IMPORTS[name], name, "errors"}
+    for graph, more in ((import_graph(), set()), (string_graph(), ALLOWED_IN_STRINGS.get(name, set()))):
+        found = {
+            (module, o) for module, others in graph.items() if package_of(module) == name for o in others
+        }
+        assert not {pair for pair in found if package_of(pair[1]) not in allowed | more}
+
+
+def test_every_module_in_a_string_exists() -> None:
+    missing = {
+        (name, other) for name, others in string_graph().items() for other in others if other not in modules()
     }
-    strangers = {
-        pair for pair in found if room(pair[1]) != name and room(pair[1]) not in {*MAY[name], "errors"}
-    }
-    assert not strangers
+    assert not missing
 
 
-def test_every_module_has_a_room() -> None:
-    assert {room(module) for module in modules()} - {"bilrp", "__main__"} == set(MAY)
+def test_every_module_has_a_package() -> None:
+    assert {package_of(module) for module in modules()} - {"bilrp", "__main__"} == set(ALLOWED_IMPORTS)
 
 
 def test_the_root_is_what_a_user_holds() -> None:
-    assert {path.stem for path in SOURCE.glob("*.py")} == HELD | {"__init__", "__main__"}
+    found = {path.stem for path in PACKAGES["bilrp"].glob("*.py")}
+    assert found == ROOT_MODULES | PUBLIC_NAMESPACES | {"__init__", "__main__"}
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     # The package itself finds names on first use, which is nobody's detour.
-    inside = {name: {other for other in others if other != "bilrp"} for name, others in graph().items()}
+    graph = import_graph()
+    inside = {name: {other for other in others if other != "bilrp"} for name, others in graph.items()}
     inside.pop("bilrp")
     try:
         list(TopologicalSorter(inside).static_order())
@@ -115,69 +163,83 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 
 
 def test_the_engine_sees_maps_and_never_what_a_step_was_called() -> None:
-    seen = {other for name, others in graph().items() if room(name) == "engine" for other in others}
-    assert {other for other in seen if room(other) == "trace"} == {
+    seen = {o for name, others in import_graph().items() if package_of(name) == "engine" for o in others}
+    assert {other for other in seen if package_of(other) == "trace"} == {
         "bilrp.trace.devices",
         "bilrp.trace.linear_operators",
     }
 
 
+def test_nothing_in_bilrp_imports_or_names_the_studies() -> None:
+    """The studies are users of the library; their commands come in by entry points."""
+    files = [
+        path for path in PACKAGES["bilrp"].rglob("*") if path.suffix in {".py", ".js", ".css", ".html", ".c"}
+    ]
+    named = [path for path in files if re.search(r"bilrp[_.]studies", path.read_text(encoding="utf-8"))]
+    assert not named
+
+
 def test_no_study_imports_another() -> None:
     def study(module: str) -> str:
-        return module.split(".")[2] if module.startswith("bilrp_studies.") else ""
+        return [*module.split("."), ""][1] if module.startswith("bilrp_studies") else ""
 
-    own = {"", "common", "table"}
-    for name, others in graph().items():
-        if study(name) not in own:
-            assert {study(other) for other in others} <= {*own, study(name)}, name
+    shared = {"", "common", "catalog"}
+    free = {*shared, "bench", "cli"}
+    for name, others in import_graph().items():
+        if study(name) not in free:
+            assert {study(other) for other in others} <= {*shared, study(name)}, name
 
 
 def test_nothing_imports_the_command_line() -> None:
-    for name, others in graph().items():
-        if room(name) not in {"cli", "__main__"}:
-            assert not {other for other in others if room(other) == "cli"}, name
+    def is_command_line(module: str) -> bool:
+        return package_of(module) in {"cli", "bilrp_studies.cli"}
+
+    for name in modules():
+        if not is_command_line(name) and name != "bilrp.__main__":
+            assert not {o for o in import_graph()[name] | string_graph()[name] if is_command_line(o)}, name
 
 
-def test_every_room_says_its_job_and_what_it_may_import() -> None:
-    for folder in (path.parent for path in SOURCE.glob("*/__init__.py")):
+def test_every_package_says_its_job_and_what_it_may_import() -> None:
+    for folder in (path.parent for path in PACKAGES["bilrp"].glob("*/__init__.py")):
         text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
         assert "import" in text, folder.name
 
 
 def test_files_stay_short_enough_to_read() -> None:
-    files = [path for path in SOURCE.rglob("*") if path.suffix in {".py", ".js", ".css", ".html"}]
+    suffixes = {".py", ".js", ".css", ".html"}
+    files = [path for folder in PACKAGES.values() for path in folder.rglob("*") if path.suffix in suffixes]
     long = {path.name: count for path in files if (count := len(path.read_text().splitlines())) > 450}
     assert not long
 
 
-def reached_for(path: Path) -> Iterator[str]:
-    """Private names of the package that a test reaches for, by import, by attribute or to replace them."""
+def private_names_used(path: Path) -> Iterator[str]:
+    """Private names of the packages that a test reaches for, by import, by attribute or to replace them."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     held = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bilrp":
-            yield from (alias.name for alias in node.names if private(alias.name))
+        if isinstance(node, ast.ImportFrom) and is_ours(node.module):
+            yield from (alias.name for alias in node.names if is_private(alias.name))
             held |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            named = (alias.asname or alias.name for alias in node.names if alias.name.startswith("bilrp"))
+            named = (alias.asname or alias.name for alias in node.names if is_ours(alias.name))
             held |= {name.split(".")[0] for name in named}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and private(node.attr) and owner(node) in held:
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and root_name(node) in held:
             yield ast.unparse(node)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"setattr", "delattr"}:
             words = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
             last = [str(word).split(".")[-1] for word in words]
-            ours = any(owner(a) in held for a in node.args[:1]) or any(
+            ours = any(root_name(a) in held for a in node.args[:1]) or any(
                 str(w).startswith("bilrp") for w in words
             )
-            yield from (word for word in last if private(word) and ours)
+            yield from (word for word in last if is_private(word) and ours)
 
 
-def private(name: str) -> bool:
+def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def owner(node: ast.AST) -> str | None:
+def root_name(node: ast.AST) -> str | None:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -188,7 +250,7 @@ TESTS = Path(__file__).parent
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda p: str(p.relative_to(TESTS)))
 def test_no_test_reaches_for_a_private_name(path: Path) -> None:
-    assert list(reached_for(path)) == []
+    assert list(private_names_used(path)) == []
 
 
 def test_no_two_files_of_tests_share_a_name() -> None:

@@ -12,8 +12,8 @@ import torch
 import bilrp
 from bilrp import composites
 from bilrp.errors import InputError
-from models import settle, vgg_like
-from narrow import instance
+from models import randomize_norms, vgg_like
+from type_asserts import assert_instance
 
 
 def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
@@ -26,8 +26,8 @@ def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("workers", [None, 1, 2])
 def test_many_are_one_after_another(workers: int | None) -> None:
-    model, things = settle(vgg_like()), images(6)
-    options = {"regions": 4, "rules": composites.uniform(0.25)}
+    model, things = randomize_norms(vgg_like()), images(6)
+    options = {"regions": 4, "composite": composites.uniform(0.25)}
     found = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
     assert len(found) == len(things)
     for each, x in zip(found, things, strict=True):
@@ -48,22 +48,22 @@ def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
         readers.add(threading.get_ident())
         return images(1)[0] + i
 
-    encoder = bilrp.Encoder(settle(vgg_like()), read=read)
+    encoder = bilrp.Encoder(randomize_norms(vgg_like()), read=read)
     found = bilrp.decompose_many(encoder, things(), regions=6)
     next(found)
-    instance(found, Generator).close()
+    assert_instance(found, Generator).close()
     assert len(taken) < 8
     assert threading.get_ident() not in readers
 
 
 def test_what_cannot_be_read_is_said_where_it_stands() -> None:
     things = [*images(1), torch.full((1, 3, 12, 12), float("nan"), dtype=torch.float64), *images(1)]
-    found = bilrp.decompose_many(settle(vgg_like()), things, regions=4)
+    found = bilrp.decompose_many(randomize_norms(vgg_like()), things, regions=4)
     next(found)
     with pytest.raises(InputError, match="NaN"):
         next(found)
     with pytest.raises(InputError, match="at least one worker"):
-        next(bilrp.decompose_many(settle(vgg_like()), things, workers=0))
+        next(bilrp.decompose_many(randomize_norms(vgg_like()), things, workers=0))
 
 
 def test_torch_keeps_its_threads_and_each_worker_has_its_share() -> None:

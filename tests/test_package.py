@@ -43,22 +43,22 @@ def _collection() -> object:
 
 
 def _stereo() -> object:
-    from bilrp_studies.common.stereo_images import stereo_pair
+    from bilrp_studies.common.stereo_images import load_stereo_pair
 
-    return stereo_pair()
+    return load_stereo_pair()
 
 
 def _cluster() -> object:
     from bilrp.collection import ray_backend
 
-    return ray_backend.ray()
+    return ray_backend.import_ray()
 
 
 def _clip() -> object:
-    from bilrp_studies.common.image_folders import clips
+    from bilrp_studies.common.image_folders import read_clips
 
     Path("a.mp4").write_bytes(b"")
-    return clips(".", size=8)
+    return read_clips(".", size=8)
 
 
 def _served() -> object:
@@ -239,7 +239,7 @@ def test_each_extra_is_asked_for_by_name(extra: str, tmp_path: Path, monkeypatch
 def test_no_extra_is_without_such_a_line(extra: str) -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     assert re.search(
-        rf"bilrp\[{extra}\]|from_extra\([^)]*\"{extra}\"|library\(\"{extra}\"|extra=\"{extra}\"", text
+        rf"bilrp\[{extra}\]|import_optional\([^)]*\"{extra}\"|import_transformers\(\"{extra}\"|extra=\"{extra}\"", text
     )
 
 

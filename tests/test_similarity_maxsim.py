@@ -49,7 +49,7 @@ def test_ties_share_equally() -> None:
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> bilrp.Encoder:
     folder: Path = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"))
-    return sentence(folder, pooling="tokens", normalise=True, dtype=torch.float64)
+    return sentence(folder, pooling="tokens", normalize=True, dtype=torch.float64)
 
 
 def test_token_embeddings_of_different_lengths(encoder: bilrp.Encoder, tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path: P
     )
     assert done.returncode == 0, done.stderr[-3000:]
     reference = (tmp_path / "site" / "reference" / "index.html").read_text()
-    assert all(f'id="bilrp.{name}"' in reference for name in ("explain", "rulebooks.uniform", "regions.grid"))
+    assert all(
+        f'id="bilrp.{name}"' in reference for name in ("explain", "composites.uniform", "regions.grid")
+    )
     assert "http" not in re.findall(r'<script[^>]*src="([^"]*)"', reference)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import bilrp
 from attack.threads import Attention
 from bilrp import composites
-from bilrp.errors import quiet
+from bilrp.errors import suppress_warnings
 
 THREADS = 8
 
@@ -31,7 +31,7 @@ print(row.trials, row.right, *row.failures[:5], sep="|")
 
 @pytest.mark.slow
 def test_eight_threads_give_the_serial_answers() -> None:
-    """ReLU, GELU and attention under three rule books, 8 × 200 and more in all, in a process without checked types."""
+    """ReLU, GELU and attention under three composites, 8 × 200 and more in all, in a process without checked types."""
     paths = (Path(bilrp.__file__).parents[1], Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False,
@@ -47,7 +47,7 @@ def test_warning_filters_are_put_back_by_the_last_to_leave() -> None:
     def work() -> None:
         for _ in range(200):
             gate.wait()
-            with quiet():
+            with suppress_warnings():
                 try:
                     warnings.warn_explicit("odd", UserWarning, "x.py", 1, "PIL.Image")
                 except UserWarning as error:
@@ -128,6 +128,6 @@ def test_attention_has_its_derivative_whatever_the_kernel() -> None:
         truth = torch.autograd.functional.jacobian(lambda t, model=model: model(t)[0], x)[:, 0] * x
         for mode in ("push", "pull"):
             parts = bilrp.decompose(
-                model, x, rules=composites.hessian_product(), regions=bilrp.regions.features(), mode=mode
+                model, x, composite=composites.hessian_product(), regions=bilrp.regions.features(), mode=mode
             ).parts
             torch.testing.assert_close(parts.T.reshape(truth.shape), truth, atol=1e-12, rtol=1e-10)

@@ -32,7 +32,7 @@ def word_pieces() -> tuple[Tokenizer, dict[str, str]]:
     made.train_from_iterator(
         CORPUS, trainers.WordPieceTrainer(vocab_size=110, special_tokens=list(marks.values()))
     )
-    return _framed(made, "[CLS]", "[SEP]"), marks
+    return _add_special_tokens(made, "[CLS]", "[SEP]"), marks
 
 
 def byte_pairs() -> tuple[Tokenizer, dict[str, str]]:
@@ -52,7 +52,7 @@ def byte_pairs() -> tuple[Tokenizer, dict[str, str]]:
         vocab_size=330, special_tokens=list(marks.values()), initial_alphabet=alphabet
     )
     made.train_from_iterator(CORPUS, trainer)
-    return _framed(made, "<s>", "</s>"), marks
+    return _add_special_tokens(made, "<s>", "</s>"), marks
 
 
 def sentence_pieces() -> tuple[Tokenizer, dict[str, str]]:
@@ -63,14 +63,14 @@ def sentence_pieces() -> tuple[Tokenizer, dict[str, str]]:
     made.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=list(marks.values()), unk_token="<unk>")
     made.train_from_iterator(CORPUS, trainer)
-    return _framed(made, None, "</s>"), marks
+    return _add_special_tokens(made, None, "</s>"), marks
 
 
-def _framed(made: Tokenizer, first: str | None, last: str) -> Tokenizer:
+def _add_special_tokens(tokenizer: Tokenizer, first: str | None, last: str) -> Tokenizer:
     single = f"{first} $A {last}" if first else f"$A {last}"
-    named = [(mark, made.token_to_id(mark)) for mark in (first, last) if mark]
-    made.post_processor = processors.TemplateProcessing(single=single, special_tokens=named)
-    return made
+    named = [(mark, tokenizer.token_to_id(mark)) for mark in (first, last) if mark]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=named)
+    return tokenizer
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def sentence_transformers(
 ) -> Path:
     """The files that sentence-transformers puts around a transformers folder."""
     parts: list[tuple[str, str]] = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    write(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
     if dense is not None:
         from safetensors.torch import save_file
 
@@ -154,7 +154,7 @@ def sentence_transformers(
             "bias": True,
             "activation_function": activation,
         }
-        write(folder / "2_Dense" / "config.json", about)
+        write_json(folder / "2_Dense" / "config.json", about)
         weight = torch.randn(outputs, inputs, generator=generator)
         save_file(
             {"linear.weight": weight, "linear.bias": weight[:, 0].clone()},
@@ -166,15 +166,15 @@ def sentence_transformers(
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(parts)
     ]
-    write(folder / "modules.json", listed)
-    write(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": lower})
-    write(
+    write_json(folder / "modules.json", listed)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": lower})
+    write_json(
         folder / "config_sentence_transformers.json",
         {"prompts": prompts or {}, "default_prompt_name": default_prompt},
     )
     return folder
 
 
-def write(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))

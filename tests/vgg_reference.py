@@ -42,11 +42,11 @@ def forward(x, tensors, last):
     return activations
 
 
-def divided(numerator, denominator):
+def safe_divide(numerator, denominator):
     return torch.where(denominator == 0, 0.0, numerator / torch.where(denominator == 0, 1.0, denominator))
 
 
-def through_pooling(a, relevance):
+def propagate_pooling(a, relevance):
     """All to the winner of each 2×2 block; equal winners share."""
     rows, columns = a.shape[-2] // 2 * 2, a.shape[-1] // 2 * 2
     blocks = a[..., :rows, :columns].unfold(2, 2, 2).unfold(3, 2, 2)  # 1 C h w 2 2
@@ -60,18 +60,18 @@ def through_pooling(a, relevance):
     return F.pad(spread, (0, a.shape[-1] - columns, 0, a.shape[-2] - rows))
 
 
-def through_convolution(a, weight, bias, relevance, gamma):
+def propagate_convolution(a, weight, bias, relevance, gamma):
     weight, bias = weight + gamma * weight.clamp(min=0), bias + gamma * bias.clamp(min=0)
     z = F.conv2d(a, weight, bias, padding=1)
-    return a * F.conv_transpose2d(divided(relevance, z), weight, padding=1)
+    return a * F.conv_transpose2d(safe_divide(relevance, z), weight, padding=1)
 
 
-def through_pixels(x, weight, relevance):
+def propagate_pixels(x, weight, relevance):
     """z^B with the bounds of black and white pixels."""
     low, high = ((v - MEAN) / STD + torch.zeros_like(x) for v in (0.0, 1.0))
     up, down = weight.clamp(min=0), weight.clamp(max=0)
     z = F.conv2d(x, weight, padding=1) - F.conv2d(low, up, padding=1) - F.conv2d(high, down, padding=1)
-    s = divided(relevance, z)
+    s = safe_divide(relevance, z)
     back = lambda w: F.conv_transpose2d(s, w, padding=1)  # noqa: E731
     return x * back(weight) - low * back(up) - high * back(down)
 
@@ -89,13 +89,13 @@ def relevance(x, tensors, last, coordinates, gamma=paper_gamma, chunk=16):
         for layer in range(last, 0, -1):
             a = activations[layer - 1]
             if layer in POOLINGS:
-                R = through_pooling(a, R)
+                R = propagate_pooling(a, R)
             elif layer == 1:
-                R = through_pixels(a, tensors["features.0.weight"].double(), R)
+                R = propagate_pixels(a, tensors["features.0.weight"].double(), R)
             elif layer in CONVOLUTIONS:
                 name = f"features.{layer - 1}"
                 weight, bias = tensors[f"{name}.weight"].double(), tensors[f"{name}.bias"].double()
-                R = through_convolution(a, weight, bias, R, gamma(layer))
+                R = propagate_convolution(a, weight, bias, R, gamma(layer))
         found.append(R)
     return torch.cat(found), top[coordinates]
 

@@ -35,7 +35,7 @@ class Architecture:
         """Save the model, random but lively, and how it prepares pictures."""
         torch.manual_seed(0)
         model = self.model()
-        enlivened(model)
+        randomize_weights(model)
         model.save_pretrained(folder)
         if self.processor is not None:
             self.processor().save_pretrained(folder)
@@ -45,12 +45,12 @@ class Architecture:
         return folder
 
 
-def seen(model: nn.Module) -> None:
+def run_once(model: nn.Module) -> None:
     """Run once in training, so that norms keep the statistics of what passes."""
     model.train()(pixel_values=torch.randn(8, 3, SIDE, SIDE))
 
 
-def enlivened(model: nn.Module, see: Callable[[nn.Module], object] = seen) -> nn.Module:
+def randomize_weights(model: nn.Module, run: Callable[[nn.Module], object] = run_once) -> nn.Module:
     """Weights of a size that lets the input through, norms that are not 1 and 0, statistics of what was seen."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -62,7 +62,7 @@ def enlivened(model: nn.Module, see: Callable[[nn.Module], object] = seen) -> nn
         for norm in norms:
             norm.momentum = None  # the plain mean over all that is seen
         if norms:
-            see(model)
+            run(model)
     return model.eval()
 
 

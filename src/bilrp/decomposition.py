@@ -18,56 +18,56 @@ from torch import Tensor
 
 from bilrp import inputs as views
 from bilrp import regions as regions_module
-from bilrp.io import schema, store
 from bilrp.encoder import (
-    ONE_RUN,
-    SEED,
+    MODEL_RUN_LOCK,
+    PROJECTION_SEED,
+    CompositeLike,
+    DualEncoder,
     Encoder,
-    Model,
-    Readable,
-    Rules,
-    Towers,
+    EncoderLike,
+    InputLike,
     as_encoder,
-    book_of,
-    differing,
-    origin_of,
-    placed,
+    diff_origins,
+    make_origin,
     read_item,
+    resolve_composite,
+    resolve_regions,
 )
 from bilrp.engine import memory
-from bilrp.engine.passes.hoist_pooling import pool_early
+from bilrp.engine.executor import compute_parts
+from bilrp.engine.passes.channels_first import rewrite_channels_first
+from bilrp.engine.passes.hoist_pooling import hoist_poolings
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
-from bilrp.progress import tracking
-from bilrp.engine.refinement import Refined, begin
-from bilrp.engine.executor import compute
-from bilrp.engine.sparse_parts import Asked, Parts, kept, matrix, matrix_when_asked
-from bilrp.engine.passes.channels_first import channels_first
+from bilrp.engine.refinement import Refinement, start_refinement
+from bilrp.engine.sparse_parts import AnyParts, LazyDenseParts, densify, lazy_dense, stored_parts
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.inputs import Image, Item, Text, View
+from bilrp.io import schema, store
+from bilrp.progress import progress_bar
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.freezing import freeze, readied
-from bilrp.similarity import projection
-from bilrp.trace.reference_run import at_reference
-from bilrp.trace.devices import gather
-from bilrp.trace.weight_cache import shelf
+from bilrp.rules.freezing import freeze, prepare_tape
+from bilrp.similarity import random_projection
+from bilrp.trace.devices import defer_checks
+from bilrp.trace.reference_run import read_reference_values
 from bilrp.trace.tape import Tape
+from bilrp.trace.weight_cache import use_weight_cache
 
 MODES = ("auto", "push", "pull")
-STORED = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+STORABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-@matrix_when_asked
+@lazy_dense
 @dataclass(frozen=True, eq=False)
 class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
 
-    `origin` says what made it (encoder, weights, layer, rules, projection): only equal origins pair. `view` is the input
+    `origin` says what made it (encoder, weights, layer, composite, projection): only equal origins pair. `view` is the input
     as people see it (a photograph, a text), `name` what they call it (a file's name). `reference` is φ(x₀) where the rules
-    compare with a reference input (`rulebooks.secant`): what is unattributed, but for features outside every region.
+    compare with a reference input (`composites.secant`): what is unattributed, but for features outside every region.
     """
 
-    parts: Asked  # [regions, h], made when first read where it is nearly all zeros
+    parts: LazyDenseParts  # [regions, h], made when first read where it is nearly all zeros
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
@@ -81,18 +81,18 @@ class Decomposition:
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
         """What biases, other constants, a reference and features outside every region contribute to each coordinate."""
-        return self.embedding - kept(self).sum(0)
+        return self.embedding - stored_parts(self).sum(0)
 
     @property
-    def picture(self) -> np.ndarray | None:
+    def input_image(self) -> np.ndarray | None:
         """What the model saw as a picture of the input's own size, (height, width, 3) bytes."""
         if not isinstance(self.view, Image):
             return None
         high, wide = self.regions.labels.shape[-2:]
-        return self.view.seen((high, wide))
+        return self.view.crop_to_input((high, wide))
 
     @property
-    def places(self) -> np.ndarray | None:
+    def region_boxes(self) -> np.ndarray | None:
         """(left, top, right, bottom) around each region, in pixels of the view; None where regions are no areas of one."""
         bounds = self.regions.bounds
         if bounds is None or not isinstance(self.view, Image):
@@ -117,7 +117,11 @@ class Decomposition:
             )
         sums = self.parts.new_zeros(coarse.count + 1, self.parts.shape[1])
         parts = sums.index_add_(0, owner + 1, self.parts)[1:]
-        view = self.view.joined(owner.tolist(), coarse.count) if isinstance(self.view, Text) else self.view
+        view = (
+            self.view.merge_regions(owner.tolist(), coarse.count)
+            if isinstance(self.view, Text)
+            else self.view
+        )
         return replace(self, parts=parts, regions=coarse, view=view)
 
     def save(self, path: str | Path, *, dtype: torch.dtype | None = None) -> Path:
@@ -126,8 +130,8 @@ class Decomposition:
         `dtype` (torch.bfloat16, torch.float16) keeps the parts in half the space; what that cost is in
         `storage_error` of the loaded decomposition, and what was rounded away counts as unattributed.
         """
-        kept = self if dtype is None else _rounded(self, dtype)
-        tensors, words = as_stored(kept)
+        kept = self if dtype is None else _round_parts(self, dtype)
+        tensors, words = serialize_decomposition(kept)
         if dtype is not None:
             tensors["parts"] = tensors["parts"].to(dtype)
         return store.write(path, tensors, {"kind": "decomposition", **words})
@@ -136,57 +140,59 @@ class Decomposition:
     def load(path: str | Path) -> Decomposition:
         """Read what `save` wrote."""
         tensors, words = store.read(path, kind="decomposition")
-        with store.understanding(path, words):
-            return from_stored(tensors, words)
+        with store.wrap_load_errors(path, words):
+            return deserialize_decomposition(tensors, words)
 
     def __repr__(self) -> str:
-        count, size = kept(self).shape
+        count, size = stored_parts(self).shape
         return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
 
 
 @overload
 def decompose(
-    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: EncoderLike | DualEncoder, x: InputLike, *, regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
-    refine: int | None = None,
+    max_regions: int | None = None,
 ) -> Decomposition: ...  # fmt: skip
 
 
 @overload
 def decompose(
-    encoder: Model | Towers, x: Readable, *, regions: RegionSpec | None = None, rules: Rules | None = None,
+    encoder: EncoderLike | DualEncoder, x: InputLike, *, regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None, mode: str = "auto", progress: bool = False, layers: Sequence[int],
 ) -> dict[int, Decomposition]: ...  # fmt: skip
 
 
 def decompose(
-    encoder: Model | Towers,
-    x: Readable,
+    encoder: EncoderLike | DualEncoder,
+    x: InputLike,
     *,
     regions: RegionSpec | None = None,
-    rules: Rules | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
     layers: Sequence[int] | None = None,
-    refine: int | None = None,
+    max_regions: int | None = None,
 ) -> Decomposition | dict[int, Decomposition]:
     """Take φ(x) apart: parts[I, m] is what region I contributes to coordinate m of the embedding.
 
-    With `refine`, into at most that many regions: fine where the share is large, coarse elsewhere (see `bilrp.refine`).
+    With `max_regions`, into at most that many regions: fine where the share is large, coarse elsewhere (see `bilrp.refine`).
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     >>> found = decompose(net, torch.ones(1, 4), regions=regions_module.features())
     >>> found.parts.shape
     torch.Size([4, 3])
     """
-    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
-    if refine is not None:
+    encoder = encoder.encoder_for(x) if isinstance(encoder, DualEncoder) else as_encoder(encoder)
+    if max_regions is not None:
         if layers is not None:
-            raise InputError("refine splits regions by their share in one embedding: leave out layers")
-        options = {"regions": regions, "rules": rules, "project": project, "mode": mode}
-        return deque(coarse_to_fine(encoder, x, budget=refine, **options), maxlen=1)[0]
-    options = {"regions": regions, "rules": rules, "project": project, "mode": mode, "layers": layers}
+            raise InputError("max_regions splits regions by their share in one embedding: leave out layers")
+        options = {"regions": regions, "composite": composite, "project": project, "mode": mode}
+        return deque(refine(encoder, x, max_regions=max_regions, **options), maxlen=1)[0]
+    options = {"regions": regions, "composite": composite, "project": project, "mode": mode, "layers": layers}
     found = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
     return found[None] if layers is None else {n: found[n] for n in layers}
 
@@ -198,12 +204,17 @@ def decompose_item(
     ready = prepare(encoder, item, **options)
     parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
-        return {None: ready.finished(ready.partition, parts[ready.program.output.value], plan=plan)}
-    return {n: ready.finished(ready.partition, parts[v], plan=plan, layer=n) for n, v in ready.taps.items()}
+        return {
+            None: ready.build_decomposition(ready.partition, parts[ready.program.output.value], plan=plan)
+        }
+    return {
+        n: ready.build_decomposition(ready.partition, parts[v], plan=plan, layer=n)
+        for n, v in ready.taps.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedInput:
     """One input, run and frozen: what is left to do is to push regions or to pull coordinates."""
 
     program: Program
@@ -213,52 +224,58 @@ class Prepared:
     project: int | None
     mode: str
     taps: Mapping[int, int]  # the value of each layer asked for
-    results: Mapping[int | None, Tensor]  # the embedding of each layer, of the output as None
-    references: Mapping[int | None, Tensor]  # the same at a reference input, where the rules ask for one
+    embeddings: Mapping[int | None, Tensor]  # the embedding of each layer, of the output as None
+    reference_embeddings: Mapping[
+        int | None, Tensor
+    ]  # the same at a reference input, where the rules ask for one
 
-    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, Parts], Plan]:
+    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
         """Parts [regions, coordinates] of the output and of tapped values."""
         with torch.no_grad():
-            weights = None if self.taps else projection_of(self.project, self.program.result)
+            weights = None if self.taps else make_projection(self.project, self.program.result)
             taps = frozenset(self.taps.values())
-            with tracking(progress) as bar:
-                parts, plan = compute(self.program, partition, weights, mode=self.mode, taps=taps, bar=bar)
-        _check_finite(parts[self.program.output.value], self.origin["rules"])  # wherever it went wrong
+            with progress_bar(progress) as bar:
+                parts, plan = compute_parts(
+                    self.program, partition, weights, mode=self.mode, taps=taps, bar=bar
+                )
+        _check_finite(parts[self.program.output.value], self.origin["composite"])  # wherever it went wrong
         return parts, plan
 
-    def parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
+    def compute_parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
         """Parts of the output alone."""
         parts, plan = self.compute(partition, progress=progress)
-        return matrix(parts[self.program.output.value]), plan
+        return densify(parts[self.program.output.value]), plan
 
-    def begin(self, budget: int | None) -> Refined:
-        """The coarsest moment of a refinement to at most `budget` regions."""
-        return begin(self.partition, self.parts, budget)
+    def begin_refinement(self, max_regions: int | None) -> Refinement:
+        """The coarsest moment of a refinement to at most `max_regions` regions."""
+        return start_refinement(self.partition, self.compute_parts, max_regions)
 
-    def split(self, found: Refined, weight: Tensor) -> Refined:
+    def split_regions(self, refinement: Refinement, weight: Tensor) -> Refinement:
         """The next moment: regions of most weight split; the same moment where nothing can be."""
-        return found.split(weight, self.parts)
+        return refinement.split(weight, self.compute_parts)
 
-    def refined(self, found: Refined) -> Decomposition:
+    def build_refined(self, refinement: Refinement) -> Decomposition:
         """What is known at one moment of a refinement."""
-        count, view = len(found.groups), self.item.view
-        view = view.joined(found.owner.tolist(), count) if isinstance(view, Text) else view
-        made = self.finished(found.regions, found.parts, plan=found.plan)
-        return made if found.whole else replace(made, view=view)
+        count, view = len(refinement.groups), self.item.view
+        view = (
+            view.merge_regions(refinement.group_of_region.tolist(), count) if isinstance(view, Text) else view
+        )
+        made = self.build_decomposition(refinement.regions, refinement.parts, plan=refinement.plan)
+        return made if refinement.is_complete else replace(made, view=view)
 
-    def finished(
-        self, regions: Regions, parts: Parts, *, plan: Plan, layer: int | None = None
+    def build_decomposition(
+        self, regions: Regions, parts: AnyParts, *, plan: Plan, layer: int | None = None
     ) -> Decomposition:
         """Embedding and parts, projected where that has not happened yet, with their origin."""
-        result, reference = self.results[layer], self.references.get(layer)
-        weights = projection_of(self.project, result)
+        result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
+        weights = make_projection(self.project, result)
 
         def flat(t: Tensor) -> Tensor:
             return t.flatten() if weights is None else weights @ t.flatten()
 
         origin = dict(self.origin)
         if layer is not None:
-            parts = parts if weights is None else matrix(parts) @ weights.T
+            parts = parts if weights is None else densify(parts) @ weights.T
             origin["layer"] = layer
         embedding = flat(result)
         return Decomposition(
@@ -273,69 +290,68 @@ def prepare(
     item: Item,
     *,
     regions: RegionSpec | None = None,
-    rules: Rules | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None,
     mode: str = "auto",
     layers: Sequence[int] | None = None,
-) -> Prepared:
+) -> PreparedInput:
     """Record the run, freeze it by the rules, and lay out the regions."""
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
-    memory.check_run(encoder.running(item.given), item.x)
-    with torch.no_grad(), gather():
-        tape = encoder.record(item.x, item.given)
-        taps = _taps(encoder, tape, layers)
+    memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
+    with torch.no_grad(), defer_checks():
+        tape = encoder.record(item.x, item.model_input)
+        taps = _layer_values(encoder, tape, layers)
         made = {step.output: step.result for step in tape.steps if step.output in taps.values()}
         wanted: dict[int | None, int] = {**taps} if taps else {None: tape.output}
         results = {n: made.get(value, tape.result) for n, value in wanted.items()}
         for result in results.values():
             check_embedding(result)
-        book = book_of(encoder, tape, rules)
-        partition, item = placed(encoder, item, regions)
+        book = resolve_composite(encoder, tape, composite)
+        partition, item = resolve_regions(encoder, item, regions)
         tapped = frozenset(taps.values())
-        origin = origin_of(encoder, tape, book, project)
-        with shelf(encoder.module, tape.weights, origin["weights"]):
-            ready = readied(tape, book, tapped)
-            with nullcontext() if ready.reference is None else ONE_RUN:
-                references = at_reference(ready, encoder.running(item.given), wanted)
+        origin = make_origin(encoder, tape, book, project)
+        with use_weight_cache(encoder.module, tape.weights, origin["weights"]):
+            ready = prepare_tape(tape, book, tapped)
+            with nullcontext() if ready.reference is None else MODEL_RUN_LOCK:
+                references = read_reference_values(ready, encoder.forward_fn(item.model_input), wanted)
             program, keep = freeze(ready, book, max(tapped, default=None)), frozenset(map(Key, tapped))
-            program = pool_early(channels_first(program, keep), keep)
+            program = hoist_poolings(rewrite_channels_first(program, keep), keep)
         # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
-        return Prepared(program, partition, item, origin, project, mode, taps, results, references)
+        return PreparedInput(program, partition, item, origin, project, mode, taps, results, references)
 
 
 def refine(
-    encoder: Model | Towers,
-    x: Readable,
+    encoder: EncoderLike | DualEncoder,
+    x: InputLike,
     *,
     regions: RegionSpec | None = None,
-    rules: Rules | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None,
     mode: str = "auto",
-    budget: int | None = None,
+    max_regions: int | None = None,
 ) -> Iterator[Decomposition]:
     """Take φ(x) apart coarse to fine: about 16 regions first, then those of the largest share |⟨P_I, φ⟩| split.
 
-    P_{I ∪ J} = P_I + P_J, so each moment is exact on its own partition; the last has at most `budget` regions, and
+    P_{I ∪ J} = P_I + P_J, so each moment is exact on its own partition; the last has at most `max_regions` regions, and
     without one it is `decompose`'s.
 
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())
-    >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, budget=40)]
+    >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, max_regions=40)]
     [16, 28, 40]
     """
-    encoder = encoder.of(x) if isinstance(encoder, Towers) else as_encoder(encoder)
-    ready = prepare(encoder, read_item(encoder, x), regions=regions, rules=rules, project=project, mode=mode)
-    found, finer = None, ready.begin(budget)
+    encoder = encoder.encoder_for(x) if isinstance(encoder, DualEncoder) else as_encoder(encoder)
+    ready = prepare(
+        encoder, read_item(encoder, x), regions=regions, composite=composite, project=project, mode=mode
+    )
+    found, finer = None, ready.begin_refinement(max_regions)
     while finer is not found:
         found = finer
-        made = ready.refined(found)
+        made = ready.build_refined(found)
         yield made
-        finer = ready.split(found, (found.parts @ made.embedding).abs())
-
-
-coarse_to_fine = refine  # where a parameter has its name
+        finer = ready.split_regions(found, (found.parts @ made.embedding).abs())
 
 
 def check_embedding(embedding: Tensor) -> None:
@@ -355,7 +371,7 @@ def check_embedding(embedding: Tensor) -> None:
         )
 
 
-def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:
+def _layer_values(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:
     """The value number of each layer asked for."""
     if layers is None:
         return {}
@@ -366,17 +382,17 @@ def _taps(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[in
     return {n: encoder.layers(tape, n) for n in layers}
 
 
-def _check_finite(parts: Parts, rules: str) -> None:
-    if not bool(torch.isfinite(matrix(parts)).all()):
+def _check_finite(parts: AnyParts, composite: str) -> None:
+    if not bool(torch.isfinite(densify(parts)).all()):
         raise RuleError(
-            f"the parts under {rules} have NaN or infinite values, though the embedding has none: "
+            f"the parts under {composite} have NaN or infinite values, though the embedding has none: "
             "use a wider type (float64), or other rules"
         )
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
     """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
-    found = differing(a.origin, b.origin)
+    found = diff_origins(a.origin, b.origin)
     if found:
         raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")
     if not any_size and a.embedding.shape != b.embedding.shape:
@@ -386,9 +402,9 @@ def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) ->
         )
 
 
-def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposition:
+def deserialize_decomposition(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Decomposition:
     """Rebuild a decomposition from stored tensors and words."""
-    about = json.loads(words["regions"])
+    about = json.loads(metadata["regions"])
     schema.check_tensors(tensors, about["count"])
     partition = Regions(
         labels=tensors["labels"].long(),
@@ -397,11 +413,11 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
         boxes=tensors["boxes"].long() if "boxes" in tensors else None,
         names=tuple(about["names"]) if about["names"] is not None else None,
     )
-    origin = json.loads(words["origin"])
-    embedding, error = tensors["embedding"], float.fromhex(words.get("storage_error", "0x0p+0"))
+    origin = json.loads(metadata["origin"])
+    embedding, error = tensors["embedding"], float.fromhex(metadata.get("storage_error", "0x0p+0"))
     parts = tensors["parts"].to(embedding.dtype)
-    view = views.from_stored(tensors, words)
-    shape = tuple(int(n) for n in json.loads(words["shape"])) if "shape" in words else None
+    view = views.deserialize_view(tensors, metadata)
+    shape = tuple(int(n) for n in json.loads(metadata["shape"])) if "shape" in metadata else None
     found = Decomposition(
         parts,
         embedding,
@@ -409,7 +425,7 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
         origin,
         view,
         storage_error=error,
-        name=words.get("name", ""),
+        name=metadata.get("name", ""),
         shape=shape,
         reference=tensors.get("reference"),
     )
@@ -417,8 +433,8 @@ def from_stored(tensors: dict[str, Tensor], words: dict[str, str]) -> Decomposit
     return found
 
 
-def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and words that `from_stored` rebuilds a decomposition from."""
+def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and words that `deserialize_decomposition` rebuilds a decomposition from."""
     tensors = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
     tensors |= {} if d.reference is None else {"reference": d.reference}
     if d.regions.boxes is not None:
@@ -426,14 +442,16 @@ def as_stored(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
     words = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin)), "name": d.name}
     words |= {} if d.shape is None else {"shape": json.dumps(d.shape)}
-    pixels, seen = views.as_stored(d.view)
+    pixels, seen = views.serialize_view(d.view)
     return tensors | pixels, words | seen | {"storage_error": d.storage_error.hex()}
 
 
-def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
+def _round_parts(d: Decomposition, dtype: torch.dtype) -> Decomposition:
     """Parts as they will be read back from `dtype`, and ‖difference‖ / ‖parts‖."""
-    if dtype not in STORED:
-        raise InputError(f"parts cannot be stored as {dtype}: use one of {', '.join(map(str, STORED))}")
+    if dtype not in STORABLE_DTYPES:
+        raise InputError(
+            f"parts cannot be stored as {dtype}: use one of {', '.join(map(str, STORABLE_DTYPES))}"
+        )
     parts = d.parts.to(dtype).to(d.parts.dtype)
     if not bool(torch.isfinite(parts).all()):
         largest = float(d.parts.abs().max())
@@ -444,6 +462,10 @@ def _rounded(d: Decomposition, dtype: torch.dtype) -> Decomposition:
     return replace(d, parts=parts, storage_error=d.storage_error + error)
 
 
-def projection_of(project: int | None, result: Tensor) -> Tensor | None:
+def make_projection(project: int | None, result: Tensor) -> Tensor | None:
     """The random projection of an embedding, if one is wanted."""
-    return None if project is None else projection(project, result.numel(), seed=SEED, like=result)
+    return (
+        None
+        if project is None
+        else random_projection(project, result.numel(), seed=PROJECTION_SEED, like=result)
+    )

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 # What moves a cursor, breaks a line, turns the direction of writing, or is no character at all.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class BilrpError(Exception):
     """Base of everything bilrp raises on purpose; the command line prints it as one line, no traceback."""
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return to_printable(super().__str__())
 
 
 class InputError(BilrpError):
@@ -37,26 +37,26 @@ class MismatchError(BilrpError):
     """Two decompositions that do not belong to the same encoder, layer, rules or projection."""
 
 
-def printable(text: object) -> str:
+def to_printable(text: object) -> str:
     """Text of any origin as one line that a terminal, a picture or a page can show: what is no character is escaped.
 
-    >>> printable("cat" + chr(27) + "[2J.jpg"), printable(chr(0xDCFF))
+    >>> to_printable("cat" + chr(27) + "[2J.jpg"), to_printable(chr(0xDCFF))
     ('cat\\\\x1b[2J.jpg', '\\\\xff')
     """
-    return _UNSEEN.sub(lambda found: _escaped(ord(found[0])), str(text))
+    return _UNPRINTABLE.sub(lambda found: _escape(ord(found[0])), str(text))
 
 
-def reason(error: BaseException, most: int = 160) -> str:
+def describe_error(error: BaseException, max_chars: int = 160) -> str:
     """What a foreign error says, in one short line."""
     said = str(getattr(error, "strerror", None) or error).strip().splitlines()
-    return printable(said[0])[:most] if said else type(error).__name__
+    return to_printable(said[0])[:max_chars] if said else type(error).__name__
 
 
 @contextmanager
-def guarded(what: str, kind: type[BilrpError] = InputError) -> Iterator[None]:
-    """Whatever a decoder, a store or a font raises inside becomes one line that begins with `what`.
+def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Iterator[None]:
+    """Whatever a decoder, a store or a font raises inside becomes one line that begins with `prefix`.
 
-    >>> with guarded("cat.jpg: damaged or unreadable image"):
+    >>> with wrap_errors("cat.jpg: damaged or unreadable image"):
     ...     {}["tile"]
     Traceback (most recent call last):
     bilrp.errors.InputError: cat.jpg: damaged or unreadable image ('tile')
@@ -66,15 +66,15 @@ def guarded(what: str, kind: type[BilrpError] = InputError) -> Iterator[None]:
     except BilrpError:
         raise
     except Exception as error:
-        raise kind(f"{what} ({reason(error)})") from error
+        raise error_type(f"{prefix} ({describe_error(error)})") from error
 
 
-def from_extra(module: str, extra: str, what: str) -> Any:
+def import_optional(module: str, extra: str, feature: str) -> Any:
     """A module that comes with an extra of the package, or one line that says how to install it.
 
-    >>> from_extra("json", "text", "sentences").dumps([])
+    >>> import_optional("json", "text", "sentences").dumps([])
     '[]'
-    >>> from_extra("no_such_module", "text", "sentences")
+    >>> import_optional("no_such_module", "text", "sentences")
     Traceback (most recent call last):
     bilrp.errors.InputError: sentences need no_such_module: pip install 'bilrp[text]' (No module named 'no_such_module')
     """
@@ -82,21 +82,23 @@ def from_extra(module: str, extra: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise InputError(f"{what} need {name}: pip install 'bilrp[{extra}]' ({reason(error)})") from None
+        raise InputError(
+            f"{feature} need {name}: pip install 'bilrp[{extra}]' ({describe_error(error)})"
+        ) from None
 
 
-class _Quiet:
+class _WarningSuppressor:
     """Python's warning filters belong to the whole process: the first to ask sets them, the last to leave puts them back."""
 
     def __init__(self) -> None:
-        self.lock, self.inside = threading.Lock(), 0
+        self.lock, self.depth = threading.Lock(), 0
 
     def __enter__(self) -> None:
         with self.lock:
-            self.inside += 1
-            if self.inside == 1:
-                self.before = warnings.catch_warnings()
-                self.before.__enter__()
+            self.depth += 1
+            if self.depth == 1:
+                self.saved_filters = warnings.catch_warnings()
+                self.saved_filters.__enter__()
                 warnings.filterwarnings(
                     "ignore", message="There is a performance drop"
                 )  # torch, where it loops
@@ -107,20 +109,20 @@ class _Quiet:
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
-            self.inside -= 1
-            if self.inside == 0:
-                self.before.__exit__(None, None, None)
+            self.depth -= 1
+            if self.depth == 0:
+                self.saved_filters.__exit__(None, None, None)
 
 
-_quiet = _Quiet()
+_suppressor = _WarningSuppressor()
 
 
-def quiet() -> _Quiet:
+def suppress_warnings() -> _WarningSuppressor:
     """Without warnings that are no news: torch's of a loop, Pillow's of metadata, Lance's of a fork; from any thread."""
-    return _quiet
+    return _suppressor
 
 
-def _escaped(code: int) -> str:
+def _escape(code: int) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte of a file's name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

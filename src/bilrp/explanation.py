@@ -18,24 +18,24 @@ from torch import Tensor
 from bilrp import similarity as similarities
 from bilrp.decomposition import (
     Decomposition,
-    Prepared,
-    as_stored,
+    PreparedInput,
     check_pair,
     decompose_item,
-    from_stored,
-    kept,
+    deserialize_decomposition,
     prepare,
+    serialize_decomposition,
+    stored_parts,
 )
-from bilrp.io import schema, store
-from bilrp.encoder import Encoder, Pairing, Readable, Rules, read_item, sides_of
+from bilrp.encoder import CompositeLike, Encoder, EncoderOrPair, InputLike, read_item, resolve_encoders
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import grouping
-from bilrp.findings.breakdown import Account
+from bilrp.findings.breakdown import ScoreBreakdown
 from bilrp.findings.grouping import Finding
-from bilrp.findings.special_tokens import only, unmarked
-from bilrp.findings.summary import sentence
+from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
+from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
-from bilrp.regions import RegionSpecs, for_both
+from bilrp.io import schema, store
+from bilrp.regions import RegionSpecs, as_spec_pair
 from bilrp.similarity import Similarity
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Match(NamedTuple):
 Writer = Callable[..., Path]
 
 # Who writes which file: the one table of formats. Writers are named, not imported, so that a result knows no picture.
-# A writer is write(explanation, path, **options); the command line gives style, colours, names and title: take what you
-# need, and **_ the rest. It lives in render/ if it shows, here if it stores.
+# A writer is write(explanation, path, **options); the command line gives style, palette, names, title and
+# special_tokens: take what you need, and **_ the rest. It lives in render/ if it shows, here if it stores.
 FORMATS: Mapping[str, Writer | str] = {
     ".png": "bilrp.render.figure:write",
     ".svg": "bilrp.render.figure:write",
@@ -65,25 +65,26 @@ FORMATS: Mapping[str, Writer | str] = {
 }
 
 
-def found_at(writer: Writer | str) -> Callable[..., Any]:
+def load_function(function: Writer | str) -> Callable[..., Any]:
     """A function as it is, or by its place `package.module:function`.
 
-    >>> found_at("math:sqrt")(4)
+    >>> load_function("math:sqrt")(4)
     2.0
     """
-    if not isinstance(writer, str):
-        return writer
-    module, _, name = writer.partition(":")
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """score = relevance.sum() + within.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
+    """score = relevance.sum() + self_terms.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
 
-    `within` is what each side owes to itself, for similarities that have such a part; `distance` says that the score
-    grows where the two differ, so that what is positive sets them apart. `against`, where the rules compare with a reference
-    input, is what each region shares with the other side's reference: pairs + against + the references = score.
+    `self_terms` are what each side owes to itself, for similarities that have such a part; `is_distance` says that the
+    score grows where the two differ, so that what is positive sets them apart. `reference_terms`, where the rules compare
+    with a reference input, are what each region shares with the other side's reference: pairs + reference_terms +
+    reference_score = score.
     """
 
     a: Decomposition
@@ -91,34 +92,34 @@ class Explanation:
     score: float
     relevance: Float[Tensor, "regions_a regions_b"]
     similarity: str = "dot"
-    within: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
-    distance: bool = False
-    against: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
-    references: float = 0.0
+    self_terms: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    is_distance: bool = False
+    reference_terms: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    reference_score: float = 0.0
 
     @cached_property
-    def account(self) -> Account:
+    def breakdown(self) -> ScoreBreakdown:
         """What adds up to the score: pairs for it, pairs against it, marks, each side with itself, and the rest."""
-        every, pairs = self.relevance.detach().cpu().double(), self._unmarked()[2]
+        every, pairs = self.relevance.detach().cpu().double(), self._without_special_tokens()[2]
         own, apart = (
             [float(t.detach().cpu().double().sum()) for t in both or ()] or [0.0, 0.0]
-            for both in (self.within, self.against)
+            for both in (self.self_terms, self.reference_terms)
         )
-        return Account(
+        return ScoreBreakdown(
             score=self.score,
             positive=float(pairs.clamp(min=0).sum()),
             negative=float(pairs.clamp(max=0).sum()),
-            within_a=own[0],
-            within_b=own[1],
-            marks=float(every.sum() - pairs.sum()),
-            against_a=apart[0],
-            against_b=apart[1],
-            references=self.references,
+            self_terms_a=own[0],
+            self_terms_b=own[1],
+            special_tokens=float(every.sum() - pairs.sum()),
+            reference_terms_a=apart[0],
+            reference_terms_b=apart[1],
+            reference_score=self.reference_score,
         )
 
-    def _unmarked(self) -> tuple[list[int], list[int], Tensor]:
+    def _without_special_tokens(self) -> tuple[list[int], list[int], Tensor]:
         """The regions of each side that are no mark of a tokenizer's own, and the relevance among them, in float64."""
-        rows, columns = (unmarked(side.regions, side.view) for side in (self.a, self.b))
+        rows, columns = (exclude_special_tokens(side.regions, side.view) for side in (self.a, self.b))
         every = self.relevance.detach().cpu().double()
         marked = len(rows) < self.a.regions.count or len(columns) < self.b.regions.count
         return rows, columns, every[rows][:, columns] if marked else every
@@ -126,12 +127,12 @@ class Explanation:
     @property
     def explained(self) -> float:
         """The part of the score that regions account for."""
-        return self.account.explained
+        return self.breakdown.explained
 
     @property
     def unattributed(self) -> float:
         """The part of the score that no pair of regions accounts for: biases, constants, uncovered features."""
-        return self.account.unattributed
+        return self.breakdown.unattributed
 
     def top(self, k: int = 10) -> list[Match]:
         """The k strongest matches, strongest first."""
@@ -149,21 +150,21 @@ class Explanation:
         >>> [(finding.a, finding.b) for finding in found.findings()]
         [([0], [0])]
         """
-        return self._found[: max(0, k)]
+        return self._all_findings[: max(0, k)]
 
     @cached_property
-    def _found(self) -> list[Finding]:
-        rows, columns, relevance = self._unmarked()
-        a, b = only(self.a.regions, rows), only(self.b.regions, columns)
-        found = grouping.find(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
+    def _all_findings(self) -> list[Finding]:
+        rows, columns, relevance = self._without_special_tokens()
+        a, b = select_regions(self.a.regions, rows), select_regions(self.b.regions, columns)
+        found = grouping.extract_findings(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in found]
 
-    def summary(self, *, reference: Sequence[float] | None = None) -> str:
+    def summary(self, *, random_scores: Sequence[float] | None = None) -> str:
         """One sentence: how similar, what matches, what counts against, how much is unattributed, and what to beware of.
 
-        `reference` are cosines of pairs taken at random, so that the sentence can say how much is much.
+        `random_scores` are cosines of pairs taken at random, so that the sentence can say how much is much.
         """
-        return sentence(self, self.findings(), reference=reference)
+        return summarize(self, self.findings(), random_scores=random_scores)
 
     def row(self, i: int) -> Float[Tensor, " regions_b"]:
         """What region i of a shares with each region of b."""
@@ -179,19 +180,23 @@ class Explanation:
 
     def coarsen(self, regions: RegionSpecs) -> Explanation:
         """The same explanation on larger regions, (a spec, or one for each side): sums, so it conserves."""
-        spec_a, spec_b = for_both(regions)
+        spec_a, spec_b = as_spec_pair(regions)
         a, b = self.a.coarsen(spec_a), self.b.coarsen(spec_b)
         by_a, by_b = _membership(self.a, a), _membership(self.b, b)
         within = None
-        if self.within:
-            within = (by_a.T @ self.within[0] @ by_a, by_b.T @ self.within[1] @ by_b)
-        against = (by_a.T @ self.against[0], by_b.T @ self.against[1]) if self.against else None
+        if self.self_terms:
+            within = (by_a.T @ self.self_terms[0] @ by_a, by_b.T @ self.self_terms[1] @ by_b)
+        against = (
+            (by_a.T @ self.reference_terms[0], by_b.T @ self.reference_terms[1])
+            if self.reference_terms
+            else None
+        )
         relevance = by_a.T @ self.relevance @ by_b
-        return replace(self, a=a, b=b, relevance=relevance, within=within, against=against)
+        return replace(self, a=a, b=b, relevance=relevance, self_terms=within, reference_terms=against)
 
     def plot(self, **options: Any) -> Figure:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
-        return found_at("bilrp.render.figure:plot")(self, **options)
+        return load_function("bilrp.render.figure:plot")(self, **options)
 
     def save(
         self, path: str | Path, *, formats: Mapping[str, Writer | str] = FORMATS, **options: Any
@@ -206,16 +211,16 @@ class Explanation:
             raise InputError(
                 f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
             )
-        found_at(formats[suffix])(self, path, **options)
+        load_function(formats[suffix])(self, path, **options)
         return Path(path)
 
     @staticmethod
     def load(path: str | Path) -> Explanation:
         """Read what `save` wrote as .npz or .safetensors."""
         tensors, words = store.read(path, kind="explanation")
-        with store.understanding(path, words):
+        with store.wrap_load_errors(path, words):
             sides = [
-                from_stored(
+                deserialize_decomposition(
                     {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
                     {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
                 )
@@ -234,11 +239,11 @@ class Explanation:
             return found
 
     def _repr_html_(self) -> str:
-        return found_at("bilrp.render.page:embed")(self)
+        return load_function("bilrp.render.page:embed")(self)
 
     def widget(self, **options: Any) -> Any:
         """The page as a notebook widget (`bilrp[notebook]`): `widget.selected` is what a reader has pinned."""
-        return found_at("bilrp.app.widgets:of_explanation")(self, **options)
+        return load_function("bilrp.app.widgets:make_explanation_widget")(self, **options)
 
     def __repr__(self) -> str:
         return (
@@ -248,23 +253,23 @@ class Explanation:
 
 
 def explain(
-    encoder: Pairing,
-    a: Readable,
-    b: Readable,
+    encoder: EncoderOrPair,
+    a: InputLike,
+    b: InputLike,
     *,
     similarity: str | Similarity = "dot",
     regions: RegionSpecs | None = None,
-    rules: Rules | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
-    refine: int | None = None,
+    max_regions: int | None = None,
 ) -> Explanation:
     """Which parts of a and b make the encoder call them similar?
 
     R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input. With
-    `refine`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere. Two
-    encoders of one space (`Towers`, or a tuple of two) compare a picture with a text.
+    `max_regions`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere. Two
+    encoders of one space (`DualEncoder`, or a tuple of two) compare a picture with a text.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
@@ -273,12 +278,12 @@ def explain(
     True
     """
     wanted = similarities.resolve(similarity)
-    encoders = sides_of(encoder, a, b)
+    encoders = resolve_encoders(encoder, a, b)
     # both are read before the first is explained
     first, second = (read_item(reader, thing) for reader, thing in zip(encoders, (a, b), strict=True))
     return explain_items(
-        encoders, first, second, similarity=wanted, regions=regions, rules=rules, project=project, mode=mode,
-        progress=progress, refine=refine,
+        encoders, first, second, similarity=wanted, regions=regions, composite=composite, project=project, mode=mode,
+        progress=progress, max_regions=max_regions,
     )  # fmt: skip
 
 
@@ -289,22 +294,22 @@ def explain_items(
     *,
     similarity: str | Similarity = "dot",
     regions: RegionSpecs | None = None,
-    rules: Rules | None = None,
+    composite: CompositeLike | None = None,
     project: int | None = None,
     mode: str = "auto",
     progress: bool = False,
-    refine: int | None = None,
+    max_regions: int | None = None,
 ) -> Explanation:
     """What `explain` does once both inputs were read and checked (by `read_item`), each by its encoder."""
     wanted = similarities.resolve(similarity)
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     if not wanted.any_size:
         _check_sizes(encoders, a, b)
-    options = {"rules": rules, "project": project, "mode": mode}
-    sides = list(zip(encoders, (a, b), for_both(regions), strict=True))
-    if refine is not None:
+    options = {"composite": composite, "project": project, "mode": mode}
+    sides = list(zip(encoders, (a, b), as_spec_pair(regions), strict=True))
+    if max_regions is not None:
         ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]
-        return deque(refined(*ready, similarity=wanted, budget=refine), maxlen=1)[0]
+        return deque(refine_pair(*ready, similarity=wanted, max_regions=max_regions), maxlen=1)[0]
     # One after the other, so that one frozen run is held at a time.
     left, right = (
         decompose_item(reader, item, regions=spec, progress=progress, **options)[None]
@@ -313,18 +318,20 @@ def explain_items(
     return pair(left, right, similarity=wanted)
 
 
-def refined(a: Prepared, b: Prepared, *, similarity: Similarity, budget: int | None) -> Iterator[Explanation]:
+def refine_pair(
+    a: PreparedInput, b: PreparedInput, *, similarity: Similarity, max_regions: int | None
+) -> Iterator[Explanation]:
     """Two inputs coarse to fine: on both sides the regions with most relevance in pairs, Σ|R|, are split."""
     sides = (a, b)
-    found, finer = None, [side.begin(budget) for side in sides]
+    found, finer = None, [side.begin_refinement(max_regions) for side in sides]
     while found is None or any(new is not old for new, old in zip(finer, found, strict=True)):
         found = finer
-        made = [side.refined(moment) for side, moment in zip(sides, found, strict=True)]
+        made = [side.build_refined(moment) for side, moment in zip(sides, found, strict=True)]
         explained = pair(made[0], made[1], similarity=similarity)
         yield explained
         size = explained.relevance.abs()
         weights = (size.sum(1), size.sum(0))
-        finer = [side.split(moment, w) for side, moment, w in zip(sides, found, weights, strict=True)]
+        finer = [side.split_regions(moment, w) for side, moment, w in zip(sides, found, weights, strict=True)]
 
 
 def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
@@ -333,7 +340,8 @@ def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
         return
     with torch.no_grad():
         sizes = [
-            reader.running(item.given)(item.x).numel() for reader, item in zip(encoders, (a, b), strict=True)
+            reader.forward_fn(item.model_input)(item.x).numel()
+            for reader, item in zip(encoders, (a, b), strict=True)
         ]
     if sizes[0] != sizes[1]:
         raise MismatchError(
@@ -343,45 +351,53 @@ def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
 
 
 def pair(
-    a: Decomposition, b: Decomposition, *, similarity: str | Similarity = "dot", among: Tensor | None = None
+    a: Decomposition,
+    b: Decomposition,
+    *,
+    similarity: str | Similarity = "dot",
+    coordinates: Tensor | None = None,
 ) -> Explanation:
-    """Explain the similarity of two stored decompositions: one small matrix product (`among`: coordinates)."""
+    """Explain the similarity of two stored decompositions: one small matrix product (`coordinates`: some of them)."""
     given = similarities.resolve(similarity)
     check_pair(a, b, any_size=given.any_size)
-    wanted = given.fitted(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
+    wanted = given.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
     score = wanted.score(a.embedding, b.embedding)
     if not math.isfinite(score):
         raise InputError(
             f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
         )
-    p, q = _as_asked(wanted, a, b)
-    within = (similarities.product(p, p), similarities.product(q, q)) if wanted.within else None
-    if among is not None:
-        p, q = a.parts[:, among], b.parts[:, among]
-    relevance = wanted.weigh(a.embedding, b.embedding)(p, q)
-    found = Explanation(a, b, score, relevance, wanted.name, within, wanted.distance)
-    return found if a.reference is None and b.reference is None else _with_references(found, wanted)
+    p, q = _parts_for(wanted, a, b)
+    within = (
+        (similarities.multiply_parts(p, p), similarities.multiply_parts(q, q))
+        if wanted.has_self_terms
+        else None
+    )
+    if coordinates is not None:
+        p, q = a.parts[:, coordinates], b.parts[:, coordinates]
+    relevance = wanted.relevance_fn(a.embedding, b.embedding)(p, q)
+    found = Explanation(a, b, score, relevance, wanted.name, within, wanted.is_distance)
+    return found if a.reference is None and b.reference is None else _add_reference_terms(found, wanted)
 
 
-def _as_asked(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
+def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
     """Parts as matrices, but where both are kept without their zeros and products are all that is asked of them."""
-    p, q = kept(a), kept(b)
+    p, q = stored_parts(a), stored_parts(b)
     scattered = not isinstance(p, Tensor) and not isinstance(q, Tensor)
-    return (p, q) if scattered and similarity.products else (a.parts, b.parts)
+    return (p, q) if scattered and similarity.needs_only_products else (a.parts, b.parts)
 
 
-def _with_references(found: Explanation, similarity: Similarity) -> Explanation:
+def _add_reference_terms(explanation: Explanation, similarity: Similarity) -> Explanation:
     """⟨Δ + φ₀, Δ' + φ₀'⟩ = ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩ for any bilinear form; a side without φ₀ has 0."""
-    a, b = found.a, found.b
+    a, b = explanation.a, explanation.b
     left, right = (
         (torch.zeros_like(d.embedding) if d.reference is None else d.reference)[None] for d in (a, b)
     )
-    form = similarity.weigh(a.embedding, b.embedding)
+    form = similarity.relevance_fn(a.embedding, b.embedding)
     one, other, both = form(a.parts, right)[:, 0], form(left, b.parts)[0], float(form(left, right))
-    if similarity.within:
+    if similarity.has_self_terms:
         one, other = one + 2 * a.parts @ left[0], other + 2 * b.parts @ right[0]
         both += float(left.square().sum() + right.square().sum())
-    return replace(found, against=(one, other), references=both)
+    return replace(explanation, reference_terms=(one, other), reference_score=both)
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
@@ -395,18 +411,18 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
 
 def write_numbers(explanation: Explanation, path: str | Path, **_: Any) -> Path:
     """Everything an explanation holds, as .npz or .safetensors: what `Explanation.load` reads; nothing is drawn."""
-    return store.write(path, *stored(explanation))
+    return store.write(path, *serialize_explanation(explanation))
 
 
-def stored(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
+def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {"relevance": e.relevance}
     words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
-    words["distance"] = "yes" if e.distance else "no"
+    words["distance"] = "yes" if e.is_distance else "no"
     for side, d in (("a", e.a), ("b", e.b)):
-        side_tensors, side_words = as_stored(d)
+        side_tensors, side_words = serialize_decomposition(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
         words |= {f"{side}.{name}": text for name, text in side_words.items()}
-    for name, pair_of in (("within", e.within), ("against", e.against)):
+    for name, pair_of in (("within", e.self_terms), ("against", e.reference_terms)):
         tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
-    words |= {} if e.against is None else {"references": e.references.hex()}
+    words |= {} if e.reference_terms is None else {"references": e.reference_score.hex()}
     return tensors, words

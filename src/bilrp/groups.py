@@ -44,43 +44,43 @@ def explain_sets(
     True
     """
     wanted = similarities.resolve(similarity)
-    unit = wanted.on_units is not None
-    form = wanted.on_units or wanted
-    left, right = (_total(side, name, unit, form.within) for side, name in ((a, "a"), (b, "b")))
+    unit = wanted.unit_form is not None
+    form = wanted.unit_form or wanted
+    left, right = (_sum_set(side, name, unit, form.has_self_terms) for side, name in ((a, "a"), (b, "b")))
     check_pair(left.sum, right.sum)
-    _check_bilinear(_across(form), left, right)
+    _check_bilinear(_without_self_terms(form), left, right)
     found = (
-        _sum_with_parts_within(form, left, right)
-        if form.within
+        _explain_with_self_terms(form, left, right)
+        if form.has_self_terms
         else pair(left.sum, right.sum, similarity=form)
     )
-    return replace(found, similarity=f"sum of {wanted.name}", distance=wanted.distance)
+    return replace(found, similarity=f"sum of {wanted.name}", is_distance=wanted.is_distance)
 
 
-def total(decompositions: Iterable[Decomposition], *, unit: bool = False) -> Decomposition:
-    """Σ_A P, as the decomposition of Σ_A φ(x) on the regions all inputs share; `unit` divides each by ‖φ(x)‖ first.
+def sum_decompositions(decompositions: Iterable[Decomposition], *, normalize: bool = False) -> Decomposition:
+    """Σ_A P, as the decomposition of Σ_A φ(x) on the regions all inputs share; `normalize` divides each by ‖φ(x)‖ first.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3)
     >>> one = bilrp.decompose(net, torch.ones(1, 4))
-    >>> torch.equal(total([one, one]).parts, 2 * one.parts)
+    >>> torch.equal(sum_decompositions([one, one]).parts, 2 * one.parts)
     True
     """
-    return _total(decompositions, "the set", unit, gram=False).sum
+    return _sum_set(decompositions, "the set", normalize, gram=False).sum
 
 
 @dataclass(frozen=True, eq=False)
-class Total:
+class SetSum:
     """A set added up: the sum, how many, the first of them, and (for distances) Σ P Pᵀ and Σ ‖φ‖²."""
 
     sum: Decomposition
     count: int
-    first: Tensor
+    first_embedding: Tensor
     gram: Tensor | None
-    squares: float
+    sum_of_squares: float
 
 
-def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram: bool) -> Total:
+def _sum_set(decompositions: Iterable[Decomposition], name: str, normalize: bool, gram: bool) -> SetSum:
     first: Decomposition | None = None
     sums: list[Tensor] = []  # of parts, embeddings and references
     first_embedding = grams = views = None
@@ -88,7 +88,7 @@ def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram:
     for d in decompositions:
         first = first or d
         _check_member(first, d, count)
-        scale = similarities.norm(d.embedding) if unit else 1.0
+        scale = similarities.norm(d.embedding) if normalize else 1.0
         scaled = [t / scale for t in (d.parts, d.embedding, d.reference) if t is not None]
         p, phi = scaled[:2]
         if gram:
@@ -98,16 +98,16 @@ def _total(decompositions: Iterable[Decomposition], name: str, unit: bool, gram:
             first_embedding, sums = phi.clone(), [torch.zeros_like(t) for t in scaled]
         for total, one in zip(sums, scaled, strict=True):
             total += one
-        views = _with(views, d, count)
+        views = _add_view(views, d, count)
         count += 1
     if first is None or first_embedding is None:
         raise InputError(f"{name} is an empty set: give at least one decomposition")
-    view = first.view if count == 1 else None if views is None else views.image(count)
+    view = first.view if count == 1 else None if views is None else views.mean_image(count)
     called = first.name if count == 1 else f"{count} inputs"
     parts, embedding, *references = sums
     reference = None if gram or not references else references[0]  # a sum of distances has none of its own
     summed = replace(first, parts=parts, embedding=embedding, reference=reference, view=view, name=called)
-    return Total(summed, count, first_embedding, grams, squares)
+    return SetSum(summed, count, first_embedding, grams, squares)
 
 
 def _check_member(first: Decomposition, d: Decomposition, number: int) -> None:
@@ -120,50 +120,51 @@ def _check_member(first: Decomposition, d: Decomposition, number: int) -> None:
         )
 
 
-class Mean(NamedTuple):
+class ImageSum(NamedTuple):
     """The sum of some pictures of one size, and where in them the model's input lies."""
 
     pixels: np.ndarray
     box: Box
 
-    def image(self, count: int) -> Image:
+    def mean_image(self, count: int) -> Image:
         return Image((self.pixels / count).round().astype(np.uint8), self.box)
 
 
-def _with(views: Mean | None, d: Decomposition, count: int) -> Mean | None:
+def _add_view(views: ImageSum | None, d: Decomposition, count: int) -> ImageSum | None:
     """A set is shown as the mean of its pictures, if all have one of the same size, read in the same way."""
     view = d.view
     if not isinstance(view, Image) or (count > 0 and views is None):
         return None
     if views is None:
-        return Mean(view.pixels.astype(np.float64), view.box)
+        return ImageSum(view.pixels.astype(np.float64), view.box)
     alike = views.pixels.shape == view.pixels.shape and views.box == view.box
-    return Mean(views.pixels + view.pixels, view.box) if alike else None
+    return ImageSum(views.pixels + view.pixels, view.box) if alike else None
 
 
-def _across(form: Similarity) -> Similarity:
+def _without_self_terms(form: Similarity) -> Similarity:
     """What is left of a score without each side's own ‖φ‖²."""
-    if not form.within:
+    if not form.has_self_terms:
         return form
-    return replace(form, score_of=lambda a, b: form.score_of(a, b) - a.square().sum() - b.square().sum())
+    return replace(form, score_fn=lambda a, b: form.score_fn(a, b) - a.square().sum() - b.square().sum())
 
 
-def _sum_with_parts_within(form: Similarity, left: Total, right: Total) -> Explanation:
+def _explain_with_self_terms(form: Similarity, left: SetSum, right: SetSum) -> Explanation:
     """Σ_A Σ_B (‖φ‖² + ‖φ'‖² + y(φ, φ')) = |B|·Σ_A ‖φ‖² + |A|·Σ_B ‖φ'‖² + y(Σ_A φ, Σ_B φ') for y linear in each."""
     assert left.gram is not None and right.gram is not None
     a, b = left.sum, right.sum
-    score = right.count * left.squares + left.count * right.squares
-    score += _across(form).score(a.embedding, b.embedding)
+    score = right.count * left.sum_of_squares + left.count * right.sum_of_squares
+    score += _without_self_terms(form).score(a.embedding, b.embedding)
     within = (right.count * left.gram, left.count * right.gram)
     return Explanation(
         a, b, score, form.relevance(a.parts, b.parts, a.embedding, b.embedding), form.name, within
     )
 
 
-def _check_bilinear(form: Similarity, left: Total, right: Total) -> None:
+def _check_bilinear(form: Similarity, left: SetSum, right: SetSum) -> None:
     """Sums may only be exchanged with a form that is linear in each input: check it on what we have."""
     a, b, one, other = (
-        t.cpu().double() for t in (left.sum.embedding, right.sum.embedding, left.first, right.first)
+        t.cpu().double()
+        for t in (left.sum.embedding, right.sum.embedding, left.first_embedding, right.first_embedding)
     )
     for changed, apart in (
         (form.score(a + one, b), form.score(a, b) + form.score(one, b)),
@@ -254,7 +255,7 @@ def contrast(
     True
     """
     wanted = similarities.resolve(similarity)
-    if wanted.distance:
+    if wanted.is_distance:
         raise InputError(
             f"'{wanted.name}' grows where inputs differ, so 'closer' has the other sign: contrast with similarity='dot' "
             "or 'cosine'"
@@ -265,7 +266,7 @@ def contrast(
 # ---------------------------------------------------------------- many inputs at once
 
 
-class Joint(NamedTuple):
+class JointMatch(NamedTuple):
     """One region of each input, and their joint relevance."""
 
     regions: tuple[int, ...]
@@ -309,14 +310,14 @@ class ManyExplanation:
         others = _product(self._sums(i, j), like=self.inputs[i].embedding)
         return (self.inputs[i].parts * others) @ self.inputs[j].parts.T
 
-    def top(self, k: int = 10) -> list[Joint]:
+    def top(self, k: int = 10) -> list[JointMatch]:
         """The k strongest tuples, strongest first: exact, by best-first search.
 
         A choice of the first regions with product v_m can reach at most Σ_m max(v_m·high_m, v_m·low_m), where low_m and
         high_m bound the product of what is still open. The two inputs with most regions are chosen last, together, by
         one matrix product. At worst (bounds that tell nothing) that is one product for each choice of the others.
         """
-        return strongest([d.parts for d in self.inputs], k)[0]
+        return find_strongest([d.parts for d in self.inputs], k)[0]
 
     def _sums(self, *without: int) -> Iterator[Tensor]:
         return (d.parts.sum(0) for i, d in enumerate(self.inputs) if i not in without)
@@ -353,27 +354,27 @@ def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
     return out
 
 
-def strongest(parts: list[Tensor], k: int) -> tuple[list[Joint], int]:
+def find_strongest(parts: list[Tensor], k: int) -> tuple[list[JointMatch], int]:
     """The k tuples with the largest Σ_m Π_i P_i[I_i, m], and how many choices were opened to find them."""
     k = min(k, int(np.prod([float(len(p)) for p in parts])))
     order = sorted(range(len(parts)), key=lambda i: len(parts[i]))  # the largest two last, for one product
     ordered = [parts[i] for i in order]
-    bounds = _open_ranges(ordered)
+    bounds = _product_bounds(ordered)
     queue: list[tuple[float, tuple[int, ...]]] = [(-float("inf"), ())]
-    found: list[Joint] = []
+    found: list[JointMatch] = []
     opened = 0
     while queue and len(found) < k:
         bound, chosen = heapq.heappop(queue)
         if len(chosen) == len(parts):  # nothing still open can beat it
-            found.append(Joint(tuple(chosen[order.index(i)] for i in range(len(parts))), -bound))
+            found.append(JointMatch(tuple(chosen[order.index(i)] for i in range(len(parts))), -bound))
             continue
         opened += 1
-        for value, more in _choices(ordered, chosen, bounds, k):
+        for value, more in _expand(ordered, chosen, bounds, k):
             heapq.heappush(queue, (-value, (*chosen, *more)))
     return found, opened
 
 
-def _choices(
+def _expand(
     parts: list[Tensor], chosen: tuple[int, ...], bounds: list[tuple[Tensor, Tensor]], k: int
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """What can follow a choice: its next region with a bound, or the k best last pairs with their exact relevance."""
@@ -392,7 +393,7 @@ def _choices(
         yield value, (i,)
 
 
-def _open_ranges(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def _product_bounds(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """For each depth, the smallest and largest product (for each coordinate) of one region from each input beyond."""
     one = torch.ones_like(parts[0][0])
     ranges = [(one, one)]

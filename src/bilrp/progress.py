@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-Watcher = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Is told (what, done, total) as work goes on; whatever it raises ends the work."""
 
-_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_CALLBACK: ContextVar[ProgressCallback | None] = ContextVar("progress_callback", default=None)
 
 
 @dataclass
@@ -20,55 +20,55 @@ class Progress:
 
     bar: Any = None
     task: Any = None
-    watcher: Watcher | None = None
-    what: str = ""
+    callback: ProgressCallback | None = None
+    description: str = ""
     done: int = 0
     total: int = 0
 
-    def start(self, what: str, total: int) -> None:
-        self.what, self.done, self.total = what, 0, total
-        self._tell()
+    def start(self, description: str, total: int) -> None:
+        self.description, self.done, self.total = description, 0, total
+        self._notify()
         if self.bar is not None:
-            self.task = self.bar.add_task(what, total=total)
+            self.task = self.bar.add_task(description, total=total)
 
-    def advance(self, done: int = 1) -> None:
-        self.done += done
-        self._tell()
+    def advance(self, count: int = 1) -> None:
+        self.done += count
+        self._notify()
         if self.bar is not None:
-            self.bar.advance(self.task, done)
+            self.bar.advance(self.task, count)
 
-    def _tell(self) -> None:
-        if self.watcher is not None:
-            self.watcher(self.what, self.done, self.total)
+    def _notify(self) -> None:
+        if self.callback is not None:
+            self.callback(self.description, self.done, self.total)
 
 
 @contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+def report_progress_to(callback: ProgressCallback) -> Iterator[None]:
     """Tell a watcher of all work inside, on this thread: to show it elsewhere, or to end it by raising.
 
     >>> seen = []
-    >>> with watched(lambda *step: seen.append(step)), tracking(False) as bar:
+    >>> with report_progress_to(lambda *step: seen.append(step)), progress_bar(False) as bar:
     ...     bar.start("regions", 2)
     ...     bar.advance(2)
     >>> seen
     [('regions', 0, 2), ('regions', 2, 2)]
     """
-    before = _WATCHER.set(watcher)
+    before = _CALLBACK.set(callback)
     try:
         yield
     finally:
-        _WATCHER.reset(before)
+        _CALLBACK.reset(before)
 
 
 @contextmanager
-def tracking(show: bool) -> Iterator[Progress]:
+def progress_bar(show: bool) -> Iterator[Progress]:
     """A progress bar with time left on stderr, if wanted."""
-    watcher = _WATCHER.get()
+    watcher = _CALLBACK.get()
     if not show:
-        yield Progress(watcher=watcher)
+        yield Progress(callback=watcher)
         return
     from rich.console import Console
     from rich.progress import Progress as Rich
 
     with Rich(console=Console(stderr=True), transient=True) as bar:
-        yield Progress(bar, watcher=watcher)
+        yield Progress(bar, callback=watcher)

@@ -49,7 +49,7 @@ class Regions:
             )
 
     @property
-    def plane(self) -> Int[Tensor, "height width"] | None:
+    def label_map(self) -> Int[Tensor, "height width"] | None:
         """The label of each place of an image; None where regions are no areas, but differ between channels."""
         if self.labels.dim() != 3 or not bool((self.labels == self.labels[:1]).all()):
             return None
@@ -62,12 +62,12 @@ class Regions:
         >>> labels(torch.tensor([[0, 1], [1, 1]]))(torch.zeros(1, 1, 2, 2)).bounds.tolist()
         [[0, 0, 1, 1], [0, 0, 2, 2]]
         """
-        plane = self.plane if self.boxes is None else None
-        return self.boxes if plane is None else _around(plane, self.count)
+        plane = self.label_map if self.boxes is None else None
+        return self.boxes if plane is None else _bounding_boxes(plane, self.count)
 
-    def masks(self, which: Tensor, dtype: torch.dtype) -> Tensor:
+    def masks(self, indices: Tensor, dtype: torch.dtype) -> Tensor:
         """0/1 masks of the regions with these numbers, (K, 1, *input): what push starts from."""
-        wanted = which.to(self.labels.device)
+        wanted = indices.to(self.labels.device)
         shape = (-1, 1, *[1] * self.labels.dim())
         return (self.labels == wanted.reshape(shape)).to(dtype)
 
@@ -77,10 +77,10 @@ class Regions:
         return sums.index_add_(1, self.labels.flatten() + 1, relevance.flatten(1))[:, 1:]
 
 
-Spec = Callable[[Tensor], Regions]
+RegionFunction = Callable[[Tensor], Regions]
 
 if TYPE_CHECKING:
-    RegionSpec: TypeAlias = Regions | Spec | int | Tensor | np.ndarray | str | list[tuple[int, int]]
+    RegionSpec: TypeAlias = Regions | RegionFunction | int | Tensor | np.ndarray | str | list[tuple[int, int]]
     """Ready-made regions, a function x -> Regions, the side of a patch in pixels, or an integer mask."""
 
     RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None]
@@ -89,7 +89,7 @@ else:  # what is given is checked by `resolve`, in words that say what to do
     RegionSpec = RegionSpecs = Any
 
 
-def for_both(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:
+def as_spec_pair(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:
     """The specs of two inputs: a tuple of two is one for each, anything else serves both."""
     if not isinstance(specs, tuple):
         return specs, specs
@@ -98,7 +98,7 @@ def for_both(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec |
     return specs
 
 
-def grid(size: int | tuple[int, int]) -> Spec:
+def grid(size: int | tuple[int, int]) -> RegionFunction:
     """k×k pixel patches over all channels, row by row; patches at the right and bottom edge may be smaller.
 
     >>> grid(8)(torch.zeros(1, 3, 16, 20)).count
@@ -132,7 +132,7 @@ def grid(size: int | tuple[int, int]) -> Spec:
     return spec
 
 
-def features() -> Spec:
+def features() -> RegionFunction:
     """Every input feature by itself, flattened row-major.
 
     >>> features()(torch.zeros(1, 3, 4)).count
@@ -146,7 +146,9 @@ def features() -> Spec:
     return spec
 
 
-def labels(mask: Tensor | np.ndarray | Sequence[Any], *, names: tuple[str, ...] | None = None) -> Spec:
+def labels(
+    mask: Tensor | np.ndarray | Sequence[Any], *, names: tuple[str, ...] | None = None
+) -> RegionFunction:
     """Any partition: an integer tensor shaped like the input without its batch axis (or without its channels).
 
     For an image that is (height, width), for a sequence (length,): one label for each place or token.
@@ -177,12 +179,12 @@ def labels(mask: Tensor | np.ndarray | Sequence[Any], *, names: tuple[str, ...] 
             raise InputError(
                 f"a label of {int(full.max())} for {full.numel()} features: number them 0 … n-1 without gaps"
             )
-        return Regions(full, int(full.max()) + 1, kind="labels", boxes=_boxes(full), names=names)
+        return Regions(full, int(full.max()) + 1, kind="labels", boxes=_rectangle_boxes(full), names=names)
 
     return spec
 
 
-def tokens(names: tuple[str, ...] | list[str] | None = None) -> Spec:
+def tokens(names: tuple[str, ...] | list[str] | None = None) -> RegionFunction:
     """One region for each position of a sequence of shape (1, length, width).
 
     >>> tokens(["a", "cat"])(torch.zeros(1, 2, 5)).names
@@ -200,10 +202,10 @@ def tokens(names: tuple[str, ...] | list[str] | None = None) -> Spec:
     return spec
 
 
-def default(x: Tensor) -> Regions:
+def default_regions(x: Tensor) -> Regions:
     """8×8 patches for images (1, C, H, W), tokens for sequences (1, n, d), single features for everything else.
 
-    >>> default(torch.zeros(1, 7, 32)).count
+    >>> default_regions(torch.zeros(1, 7, 32)).count
     7
     """
     by_axes = {4: grid(8), 3: tokens()}
@@ -213,7 +215,7 @@ def default(x: Tensor) -> Regions:
 def resolve(spec: RegionSpec | None, x: Tensor) -> Regions:
     """A spec, ready-made Regions, the side of a patch, or an integer mask, as the regions of x."""
     if spec is None:
-        return default(x)
+        return default_regions(x)
     if isinstance(spec, Regions):
         if spec.labels.shape != x.shape[1:]:
             raise InputError(
@@ -233,24 +235,24 @@ def resolve(spec: RegionSpec | None, x: Tensor) -> Regions:
     return made
 
 
-def _boxes(full: Tensor) -> Tensor | None:
+def _rectangle_boxes(region_labels: Tensor) -> Tensor | None:
     """The boxes of regions, if every one is a rectangle over all channels of an image."""
-    if full.dim() != 3 or not bool((full == full[:1]).all()):
+    if region_labels.dim() != 3 or not bool((region_labels == region_labels[:1]).all()):
         return None
-    plane, count = full[0], int(full.max()) + 1
+    plane, count = region_labels[0], int(region_labels.max()) + 1
     sizes = torch.bincount(plane.flatten() + 1, minlength=count + 1)[1:]
     if count == 0 or bool((sizes == 0).any()):
         return None
-    boxes = _around(plane, count)
+    boxes = _bounding_boxes(plane, count)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     return boxes.cpu() if torch.equal(areas, sizes) else None
 
 
-def _around(plane: Tensor, count: int) -> Tensor:
+def _bounding_boxes(label_map: Tensor, count: int) -> Tensor:
     """(top, left, bottom, right) around the places with each label."""
-    rows, columns = (plane >= 0).nonzero(as_tuple=True)
-    owner = plane[rows, columns]
-    empty = torch.zeros(count, dtype=torch.long, device=plane.device)
+    rows, columns = (label_map >= 0).nonzero(as_tuple=True)
+    owner = label_map[rows, columns]
+    empty = torch.zeros(count, dtype=torch.long, device=label_map.device)
 
     def edge(values: Tensor, how: str) -> Tensor:
         return empty.scatter_reduce(0, owner, values, how, include_self=False)

@@ -24,30 +24,31 @@ Shape = tuple[int, ...]
 class Similarity:
     """y(φ, φ') and its pair relevance, and what others ask of it: nothing is decided by its name.
 
-    `within`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `distance`: it grows where inputs differ.
-    `on_units`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
-    `on_shapes`: the form for embeddings of these shapes, for similarities of embeddings that are no single vector.
-    `any_size`: the two embeddings may differ in size. `products`: it asks nothing of parts but to be divided by a number
-    and for their products P P'ᵀ, so that parts which are kept without their zeros (`engine.scattered`) will do.
+    `has_self_terms`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `is_distance`: it grows where inputs differ.
+    `unit_form`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
+    `form_for_shapes`: the form for embeddings of these shapes, for similarities of embeddings that are no single vector.
+    `any_size`: the two embeddings may differ in size. `needs_only_products`: it asks nothing of parts but to be
+    divided by a number
+    and for their products P P'ᵀ, so that parts which are kept without their zeros (`engine.sparse_parts`) will do.
     """
 
     name: str
-    score_of: Callable[[Tensor, Tensor], Tensor]
-    weigh: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], Tensor]]
-    within: bool = False
-    distance: bool = False
-    on_units: Similarity | None = None
-    on_shapes: Callable[[Shape, Shape], Similarity] | None = None
+    score_fn: Callable[[Tensor, Tensor], Tensor]
+    relevance_fn: Callable[[Tensor, Tensor], Callable[[Tensor, Tensor], Tensor]]
+    has_self_terms: bool = False
+    is_distance: bool = False
+    unit_form: Similarity | None = None
+    form_for_shapes: Callable[[Shape, Shape], Similarity] | None = None
     any_size: bool = False
-    products: bool = False
+    needs_only_products: bool = False
 
-    def fitted(self, a: Shape, b: Shape) -> Similarity:
+    def for_shapes(self, a: Shape, b: Shape) -> Similarity:
         """The similarity as it is for embeddings of these shapes."""
-        return self if self.on_shapes is None else self.on_shapes(a, b)
+        return self if self.form_for_shapes is None else self.form_for_shapes(a, b)
 
     def score(self, a: Float[Tensor, " h"], b: Float[Tensor, " k"]) -> float:
         """y for two embeddings."""
-        return float(self.score_of(a, b))
+        return float(self.score_fn(a, b))
 
     def relevance(
         self,
@@ -57,12 +58,12 @@ class Similarity:
         b: Float[Tensor, " k"],
     ) -> Float[Tensor, "regions_a regions_b"]:
         """R[I, I'] from the parts of two inputs with embeddings a and b."""
-        return self.weigh(a, b)(parts_a, parts_b)
+        return self.relevance_fn(a, b)(parts_a, parts_b)
 
 
 def dot() -> Similarity:
     """y = ⟨φ, φ'⟩, R = P P'ᵀ."""
-    return Similarity("dot", torch.dot, lambda a, b: product, products=True)
+    return Similarity("dot", torch.dot, lambda a, b: multiply_parts, needs_only_products=True)
 
 
 def cosine() -> Similarity:
@@ -71,9 +72,9 @@ def cosine() -> Similarity:
     return Similarity(
         "cosine",
         lambda a, b: torch.dot(a / norm(a), b / norm(b)),
-        lambda a, b: lambda p, q: product(p / norm(a), q / norm(b)),
-        on_units=dot(),
-        products=True,
+        lambda a, b: lambda p, q: multiply_parts(p / norm(a), q / norm(b)),
+        unit_form=dot(),
+        needs_only_products=True,
     )
 
 
@@ -106,11 +107,11 @@ def projected(dimensions: int, seed: int = 0) -> Similarity:
     """y = ⟨Wφ, Wφ'⟩ with W random: an unbiased estimate of dot from parts that were kept exact."""
 
     def score_of(a: Tensor, b: Tensor) -> Tensor:
-        w = projection(dimensions, a.shape[0], seed=seed, like=a)
+        w = random_projection(dimensions, a.shape[0], seed=seed, like=a)
         return torch.dot(w @ a, w @ b)
 
     def weigh(a: Tensor, b: Tensor):
-        w = projection(dimensions, a.shape[0], seed=seed, like=a)
+        w = random_projection(dimensions, a.shape[0], seed=seed, like=a)
         return lambda p, q: (p @ w.T) @ (q @ w.T).T
 
     return Similarity(f"projected({dimensions}, seed={seed})", score_of, weigh)
@@ -121,10 +122,10 @@ def squared_distance() -> Similarity:
     return Similarity(
         "squared_distance",
         lambda a, b: (a - b).square().sum(),
-        lambda a, b: lambda p, q: -2 * product(p, q),
-        within=True,
-        distance=True,
-        products=True,
+        lambda a, b: lambda p, q: -2 * multiply_parts(p, q),
+        has_self_terms=True,
+        is_distance=True,
+        needs_only_products=True,
     )
 
 
@@ -152,7 +153,7 @@ def maxsim(width: int | None = None) -> Similarity:
 
     if width is None:
         return Similarity(
-            "maxsim", told, lambda a, b: lambda p, q: told(p, q), on_shapes=of_shapes, any_size=True
+            "maxsim", told, lambda a, b: lambda p, q: told(p, q), form_for_shapes=of_shapes, any_size=True
         )
     size = width
 
@@ -170,12 +171,12 @@ def maxsim(width: int | None = None) -> Similarity:
     return Similarity("maxsim", lambda a, b: (vectors(a) @ vectors(b).T).amax(1).sum(), weigh, any_size=True)
 
 
-def projection(
+def random_projection(
     dimensions: int, size: int, *, seed: int = 0, like: Tensor
 ) -> Float[Tensor, "{dimensions} {size}"]:
     """W (dimensions × size) with entries N(0, 1/dimensions), the same for the same seed on every device.
 
-    >>> projection(2, 3, like=torch.zeros(1)).shape
+    >>> random_projection(2, 3, like=torch.zeros(1)).shape
     torch.Size([2, 3])
     """
     if dimensions < 1:
@@ -185,21 +186,21 @@ def projection(
     return (drawn / dimensions**0.5).to(like)
 
 
-NAMED = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance, "maxsim": maxsim}
+SIMILARITIES = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance, "maxsim": maxsim}
 
 
-def resolve(given: str | Similarity) -> Similarity:
+def resolve(similarity: str | Similarity) -> Similarity:
     """A similarity by name, or as it is."""
-    if isinstance(given, Similarity):
-        return given
-    if not isinstance(given, str) or given not in NAMED:
+    if isinstance(similarity, Similarity):
+        return similarity
+    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         raise InputError(
-            f"unknown similarity {given!r}: use one of {', '.join(NAMED)}, or bilrp.similarity.bilinear(M)"
+            f"unknown similarity {similarity!r}: use one of {', '.join(SIMILARITIES)}, or bilrp.similarity.bilinear(M)"
         )
-    return NAMED[given]()
+    return SIMILARITIES[similarity]()
 
 
-def product(p: Any, q: Any) -> Tensor:
+def multiply_parts(p: Any, q: Any) -> Tensor:
     """P P'ᵀ, of two matrices or of parts that know how to multiply each other; half precision is added up in float32."""
     if not isinstance(p, Tensor):
         return p.product(q)

@@ -76,10 +76,10 @@ STUDIES = (
 )
 
 
-def named(name: str) -> Study:
+def find_study(name: str) -> Study:
     """The study of that name: from the table, or your own, `package.module:STUDY`.
 
-    >>> named("toy").question
+    >>> find_study("toy").question
     'Does the explanation find the truth where it is known? Digits that match (section 4 of the paper).'
     """
     known = {study.name: study for study in STUDIES}
@@ -90,7 +90,7 @@ def named(name: str) -> Study:
         raise InputError(
             f"no study {name!r}; there are {', '.join(known)}, or your own as package.module:STUDY"
         )
-    found = getattr(_imported(module, name), attribute, None)
+    found = getattr(_import_module(module, name), attribute, None)
     if not isinstance(found, Study):
         raise InputError(
             f"{module!r} has no study {attribute!r}: give package.module:STUDY, made by bilrp_studies.Study"
@@ -98,7 +98,7 @@ def named(name: str) -> Study:
     return found
 
 
-def _imported(module: str, name: str) -> object:
+def _import_module(module: str, name: str) -> object:
     here = str(Path.cwd())
     sys.path.insert(
         0, here

@@ -14,7 +14,7 @@ pytest.importorskip("lance", reason="collections need bilrp[collection]")
 pytest.importorskip("uvicorn", reason="the app needs bilrp[app]")
 
 # tests/app is on the path, as pytest puts it there.
-from asking import photographs, running, tiny
+from server_helpers import run_server, tiny_encoder, write_photographs
 
 from bilrp import collection
 from bilrp.app import server
@@ -22,12 +22,12 @@ from bilrp.app import server
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photographs(tmp_path_factory.mktemp("photographs") / "taken")
+    return write_photographs(tmp_path_factory.mktemp("photographs") / "taken")
 
 
 @pytest.fixture(scope="session")
 def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
-    found = collection.build(folder, tiny(), tmp_path_factory.mktemp("collection") / "taken.lance")
+    found = collection.build(folder, tiny_encoder(), tmp_path_factory.mktemp("collection") / "taken.lance")
     shutil.copytree(found.path, Path(found.path).with_name("untouched.lance"))  # before anybody is served
     return found
 
@@ -56,7 +56,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
 
 @pytest.fixture(scope="session")
 def address(made: collection.Collection) -> Iterator[str]:
-    with running(partial(server.collected, made)) as found:
+    with run_server(partial(server.make_collection_app, made)) as found:
         yield found
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from asking import PORT, Serving, client, indexed
+from server_helpers import PORT, ServerProcess, build_index, make_client
 
-from bilrp.app.security import Door
+from bilrp.app.security import AccessPolicy
 
 HOST = "192.168.1.9"
 PATHS = [
@@ -24,8 +24,8 @@ PATHS = [
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_redirect_after_a_token_stays_on_this_server(made: Any, path: str) -> None:
-    door = Door.at(HOST, PORT)
-    with client(made, door=door, host=f"{HOST}:{PORT}") as talking:
+    door = AccessPolicy.for_host(HOST, PORT)
+    with make_client(made, policy=door, host=f"{HOST}:{PORT}") as talking:
         base = f"http://{HOST}:{PORT}"
         reply = talking.get(f"{base}{path}?token={door.token}", follow_redirects=False)
     assert reply.status_code == 303 and reply.headers.get_list("set-cookie") != []
@@ -37,7 +37,7 @@ def test_a_redirect_after_a_token_stays_on_this_server(made: Any, path: str) -> 
 
 @pytest.mark.browser
 def test_a_browser_stays_on_this_server_after_a_token(chromium: Any, folder: Path, tmp_path: Path) -> None:
-    with Serving(tmp_path, indexed(tmp_path, folder / "cat"), "--add") as serving:
+    with ServerProcess(tmp_path, build_index(tmp_path, folder / "cat"), "--add") as serving:
         tab = chromium.new_page()
         asked: list[str] = []
         tab.on("request", lambda request: asked.append(request.url))
@@ -51,8 +51,8 @@ def test_a_browser_stays_on_this_server_after_a_token(chromium: Any, folder: Pat
 
 @pytest.mark.slow
 def test_a_server_that_adds_needs_its_token_on_loopback_too(folder: Path, tmp_path: Path) -> None:
-    name, picture = indexed(tmp_path, folder / "cat"), (folder / "coffee" / "coffee-0.jpg").read_bytes()
-    with Serving(tmp_path, name, "--add") as serving:
+    name, picture = build_index(tmp_path, folder / "cat"), (folder / "coffee" / "coffee-0.jpg").read_bytes()
+    with ServerProcess(tmp_path, name, "--add") as serving:
         token, wrong = serving.token, {"authorization": "Bearer wrong"}
         assert urlsplit(serving.address).hostname == "127.0.0.1" and len(token) > 24
         for path, body in (
@@ -60,18 +60,18 @@ def test_a_server_that_adds_needs_its_token_on_loopback_too(folder: Path, tmp_pa
             ("/api/query", picture),
             ("/api/add", {"id": "q" + "0" * 31}),
         ):
-            status, said = serving.ask(path, body, **wrong)
+            status, said = serving.request(path, body, **wrong)
             assert status == 401 and "token" in said["error"], path
-        status, query = serving.ask("/api/query?name=coffee.jpg", picture)
-        assert status == 200 and serving.ask("/api/add", {"id": query["id"]})[1]["answer"]["new"]
+        status, query = serving.request("/api/query?name=coffee.jpg", picture)
+        assert status == 200 and serving.request("/api/add", {"id": query["id"]})[1]["answer"]["new"]
         assert token not in "".join(serving.stop(signal.SIGTERM))
-    with Serving(tmp_path, name) as reading:
-        assert reading.token == "" and reading.ask("/api/about")[0] == 200, "looking at it needs none"
+    with ServerProcess(tmp_path, name) as reading:
+        assert reading.token == "" and reading.request("/api/about")[0] == 200, "looking at it needs none"
 
 
 def test_two_servers_on_one_host_keep_their_tokens_apart() -> None:
-    first, second = (Door.at("127.0.0.1", port, writable=True) for port in (PORT, PORT + 1))
-    assert first.cookie != second.cookie
-    both = "; ".join(f"{door.cookie}={door.token}" for door in (first, second))
+    first, second = (AccessPolicy.for_host("127.0.0.1", port, writable=True) for port in (PORT, PORT + 1))
+    assert first.cookie_name != second.cookie_name
+    both = "; ".join(f"{door.cookie_name}={door.token}" for door in (first, second))
     for door in (first, second):
         assert door.check("GET", {"host": f"127.0.0.1:{door.port}", "cookie": both}, "/", "") is None

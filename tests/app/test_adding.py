@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asking import PORT, ask, client, running, tiny
 from PIL import Image
+from server_helpers import PORT, make_client, post_query, run_server, tiny_encoder
 
 import bilrp
 from bilrp import collection
 from bilrp.app import additions, analyses, server
-from bilrp.app.job_queue import Desk
-from bilrp.app.security import Door
-from bilrp.app.analyses import Asked
-from bilrp.app.collection_session import Shelf
+from bilrp.app.analyses import VectorSpec
+from bilrp.app.collection_session import CollectionSession
+from bilrp.app.job_queue import JobQueue
+from bilrp.app.security import AccessPolicy
 from bilrp.collection import indexing, tables
-from bilrp.collection.index_session import State
+from bilrp.collection.index_session import IndexSession
 from bilrp.errors import InputError
 
 
@@ -54,7 +54,7 @@ def kept(path: Path) -> list[Path]:
 
 
 def test_a_server_adds_nothing_unless_it_was_started_so(mine):
-    with client(collection.open(mine, tiny())) as talking:
+    with make_client(collection.open(mine, tiny_encoder())) as talking:
         key = bring(talking, picture())
         assert talking.get("/api/about").json()["adds"] is False
         for one in (key, "q" + "0" * 31):
@@ -64,39 +64,39 @@ def test_a_server_adds_nothing_unless_it_was_started_so(mine):
 
 
 def test_a_query_is_added_when_asked_and_once(mine, tmp_path):
-    before = collection.open(mine, tiny())
-    with client(before, add=True) as talking:
+    before = collection.open(mine, tiny_encoder())
+    with make_client(before, add=True) as talking:
         key = bring(talking, picture(), "../../noise.png")
         assert talking.get("/api/about").json()["count"] == 30 and not kept(mine)
-        first = ask(talking, "/api/add", id=key)
-        assert first["new"] and ask(talking, "/api/add", id=key) == {"id": first["id"], "new": False}
+        first = post_query(talking, "/api/add", id=key)
+        assert first["new"] and post_query(talking, "/api/add", id=key) == {"id": first["id"], "new": False}
         about = talking.get("/api/about").json()
-        assert about["count"] == 31 and {"name": additions.GROUP, "count": 1} in about["groups"]
-        listed = talking.get(f"/api/items?group={additions.GROUP}").json()["items"]
-        assert listed == [{"id": first["id"], "name": "../../noise.png", "group": additions.GROUP}]
-        near = ask(talking, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
+        assert about["count"] == 31 and {"name": additions.ADDED_GROUP, "count": 1} in about["groups"]
+        listed = talking.get(f"/api/items?group={additions.ADDED_GROUP}").json()["items"]
+        assert listed == [{"id": first["id"], "name": "../../noise.png", "group": additions.ADDED_GROUP}]
+        near = post_query(talking, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
         assert first["id"] in [n["id"] for n in near]
-        assert ask(talking, "/api/side", id=first["id"])["count"] == 64
+        assert post_query(talking, "/api/side", id=first["id"])["count"] == 64
         for unknown in (before.ids[0], "q" + "0" * 31, "../x"):
             assert talking.post("/api/add", json={"id": unknown}).status_code == 404
     (file,) = kept(mine)
     assert file.read_bytes() == picture()
     moved = Path(shutil.move(mine, tmp_path / "elsewhere.lance"))  # its file moves along
-    again = collection.open(moved, tiny())
+    again = collection.open(moved, tiny_encoder())
     assert again.ids == [*before.ids, first["id"]] and again.names[:30] == before.names
-    assert again.original(30) == moved / "app" / "added" / file.name
-    expected = bilrp.decompose(tiny(), moved / "app" / "added" / file.name)
+    assert again.original_input(30) == moved / "app" / "added" / file.name
+    expected = bilrp.decompose(tiny_encoder(), moved / "app" / "added" / file.name)
     assert torch.allclose(again.decomposition(30).parts.float(), expected.parts, rtol=1e-2, atol=1e-4)
 
 
 def test_a_text_is_added(texts, tmp_path):
     path, said = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
-    with client(collection.open(path, texts.encoder), add=True) as talking:
-        made = ask(talking, "/api/add", id=bring(talking, said, "mine"))["id"]
-        again = ask(talking, "/api/add", id=bring(talking, texts.names[2], "another"))
+    with make_client(collection.open(path, texts.encoder), add=True) as talking:
+        made = post_query(talking, "/api/add", id=bring(talking, said, "mine"))["id"]
+        again = post_query(talking, "/api/add", id=bring(talking, texts.names[2], "another"))
         assert again == {"id": texts.ids[2], "new": False}
     found = collection.open(path, texts.encoder)
-    assert found.names == [*texts.names, "mine"] and found.ids[3] == made and found.original(3) == said
+    assert found.names == [*texts.names, "mine"] and found.ids[3] == made and found.original_input(3) == said
     assert torch.allclose(found.embedding(3), texts.embedding(said), atol=1e-5)
 
 
@@ -104,31 +104,33 @@ def test_a_text_is_added(texts, tmp_path):
 def few(folder, tmp_path):
     """A collection whose files may go."""
     shutil.copytree(folder / "cat", tmp_path / "secret place" / "cat")
-    return collection.build(tmp_path / "secret place", tiny(), tmp_path / "cats.lance")
+    return collection.build(tmp_path / "secret place", tiny_encoder(), tmp_path / "cats.lance")
 
 
 def test_an_item_whose_file_is_gone_keeps_its_name(few, tmp_path):
     file = tmp_path / "secret place" / "cat" / "cat-2.jpg"
     content = file.read_bytes()
     file.unlink()
-    with client(few, add=True) as talking:
-        found = ask(talking, "/api/add", id=bring(talking, content, "another.jpg"))
+    with make_client(few, add=True) as talking:
+        found = post_query(talking, "/api/add", id=bring(talking, content, "another.jpg"))
     assert found == {"id": few.ids[2], "new": False} and not kept(Path(few.path))
     assert collection.open(few.path).names == few.names
 
 
 def test_indexing_again_leaves_what_was_added_alone(few, tmp_path):
-    with client(few, add=True) as talking:
-        made = ask(talking, "/api/add", id=bring(talking, picture()))["id"]
+    with make_client(few, add=True) as talking:
+        made = post_query(talking, "/api/add", id=bring(talking, picture()))["id"]
     source = tmp_path / "secret place"
     (source / "cat" / "cat-0.jpg").unlink()
     (source / "the same.png").write_bytes(picture())
     for _ in range(2):
-        again, _ = indexing.indexed(source, tiny(), few.path, prune=True)
+        again, _ = indexing.build_with_report(source, tiny_encoder(), few.path, prune=True)
         at = again.ids.index(made)
         assert len(again) == 6 and again.names[at] == "noise.png"
-        assert additions.GROUP in again.groups() and len(kept(Path(few.path))) == 1
-    everything, _ = indexing.indexed(tmp_path, tiny(), few.path, prune=True)  # the collection lies inside
+        assert additions.ADDED_GROUP in again.groups() and len(kept(Path(few.path))) == 1
+    everything, _ = indexing.build_with_report(
+        tmp_path, tiny_encoder(), few.path, prune=True
+    )  # the collection lies inside
     assert everything.names[everything.ids.index(made)] == "noise.png"
 
 
@@ -136,16 +138,16 @@ def test_what_fails_leaves_nothing_behind(mine, monkeypatch):
     def full(self, batch, fragments=None):
         raise InputError(f"cannot write {mine}: no space left")
 
-    with client(collection.open(mine, tiny()), add=True) as talking:
+    with make_client(collection.open(mine, tiny_encoder()), add=True) as talking:
         key = bring(talking, picture())
         with monkeypatch.context() as patch:
-            patch.setattr(State, "commit", full)
+            patch.setattr(IndexSession, "commit", full)
             reply = talking.post("/api/add", json={"id": key})
         assert "no space left" in reply.text and "kept here" not in reply.text and not kept(mine)
         assert talking.get("/api/about").json()["count"] == 30
-        ask(talking, "/api/add", id=key)
+        post_query(talking, "/api/add", id=key)
         other = bring(talking, picture(1))
-        monkeypatch.setattr(additions, "MOST_BYTES", 2 * len(picture()))
+        monkeypatch.setattr(additions, "MAX_ADDED_BYTES", 2 * len(picture()))
         reply = talking.post("/api/add", json={"id": other})
         assert reply.status_code == 413 and "bilrp index" in reply.json()["error"]
     assert len(kept(mine)) == 1 and len(collection.open(mine)) == 31
@@ -157,8 +159,8 @@ def test_a_file_that_is_there_is_not_written_again(mine):
     place.write_bytes(picture())
     place.chmod(0o444)
     before = place.stat().st_mtime_ns, place.stat().st_ino
-    with client(collection.open(mine, tiny()), add=True) as talking:
-        ask(talking, "/api/add", id=bring(talking, picture()))
+    with make_client(collection.open(mine, tiny_encoder()), add=True) as talking:
+        post_query(talking, "/api/add", id=bring(talking, picture()))
         assert (place.stat().st_mtime_ns, place.stat().st_ino) == before
         bad = place.with_name(additions.hashlib.sha256(picture(1)).hexdigest()[:32])
         bad.write_bytes(picture(2))  # of another content than its name says
@@ -168,58 +170,58 @@ def test_a_file_that_is_there_is_not_written_again(mine):
 
 
 def test_what_cannot_be_written_to_is_only_looked_at(mine):
-    found = collection.open(mine, tiny())
+    found = collection.open(mine, tiny_encoder())
     found.path = "s3://somewhere/mine.lance"
     with pytest.raises(InputError, match="without --add"):
-        server.collected(found, Door(PORT), add=True)
+        server.make_collection_app(found, AccessPolicy(PORT), add=True)
 
 
 def test_what_was_asked_before_is_answered_as_it_was(mine, tmp_path):
-    old = Shelf(collection.open(mine, tiny()), keep_raw=True)
-    key, _ = old.bring(saved(tmp_path), "noise.png")
-    asked = Asked(old.ids[3], part=(9, 10))
-    before = analyses.neighbours(old, asked, 40)
-    made, found = additions.added(old, old.query(key))
+    old = CollectionSession(collection.open(mine, tiny_encoder()), retain_uploads=True)
+    key, _ = old.add_query(saved(tmp_path), "noise.png")
+    asked = VectorSpec(old.ids[3], part=(9, 10))
+    before = analyses.find_neighbours(old, asked, 40)
+    made, found = additions.append_query(old, old.get_query(key))
     assert found is not None
-    tables.deleted(str(mine), "items.lance", old.ids[0])  # positions move
-    new = old.reopened(collection.open(mine, tiny()))
-    assert analyses.neighbours(old, asked, 40) == before and before["of"] == 30
-    after = analyses.neighbours(new, asked, 40)
+    tables.delete_rows(str(mine), "items.lance", old.ids[0])  # positions move
+    new = old.with_collection(collection.open(mine, tiny_encoder()))
+    assert analyses.find_neighbours(old, asked, 40) == before and before["of"] == 30
+    after = analyses.find_neighbours(new, asked, 40)
     assert {n["id"] for n in after["neighbours"]} == {n["id"] for n in before["neighbours"]} - {
         old.ids[0]
     } | {made}
     assert {n["id"]: n["name"] for n in after["neighbours"]}.items() >= {
         n["id"]: n["name"] for n in before["neighbours"] if n["id"] != old.ids[0]
     }.items()
-    assert new.query(key) is old.query(key) and new.is_ready(old.ids[3])
+    assert new.get_query(key) is old.get_query(key) and new.has_cached_parts(old.ids[3])
 
 
 def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
     begun, go = threading.Event(), threading.Event()
 
     async def play() -> list[object]:
-        from bilrp.progress import tracking
+        from bilrp.progress import progress_bar
 
         def lasting() -> str:
             begun.set()
             go.wait(120)
-            with tracking(False) as bar:
+            with progress_bar(False) as bar:
                 bar.start("adding", 1)
                 bar.advance(1)
             return "added"
 
-        desk = Desk()
-        first = desk.ask("me", lasting, lasting=True)
+        desk = JobQueue()
+        first = desk.submit("me", lasting, persistent=True)
         begun.wait(120)
-        second = desk.ask("me", lambda: "second", lasting=True)
-        third = desk.ask("me", lambda: "third")
-        first.gone.set()  # the visitor leaves
+        second = desk.submit("me", lambda: "second", persistent=True)
+        third = desk.submit("me", lambda: "third")
+        first.cancelled.set()  # the visitor leaves
         go.set()
         found = []
         for ticket in (first, second, third):
-            news = await ticket.next()
+            news = await ticket.next_event()
             while not {"answer", "error"} & news.keys():
-                news = await ticket.next()
+                news = await ticket.next_event()
             found.append(news.get("answer", news))
         desk.close()
         return found
@@ -231,7 +233,9 @@ def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
 @pytest.mark.browser
 def test_a_query_is_added_by_its_button(visit, mine, tmp_path):
     Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "red.png")
-    with running(partial(server.collected, collection.open(mine, tiny()), add=True)) as at:
+    with run_server(
+        partial(server.make_collection_app, collection.open(mine, tiny_encoder()), add=True)
+    ) as at:
         tab = visit("/", at=at)
         tab.wait_for_selector(".grid li img")
         tab.set_input_files("#query-file", tmp_path / "red.png")

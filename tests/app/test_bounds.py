@@ -16,22 +16,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import PORT, ask, client, running, tiny
 from PIL import Image
+from server_helpers import PORT, make_client, post_query, run_server, tiny_encoder
 
 from bilrp import collection
 from bilrp.app import server
-from bilrp.app.request_handling import MOST_JSON
-from bilrp.app.job_queue import Busy, Desk
-from bilrp.app.security import Door, Refused
-from bilrp.app.collection_session import Shelf
+from bilrp.app.collection_session import CollectionSession
+from bilrp.app.job_queue import JobQueue, QueueFull
+from bilrp.app.request_handling import MAX_JSON_BYTES
+from bilrp.app.security import AccessPolicy, HTTPError
 from bilrp.errors import InputError
 from bilrp.render import bundle, page
 
 
 @pytest.fixture(scope="module")
 def talking(made):
-    with client(made) as found:
+    with make_client(made) as found:
         yield found
 
 
@@ -51,13 +51,15 @@ def alone(play):
 
 
 def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):
-    with client(texts) as talking:
-        drawn = ask(talking, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
+    with make_client(texts) as talking:
+        drawn = post_query(talking, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
         whole = texts.decomposition(0)
         assert drawn["a"]["count"] == whole.regions.count - 2, "the marks are not drawn"
         assert drawn["a"]["numbers"] == list(range(1, whole.regions.count - 1))
         cat = drawn["a"]["numbers"][drawn["a"]["names"].index("cat")]
-        found = ask(talking, "/api/cover", a=texts.ids[0], b=texts.ids[1], regions=[cat], similarity="dot")
+        found = post_query(
+            talking, "/api/cover", a=texts.ids[0], b=texts.ids[1], regions=[cat], similarity="dot"
+        )
         names = whole.regions.names
         assert names is not None and names[cat] == "cat"
         share = texts.explain(0, 1, similarity="dot").relevance[cat].sum()
@@ -69,7 +71,7 @@ def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):
 
 @pytest.mark.browser
 def test_a_covered_word_is_the_word_that_was_brushed(visit, texts):
-    with running(partial(server.collected, texts)) as at:
+    with run_server(partial(server.make_collection_app, texts)) as at:
         tab = visit(f"/pair/{texts.ids[0]}/{texts.ids[1]}", at=at)
         tab.click(".cover summary")
         word = tab.locator(".cover .board .region[data-i='1']")
@@ -84,7 +86,7 @@ def test_a_covered_word_is_the_word_that_was_brushed(visit, texts):
 
 @pytest.mark.browser
 def test_texts_are_shown_as_they_were_written(visit, texts):
-    with running(partial(server.collected, texts)) as at:
+    with run_server(partial(server.make_collection_app, texts)) as at:
         tab = visit(f"/item/{texts.ids[0]}", at=at)
         tab.wait_for_selector(".near[data-done=yes]")
         shown = {line.strip() for line in tab.locator(".near .heat.words").all_inner_texts()}
@@ -109,9 +111,10 @@ def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
     tab.evaluate(
         "() => { window.told = []; addEventListener('bilrp-chosen', ({ detail }) => told.push(detail)); }"
     )
-    data = json.dumps(page.payload(found) | {"palette": "paper", "compact": False})
+    data = json.dumps(page.build_payload(found) | {"palette": "paper", "compact": False})
     tab.add_script_tag(
-        content=f"{bundle.script('mount')}\nmount(document.querySelector('main'), {data});", type="module"
+        content=f"{bundle.bundle_script('mount')}\nmount(document.querySelector('main'), {data});",
+        type="module",
     )
     tab.locator(".region[data-side=a][data-i='0']").focus()
     tab.keyboard.press("ArrowRight")
@@ -141,32 +144,32 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
         return "done"
 
     async def play() -> list[object]:
-        desk = Desk(waiting=2)
-        first = desk.ask("first", slow)
+        desk = JobQueue(max_pending=2)
+        first = desk.submit("first", slow)
         begun.wait(120)
         held, tickets = [], []
         for _ in range(40):
             large = Large()
             held.append(weakref.ref(large))
-            tickets.append(desk.ask("hasty", partial(id, large)))
+            tickets.append(desk.submit("hasty", partial(id, large)))
             del large
-        longest = len(desk.line)
+        longest = len(desk.jobs)
         for ticket in tickets[:-1]:  # told at once: the worker is still at the first
-            news = await ticket.next()
+            news = await ticket.next_event()
             while "error" not in news:
-                news = await ticket.next()
+                news = await ticket.next_event()
             assert news["error"].status == 409
             del ticket
         tickets = tickets[-1:]
         gc.collect()
         alive = sum(ref() is not None for ref in held)
         for number in range(30):  # who leaves makes room, and takes nothing with them
-            desk.ask(f"leaving{number}", int).gone.set()
-        desk.ask("other", int)
-        with pytest.raises(Busy):
-            desk.ask("another", int)
+            desk.submit(f"leaving{number}", int).cancelled.set()
+        desk.submit("other", int)
+        with pytest.raises(QueueFull):
+            desk.submit("another", int)
         go.set()
-        assert await first.next() == {"answer": "done"}
+        assert await first.next_event() == {"answer": "done"}
         desk.close()
         return [longest, alive]
 
@@ -184,7 +187,7 @@ def scope(path: str, kind: str) -> dict:
 
 
 def test_of_a_question_no_more_is_held_than_it_may_have(made):
-    app, piece, taken, status = server.collected(made, Door(PORT)), bytes(64 * 1024), [], []
+    app, piece, taken, status = server.make_collection_app(made, AccessPolicy(PORT)), bytes(64 * 1024), [], []
 
     async def receive() -> dict:
         taken.append(len(piece))
@@ -194,14 +197,14 @@ def test_of_a_question_no_more_is_held_than_it_may_have(made):
         status.append(message.get("status"))
 
     alone(app(scope("/api/neighbours", "application/json"), receive, send))
-    assert status[0] == 413 and sum(taken) <= MOST_JSON + len(piece)
+    assert status[0] == 413 and sum(taken) <= MAX_JSON_BYTES + len(piece)
 
 
 # ------------------------------------------------------------ questions
 
 
 def test_neighbours_of_a_group_are_those_of_its_mean(talking, made):
-    found = ask(talking, "/api/neighbours", group="cat", k=5, similarity="dot")["neighbours"]
+    found = post_query(talking, "/api/neighbours", group="cat", k=5, similarity="dot")["neighbours"]
     scores = made.embeddings @ made.mean("cat").numpy()
     order = np.argsort(-scores, kind="stable")[:5]
     assert [n["id"] for n in found] == [made.ids[i] for i in order]
@@ -228,7 +231,7 @@ def brought(talking, colour: int, name: str) -> str:
 def test_nobody_renames_what_another_brought(talking):
     mine, theirs = brought(talking, 1, "mine.png"), brought(talking, 1, "theirs.png")
     assert mine != theirs and brought(talking, 1, "mine.png") == mine
-    assert ask(talking, "/api/side", id=mine)["name"] == "mine.png"
+    assert post_query(talking, "/api/side", id=mine)["name"] == "mine.png"
 
 
 def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch, tmp_path):
@@ -241,17 +244,17 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch, tmp_
         def __contains__(self, name):
             return self.pop(name, None) is not None
 
-    shelf = Shelf(made)
+    shelf = CollectionSession(made)
     (tmp_path / "mine.png").write_bytes(png())
-    key, _ = shelf.bring(tmp_path / "mine.png", "mine.png")
+    key, _ = shelf.add_query(tmp_path / "mine.png", "mine.png")
     query, refusals = shelf._queries[key], []
     for call in (
-        shelf.name, shelf.view, shelf.thumbnail, shelf.sharp, shelf.item, shelf.embedding, shelf.parts
+        shelf.name, shelf.view, shelf.thumbnail, shelf.full_view, shelf.item, shelf.embedding, shelf.parts
     ):  # fmt: skip
         monkeypatch.setattr(shelf, "_queries", Fleeting({key: query}))
         try:
             call(key)
-        except Refused as refused:
+        except HTTPError as refused:
             refusals.append(refused.status)
     assert refusals and set(refusals) == {404}  # who looks once only has an answer
 
@@ -263,20 +266,20 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch, tmp_
 def few(folder, tmp_path):
     """A collection of its own, whose files may be spoiled."""
     shutil.copytree(folder / "cat", tmp_path / "secret place" / "cat")
-    return collection.build(tmp_path / "secret place", tiny(), tmp_path / "kept apart" / "cats.lance")
+    return collection.build(tmp_path / "secret place", tiny_encoder(), tmp_path / "kept apart" / "cats.lance")
 
 
 def test_what_cannot_be_kept_is_shown_all_the_same(few):
     (Path(few.path) / "app").write_text("in the way: no folder can be made here")
-    with client(few) as talking:
-        assert ask(talking, "/api/map")["places"]
-        assert "suspects" in ask(talking, "/api/audit")
+    with make_client(few) as talking:
+        assert post_query(talking, "/api/map")["places"]
+        assert "suspects" in post_query(talking, "/api/audit")
 
 
 def test_where_a_file_lies_is_not_told(few, tmp_path):
     spoiled = tmp_path / "secret place" / "cat" / "cat-0.jpg"
     spoiled.write_bytes(b"")
-    with client(few) as talking:
+    with make_client(few) as talking:
         at = few.names.index("cat-0.jpg")
         question = {"a": few.ids[at], "b": few.ids[at - 1], "regions": [1]}
         said = talking.post("/api/cover", json=question).text
@@ -297,7 +300,7 @@ def test_what_is_no_collection_is_said_before_anything_is_served(folder):
 
 
 def test_who_comes_before_the_server_has_started_waits():
-    bound = server.listening("127.0.0.1", 0)
+    bound = server.bind_socket("127.0.0.1", 0)
     with bound, socket.create_connection(bound.getsockname(), 60) as early:
         assert early.getpeername() == bound.getsockname()
 

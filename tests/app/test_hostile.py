@@ -15,18 +15,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from asking import PORT, ask, client, running
+from server_helpers import PORT, make_client, post_query, run_server
 
 from bilrp.app import server
-from bilrp.app.job_queue import Busy, Desk
-from bilrp.app.security import HEADERS, Door
+from bilrp.app.job_queue import JobQueue, QueueFull
+from bilrp.app.security import SECURITY_HEADERS, AccessPolicy
 
 HOST = f"127.0.0.1:{PORT}"
 
 
 @pytest.fixture(scope="module")
 def talking(made):
-    with client(made, most=2**20) as found:
+    with make_client(made, max_bytes=2**20) as found:
         yield found
 
 
@@ -174,7 +174,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(talking):
 def test_queries_are_few_and_the_oldest_go(made, folder):
     from PIL import Image
 
-    with client(made) as talking:
+    with make_client(made) as talking:
         keys = []
         for number in range(30):
             buffer = io.BytesIO()
@@ -191,14 +191,14 @@ def test_every_answer_tells_the_browser_what_it_may_do(talking):
     for path, status in (("/", 200), ("/api/about", 200), ("/web/main.js", 200), ("/none", 404)):
         reply = talking.get(path)
         assert reply.status_code == status
-        assert all(reply.headers[name] for name in HEADERS)
+        assert all(reply.headers[name] for name in SECURITY_HEADERS)
         assert "unsafe" not in reply.headers["content-security-policy"] and "server" not in reply.headers
 
 
 def test_beyond_this_machine_a_token_is_asked_for(made):
-    door = Door.at("192.168.1.9", PORT)
+    door = AccessPolicy.for_host("192.168.1.9", PORT)
     assert door.token and len(door.token) > 24
-    with client(made, door=door, host=f"192.168.1.9:{PORT}") as talking:
+    with make_client(made, policy=door, host=f"192.168.1.9:{PORT}") as talking:
         assert talking.get("/api/about").status_code == talking.get("/?token=wrong").status_code == 401
         assert talking.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert talking.get("/api/about", headers={"cookie": "bilrp=wrong"}).status_code == 401
@@ -216,9 +216,9 @@ def test_beyond_this_machine_a_token_is_asked_for(made):
 
 
 def test_open_to_every_address_a_name_is_still_refused(made):
-    door = Door.at("0.0.0.0", PORT)
+    door = AccessPolicy.for_host("0.0.0.0", PORT)
     word = {"authorization": f"Bearer {door.token}"}
-    with client(made, door=door, host=f"10.1.2.3:{PORT}") as talking:
+    with make_client(made, policy=door, host=f"10.1.2.3:{PORT}") as talking:
         assert talking.get("/api/about", headers=word).status_code == 200
         assert talking.get("/api/about", headers=word | {"host": f"evil.example:{PORT}"}).status_code == 421
 
@@ -226,8 +226,8 @@ def test_open_to_every_address_a_name_is_still_refused(made):
 # ------------------------------------------------------------ over a real socket
 
 
-class Hasty(server.Impatient):
-    head_patience = 0.3
+class Hasty(server.HeaderTimeoutProtocol):
+    header_timeout_seconds = 0.3
 
 
 def socket_to(address: str) -> socket.socket:
@@ -238,7 +238,7 @@ def socket_to(address: str) -> socket.socket:
 
 
 def test_who_never_finishes_a_head_is_sent_away(made):
-    with running(partial(server.collected, made), protocol=Hasty) as address:
+    with run_server(partial(server.make_collection_app, made), protocol=Hasty) as address:
         name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a head that never ends
             slow.sendall(b"GET / HTTP/1.1\r\nHost: " + name + b"\r\nX: ")
@@ -247,12 +247,12 @@ def test_who_never_finishes_a_head_is_sent_away(made):
             assert silent.recv(1000) == b""
 
 
-class Calm(server.Impatient):
-    head_patience = 600.0
+class Calm(server.HeaderTimeoutProtocol):
+    header_timeout_seconds = 600.0
 
 
 def test_who_never_sends_a_body_is_told_so(made):
-    with running(partial(server.collected, made, patience=0.5), protocol=Calm) as address:
+    with run_server(partial(server.make_collection_app, made, timeout_seconds=0.5), protocol=Calm) as address:
         name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a body that never comes
             slow.sendall(
@@ -278,23 +278,29 @@ def test_many_at_the_desk_is_busy_and_who_leaves_is_not_served(made):
         return "done"
 
     async def play() -> list[object]:
-        desk = Desk(waiting=2)
-        first = desk.ask("first", slow)
+        desk = JobQueue(max_pending=2)
+        first = desk.submit("first", slow)
         begun.wait(120)
-        second, third = desk.ask("second", lambda: 2), desk.ask("third", lambda: 3)
-        with pytest.raises(Busy):
-            desk.ask("fourth", lambda: 4)
-        second.gone.set()  # left
-        again = desk.ask("third", lambda: "newer")  # takes the place of the older question
+        second, third = desk.submit("second", lambda: 2), desk.submit("third", lambda: 3)
+        with pytest.raises(QueueFull):
+            desk.submit("fourth", lambda: 4)
+        second.cancelled.set()  # left
+        again = desk.submit("third", lambda: "newer")  # takes the place of the older question
         go.set()
-        told = [await ticket.next() for ticket in (first, again)]
+        told = [await ticket.next_event() for ticket in (first, again)]
         while "answer" not in told[1]:
-            told[1] = await again.next()
-        dropped = [await third.next()]
+            told[1] = await again.next_event()
+        dropped = [await third.next_event()]
         while "error" not in dropped[0]:
-            dropped[0] = await third.next()
+            dropped[0] = await third.next_event()
         desk.close()
-        return [told[0]["answer"], told[1]["answer"], dropped[0]["error"].status, desk.done, desk.dropped]
+        return [
+            told[0]["answer"],
+            told[1]["answer"],
+            dropped[0]["error"].status,
+            desk.completed_count,
+            desk.cancelled_count,
+        ]
 
     with ThreadPoolExecutor(1) as thread:  # this one may have a loop already
         assert thread.submit(asyncio.run, play()).result() == ["done", "newer", 409, 2, 2]
@@ -302,14 +308,14 @@ def test_many_at_the_desk_is_busy_and_who_leaves_is_not_served(made):
 
 def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
     """The engine itself is stopped in the middle: it reports progress, and hears that nobody listens."""
-    from bilrp.app.collection_session import Shelf
-    from bilrp.progress import tracking
+    from bilrp.app.collection_session import CollectionSession
+    from bilrp.progress import progress_bar
 
     begun, ended, hung_up = threading.Event(), threading.Event(), threading.Event()
 
-    def endless(self: Shelf, key: str) -> None:
+    def endless(self: CollectionSession, key: str) -> None:
         try:
-            with tracking(False) as bar:
+            with progress_bar(False) as bar:
                 bar.start("regions", 10**9)
                 begun.set()
                 while True:
@@ -318,8 +324,8 @@ def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
         finally:
             ended.set()
 
-    monkeypatch.setattr(Shelf, "parts", endless)
-    with running(partial(server.collected, made)) as address:
+    monkeypatch.setattr(CollectionSession, "parts", endless)
+    with run_server(partial(server.make_collection_app, made)) as address:
         name = urlsplit(address).netloc.encode()
         body = json.dumps({"id": made.ids[0]}).encode()
         with socket_to(address) as leaving:
@@ -333,10 +339,10 @@ def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
 
 
 def test_the_desk_says_busy_with_a_status_and_when_to_come_again(made):
-    with client(made, waiting=-1) as talking:
+    with make_client(made, max_pending=-1) as talking:
         reply = talking.post("/api/side", json={"id": made.ids[0]})
         assert reply.status_code == 503 and reply.headers["retry-after"] and "busy" in reply.json()["error"]
-        assert ask(talking, "/api/neighbours", id=made.ids[0])["of"] == 30  # what is quick is answered
+        assert post_query(talking, "/api/neighbours", id=made.ids[0])["of"] == 30  # what is quick is answered
 
 
 def test_nothing_of_the_machine_is_said(talking, made, folder: Path):

@@ -6,15 +6,15 @@ from functools import partial
 
 import pytest
 import torch
-from asking import PORT, ask, running
+from server_helpers import PORT, post_query, run_server
 from starlette.testclient import TestClient
 
 import bilrp
 from bilrp import composites
 from bilrp.app import server
-from bilrp.app.security import Door
+from bilrp.app.security import AccessPolicy
 from bilrp.encoder import read_item
-from narrow import require
+from type_asserts import assert_not_none
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +27,30 @@ def two(folder, random_weights):
 
 def test_other_settings_give_what_explain_gives(two):
     encoder, paths, (a, b) = two
-    with TestClient(server.paired(encoder, a, b, Door(PORT)), base_url=f"http://127.0.0.1:{PORT}") as talking:
+    with TestClient(
+        server.make_pair_app(encoder, a, b, AccessPolicy(PORT)), base_url=f"http://127.0.0.1:{PORT}"
+    ) as talking:
         about = talking.get("/api/about").json()
         assert (
             about["live"] and about["choices"]["layers"] == [5] and about["name"] == "cat-0.jpg and cat-1.jpg"
         )
         wish = {"rules": "γ = 0.1", "similarity": "dot", "regions": "16"}
-        before = ask(talking, "/api/plan", **wish)
-        (shown,) = ask(talking, "/api/live", **wish)
+        before = post_query(talking, "/api/plan", **wish)
+        (shown,) = post_query(talking, "/api/live", **wish)
         book = composites.uniform(0.1)
         expected = bilrp.explain(
-            encoder, *paths, rules=book, similarity="dot", regions=bilrp.regions.grid(16)
+            encoder, *paths, composite=book, similarity="dot", regions=bilrp.regions.grid(16)
         )
         assert shown["account"]["score"] == pytest.approx(expected.score) and shown["a"]["count"] == 4
         work = sum(
-            require(bilrp.decompose(encoder, p, rules=book, regions=bilrp.regions.grid(16)).plan).flops
+            assert_not_none(
+                bilrp.decompose(encoder, p, composite=book, regions=bilrp.regions.grid(16)).plan
+            ).flops
             for p in paths
         )
         assert before["gflop"] == pytest.approx(work / 1e9) and before["seconds"] > 0
-        assert ask(talking, "/api/plan", **wish)["gflop"] == 0  # at hand
-        layered = ask(talking, "/api/live", layers=[5], regions="16")
+        assert post_query(talking, "/api/plan", **wish)["gflop"] == 0  # at hand
+        layered = post_query(talking, "/api/live", layers=[5], regions="16")
         assert layered[0]["title"].startswith("Layer 5")
         for bad in (
             {"layers": [99]},
@@ -65,7 +69,7 @@ def test_other_settings_give_what_explain_gives(two):
 def test_settings_are_changed_and_seen_again(two, visit):
     encoder, _, items = two
     torch.manual_seed(0)
-    with running(partial(server.paired, encoder, *items)) as at:
+    with run_server(partial(server.make_pair_app, encoder, *items)) as at:
         tab = visit("/", at=at)
         tab.wait_for_selector(".layers[data-done=yes]")
         tab.select_option("[name=regions]", "16")

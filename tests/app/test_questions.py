@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asking import ask, client
+from server_helpers import make_client, post_query
 
 import bilrp
 from bilrp import collection
-from bilrp.app import static_files, analyses
-from bilrp.app.collection_session import Shelf
+from bilrp.app import analyses, static_files
+from bilrp.app.collection_session import CollectionSession
 
 
 @pytest.fixture(scope="module")
 def talking(made):
-    with client(made) as found:
+    with make_client(made) as found:
         yield found
 
 
@@ -57,7 +57,7 @@ def test_pictures_by_id(talking, made):
 )
 def test_neighbours_are_the_collections_own(talking, made, similarity, how):
     at = 7
-    found = ask(talking, "/api/neighbours", id=made.ids[at], k=8, similarity=similarity, **how)
+    found = post_query(talking, "/api/neighbours", id=made.ids[at], k=8, similarity=similarity, **how)
     expected = [n for n in made.nearest(at, 9, similarity=similarity, **how) if n.position != at][:8]
     assert [n["id"] for n in found["neighbours"]] == [n.id for n in expected]
     np.testing.assert_allclose(
@@ -67,10 +67,10 @@ def test_neighbours_are_the_collections_own(talking, made, similarity, how):
 
 def test_a_heat_map_is_the_share_of_each_region(talking, made):
     a, b = made.ids[3], made.ids[11]
-    found = ask(talking, "/api/heat", id=a, against=[{"id": b}], similarity="dot")
+    found = post_query(talking, "/api/heat", id=a, against=[{"id": b}], similarity="dot")
     np.testing.assert_allclose(found["values"], made.share(3, [11])[:, 0].numpy(), rtol=1e-4, atol=1e-6)
     assert sum(found["values"]) + found["unattributed"] == pytest.approx(found["score"], rel=1e-4)
-    by_part = ask(talking, "/api/heat", id=a, against=[{"id": b, "part": [4, 5]}], similarity="dot")
+    by_part = post_query(talking, "/api/heat", id=a, against=[{"id": b, "part": [4, 5]}], similarity="dot")
     parts = made.decomposition(11).parts.float()[[4, 5]].sum(0)
     np.testing.assert_allclose(
         by_part["values"], (made.decomposition(3).parts.float() @ parts).numpy(), rtol=1e-4, atol=1e-6
@@ -78,7 +78,7 @@ def test_a_heat_map_is_the_share_of_each_region(talking, made):
 
 
 def test_a_pair_is_the_pages_payload(talking, made):
-    found = ask(talking, "/api/pair", a=made.ids[0], b=made.ids[8], similarity="cosine")
+    found = post_query(talking, "/api/pair", a=made.ids[0], b=made.ids[8], similarity="cosine")
     expected = made.explain(0, 8, similarity="cosine")
     assert found["account"]["score"] == pytest.approx(expected.score)
     assert found["summary"] == expected.summary() and found["names"] == ["astronaut-0.jpg", "cat-2.jpg"]
@@ -86,13 +86,15 @@ def test_a_pair_is_the_pages_payload(talking, made):
 
 def test_a_contrast_speaks_for_one_and_against_the_other(talking, made):
     one = {"group": "cat"}, {"group": "coffee"}
-    found = ask(talking, "/api/contrast", id=made.ids[0], first=one[0], second=one[1], similarity="dot")
+    found = post_query(
+        talking, "/api/contrast", id=made.ids[0], first=one[0], second=one[1], similarity="dot"
+    )
     np.testing.assert_allclose(
         found["values"], made.contrast("cat", "coffee").share(0).numpy(), rtol=1e-3, atol=1e-5
     )
     assert [s["name"] for s in found["sides"]] == ["cat", "coffee"]
     assert found["sides"][0]["score"] - found["sides"][1]["score"] == pytest.approx(found["score"])
-    of_items = ask(
+    of_items = post_query(
         talking,
         "/api/contrast",
         id=made.ids[0],
@@ -123,7 +125,7 @@ def test_a_group_has_its_most_typical_first(talking, made):
 def test_of_a_large_group_the_least_typical_come_last_first(made):
     found = collection.open(made.path, made.encoder)
     found.items.groups = lambda: {"all": list(range(30))}
-    shown = analyses.group(Shelf(found), "all")
+    shown = analyses.describe_group(CollectionSession(found), "all")
     cosine = torch.nn.functional.cosine_similarity(
         torch.from_numpy(found.embeddings), found.mean("all")[None]
     )
@@ -138,19 +140,19 @@ def test_equal_neighbours_come_by_position_whatever_the_blocks(made, monkeypatch
     same = np.repeat(found.resident[:3], 10, axis=0)
     for size in (30, 7, 1):
         monkeypatch.setattr(
-            found, "blocks", lambda size=size: (same[s : s + size] for s in range(0, 30, size))
+            found, "iter_blocks", lambda size=size: (same[s : s + size] for s in range(0, 30, size))
         )
         found.norms = np.linalg.norm(same, axis=1)
         for similarity in ("dot", "cosine"):
             scores = found.scores(same[0], similarity)
-            positions, best = found.best(same[0], 12, similarity)
+            positions, best = found.top_k(same[0], 12, similarity)
             assert positions.tolist() == np.argsort(-scores, kind="stable")[:12].tolist()
             assert best.tolist() == scores[positions].tolist()
 
 
 def test_a_cover_up_has_the_models_true_score_and_the_prediction(talking, made, folder):
     regions, (a, b) = [18, 19, 26, 27], (2, 14)
-    found = ask(talking, "/api/cover", a=made.ids[a], b=made.ids[b], regions=regions, similarity="dot")
+    found = post_query(talking, "/api/cover", a=made.ids[a], b=made.ids[b], regions=regions, similarity="dot")
     encoder = made.encoder
     item = bilrp.encoder.read_item(encoder, folder / "astronaut" / "astronaut-2.jpg")
     x = item.x.clone()
@@ -166,7 +168,7 @@ def test_a_cover_up_has_the_models_true_score_and_the_prediction(talking, made, 
 
 
 def test_the_map_is_made_once_and_kept(talking, made):
-    found = ask(talking, "/api/map")
+    found = post_query(talking, "/api/map")
     places = np.frombuffer(base64.b64decode(found["places"]), "<f4").reshape(-1, 2).astype(float)
     unit = made.embeddings / np.linalg.norm(made.embeddings, axis=1, keepdims=True)
     centred = unit.astype(float) - unit.mean(0, dtype=float)
@@ -180,13 +182,13 @@ def test_the_map_is_made_once_and_kept(talking, made):
     kept = json.loads(path.read_text())
     assert kept["made"] == found
     path.write_text(json.dumps(kept | {"made": {"by": "what is kept is not made again"}}))
-    assert ask(talking, "/api/map") == {"by": "what is kept is not made again"}
+    assert post_query(talking, "/api/map") == {"by": "what is kept is not made again"}
     path.write_text("{damaged")
-    assert ask(talking, "/api/map") == found
+    assert post_query(talking, "/api/map") == found
 
 
 def test_the_audit_is_the_collections(talking, made):
-    found = ask(talking, "/api/audit")
+    found = post_query(talking, "/api/audit")
     report = made.audit(sample=48)
     assert [s["said"] for s in found["suspects"]] == [str(s) for s in report.suspects]
     assert report.suspects and all(len(pair) == 2 for s in found["suspects"] for pair in s["pairs"])
@@ -199,17 +201,19 @@ def test_what_is_brought_is_a_query_and_not_added(talking, made, folder):
     )
     key = brought.json()["id"]
     assert brought.json()["name"] == "mine.jpg" and talking.get("/api/about").json()["count"] == 30
-    near = ask(talking, "/api/neighbours", id=key, k=3)["neighbours"]
+    near = post_query(talking, "/api/neighbours", id=key, k=3)["neighbours"]
     assert near[0]["name"] == "cat-1.jpg" and near[0]["score"] == pytest.approx(1, rel=1e-5)
-    by_part = ask(talking, "/api/neighbours", id=key, k=30, part=[3], similarity="dot")["neighbours"]
-    own = ask(talking, "/api/neighbours", id=made.ids[7], k=29, part=[3], similarity="dot")["neighbours"]
+    by_part = post_query(talking, "/api/neighbours", id=key, k=30, part=[3], similarity="dot")["neighbours"]
+    own = post_query(talking, "/api/neighbours", id=made.ids[7], k=29, part=[3], similarity="dot")[
+        "neighbours"
+    ]
     assert [n["id"] for n in by_part if n["id"] != made.ids[7]][:5] == [n["id"] for n in own][:5]
-    assert ask(talking, "/api/side", id=key)["count"] == 64
+    assert post_query(talking, "/api/side", id=key)["count"] == 64
 
 
 def test_a_pair_leaves_as_a_page_a_picture_and_numbers(talking, made):
     a, b = made.ids[0], made.ids[8]
-    ask(talking, "/api/pair", a=a, b=b)
+    post_query(talking, "/api/pair", a=a, b=b)
     get = lambda kind: talking.get(f"/api/export/{kind}?a={a}&b={b}")  # noqa: E731
     assert get("png").content[:4] == b"\x89PNG" and b"<!doctype html>" in get("html").content.lower()
     top = made.explain(0, 8, similarity="cosine").top(1)[0]
@@ -220,7 +224,9 @@ def test_a_pair_leaves_as_a_page_a_picture_and_numbers(talking, made):
 
 
 def test_the_app_is_whole_and_the_same_at_every_address(talking, made):
-    assert {"/web/index.html", "/web/main.js", "/web/app.css", "/page/mount.js"} <= set(static_files.table())
+    assert {"/web/index.html", "/web/main.js", "/web/app.css", "/page/mount.js"} <= set(
+        static_files.load_static_files()
+    )
     pages = {
         talking.get(p).text
         for p in ("/", "/map", f"/item/{made.ids[0]}", "/audit", "/group?name=a/b", "/contrast")

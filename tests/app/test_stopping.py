@@ -8,13 +8,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from asking import Serving, indexed
+from server_helpers import ServerProcess, build_index
 
 
 @pytest.fixture(scope="module")
 def place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("stopping")
-    indexed(found, folder / "cat", SLOW)
+    build_index(found, folder / "cat", SLOW)
     return found
 
 
@@ -28,11 +28,13 @@ from bilrp.encoders import images
 def tiny():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(32), nn.Flatten())
-    return bilrp.Encoder(net, read=partial(images.item, size=256), regions=bilrp.regions.grid(2), name="mine:tiny")
+    return bilrp.Encoder(net, read=partial(images.read_with_view, size=256), regions=bilrp.regions.grid(2), name="mine:tiny")
 """
 
 
-def send(serving: Serving, path: str, kind: str, body: bytes, *, length: int | None = None) -> socket.socket:
+def send(
+    serving: ServerProcess, path: str, kind: str, body: bytes, *, length: int | None = None
+) -> socket.socket:
     """A request on a connection of its own, whose answer nobody has read yet."""
     link = socket.create_connection((serving.host, serving.port), 120)
     head = (
@@ -50,8 +52,8 @@ def send(serving: Serving, path: str, kind: str, body: bytes, *, length: int | N
     ids=["Ctrl-C", "SIGTERM", "Ctrl-C twice, clients gone"],
 )
 def test_nothing_is_printed_about_requests_under_way(place: Path, signals: list[int], gone: bool) -> None:
-    with Serving(place, "mine.lance", encoder=SLOW) as serving:
-        ids = [item["id"] for item in serving.ask("/api/items")[1]["items"]]
+    with ServerProcess(place, "mine.lance", encoder=SLOW) as serving:
+        ids = [item["id"] for item in serving.request("/api/items")[1]["items"]]
         question = json.dumps({"id": ids[0]}).encode()
         links = [
             send(serving, "/api/side", "application/json", question) for _ in range(2)

@@ -7,17 +7,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from asking import tiny
+from server_helpers import tiny_encoder
 
 from bilrp import collection
 from bilrp.app import cached_results
-from bilrp.app.collection_session import Shelf
+from bilrp.app.collection_session import CollectionSession
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "long"])
 def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None:
     """A pipe that nobody writes to, a device without an end, a sparse file of a terabyte: each counts as absent."""
-    path = mine / cached_results.FOLDER / "map.json"
+    path = mine / cached_results.CACHE_FOLDER / "map.json"
     path.parent.mkdir()
     if kind == "pipe":
         os.mkfifo(path)
@@ -27,8 +27,8 @@ def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None
         with path.open("wb") as file:
             file.truncate(2**40)
     answers: list[dict] = []
-    shelf = Shelf(collection.open(mine, tiny()))
-    worker = threading.Thread(target=lambda: answers.append(cached_results.atlas(shelf)), daemon=True)
+    shelf = CollectionSession(collection.open(mine, tiny_encoder()))
+    worker = threading.Thread(target=lambda: answers.append(cached_results.get_map(shelf)), daemon=True)
     worker.start()
     worker.join(60)
     assert not worker.is_alive(), "the worker waits for a pipe"

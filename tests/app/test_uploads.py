@@ -18,14 +18,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from asking import Serving, indexed, running
 from PIL import Image
+from server_helpers import ServerProcess, build_index, run_server
 from starlette.requests import Request
 
 from bilrp import collection
-from bilrp.app import server, collection_session
-from bilrp.app.job_queue import Busy
-from bilrp.app.collection_session import Shelf
+from bilrp.app import collection_session, server
+from bilrp.app.collection_session import CollectionSession
+from bilrp.app.job_queue import QueueFull
 from bilrp.app.uploads import MAX_UPLOADS, Uploads
 
 WIDE, HIGH = 1600, 1200  # pixels, all of which are held for the screen
@@ -57,7 +57,7 @@ def post(address: str, length: int, body: bytes) -> socket.socket:
 @pytest.mark.parametrize("slow", [6, MAX_UPLOADS + 4])
 def test_slow_uploads_delay_nobody(made: collection.Collection, slow: int) -> None:
     """Who sends a whole picture is answered while the others are still sending theirs."""
-    with running(partial(server.collected, made, patience=60)) as address:
+    with run_server(partial(server.make_collection_app, made, timeout_seconds=60)) as address:
         links = [post(address, 1000, b"abc") for _ in range(slow)]
         with post(address, len(jpeg(0)), jpeg(0)) as honest:
             assert honest.recv(15) == b"HTTP/1.1 200 OK"
@@ -92,7 +92,7 @@ def test_the_client_with_most_uploads_loses_its_oldest() -> None:
 
             try:
                 await uploads.read(upload(name[0], receive), Path.read_bytes)
-            except Busy:
+            except QueueFull:
                 ended.append(name)
 
         tasks = []
@@ -147,32 +147,34 @@ def saved(place: Path, number: int) -> Path:
 def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
     made: collection.Collection, tmp_path: Path
 ) -> None:
-    held, views = Shelf(made), []
-    for number in range(2 * collection_session.QUERIES):
-        key, _ = held.bring(saved(tmp_path, number), "a.jpg")
+    held, views = CollectionSession(made), []
+    for number in range(2 * collection_session.MAX_QUERIES):
+        key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
         views.append(weakref.ref(held.view(key)))
         held.parts(key)
-        held.active(key)
+        held.sparse_parts(key)
     gc.collect()
     alive = [view() is not None for view in views]
-    assert alive == [False] * collection_session.QUERIES + [True] * collection_session.QUERIES
-    assert held.held_bytes >= 2 * collection_session.QUERIES * WIDE * HIGH * 3, "a picture is counted where it is held"
+    assert alive == [False] * collection_session.MAX_QUERIES + [True] * collection_session.MAX_QUERIES
+    assert held.cached_bytes >= 2 * collection_session.MAX_QUERIES * WIDE * HIGH * 3, (
+        "a picture is counted where it is held"
+    )
 
 
 def test_bytes_of_queries_and_of_parts_are_bounded(
     made: collection.Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = WIDE * HIGH * 3
-    monkeypatch.setattr(collection_session, "QUERY_BYTES", 4 * picture)
-    monkeypatch.setattr(collection_session, "HELD_BYTES", 3 * picture)
+    monkeypatch.setattr(collection_session, "MAX_QUERY_BYTES", 4 * picture)
+    monkeypatch.setattr(collection_session, "MAX_PARTS_BYTES", 3 * picture)
     for keep_raw in (False, True):
-        held, key = Shelf(made, keep_raw=keep_raw), ""
+        held, key = CollectionSession(made, retain_uploads=keep_raw), ""
         for number in range(6):
-            key, _ = held.bring(saved(tmp_path, number), "a.jpg")
+            key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
             held.parts(key)
-            assert held.query_bytes <= 4 * picture and held._parts.bytes <= 3 * picture
-        assert len(held._queries) == 3 and len(held._parts._held) == 2
-        assert len(held.query(key).raw) == (len(jpeg(5)) if keep_raw else 0)
+            assert held.query_bytes <= 4 * picture and held._parts.nbytes <= 3 * picture
+        assert len(held._queries) == 3 and len(held._parts._entries) == 2
+        assert len(held.get_query(key).raw) == (len(jpeg(5)) if keep_raw else 0)
 
 
 def resident(process: int) -> int:
@@ -185,14 +187,14 @@ def resident(process: int) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of a process is read from /proc")
 def test_memory_levels_off_over_rounds_of_uploads(folder: Path, tmp_path: Path) -> None:
     """Each round brings more pictures than are held, and has each explained; from the second on nothing is added."""
-    each = collection_session.QUERIES + 6
-    with Serving(tmp_path, indexed(tmp_path, folder / "cat")) as serving:
+    each = collection_session.MAX_QUERIES + 6
+    with ServerProcess(tmp_path, build_index(tmp_path, folder / "cat")) as serving:
         levels = []
         for start in range(0, 4 * each, each):
             for number in range(start, start + each):
-                status, query = serving.ask(f"/api/query?name={number}.jpg", jpeg(number))
+                status, query = serving.request(f"/api/query?name={number}.jpg", jpeg(number))
                 assert status == 200
-                assert serving.ask("/api/side", {"id": query["id"]})[0] == 200
+                assert serving.request("/api/side", {"id": query["id"]})[0] == 200
             levels.append(resident(serving.process.pid))
         serving.stop(signal.SIGTERM)
     print(f"MB after each round of {each}: {[level // 10**6 for level in levels]}")

@@ -210,4 +210,6 @@ def test_what_cannot_be_shown_is_said(chromium, address):
 
 def test_nothing_is_written_inline(address):
     """The policy allows no inline script or style; the app's own files hold none."""
-    assert not any(b"<script>" in text or b" style=" in text for text, _ in static_files.table().values())
+    assert not any(
+        b"<script>" in text or b" style=" in text for text, _ in static_files.load_static_files().values()
+    )

@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from asking import Serving, indexed, running
 from PIL import Image
+from server_helpers import ServerProcess, build_index, run_server
 from torch import nn
 
 from bilrp import Encoder, collection
 from bilrp.app import server
-from bilrp.collection import thumbnails, tables
+from bilrp.collection import tables, thumbnails
 from bilrp.encoders import images
 from bilrp.inputs import Image as View
-from narrow import require
+from type_asserts import assert_not_none
 
 FEW, MANY = 200, 10_000
 
@@ -33,15 +33,17 @@ FEW, MANY = 200, 10_000
 def noise(path: Path, count: int) -> collection.Collection:
     """Very small pictures of noise, very many of them: after the first, rows are written as indexing would, unread."""
     pixels = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
-    encoder = Encoder(nn.Flatten(), read=partial(images.item, size=8), name="flat")
+    encoder = Encoder(nn.Flatten(), read=partial(images.read_with_view, size=8), name="flat")
     first = collection.build([Image.fromarray(pixels[0])], encoder, path)
-    shown = [thumbnails.to_row(View.of(one)) for one in pixels[:64]]
+    shown = [thumbnails.to_row(View.from_image(one)) for one in pixels[:64]]
     rows = [
         {"id": f"{n:032x}", "name": f"noise-{n:05}", "group": "", "source": "", **shown[n % len(shown)],
          "embedding": pixels[n].reshape(-1).astype(np.float32)}
         for n in range(1, count)
     ]  # fmt: skip
-    tables.appended(str(path), tables.ITEMS, rows, tables.items_schema(first.width, first.about))
+    tables.append_rows(
+        str(path), tables.ITEMS_TABLE, rows, tables.items_schema(first.width, first.description)
+    )
     return collection.open(path, encoder)
 
 
@@ -72,8 +74,8 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
     for count in (FEW, MANY):
         found, sent = noise(tmp_path / f"{count}.lance", count), []
         assert len(found) == count
-        with running(
-            lambda door, found=found, sent=sent: counting(server.collected(found, door), sent)
+        with run_server(
+            lambda door, found=found, sent=sent: counting(server.make_collection_app(found, door), sent)
         ) as at:
             tab = visit("/", at=at)
             tab.wait_for_selector(".grid li img")  # all that are in sight come at once
@@ -103,7 +105,7 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
 def asked(address: str, path: str, question: object = None, visitor: str = "v") -> tuple[int, Any]:
     """(status, last line) of one request on a connection of its own."""
     parts = urlsplit(address)
-    link = http.client.HTTPConnection(require(parts.hostname), parts.port, timeout=120)
+    link = http.client.HTTPConnection(assert_not_none(parts.hostname), parts.port, timeout=120)
     if question is None:
         link.request("GET", path)
     else:
@@ -158,27 +160,27 @@ def test_many_visitors_at_once_get_their_own_answers(made, address):
 
 @pytest.mark.slow
 def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
-    indexed(tmp_path, folder / "cat")
-    with Serving(tmp_path, "mine.lance", "--add") as first:
-        ids = [item["id"] for item in first.ask("/api/items")[1]["items"]]
-        _, before = first.ask("/api/pair", {"a": ids[0], "b": ids[1]})
+    build_index(tmp_path, folder / "cat")
+    with ServerProcess(tmp_path, "mine.lance", "--add") as first:
+        ids = [item["id"] for item in first.request("/api/items")[1]["items"]]
+        _, before = first.request("/api/pair", {"a": ids[0], "b": ids[1]})
         picture = (folder / "coffee" / "coffee-0.jpg").read_bytes()
-        _, query = first.ask("/api/query?name=coffee.jpg", picture)
-        _, added = first.ask("/api/add", {"id": query["id"]})
-        _, atlas = first.ask("/api/map", {})
+        _, query = first.request("/api/query?name=coffee.jpg", picture)
+        _, added = first.request("/api/add", {"id": query["id"]})
+        _, atlas = first.request("/api/map", {})
         first.stop(signal.SIGKILL)
     kept = collection.open(tmp_path / "mine.lance").parts.ids
     assert {ids[0], ids[1]} <= set(kept)
-    with Serving(tmp_path, "mine.lance", "--add") as second:
-        _, after = second.ask("/api/pair", {"a": ids[0], "b": ids[1]})
+    with ServerProcess(tmp_path, "mine.lance", "--add") as second:
+        _, after = second.request("/api/pair", {"a": ids[0], "b": ids[1]})
         # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
-        again = second.ask("/api/pair", {"a": ids[0], "b": ids[1]})[1]
+        again = second.request("/api/pair", {"a": ids[0], "b": ids[1]})[1]
         assert after["answer"]["pairs"] == again["answer"]["pairs"]
         assert before["answer"]["account"]["score"] == pytest.approx(after["answer"]["account"]["score"])
-        assert second.ask("/api/map", {})[1] == atlas
-        names = {item["id"]: item["name"] for item in second.ask("/api/items")[1]["items"]}
+        assert second.request("/api/map", {})[1] == atlas
+        names = {item["id"]: item["name"] for item in second.request("/api/items")[1]["items"]}
         assert len(names) == 7 and names[added["answer"]["id"]] == "coffee.jpg"
-        assert second.ask("/api/side", {"id": added["answer"]["id"]})[0] == 200
+        assert second.request("/api/side", {"id": added["answer"]["id"]})[0] == 200
         second.stop(signal.SIGTERM)
         assert second.process.returncode in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 

@@ -1,7 +1,7 @@
-"""Random attention nets: masks of every type, writes in place, each net in three spellings under several rule books.
+"""Random attention nets: masks of every type, writes in place, each net in three spellings under several composites.
 
 What decides is written here, without bilrp and without autograd: finite differences for true gradients, and a twin that
-carries a region through the net by hand for LRP-γ with frozen softmax weights. Other rule books must agree on spellings.
+carries a region through the net by hand for LRP-γ with frozen softmax weights. Other composites must agree on spellings.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from attack.mutate import fewest
 from attack.table import Failure, Row
 from bilrp import composites
 from bilrp.errors import BilrpError
-from bilrp.rules.composites import RuleBook
-from narrow import require
+from bilrp.rules.composites import CompositeFunction
+from type_asserts import assert_not_none
 
 TRIALS = 40  # nets a round
 CLOSE, NEAR = 1e-9, 1e-6  # to a twin or another spelling; to finite differences
@@ -52,7 +52,7 @@ def drawn(draw: random.Random) -> dict[str, Any]:
         "layers": layers, "seed": draw.randrange(2**16), "tokens": draw.randrange(2, 6), "heads": draw.choice((1, 2)),
         "embed": draw.choice(("table", "linear")), "writes": draw.sample(WRITES, draw.randrange(0, 3)),
         "head": draw.choice(("mean", "first", "flat")), "gamma": draw.choice((0.0, 0.1, 0.25)),
-        "book": draw.choice(("attnlrp", "secant", "absorbing", "secant gamma")), "other": draw.choice(SPELLINGS[1:]),
+        "book": draw.choice(("attnlrp", "secant", "bias_to_inputs", "secant gamma")), "other": draw.choice(SPELLINGS[1:]),
         "mode": draw.choice(("auto", "push", "pull")),
     }  # fmt: skip
 
@@ -274,7 +274,7 @@ class Twin:
         bias = dict(block.named_parameters()).get("in_proj_bias")
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         (q, _), (k, _), (v, s) = (self.linear(a, t, w, b) for w, b in zip(weights, biases, strict=True))
-        extra = [] if block.bias_k is None else [(block.bias_k, require(block.bias_v))]
+        extra = [] if block.bias_k is None else [(block.bias_k, assert_not_none(block.bias_v))]
         extra += [(torch.zeros(1, 1, 1).double(),) * 2] if layer["zero"] else []
         for key, value in extra:
             k, v = (torch.cat([x, y.expand(1, 1, x.shape[-1])], 1) for x, y in ((k, key), (v, value)))
@@ -318,9 +318,9 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     x = net.words.weight[ids] if table else given
     regions = bilrp.regions.tokens()
 
-    def parts(name: str, book: RuleBook) -> Tensor:
-        encoder = bilrp.Encoder(nets[name], name="net", start="words") if table else nets[name]
-        found = bilrp.decompose(encoder, given, rules=book, regions=regions, mode=spec["mode"])
+    def parts(name: str, book: CompositeFunction) -> Tensor:
+        encoder = bilrp.Encoder(nets[name], name="net", input_layer="words") if table else nets[name]
+        found = bilrp.decompose(encoder, given, composite=book, regions=regions, mode=spec["mode"])
         if _apart(found.embedding.flatten(), nets[name](given.clone()).flatten()) > CLOSE:
             raise WrongNumber(f"{name}, {spec['embed']}: the embedding is not the model's own")
         return found.parts
@@ -346,7 +346,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     if min(errors) > NEAR:
         return Failure("wrong", f"hessian_product: off finite differences by {min(errors):.1e}"), worst
     books = {
-        "attnlrp": composites.attnlrp(spec["gamma"]), "absorbing": composites.absorbing(0.25),
+        "attnlrp": composites.attnlrp(spec["gamma"]), "bias_to_inputs": composites.bias_to_inputs(0.25),
         "secant": composites.secant(_reference), "secant gamma": composites.secant(_reference, gamma=0.25),
     }  # fmt: skip
     one, two = (parts(name, books[spec["book"]]) for name in nets)

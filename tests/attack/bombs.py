@@ -18,11 +18,11 @@ from PIL import Image
 from attack.budget import measured
 from attack.table import Row
 from bilrp import Explanation
-from bilrp.cli.texts import text_of
-from bilrp.collection import parts_table, packed_parts, thumbnails
+from bilrp.cli.texts import read_text
+from bilrp.collection import packed_parts, parts_table, thumbnails
 from bilrp.encoders import images, vgg_weights
 from bilrp.encoders.sentence_encoder import sentence
-from bilrp.errors import BilrpError, guarded
+from bilrp.errors import BilrpError, wrap_errors
 
 HUGE = 2_000_000_000
 MUCH = 1_200_000_000  # of packed zeros, which take time to pack
@@ -142,7 +142,7 @@ def pictures() -> dict[str, bytes]:
 
 
 def read_picture(path: Path) -> None:
-    images.item(path, size=32)
+    images.read_with_view(path, size=32)
 
 
 # ---------------------------------------------------------------- results
@@ -208,7 +208,7 @@ def tar_bomb(path: Path) -> Path:
             return bytes(size)
 
     with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        info = tarfile.TarInfo(vgg_weights.MEMBER)
+        info = tarfile.TarInfo(vgg_weights.CHECKPOINT_MEMBER)
         info.size = MUCH
         tar.addfile(info, Zeros())
     return path
@@ -295,8 +295,8 @@ def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]
         "an entry of 2 GB": claim("F32", HUGE, there=True),
     }.items():  # fmt: skip
         found[f"weights, {name}"] = make, vgg_weights.from_file
-    found["texts, sparse"] = sparse(".txt"), lambda path: text_of(f"@{path}")
-    found["texts, one line"] = sparse(".txt", b"a" * 1000), lambda path: text_of(f"@{path}")
+    found["texts, sparse"] = sparse(".txt"), lambda path: read_text(f"@{path}")
+    found["texts, one line"] = sparse(".txt", b"a" * 1000), lambda path: read_text(f"@{path}")
     deep, wide = (
         {"model_type": "bert", "num_hidden_layers": 10**7},
         {"model_type": "bert", "hidden_size": 24_000},
@@ -329,8 +329,10 @@ def packed_frame(size: int) -> bytes:
 
 
 def read_frame(path: Path) -> None:
-    with guarded("damaged parts"):
-        parts_table.decomposition(packed_parts.pack(torch.ones(1, 4)), path.read_bytes(), torch.ones(4))
+    with wrap_errors("damaged parts"):
+        parts_table.restore_decomposition(
+            packed_parts.pack(torch.ones(1, 4)), path.read_bytes(), torch.ones(4)
+        )
 
 
 def jpeg(side: int) -> bytes:

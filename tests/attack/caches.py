@@ -12,11 +12,11 @@ from torch import Tensor
 
 from attack.mutate import mutated
 from attack.table import Row
-from bilrp.io.cache import Cache
-from bilrp.progress import tracking
 from bilrp.errors import BilrpError
+from bilrp.io.cache import Cache
+from bilrp.progress import progress_bar
 from bilrp_studies.common import vgg_layers
-from bilrp_studies.common.result_cache import kept_row
+from bilrp_studies.common.result_cache import load_or_compute_row
 
 TRIALS = 60  # a round
 SIDE, LAYERS = 16, (2, 5)
@@ -26,12 +26,12 @@ def small_study(folder: Path) -> Callable[[], list[Tensor]]:
     """What the studies of layers keep on disk: features, Gram matrices, decompositions; read again by every call."""
     generator = np.random.default_rng(0)
     pictures = [generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for _ in range(3)]
-    climbing = vgg_layers.ladder(LAYERS, weights=random_weights(), folder=folder)
+    climbing = vgg_layers.load_layered_vgg(LAYERS, weights=random_weights(), cache_folder=folder)
 
     def run() -> list[Tensor]:
-        with tracking(False) as bar:
-            matrices = vgg_layers.grams(climbing, pictures, bar)
-        explained = vgg_layers.explanations(climbing, pictures[0], pictures[1], regions=8)
+        with progress_bar(False) as bar:
+            matrices = vgg_layers.compute_grams(climbing, pictures, bar)
+        explained = vgg_layers.explain_layers(climbing, pictures[0], pictures[1], regions=8)
         return [*(torch.from_numpy(m) for m in matrices.values()), *(e.relevance for e in explained.values())]
 
     return run
@@ -98,11 +98,11 @@ def _rows(draw: random.Random, seed: int, place: Path) -> Row:
         {"bilrp": [0.25, None, 1e-9], "names": ["å", "b"]},
     )
     for trial in range(TRIALS // 2):
-        kept_row(cache, "ab12", lambda: numbers)
+        load_or_compute_row(cache, "ab12", lambda: numbers)
         (path,) = (place / "rows").rglob("*.safetensors")
         path.write_bytes(mutated(path.read_bytes(), draw))
         try:
-            found = kept_row(cache, "ab12", lambda: numbers)
+            found = load_or_compute_row(cache, "ab12", lambda: numbers)
         except Exception as error:
             row.failed("foreign", f"seed {seed} row {trial}: {type(error).__name__}: {error}")
             continue

@@ -24,7 +24,7 @@ from bilrp.collection import approximate_index, description, packed_parts, table
 from bilrp.encoder import Encoder, read_item
 from bilrp.encoders import registry
 from bilrp.errors import BilrpError
-from hostile import forge, plant_canaries
+from forged_collections import write_canary_modules, write_forged_collection
 
 TRIALS, FORGERIES = 90, 30  # a round
 NAMES = (
@@ -36,7 +36,7 @@ OPTIONS: tuple[Any, ...] = (
     {"families": []}, {"families": [["canary", "run"]]}, {"families": None}, {"pretrained": False}, {"progress": True},
     {"weights": "pipe"}, {"weights": "canary.py"}, {"weights": ["pipe"]}, {"weights": None}, {"name": "canary:run"},
     {"size": True}, {"size": -1}, {"size": 0}, {"size": 10**9}, {"size": [1, 2, 3]}, {"size": "32"}, {"size": 1.5},
-    {"size": ["original", "original"]}, {"fit": "canary"}, {"fit": []}, {"": 1}, {"__class__": "x"}, [], "size", 3,
+    {"size": ["original", "original"]}, {"resize": "canary"}, {"resize": []}, {"": 1}, {"__class__": "x"}, [], "size", 3,
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2**63, 1.5, 1e308, float("nan"), float("inf"), "", "x", "\ud800", "\x1b[2J", [], {}, [[]],
@@ -108,12 +108,12 @@ def check(path: Path, folder: Path) -> Failure | bool:
 
 def attack(seed: int, place: Path) -> Row:
     draw, row = random.Random(seed), Row("collections")
-    plant_canaries(place)
+    write_canary_modules(place)
     os.chdir(place)
     for trial in range(TRIALS):
         kind = draw.choice(("bytes", "values", "values", "names", "options"))
         said, width = _hostile(kind, draw), truth()[0]["width"]
-        forge(place / "x.lance", said, honest_rows(), width)
+        write_forged_collection(place / "x.lance", said, honest_rows(), width)
         _count(row, check(place / "x.lance", place), f"seed {seed} trial {trial} ({kind}: {said!r:.200})")
     for trial in range(FORGERIES):
         what, words = _forged(draw, place / "x.lance")
@@ -175,14 +175,16 @@ def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
         rows[draw.randrange(3)][words] = None
     else:
         words = draw.choice(SAID)
-    forge(path, said, rows, said["width"])
+    write_forged_collection(path, said, rows, said["width"])
     if what == "said":
-        tables.lance().dataset(tables.joined(str(path), tables.ITEMS)).update_config(
-            {approximate_index.SAID: words}
+        tables.import_lance().dataset(tables.table_path(str(path), tables.ITEMS_TABLE)).update_config(
+            {approximate_index.CONFIG_KEY: words}
         )
     if what == "parts":
         words = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
-        tables.appended(str(path), tables.PARTS, [forge_parts(words, said["width"])], tables.parts_schema())
+        tables.append_rows(
+            str(path), tables.PARTS_TABLE, [forge_parts(words, said["width"])], tables.parts_schema()
+        )
     return what, words
 
 
@@ -206,8 +208,8 @@ def check_parts(path: Path) -> Failure | bool:
     """Forged parts are refused by whoever reads them."""
     found = collection.open(path)
     try:
-        packed = found.parts.packed(found.ids[:1])[0]
-        made = None if packed is None else packed_parts.relevance(packed, packed)
+        packed = found.parts.read_parts(found.ids[:1])[0]
+        made = None if packed is None else packed_parts.compute_relevance(packed, packed)
     except BilrpError:
         return False
     except Exception as error:

@@ -16,7 +16,7 @@ from attack.mutate import mutated
 from attack.server import PAYLOAD, Server, package, sdist, simple
 from attack.table import Row
 from bilrp.encoders import downloads, pypi_download
-from bilrp.encoders.pypi_download import Settings
+from bilrp.encoders.pypi_download import PipSettings
 from bilrp.errors import BilrpError
 
 TRIALS = 40  # a round
@@ -25,10 +25,10 @@ SLOW = 0.02  # seconds between pieces of a file that is fetched and killed
 FETCHING = """
 import sys
 from attack.server import package
-from bilrp.encoders import fetch
+from bilrp.encoders import downloads
 archive = open(sys.argv[1], "rb").read()
 print("begun", flush=True)
-fetch.fetch(package(archive))
+downloads.fetch(package(archive))
 """
 
 
@@ -40,11 +40,11 @@ def attack(seed: int, place: Path) -> Row:
         for trial in range(TRIALS):
             simple(server, archive)
             harm = _harmed(draw, server, archive, place)
-            using = Settings((f"{server.url}/simple",), seconds=2.0)
+            using = PipSettings((f"{server.url}/simple",), timeout_seconds=2.0)
             words = f"seed {seed} trial {trial} ({harm})"
             try:
                 data = pypi_download.download(
-                    wanted.project, wanted.filename, sha256=wanted.sha256, size=wanted.size, using=using
+                    wanted.project, wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=using
                 )
             except BilrpError as error:
                 row.refused += "\n" not in str(error)
@@ -54,7 +54,9 @@ def attack(seed: int, place: Path) -> Row:
             except Exception as error:
                 row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
                 continue
-            if data == archive and downloads.opened(data, wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}:
+            if data == archive and downloads.extract_members(data, wanted) == {
+                "toy-1.0/toy/weights.bin": PAYLOAD
+            }:
                 row.right += 1
             else:
                 row.failed("wrong", f"{words}: another file was taken")

@@ -17,7 +17,7 @@ from attack.budget import measured
 from attack.mutate import mutated
 from attack.table import Row
 from bilrp import collection
-from bilrp.collection import integrity, file_checksums, tables
+from bilrp.collection import file_checksums, integrity, tables
 from bilrp.encoders import images
 from bilrp.errors import BilrpError
 
@@ -28,7 +28,9 @@ ITEMS = 8
 def encoder() -> bilrp.Encoder:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Flatten())
-    return bilrp.Encoder(net, read=partial(images.item, size=16), regions=bilrp.regions.grid(4), name="toy")
+    return bilrp.Encoder(
+        net, read=partial(images.read_with_view, size=16), regions=bilrp.regions.grid(4), name="toy"
+    )
 
 
 def numbers(path: Path) -> dict[str, list[float]]:
@@ -55,12 +57,12 @@ def attack(seed: int, place: Path) -> Row:
     truth = numbers(whole)
     names = [
         each
-        for name in (tables.ITEMS, tables.PARTS)
-        for each in file_checksums.files_of(name, tables.opened(str(whole), name))
+        for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE)
+        for each in file_checksums.list_files(name, tables.open_table(str(whole), name))
     ]
     for trial in range(TRIALS):
         path = shutil.copytree(whole, place / "trial.lance")
-        what = _damage(draw, path, [*names, file_checksums.FILE])
+        what = _damage(draw, path, [*names, file_checksums.FILENAME])
         words = f"seed {seed} trial {trial}: {what}"
         with measured() as cost:
             _try(row, path, truth, words)

@@ -15,10 +15,10 @@ import torch
 
 from attack import stores
 from attack.table import Row
-from bilrp.io import files
-from bilrp.io.cache import Cache
 from bilrp.encoders import downloads
 from bilrp.errors import BilrpError
+from bilrp.io import files
+from bilrp.io.cache import Cache
 from bilrp.render import figure
 from bilrp.render.page import write as write_page
 from bilrp.render.report import Report, Section, Table
@@ -37,7 +37,7 @@ def writers(place: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     def weights() -> None:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            if not downloads.stored(place / "w.bin", lambda path: path.write_bytes(bytes(50_000))):
+            if not downloads.write_to_cache(place / "w.bin", lambda path: path.write_bytes(bytes(50_000))):
                 assert "used from memory" in str(said[0].message)
                 raise BilrpError("said, and used from memory")
 

@@ -27,7 +27,7 @@ def check(path: Path) -> Failure | bool:
     read = None
     with measured() as cost:
         try:
-            read = images.item(path, size=16)
+            read = images.read_with_view(path, size=16)
         except BilrpError as error:
             if "\n" in str(error):
                 return Failure("foreign", f"more than one line: {error}")

@@ -14,8 +14,8 @@ import torch
 from attack import caches, fetches, stores
 from attack.table import Row
 from bilrp import Explanation
-from bilrp.io import files
 from bilrp.errors import BilrpError
+from bilrp.io import files
 from bilrp.render.page import write as write_page
 from bilrp.render.report import Report, Section, Table
 

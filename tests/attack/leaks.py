@@ -16,7 +16,7 @@ from attack.table import Row
 from attack.threads import NETS
 from bilrp import composites
 from bilrp.render import figure
-from bilrp.render.page import html
+from bilrp.render.page import render_html
 
 RUNS, FIRST = 200, 40  # the first runs fill caches that torch and Python keep
 MOST_BYTES = 25_000_000  # that the memory may grow in the runs after them
@@ -52,10 +52,10 @@ def _once(run: int, models: list[torch.nn.Module], inputs: list[torch.Tensor], p
     """Explain, save, load, draw; and something that is refused on the way."""
     model = models[run % len(models)]
     book = composites.hessian_product() if run % 2 else composites.uniform(0.25)
-    found = bilrp.explain(model, inputs[run % 4], inputs[(run + 1) % 4], rules=book)
+    found = bilrp.explain(model, inputs[run % 4], inputs[(run + 1) % 4], composite=book)
     bilrp.Explanation.load(found.save(place / "why.npz"))
     if run % 10 == 0:
-        html(found)
+        render_html(found)
         figure.write(found, place / "why.png")
     for broken in (torch.full((1, 5, 6), float("nan")), torch.ones(1, 2)):
         try:

@@ -14,8 +14,8 @@ from PIL import Image
 
 from attack.table import Row
 from bilrp import cli
-from bilrp.errors import printable
-from bilrp.render.report import Report, Section, Table, Text
+from bilrp.errors import to_printable
+from bilrp.render.report import Paragraph, Report, Section, Table
 
 TRIALS = 4  # names a round, each through every output
 HARM = (
@@ -46,7 +46,7 @@ def attack(seed: int, place: Path) -> Row:
         Image.effect_noise((32, 32), 90).convert("RGB").save(name, "PNG")
         told = _explained(name, f"out{trial}")
         if told:
-            row.failed("foreign", f"seed {seed} {printable(name)}: {told}")
+            row.failed("foreign", f"seed {seed} {to_printable(name)}: {told}")
     _reported(names, place)
     pages = [*(place / f"out{trial}.html" for trial in range(TRIALS)), place / "report" / "report.html"]
     _opened([page for page in pages if page.exists()], row, seed)
@@ -83,7 +83,7 @@ def _explained(name: str, out: str) -> str:
 
 def _reported(names: list[str], place: Path) -> None:
     table = Table(("file", "reason"), [(name, 1.0) for name in names], caption=names[0])
-    sections = [Section(name, [Text(name), table]) for name in names]
+    sections = [Section(name, [Paragraph(name), table]) for name in names]
     Report(names[0], names[-1], sections, results={"skipped": names}).write(place / "report")
 
 

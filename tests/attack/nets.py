@@ -21,10 +21,10 @@ from attack.mutate import fewest
 from attack.table import Failure, Row
 from bilrp import composites
 from bilrp.engine import plan
-from bilrp.engine.costs import Way, ways
-from bilrp.engine.plan import Setting
-from bilrp.engine.executor import run
-from bilrp.engine.sparse_parts import matrix
+from bilrp.engine.costs import Schedule, all_schedules
+from bilrp.engine.executor import execute_plan
+from bilrp.engine.plan import PlanContext
+from bilrp.engine.sparse_parts import densify
 from bilrp.errors import BilrpError
 from bilrp.regions import grid
 from bilrp.rules.freezing import freeze
@@ -194,7 +194,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
     exact = composites.hessian_product() if smooth else composites.uniform(0.0)
     where = grid(spec["regions"])
     found = {
-        mode: bilrp.decompose(net, x, rules=exact, regions=where, mode=mode)
+        mode: bilrp.decompose(net, x, composite=exact, regions=where, mode=mode)
         for mode in ("auto", "push", "pull")
     }
     mixed = torch.randn(
@@ -208,13 +208,18 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
             return Failure("wrong", f"{mode}: parts and unattributed do not sum to the embedding"), 0
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), composites.uniform(0.25) if not smooth else exact)
-        setting = Setting(program, where(x), program.result.numel(), budget=2**20)
-        reference = matrix(run(setting, plan.fixed(setting, Way()))[program.output])
-        options = [*([Way(tiles=setting.chain)] if setting.chain else []), *ways(setting)]
+        setting = PlanContext(program, where(x), program.result.numel(), budget=2**20)
+        reference = densify(execute_plan(setting, plan.plan_for(setting, Schedule()))[program.output])
+        options = [
+            *([Schedule(pull_windowed_end=setting.chain_length)] if setting.chain_length else []),
+            *all_schedules(setting),
+        ]
         options = list(dict.fromkeys(options))
         some = random.Random(spec["seed"]).sample(options, min(PLANS, len(options)))
         for way in some:
-            off = _apart(matrix(run(setting, plan.fixed(setting, way))[program.output]), reference)
+            off = _apart(
+                densify(execute_plan(setting, plan.plan_for(setting, way))[program.output]), reference
+            )
             if off > CLOSE:
                 return Failure("wrong", f"the plan {tuple(way)} is off by {off:.1e}"), 0
     after = net.state_dict()

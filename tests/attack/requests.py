@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 
 from PIL import Image
 
-from app.asking import running, tiny
+from app.server_helpers import run_server, tiny_encoder
 from attack.budget import measured
 from attack.table import Row
 from bilrp import collection
@@ -61,10 +61,13 @@ class Client:
 def attack(seed: int, place: Path) -> Row:
     draw, row = random.Random(seed), Row("requests")
     pictures = [Image.effect_noise((32, 32), 40 + k).convert("RGB") for k in range(3)]
-    made = collection.build(pictures, tiny(), place / "noise.lance")
+    made = collection.build(pictures, tiny_encoder(), place / "noise.lance")
     buffer = io.BytesIO()
     pictures[0].save(buffer, "PNG")
-    with running(partial(server.collected, made, add=True), writable=True) as address, measured() as cost:
+    with (
+        run_server(partial(server.make_collection_app, made, add=True), writable=True) as address,
+        measured() as cost,
+    ):
         client = Client(address)
         trials = (_redirect, _without_token, _upload, _slow)
         for _ in range(TRIALS):

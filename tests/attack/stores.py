@@ -15,10 +15,10 @@ from attack.budget import measured
 from attack.mutate import mutated, smallest
 from attack.table import Failure, Row
 from bilrp import Decomposition, Explanation
-from bilrp.io import store
 from bilrp.errors import BilrpError
-from bilrp.explanation import stored
+from bilrp.explanation import serialize_explanation
 from bilrp.inputs import Image, Item
+from bilrp.io import store
 
 TRIALS, FORGERIES = 240, 60  # a round
 
@@ -33,7 +33,7 @@ def explanation(similarity: str) -> Explanation:
         generator = torch.Generator().manual_seed(number)
         pixels = torch.randint(0, 256, (8, 8, 3), generator=generator, dtype=torch.uint8).numpy()
         x = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
-        return Item(x, view=Image.of(pixels, (0.0, 0.0, 8.0, 8.0)), name=f"picture {number}")
+        return Item(x, view=Image.from_image(pixels, (0.0, 0.0, 8.0, 8.0)), name=f"picture {number}")
 
     encoder = bilrp.Encoder(net, read=read, name="toy")  # type: ignore[arg-type]
     return bilrp.explain(encoder, 1, 2, similarity=similarity, regions=bilrp.regions.grid(4))  # type: ignore[arg-type]
@@ -43,16 +43,18 @@ def same(found: object, truth: object) -> bool:
     """Every number and word that was saved."""
     if isinstance(found, Explanation) and isinstance(truth, Explanation):
         numbers = found.score == truth.score and torch.equal(found.relevance, truth.relevance)
-        within = all(torch.equal(a, b) for a, b in zip(found.within or (), truth.within or (), strict=True))
+        within = all(
+            torch.equal(a, b) for a, b in zip(found.self_terms or (), truth.self_terms or (), strict=True)
+        )
         return numbers and within and same(found.a, truth.a) and same(found.b, truth.b)
     assert isinstance(found, Decomposition) and isinstance(truth, Decomposition)
     tensors = torch.equal(found.parts, truth.parts) and torch.equal(found.embedding, truth.embedding)
     regions = (
         torch.equal(found.regions.labels, truth.regions.labels) and found.regions.names == truth.regions.names
     )
-    picture = (found.picture is None) == (truth.picture is None)
-    if found.picture is not None and truth.picture is not None:
-        picture = bool((found.picture == truth.picture).all())
+    picture = (found.input_image is None) == (truth.input_image is None)
+    if found.input_image is not None and truth.input_image is not None:
+        picture = bool((found.input_image == truth.input_image).all())
     return (
         tensors
         and regions
@@ -130,7 +132,7 @@ def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, failure
 
 def _forged(draw: random.Random, made: Explanation, place: Path) -> tuple[str, Path]:
     """A file with a right checksum over something that cannot be."""
-    tensors, words = stored(made)
+    tensors, words = serialize_explanation(made)
     name = draw.choice(
         ["a.parts", "b.parts", "a.embedding", "b.embedding", "relevance", "a.labels", "b.labels", "score"]
     )

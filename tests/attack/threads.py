@@ -1,4 +1,4 @@
-"""Eight threads against the serial answer: ReLU, GELU and attention, under three rule books, push and pull in turn."""
+"""Eight threads against the serial answer: ReLU, GELU and attention, under three composites, push and pull in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attack.table import Row
 from bilrp import composites
 
 THREADS = 8
-EACH = 12  # decompositions a thread, net and rule book, in a round
+EACH = 12  # decompositions a thread, net and composite, in a round
 MODES = ("auto", "push", "pull")
 
 
@@ -53,7 +53,7 @@ def switches() -> tuple[object, ...]:
 
 
 def attack(seed: int, place: Path, each: int = EACH) -> Row:
-    """`each` decompositions a thread, for every net and rule book."""
+    """`each` decompositions a thread, for every net and composite."""
     row = Row("threads")
     for net, make in NETS.items():
         for book, rules in BOOKS.items():
@@ -64,7 +64,7 @@ def attack(seed: int, place: Path, each: int = EACH) -> Row:
             def work(number: int, model=model, inputs=inputs, rules=rules) -> Tensor | str:
                 x, mode = inputs[number % len(inputs)], MODES[number % len(MODES)]
                 try:
-                    return bilrp.decompose(model, x, rules=rules(), mode=mode).parts
+                    return bilrp.decompose(model, x, composite=rules(), mode=mode).parts
                 except Exception as error:
                     return f"{type(error).__name__} {error}"
 

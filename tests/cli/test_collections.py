@@ -91,9 +91,7 @@ def test_a_plain_search_takes_nothing_apart(
 ) -> None:
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     expected = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json", "-o", "why.html")[1])
-    monkeypatch.setattr(
-        "bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was taken apart")
-    )
+    monkeypatch.setattr("bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was taken apart"))
     found = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
     for near, before in zip(found["neighbours"], expected["neighbours"], strict=True):
         assert near["name"] == before["name"] and near["score"] == pytest.approx(before["score"], rel=1e-5)

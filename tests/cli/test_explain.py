@@ -21,7 +21,7 @@ from bilrp import cli
 from bilrp.cli import options, terminal
 from bilrp.errors import InputError
 from bilrp.explanation import FORMATS
-from pages_made import made_page
+from table_pages import draw_page
 
 TINY = """
 import torch
@@ -124,7 +124,7 @@ def test_summary_adds_up(place, bilrp_command):
 def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(place, bilrp_command):
     plain, with_pairs = bilrp_command(*tiny())[1], bilrp_command(*tiny("--top", "3"))[1]
     about = json.loads(bilrp_command(*tiny("--json"))[1])
-    found = bilrp.explain(terminal.encoder("tinymodel:tiny", size="32"), "a.png", "b.png")
+    found = bilrp.explain(terminal.load_encoder("tinymodel:tiny", size="32"), "a.png", "b.png")
     assert about["summary"] == found.summary() and " ".join(about["summary"].split()[:9]) in " ".join(
         plain.split()
     )
@@ -165,7 +165,7 @@ def test_options_reach_the_engine(place, bilrp_command):
     coarse = json.loads(bilrp_command(*tiny("--json", "--regions", "16"))[1])
     assert coarse["regions"] == [4, 4] and coarse["score"] == pytest.approx(exact["score"])
     refined = json.loads(
-        bilrp_command(*tiny("--json", "--regions", "2", "--refine", "30", "-o", "why.png"))[1]
+        bilrp_command(*tiny("--json", "--regions", "2", "--max-regions", "30", "-o", "why.png"))[1]
     )
     assert refined["score"] == pytest.approx(exact["score"])
     assert all(16 < count <= 30 for count in refined["regions"])
@@ -173,7 +173,7 @@ def test_options_reach_the_engine(place, bilrp_command):
     assert wide["regions"] == [24, 24]
     estimate = json.loads(bilrp_command(*tiny("--json", "--project", "4"))[1])
     assert estimate["score"] != pytest.approx(exact["score"])
-    padded = json.loads(bilrp_command(*tiny("--json", "--fit", "pad"))[1])
+    padded = json.loads(bilrp_command(*tiny("--json", "--resize", "pad"))[1])
     assert padded["score"] != pytest.approx(exact["score"])
 
 
@@ -183,15 +183,18 @@ BAD_OPTIONS = {
     "output is a folder": (tiny("-o", "folder.png"), "a folder has this name"),
     "output is an input": (tiny("-o", "a.png"), "would be overwritten"),
     "output name too long": (tiny("-o", "x" * 300 + ".png"), "too long"),
-    "style": (tiny("--style", "nope"), "no style 'nope'"),
+    "style": (tiny("--link-preset", "nope"), "no style 'nope'"),
     "palette": (tiny("--palette", "nope"), "no palette 'nope'"),
     "similarity": (tiny("--similarity", "nope"), "nope"),
-    "fit": (tiny("--fit", "nope"), "fit must be one of"),
+    "fit": (tiny("--resize", "nope"), "resize must be one of"),
     "fit for scans": (
-        ("explain", "a.png", "b.png", "-e", "bigram", "--fit", "nonsense"),
-        "fit must be one of",
+        ("explain", "a.png", "b.png", "-e", "bigram", "--resize", "nonsense"),
+        "resize must be one of",
     ),
-    "fit unheard": (("explain", "a.png", "b.png", "-e", "bigram", "--fit", "pad"), "--fit is for vgg16"),
+    "fit unheard": (
+        ("explain", "a.png", "b.png", "-e", "bigram", "--resize", "pad"),
+        "--resize is for vgg16",
+    ),
     "size": (("explain", "a.png", "b.png", "-e", "tinymodel:tiny", "--size", "12cm"), "--size 12cm"),
     "size zero": (("explain", "a.png", "b.png", "-e", "tinymodel:tiny", "--size", "0"), "--size 0"),
     "weights for another encoder": (tiny("--weights", "w.pth"), "--weights is for vgg16"),
@@ -296,7 +299,7 @@ def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
 
     from bilrp.render import figure
 
-    monkeypatch.setattr(figure, "put", fails)
+    monkeypatch.setattr(figure, "save_figure", fails)
     code, out, err = bilrp_command(*tiny("-o", "why.png", "-o", "why.npz"))
     assert code == 2 and "No space left" in err and "why.png" in err and err.count("\n") == 1
     assert "findings, by their share" in out and "wrote why.npz" in out and "wrote why.png" not in out
@@ -375,7 +378,7 @@ def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
     pytest.importorskip("scipy")
     skimage = pytest.importorskip("skimage.data")
     Image.fromarray(skimage.coffee()[:200, :200]).save(place / "face.png")
-    made_page(rows=6, columns=4).image.save(place / "table.png")
+    draw_page(rows=6, columns=4).image.save(place / "table.png")
     code, _, err = bilrp_command("explain", "face.png", "table.png", "-e", "bigram", "--similarity", "dot")
     assert code == 0 and err.count("\n") == 1
     assert "hardly any digits found in face.png" in err and "table.png" not in err
@@ -440,18 +443,18 @@ def test_names_no_terminal_can_show(place):
     ("text", "expected"), [(None, None), ("64", 64), ("192x128", (128, 192)), ("original", "original")]
 )
 def test_sizes(text, expected):
-    assert terminal.measure(text) == expected
+    assert terminal.parse_size(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "0x5", "1e3", "128 px", "999999", "٣"])
 def test_nonsense_sizes(text):
     with pytest.raises(InputError, match="give pixels"):
-        terminal.measure(text)
+        terminal.parse_size(text)
 
 
 def test_completion_offers_names():
-    assert "vgg16:31" in options.encoders("vgg")
-    assert options.styles("pas") == ["pascal_voc"]
+    assert "vgg16:31" in options.complete_encoders("vgg")
+    assert options.complete_link_presets("pas") == ["pascal_voc"]
 
 
 @pytest.mark.data

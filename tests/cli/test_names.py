@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from bilrp import cli
-from bilrp.errors import InputError, printable
-from bilrp.render.report import Report, Section, Table, Text
+from bilrp.errors import InputError, to_printable
+from bilrp.render.report import Paragraph, Report, Section, Table
 
 NAMES = [
     b"\xff\xfe.png", b"<script>document.title=1<script>.png", b"\x1b[2J\x1b]0;x\x07.png", b"$\\frac{$.png",
@@ -58,7 +58,7 @@ def test_explain_shows_a_name_and_does_not_obey_it(place, monkeypatch, capfdbina
     assert all(Path(output).stat().st_size for output in outputs)
     shown = said + trouble
     assert b"\x1b" not in shown and b"\x07" not in shown and b"\x9b2J" not in shown and b"\r" not in shown
-    assert printable(path).encode() in said
+    assert to_printable(path).encode() in said
     page = Path("out.html").read_text("utf-8")
     assert "<img src=x" not in page and "document.title=1<script>" not in page and "</title>.png" not in page
 
@@ -82,7 +82,10 @@ def test_reports_show_names_and_do_not_obey_them(tmp_path):
     names = [os.fsdecode(name) for name in NAMES]
     table = Table(("file", "reason"), [(name, 1.0) for name in names], caption=names[0])
     report = Report(
-        names[1], names[2], [Section(name, [Text(name), table]) for name in names], results={"skipped": names}
+        names[1],
+        names[2],
+        [Section(name, [Paragraph(name), table]) for name in names],
+        results={"skipped": names},
     )
     page = report.write(tmp_path)
     assert json.loads((tmp_path / "results.json").read_text("utf-8"))["skipped"][2:] == names[2:]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from bilrp import cli
-from tower_folders import PAIRS
+from dual_encoder_folders import PAIRS
 from vision_folders import ARCHITECTURES
 
 

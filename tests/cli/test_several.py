@@ -77,7 +77,7 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
     ("arguments", "said"),
     [
         (("explain", "a.png", "b.png", "c.png", "--plan"), "--plan is for two inputs"),
-        (("explain", "a.png", "b.png", "c.png", "--refine", "32"), "--refine is for two inputs"),
+        (("explain", "a.png", "b.png", "c.png", "--max-regions", "32"), "--max-regions is for two inputs"),
         (("explain", "a.png"), "explain compares two or more"),
         (("explain", "a.png", "b.png", "c.png", "-o", "why.png"), "written as one page"),
         (("explain", "a.png", "b.png", "-e", "absent:f", "-o", "why.png"), "written as one page"),

@@ -66,7 +66,7 @@ def test_what_cannot_be_shown_is_one_line(show, tmp_path):
         ("absent.npz",): "no file absent.npz",
         ("text.txt",): "no format for numbers",
         ("why.npz", "-o", "why.npz"): "would be overwritten",
-        ("why.npz", "--style", "nope"): "no style",
+        ("why.npz", "--link-preset", "nope"): "no style",
         ("why.npz", "--open"): "add -o why.html",
     }
     for arguments, expected in cases.items():

@@ -61,10 +61,10 @@ def test_help_and_version_load_nothing_heavy(arguments, expected):
         ("bilrp ", "explain"),
         ("bilrp study ", "faithfulness"),
         ("bilrp explain -e vgg", "vgg16:31"),
-        ("bilrp explain --style pas", "pascal_voc"),
+        ("bilrp explain --link-preset pas", "pascal_voc"),
         ("bilrp explain --similarity c", "cosine"),
         ("bilrp explain --palette s", "safe"),
-        ("bilrp explain --fit p", "pad"),
+        ("bilrp explain --resize p", "pad"),
     ],
 )
 def test_completion_loads_nothing_heavy(line, expected):

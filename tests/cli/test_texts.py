@@ -15,7 +15,7 @@ from bilrp.cli import texts
 from bilrp.encoders import sentence
 from bilrp.explanation import explain
 from bilrp.inputs import Text
-from bilrp.render.visibility import shown
+from bilrp.render.visibility import select_visible
 from text_folders import ARCHITECTURES
 
 
@@ -109,9 +109,9 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
     found = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.")
-    lines = texts.sentences(found)
+    lines = texts.highlight_words(found)
     assert lines is not None and "\x1b[" in lines and "\x1b[2J" not in lines
-    found = shown(found, marks=False)  # of a word, what it shares with words
+    found = select_visible(found, special_tokens=False)  # of a word, what it shares with words
     shares = found.marginals()
     largest = max(float(share.abs().max()) for share in shares)
     seen = 0
@@ -131,13 +131,13 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
 def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
     given = ("explain", "The cat sat.", "Two kittens rested.", "-e", f"sentence:{folder}", "--top", "40")
     _, plain, _ = command(*given, "-o", "why.npz")
-    code, asked, _ = command("show", "why.npz", "--top", "40", "--marks")
+    code, asked, _ = command("show", "why.npz", "--top", "40", "--special-tokens")
     assert code == 0 and "[CLS]" not in plain and "“”" not in plain
     assert "  [CLS] The cat sat. [SEP]" in asked and "“[CLS]” ↔ “[SEP]”" in asked
     assert "tokenizer's marks" in plain and "tokenizer's marks" in asked
-    whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--marks",)))
-    assert 0 < len(whole["top"]) < len(few["top"]) and whole["marks"] == few["marks"] != 0
-    parts = whole["positive"] + whole["negative"] + whole["marks"] + whole["unattributed"]
+    whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--special-tokens",)))
+    assert 0 < len(whole["top"]) < len(few["top"]) and whole["special_tokens"] == few["special_tokens"] != 0
+    parts = whole["positive"] + whole["negative"] + whole["special_tokens"] + whole["unattributed"]
     assert parts == pytest.approx(whole["score"], rel=1e-9)
     numbers = {pair["a"]["region"]: pair["a"]["name"] for pair in few["top"]}
     assert all(numbers[pair["a"]["region"]] == pair["a"]["name"] for pair in whole["top"]), "as in the file"
@@ -145,7 +145,7 @@ def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
 
 def test_marks_in_the_page_of_several(command, folder: Path, tmp_path: Path) -> None:
     given = ("explain", "The cat sat.", "Two kittens rested.", "A dog ran.", "-e", f"sentence:{folder}")
-    for options in ((), ("--marks",)):
+    for options in ((), ("--special-tokens",)):
         code, _, err = command(*given, "-o", "all.html", *options)
         assert code == 0, err
         assert ('"[CLS]"' in (tmp_path / "all.html").read_text(encoding="utf-8")) == bool(options)

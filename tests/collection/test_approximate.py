@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import kept, pictures, tiny, unheld
+from collection_helpers import open_items_on_disk, tiny_encoder, write_items, write_pictures
 
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import approximate_index, tables
-from bilrp.collection.items_table import Items
+from bilrp.collection.items_table import ItemsTable
 from bilrp.encoders import registry
 
 lance = pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -45,69 +45,77 @@ def truth(embeddings: np.ndarray, vector: np.ndarray, similarity: str) -> np.nda
 def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str) -> None:
     """Whatever its partitions are: what it proposes is scored exactly, and what it says it finds is found again."""
     embeddings, path = clustered(), tmp_path / "x.lance"
-    found = kept(path, embeddings)
+    found = write_items(path, embeddings)
     index = found.index(similarity)
     if (
         similarity == "dot" and int(lance.__version__.split(".")[0]) < 14
     ):  # compared by bytes, it finds a seventh
         assert index is None  # and so it is not used
         return
-    assert index is not None and approximate_index.WANTED <= index.recall <= 1 and index.asked == approximate_index.ASKED
+    assert (
+        index is not None
+        and approximate_index.MIN_RECALL <= index.recall <= 1
+        and index.sample_size == approximate_index.RECALL_SAMPLE_ITEMS
+    )
     for vector in embeddings[:20] + 0.1:
         exact = truth(embeddings, vector, similarity)
-        positions, scores = found.best(vector, 10, similarity, index=index)
+        positions, scores = found.top_k(vector, 10, similarity, index=index)
         assert scores == pytest.approx(exact[positions], rel=1e-5) and (np.diff(scores) <= 0).all()
         proposed = [int(each) for each in index.candidates(vector, 10)]
         assert exact[positions] == pytest.approx(np.sort(exact[proposed])[:-11:-1], rel=1e-5)
     assert again(found, index) == pytest.approx(index.recall, abs=CLOSE)
     if index.probes > 1:  # no more partitions are looked into than that takes
-        assert again(found, replace(index, probes=index.probes // 2)) < approximate_index.WANTED + CLOSE
-    other = unheld(path).index(similarity)  # it is kept, with its recall
+        assert again(found, replace(index, probes=index.probes // 2)) < approximate_index.MIN_RECALL + CLOSE
+    other = open_items_on_disk(path).index(similarity)  # it is kept, with its recall
     assert other is not None and (other.recall, other.probes) == (index.recall, index.probes)
-    assert unheld(path).index("dot" if similarity == "cosine" else "cosine") is None  # exact, then
-    assert found.best(embeddings[3], 5000, similarity, index=index)[0].size == 5000  # more than it knows of
-    found.most = 2**30
+    assert (
+        open_items_on_disk(path).index("dot" if similarity == "cosine" else "cosine") is None
+    )  # exact, then
+    assert found.top_k(embeddings[3], 5000, similarity, index=index)[0].size == 5000  # more than it knows of
+    found.max_resident_bytes = 2**30
     assert found.index(similarity) is None  # no need for one
 
 
-def again(found: Items, index: approximate_index.Index) -> float:
+def again(found: ItemsTable, index: approximate_index.ApproximateIndex) -> float:
     """Recall by another road: of the items that it was measured on, by the exact search of each."""
-    some, hits = np.random.default_rng(0).permutation(len(found))[: approximate_index.ASKED], []
+    some, hits = np.random.default_rng(0).permutation(len(found))[: approximate_index.RECALL_SAMPLE_ITEMS], []
     for at, vector in zip(some, found.embeddings(some), strict=True):
-        near = [found.ids[i] for i in found.best(vector, 11, index.similarity)[0] if i != at][:10]
+        near = [found.ids[i] for i in found.top_k(vector, 11, index.similarity)[0] if i != at][:10]
         hits.append(len(set(near) & set(index.candidates(vector, 10))) / 10)
     return float(np.mean(hits))
 
 
 def test_an_index_that_finds_too_few_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings, path = clustered(300), tmp_path / "x.lance"
-    monkeypatch.setattr(approximate_index, "WANTED", 1.1)
-    why = kept(path, embeddings).index_or_why("cosine")
+    monkeypatch.setattr(approximate_index, "MIN_RECALL", 1.1)
+    why = write_items(path, embeddings).index_or_reason("cosine")
     assert isinstance(why, str) and "finds no more than" in why
-    monkeypatch.setattr(approximate_index, "made", lambda *_: pytest.fail("it was made again"))
-    monkeypatch.setattr(approximate_index, "measured", lambda *_: pytest.fail("it was measured again"))
-    assert unheld(path).index("cosine") is None
+    monkeypatch.setattr(approximate_index, "build_index", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr(approximate_index, "measure_recall", lambda *_: pytest.fail("it was measured again"))
+    assert open_items_on_disk(path).index("cosine") is None
 
 
 def test_it_is_measured_again_when_the_table_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings, path, measured = clustered(600), tmp_path / "x.lance", []
-    work = approximate_index.measured
-    monkeypatch.setattr(approximate_index, "measured", lambda *given: measured.append(1) or work(*given))
+    work = approximate_index.measure_recall
+    monkeypatch.setattr(
+        approximate_index, "measure_recall", lambda *given: measured.append(1) or work(*given)
+    )
 
     def times() -> int:
         measured.clear()
-        found = unheld(path)
+        found = open_items_on_disk(path)
         index = found.index("cosine")
         assert index is not None and again(found, index) == pytest.approx(index.recall, abs=CLOSE)
         return len(measured)
 
-    kept(path, embeddings)
+    write_items(path, embeddings)
     assert (times(), times()) == (1, 0)
-    kept(path, -embeddings[:50], first=600)  # it has grown
+    write_items(path, -embeddings[:50], first=600)  # it has grown
     assert (times(), times()) == (1, 0)
-    tables.deleted(str(path), tables.ITEMS, "00000007")
+    tables.delete_rows(str(path), tables.ITEMS_TABLE, "00000007")
     assert (times(), times()) == (1, 0)
     tables.compact(str(path))  # the index takes in what is new: it is another
     assert (times(), times()) == (1, 0)
@@ -116,10 +124,10 @@ def test_it_is_measured_again_when_the_table_has_changed(
 def test_where_nothing_can_be_written_the_search_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
     path = tmp_path / "x.lance"
-    collection.build(pictures(tmp_path / "in", 12), tiny(), path)
-    (path / tables.ITEMS / "_indices").write_text("")  # a file where Lance would make a folder
+    collection.build(write_pictures(tmp_path / "in", 12), tiny_encoder(), path)
+    (path / tables.ITEMS_TABLE / "_indices").write_text("")  # a file where Lance would make a folder
     app(["search", str(path), "3", "-k", "2"], standalone_mode=False)
     exact = capsys.readouterr().out
     app(["search", str(path), "3", "-k", "2", "--approximate"], standalone_mode=False)
@@ -134,12 +142,12 @@ def test_where_nothing_can_be_written_the_search_is_exact(
 
 def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:
     embeddings, path = clustered(1200), tmp_path / "x.lance"
-    kept(path, embeddings)
-    several = [unheld(path) for _ in range(4)]
+    write_items(path, embeddings)
+    several = [open_items_on_disk(path) for _ in range(4)]
     with ThreadPoolExecutor(len(several)) as pool:
-        found = list(pool.map(lambda items: items.index_or_why("cosine"), several))
-    assert all(isinstance(index, approximate_index.Index) for index in found), found
-    later = unheld(path).index("cosine")
+        found = list(pool.map(lambda items: items.index_or_reason("cosine"), several))
+    assert all(isinstance(index, approximate_index.ApproximateIndex) for index in found), found
+    later = open_items_on_disk(path).index("cosine")
     assert later is not None and all("00000007" in i.candidates(embeddings[7], 1) for i in [*found, later])
 
 
@@ -148,27 +156,27 @@ def test_what_came_later_is_found_and_what_went_is_not(
 ) -> None:
     embeddings, path = clustered(2000), tmp_path / "x.lance"
     vector = 3 * embeddings[0]
-    kept(path, embeddings).index("cosine")
+    write_items(path, embeddings).index("cosine")
     late = (
         vector * 2.0 ** np.arange(8, dtype=np.float32)[:, None]
     )  # nearest of all: in whatever partition, in its own
     for number in range(4):
-        kept(path, late[2 * number : 2 * number + 2], first=2000 + 2 * number)
-    tables.deleted(str(path), tables.ITEMS, "00000000")
+        write_items(path, late[2 * number : 2 * number + 2], first=2000 + 2 * number)
+    tables.delete_rows(str(path), tables.ITEMS_TABLE, "00000000")
 
     def answer() -> set[str]:
-        found = unheld(path)
+        found = open_items_on_disk(path)
         index = found.index("cosine")
         assert index is not None
-        positions, scores = found.best(vector, 8, "cosine", index=index)
+        positions, scores = found.top_k(vector, 8, "cosine", index=index)
         assert scores == pytest.approx(np.ones(8), abs=1e-5)
         return {found.ids[i] for i in positions}
 
     expected = {f"{2000 + n:08}" for n in range(8)}
     assert answer() == expected
-    monkeypatch.setattr(tables, "MANY", 2)
+    monkeypatch.setattr(tables, "MIN_FRAGMENTS_TO_COMPACT", 2)
     tables.compact(str(path))  # fragments are merged, and the index takes in what is new
-    dataset = tables.opened(str(path), tables.ITEMS)
+    dataset = tables.open_table(str(path), tables.ITEMS_TABLE)
     assert dataset is not None and _unindexed(dataset) == 0
     assert answer() == expected
 
@@ -176,22 +184,22 @@ def test_what_came_later_is_found_and_what_went_is_not(
 def test_search_says_its_recall_for_what_it_was_measured_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
+    monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
     path = tmp_path / "x.lance"
-    collection.build(pictures(tmp_path / "in", 40), tiny(), path)
-    assert collection.open(path, tiny()).recall("cosine") >= approximate_index.WANTED
-    dataset = tables.opened(str(path), tables.ITEMS)
+    collection.build(write_pictures(tmp_path / "in", 40), tiny_encoder(), path)
+    assert collection.open(path, tiny_encoder()).recall("cosine") >= approximate_index.MIN_RECALL
+    dataset = tables.open_table(str(path), tables.ITEMS_TABLE)
     assert dataset is not None
-    said = json.loads(dataset.config()[approximate_index.SAID])
-    dataset.update_config({approximate_index.SAID: json.dumps(said | {"recall": 0.9725})})
-    assert collection.open(path, tiny()).recall("cosine") == 0.9725
+    said = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
+    dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(said | {"recall": 0.9725})})
+    assert collection.open(path, tiny_encoder()).recall("cosine") == 0.9725
 
     def asked(*more: str) -> str:
         app(["search", str(path), "3", *more], standalone_mode=False)
         return capsys.readouterr().out
 
     assert "approximately: finds 97% of an item's 10 nearest" in asked("-k", "2", "--approximate")
-    monkeypatch.setattr(registry, "load_stored", lambda *_, **__: tiny())
+    monkeypatch.setattr(registry, "load_stored", lambda *_, **__: tiny_encoder())
     monkeypatch.setattr(registry, "is_known", lambda *_: True)
     for more in (["-k", "11"], ["-k", "2", "--part", "0,0,30,30"]):
         text = asked(*more, "--approximate")

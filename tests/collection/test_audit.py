@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import tiny
+from collection_helpers import tiny_encoder
 from PIL import Image, ImageDraw
 
 from bilrp import collection
@@ -49,7 +49,7 @@ def right(found: collection.Collection, without=None) -> float:
 @pytest.fixture(scope="module")
 def stamped(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
     place = tmp_path_factory.mktemp("audit")
-    return collection.build(scenes(place / "in", stamped=True), tiny(), place / "x.lance")
+    return collection.build(scenes(place / "in", stamped=True), tiny_encoder(), place / "x.lance")
 
 
 def test_the_bar_is_the_first_finding(stamped) -> None:
@@ -59,26 +59,26 @@ def test_the_bar_is_the_first_finding(stamped) -> None:
     assert first.mask[13:].mean() > 0.9 and first.mask[:12].mean() < 0.05
     assert first.share > 1.2 * first.area and all(i % 3 == 0 and j % 3 == 0 for i, j in first.pairs)
     assert set(first.carriers) == set(range(0, 48, 3)) and first.changed is not None
-    assert found.places.sum() == pytest.approx(1) and sum(len(c.pairs) for c in found.clusters) == len(
+    assert found.mean_map.sum() == pytest.approx(1) and sum(len(c.pairs) for c in found.clusters) == len(
         found.pairs
     )
 
 
 def test_search_without_the_bar_restores_the_neighbours(stamped, tmp_path: Path) -> None:
-    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny(), tmp_path / "y.lance")
+    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny_encoder(), tmp_path / "y.lance")
     bar = [12, 13, 14, 15]  # the lowest row of 8 × 8 patches
     before, after, truth = right(stamped), right(stamped, without=bar), right(clean)
     assert before < truth and after > before + 0.5 * (truth - before), (before, after, truth)
 
 
 def test_photographs_without_a_stamp_have_no_such_finding(tmp_path: Path) -> None:
-    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny(), tmp_path / "y.lance")
+    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny_encoder(), tmp_path / "y.lance")
     assert not [s for s in clean.audit(sample=48).findings if s.kind == "alike"]
 
 
 def test_what_cannot_be_audited_is_said(tmp_path: Path) -> None:
     few = collection.build(
-        [Image.new("RGB", (32, 32), c) for c in ("red", "blue")], tiny(), tmp_path / "z.lance"
+        [Image.new("RGB", (32, 32), c) for c in ("red", "blue")], tiny_encoder(), tmp_path / "z.lance"
     )
     with pytest.raises(InputError, match="at least 3 items"):
         few.audit()

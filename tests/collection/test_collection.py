@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import apart, pictures, tiny
+from collection_helpers import run_command, tiny_encoder, write_pictures
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,25 +22,25 @@ import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import packed_parts, tables
-from bilrp.collection.indexing import indexed
-from bilrp.collection.items_table import largest
-from bilrp.collection.subquery import limited
+from bilrp.collection.indexing import build_with_report
+from bilrp.collection.items_table import top_k_indices
+from bilrp.collection.subquery import restrict_query
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image as View
-from narrow import instance, require
+from type_asserts import assert_instance, assert_not_none
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pictures(tmp_path_factory.mktemp("source") / "photographs", 20)
+    return write_pictures(tmp_path_factory.mktemp("source") / "photographs", 20)
 
 
 @pytest.fixture(scope="module")
 def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
-    return collection.build(folder, tiny(), tmp_path_factory.mktemp("made") / "x.lance")
+    return collection.build(folder, tiny_encoder(), tmp_path_factory.mktemp("made") / "x.lance")
 
 
 def test_items_in_the_order_of_their_folders(made, folder: Path) -> None:
@@ -48,14 +48,14 @@ def test_items_in_the_order_of_their_folders(made, folder: Path) -> None:
     assert made.names[0] == "000.png" and set(made.groups()) == {"even", "odd"}
     assert made.groups()["odd"] == list(range(10, 20))
     with torch.no_grad():
-        expected = tiny().module(images.read(folder / "even" / "000.png", size=32)).flatten()
+        expected = tiny_encoder().module(images.read(folder / "even" / "000.png", size=32)).flatten()
     torch.testing.assert_close(torch.from_numpy(made.embeddings[0]), expected)
     assert made.view(0).size == (48, 36)
 
 
 def test_a_kept_pair_is_the_pair_of_the_files_to_the_storage_error(made, folder: Path) -> None:
     a, b = folder / "even" / "000.png", folder / "odd" / "001.png"
-    exact, kept = bilrp.explain(tiny(), a, b), made.explain(a, b)
+    exact, kept = bilrp.explain(tiny_encoder(), a, b), made.explain(a, b)
     assert kept.score == pytest.approx(exact.score, rel=1e-5)
     error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
     assert 0 < kept.a.storage_error < 0.004 and error < 2 * (kept.a.storage_error + kept.b.storage_error)
@@ -103,9 +103,9 @@ def test_contrast_of_two_groups(made) -> None:
 
 def test_large_collections_are_read_in_blocks(made, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = made.nearest(4, k=5, part=[1, 2]), made.share(4), made.mean("odd")
-    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
-    monkeypatch.setattr(tables, "BLOCK", 7 * 4 * made.width)
-    again = collection.open(made.path, encoder=tiny())
+    monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 7 * 4 * made.width)
+    again = collection.open(made.path, encoder=tiny_encoder())
     found = again.nearest(4, k=5, part=[1, 2])
     assert [n.position for n in found] == [n.position for n in expected[0]]
     torch.testing.assert_close(again.share(4), expected[1])
@@ -117,14 +117,16 @@ def test_the_best_of_blocks_are_the_best_of_all() -> None:
     for _ in range(50):
         scores = rng.integers(0, 9, rng.integers(1, 40)).astype(np.float32)  # with many ties
         k = int(rng.integers(1, 12))
-        assert largest(scores, k).tolist() == np.argsort(-scores, kind="stable")[:k].tolist()
+        assert top_k_indices(scores, k).tolist() == np.argsort(-scores, kind="stable")[:k].tolist()
 
 
 def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = collection.open(made.path, encoder=tiny())
-    expected, read, taken = found.relevance(2, 9), [], tables.taken
-    monkeypatch.setattr(tables, "opened", lambda *_: pytest.fail("the table was opened again"))
-    monkeypatch.setattr(tables, "taken", lambda table, at, names: read.append(at) or taken(table, at, names))
+    found = collection.open(made.path, encoder=tiny_encoder())
+    expected, read, taken = found.relevance(2, 9), [], tables.take_rows
+    monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("the table was opened again"))
+    monkeypatch.setattr(
+        tables, "take_rows", lambda table, at, names: read.append(at) or taken(table, at, names)
+    )
     torch.testing.assert_close(found.relevance(9, 2), expected.T)
     assert [len(rows) for rows in read] == [2]
 
@@ -146,8 +148,8 @@ def test_a_kept_pair_is_multiplied_where_both_are_active(made) -> None:
 
 
 def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
-    found = collection.build(pictures(tmp_path / "in", 3), tiny(), tmp_path / "x.lance")
-    rows, _ = found.taken_apart([0, 1])
+    found = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
+    rows, _ = found.make_part_rows([0, 1])
     for row, value in zip(rows, (np.nan, np.inf), strict=True):
         bits = np.frombuffer(row["values"], np.uint16).copy()
         bits[-1] = np.float32(value).view(np.uint32) >> 16
@@ -159,32 +161,32 @@ def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
 
 
 def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    ours = collection.build(source, tiny(), path)
+    source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    ours = collection.build(source, tiny_encoder(), path)
     ours.relevance(0, 1)
-    collection.open(path, encoder=tiny()).make_parts()
-    monkeypatch.setattr(ours, "taken_apart", lambda *_: pytest.fail("they were made again"))
+    collection.open(path, encoder=tiny_encoder()).make_parts()
+    monkeypatch.setattr(ours, "make_part_rows", lambda *_: pytest.fail("they were made again"))
     assert ours.relevance(2, 3).shape == (16, 16)
 
 
 def test_parts_are_had_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collection on a share that nobody may write to answers every question all the same."""
-    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    found = collection.build(source, tiny(), path)
-    (path / tables.PARTS).write_text("")  # a file where Lance would make a folder
-    exact = bilrp.explain(tiny(), source / "even" / "000.png", source / "odd" / "001.png")
+    source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    found = collection.build(source, tiny_encoder(), path)
+    (path / tables.PARTS_TABLE).write_text("")  # a file where Lance would make a folder
+    exact = bilrp.explain(tiny_encoder(), source / "even" / "000.png", source / "odd" / "001.png")
     kept = found.explain(0, 2)
     error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
     assert error < 2 * (kept.a.storage_error + kept.b.storage_error)
     assert len(found.nearest(1, 3, part=[0])) == 3 and found.parts.ids == {found.ids[i] for i in (0, 1, 2)}
-    monkeypatch.setattr(found, "taken_apart", lambda *_: pytest.fail("they were made again"))
+    monkeypatch.setattr(found, "make_part_rows", lambda *_: pytest.fail("they were made again"))
     torch.testing.assert_close(found.relevance(0, 2), kept.relevance)
     with pytest.raises(InputError, match="cannot write"):  # what was asked to be kept
-        collection.open(path, tiny()).make_parts([3])
+        collection.open(path, tiny_encoder()).make_parts([3])
 
 
 def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Path) -> None:
-    query = bilrp.decompose(tiny(), Image.new("RGB", (40, 40), "teal"))
+    query = bilrp.decompose(tiny_encoder(), Image.new("RGB", (40, 40), "teal"))
     found = made.nearest(query, k=3, part=[0, 5])
     again = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3, part=[0, 5])
     assert [n.score for n in found] == [n.score for n in again] and torch.equal(
@@ -194,14 +196,14 @@ def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Pa
     assert [n.score for n in made.nearest(query, k=3)] == pytest.approx([n.score for n in whole])
     assert made.explain(query, 3).a is query
     with pytest.raises(MismatchError, match="differ in weights"):
-        other = bilrp.decompose(tiny(seed=1), folder / "even" / "000.png")
+        other = bilrp.decompose(tiny_encoder(seed=1), folder / "even" / "000.png")
         made.nearest(other)
 
 
 def test_a_part_alone_is_a_query_of_its_own(made) -> None:
     """Its neighbours are those by that part, and its explanations have relevance there and nowhere else."""
     whole, part = made.decomposition(4), [1, 2, 6]
-    alone, rest = limited(whole, part=part), limited(whole, without=part)
+    alone, rest = restrict_query(whole, part=part), restrict_query(whole, without=part)
     torch.testing.assert_close(alone.embedding + rest.embedding, whole.embedding)
     for query, asked in ((alone, {"part": part}), (rest, {"without": part})):
         found, expected = (made.nearest(q, 5, **given) for q, given in ((query, {}), (4, asked)))
@@ -210,7 +212,7 @@ def test_a_part_alone_is_a_query_of_its_own(made) -> None:
     pair = made.explain(alone, 7, similarity="cosine")
     lengths = float(alone.embedding.norm() * made.embedding(7).norm())
     torch.testing.assert_close(pair.relevance * lengths, made.explain(4, 7).relevance[part])
-    assert torch.equal(require(alone.regions.boxes), whole.regions.boxes[part])
+    assert torch.equal(assert_not_none(alone.regions.boxes), whole.regions.boxes[part])
     by_part = {n.position: n.score for n in made.nearest(4, 20, part=part, similarity="cosine")}
     assert pair.score == pytest.approx(by_part[7], rel=1e-5)
 
@@ -220,17 +222,17 @@ def test_a_part_is_not_compared_with_whole_photographs_taken_at_random() -> None
     known = replace(taken, origin={**taken.origin, "weights": "c938bfd98fc4df15"})  # VGG-16's at layer 31
     said = "pairs of photographs taken at random"
     assert said in bilrp.pair(known, known, similarity="cosine").summary()
-    assert said not in bilrp.pair(limited(known, part=[0]), known, similarity="cosine").summary()
+    assert said not in bilrp.pair(restrict_query(known, part=[0]), known, similarity="cosine").summary()
 
 
 def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     Image.effect_noise((900, 600), 60).convert("RGB").save(source / "large.png")
-    found = collection.build(source, tiny(), tmp_path / "x.lance")
+    found = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
 
     def size(*, full: bool) -> tuple[int, int]:
-        return instance(found.view(0, full=full), View).size
+        return assert_instance(found.view(0, full=full), View).size
 
     assert size(full=False) == (320, 213) and size(full=True) == (900, 600)
     Image.new("RGB", (50, 50)).save(source / "large.png")
@@ -239,36 +241,38 @@ def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> N
 
 def test_other_weights_are_refused_and_said(made, folder: Path) -> None:
     with pytest.raises(MismatchError, match="made by another encoder: they differ in weights"):
-        collection.open(made.path, encoder=tiny(seed=1)).nearest(folder / "even" / "000.png", part=[0])
-    more = pictures(folder.parent / "more", 2, seed=7)
+        collection.open(made.path, encoder=tiny_encoder(seed=1)).nearest(
+            folder / "even" / "000.png", part=[0]
+        )
+    more = write_pictures(folder.parent / "more", 2, seed=7)
     with pytest.raises(MismatchError, match="differ in weights"):
-        collection.build(more, tiny(seed=1), made.path)
+        collection.build(more, tiny_encoder(seed=1), made.path)
     assert len(collection.open(made.path)) == 20
 
 
 def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 3), tmp_path / "x.lance"
-    collection.build(source, tiny(), path, parts=True)
+    source, path = write_pictures(tmp_path / "in", 3), tmp_path / "x.lance"
+    collection.build(source, tiny_encoder(), path, parts=True)
     for gone in ("even/000.png", "even/002.png", "odd/001.png"):
         (source / gone).unlink()
-        found = collection.open(path, encoder=tiny())
+        found = collection.open(path, encoder=tiny_encoder())
         assert found.explain(0, 2).relevance.shape == (16, 16)
         assert len(found.nearest(1, part=[0])) == 3
         left = any(file.is_file() for file in source.rglob("*.png"))
-        refused = replace(tiny(seed=int(left)), name="tiny" if left else "another")
+        refused = replace(tiny_encoder(seed=int(left)), name="tiny" if left else "another")
         with pytest.raises(MismatchError, match="differ in weights" if left else "differ in encoder"):
             collection.open(path, encoder=refused).explain(0, 2)
     with pytest.raises(
         MismatchError, match="differ in weights"
     ):  # what the name does not tell, the first run does
-        collection.open(path, encoder=tiny(seed=1)).explain(0, Image.new("RGB", (40, 40), "teal"))
+        collection.open(path, encoder=tiny_encoder(seed=1)).explain(0, Image.new("RGB", (40, 40), "teal"))
 
 
 def test_an_embedding_of_something_else_goes_on_in_autograd(made) -> None:
     weights = torch.ones(made.width, requires_grad=True)
     found = made.embedding(Image.new("RGB", (40, 40), "teal"))
     (weights * found).sum().backward()
-    assert torch.equal(require(weights.grad), found)
+    assert torch.equal(assert_not_none(weights.grad), found)
 
 
 def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
@@ -276,42 +280,42 @@ def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
     packed = packed_parts.pack(parts)
     assert packed.nbytes < parts.nbytes / 4 and packed.error < 0.004
     back = packed_parts.from_bytes(*packed_parts.to_bytes(packed), width=40, error=packed.error)
-    assert torch.equal(back.dense(), packed.dense())
-    torch.testing.assert_close(packed.dense(), parts, rtol=0.01, atol=0)
+    assert torch.equal(back.to_dense(), packed.to_dense())
+    torch.testing.assert_close(packed.to_dense(), parts, rtol=0.01, atol=0)
 
 
 # ------------------------------------------------------------ adding, changing, breaking
 
 
 def test_adding_again_does_what_is_new_or_changed(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 6), tmp_path / "x.lance"
-    first, report = indexed(source, tiny(), path)
-    assert (report.added, report.known) == (6, 0)
-    _, report = indexed(source, tiny(), path)
-    assert (report.added, report.known) == (0, 6)
+    source, path = write_pictures(tmp_path / "in", 6), tmp_path / "x.lance"
+    first, report = build_with_report(source, tiny_encoder(), path)
+    assert (report.added, report.unchanged) == (6, 0)
+    _, report = build_with_report(source, tiny_encoder(), path)
+    assert (report.added, report.unchanged) == (0, 6)
     (source / "new").mkdir()
     shutil.copy(source / "odd" / "001.png", source / "new" / "copy.png")
     Image.new("RGB", (30, 30), "red").save(source / "new" / "red.png")
     Image.new("RGB", (30, 30), "blue").save(source / "even" / "000.png")
-    found, report = indexed(source, tiny(), path)
-    assert (report.added, report.known, report.same) == (2, 5, 1)
+    found, report = build_with_report(source, tiny_encoder(), path)
+    assert (report.added, report.unchanged, report.duplicates) == (2, 5, 1)
     assert len(found) == 7 and first.ids[0] not in found.ids and set(first.ids[1:]) < set(found.ids)
     (source / "even" / "000.png").unlink()
-    found, report = indexed(source, tiny(), path, prune=True)
+    found, report = build_with_report(source, tiny_encoder(), path, prune=True)
     assert report.removed == 1 and len(found) == 6
 
 
 def test_removed_items_are_gone_with_their_parts(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    found = collection.build(source, tiny(), path, parts=True)
+    source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    found = collection.build(source, tiny_encoder(), path, parts=True)
     kept = found.ids[1:]
     assert found.remove([0]) == 1 and found.ids == kept == collection.open(path).ids
-    parts = tables.opened(str(path), tables.PARTS)
-    assert sorted(tables.columns(parts, ["id"])["id"]) == sorted(kept)
+    parts = tables.open_table(str(path), tables.PARTS_TABLE)
+    assert sorted(tables.read_columns(parts, ["id"])["id"]) == sorted(kept)
 
 
 def test_broken_files_are_listed_and_cost_nothing_else(tmp_path: Path) -> None:
-    source = pictures(tmp_path / "in", 6)
+    source = write_pictures(tmp_path / "in", 6)
     (source / "text.png").write_text("no picture")
     (source / "empty.jpg").touch()
     whole = (source / "odd" / "001.png").read_bytes()
@@ -320,7 +324,7 @@ def test_broken_files_are_listed_and_cost_nothing_else(tmp_path: Path) -> None:
     (source / "ünï<b>\udcff.png").write_bytes((source / "odd" / "003.png").read_bytes()[:-1] + b"x")
     (source / "loop").symlink_to(source, target_is_directory=True)
     Image.new("RGB", (9, 9)).save(source / "night\x1b[2J.png")
-    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     broken = {Path(name).name for name, _ in report.failed}
     assert {"text.png", "empty.jpg", "half.png"} <= broken and len(found) + len(broken) == 6 + 3 + 2
     assert all("\n" not in why for _, why in report.failed)
@@ -333,12 +337,12 @@ def test_broken_files_are_listed_and_cost_nothing_else(tmp_path: Path) -> None:
 def test_nothing_to_index_is_said(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(InputError, match="nothing to index"):
-        collection.build(tmp_path / "in", tiny(), tmp_path / "x.lance")
+        collection.build(tmp_path / "in", tiny_encoder(), tmp_path / "x.lance")
     (tmp_path / "in" / "a.png").write_text("none")
     with pytest.raises(InputError, match="nothing was indexed"):
-        collection.build(tmp_path / "in", tiny(), tmp_path / "x.lance")
+        collection.build(tmp_path / "in", tiny_encoder(), tmp_path / "x.lance")
     with pytest.raises(InputError, match="no such file"):
-        collection.build(tmp_path / "gone", tiny(), tmp_path / "x.lance")
+        collection.build(tmp_path / "gone", tiny_encoder(), tmp_path / "x.lance")
     with pytest.raises(InputError, match="no collection there"):
         collection.open(tmp_path / "x.lance")
 
@@ -347,9 +351,9 @@ RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 from bilrp.collection import indexing as made
-from making import tiny
-made.COMMIT = 4
-found = made.build(sys.argv[1], tiny(), sys.argv[2], parts=len(sys.argv) > 3)
+from collection_helpers import tiny_encoder
+made.ITEMS_PER_COMMIT = 4
+found = made.build(sys.argv[1], tiny_encoder(), sys.argv[2], parts=len(sys.argv) > 3)
 print(len(found))
 """
 
@@ -364,8 +368,8 @@ def child(*arguments: str) -> subprocess.Popen[bytes]:
 def test_kills_lose_no_committed_batch() -> None:
     """Killed at random moments and begun again, it holds what an uninterrupted run holds, in the same order."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, str(Path(__file__).parent / "killing.py"), "4"]
-    code, out, err = apart(command, os.environ | {"PYTHONPATH": paths}, seconds=600)
+    command = [sys.executable, str(Path(__file__).parent / "kill_indexing.py"), "4"]
+    code, out, err = run_command(command, os.environ | {"PYTHONPATH": paths}, seconds=600)
     assert code == 0, err
     indexing, merging = (json.loads(line.partition(" ")[2]) for line in out.splitlines())
     assert indexing["kills"] == 4 and indexing["finished and equal"] >= 1 and merging["tried"] >= 4
@@ -373,7 +377,7 @@ def test_kills_lose_no_committed_batch() -> None:
 
 @pytest.mark.slow
 def test_two_processes_index_into_one_collection(tmp_path: Path) -> None:
-    sources = [pictures(tmp_path / f"in{n}", 24, seed=n) for n in (1, 2)]
+    sources = [write_pictures(tmp_path / f"in{n}", 24, seed=n) for n in (1, 2)]
     runs = [child(str(source), str(tmp_path / "x.lance")) for source in sources]
     assert [run.wait() for run in runs] == [0, 0]
     assert len(collection.open(tmp_path / "x.lance")) == 48
@@ -381,7 +385,7 @@ def test_two_processes_index_into_one_collection(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are another matter there")
 def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = pictures(tmp_path / "in", 3)
+    source = write_pictures(tmp_path / "in", 3)
     opened = Path.open
 
     def refused(self: Path, *given: Any) -> object:
@@ -390,10 +394,10 @@ def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest
         return opened(self, *given)
 
     monkeypatch.setattr(Path, "open", refused)
-    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     assert len(found) == 2 and "Permission denied" in report.failed[0][1]
     monkeypatch.undo()
-    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     assert len(found) == 3 and not report.failed and not found.failed
 
 
@@ -402,7 +406,7 @@ def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     path = tmp_path / "x.lance"
-    collection.build(pictures(tmp_path / "in", 3), replace(tiny(), name="evil:run"), path)
+    collection.build(write_pictures(tmp_path / "in", 3), replace(tiny_encoder(), name="evil:run"), path)
     Image.new("RGB", (48, 36), "teal").save(tmp_path / "asked.png")
     for command in (["search", str(path), "asked.png"], ["audit", str(path)]):
         with pytest.raises(InputError, match="an encoder of its author's own: give it, -e evil:run"):
@@ -415,10 +419,10 @@ def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_file_that_changed_is_not_taken_for_the_one_indexed(tmp_path: Path) -> None:
-    source = pictures(tmp_path / "in", 3)
-    found = collection.build(source, tiny(), tmp_path / "x.lance")
+    source = write_pictures(tmp_path / "in", 3)
+    found = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
     changed = sorted(source.rglob("*.png"))[0]
     Image.new("RGB", (48, 36), "teal").save(changed)
     with pytest.raises(InputError, match=r"000\.png: its file has changed since: index it again"):
         found.decomposition(0)
-    assert found.parts.packed(found.ids) == [None] * 3
+    assert found.parts.read_parts(found.ids) == [None] * 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import tiny
+from collection_helpers import tiny_encoder
 from PIL import Image
 
 import bilrp
@@ -67,7 +67,7 @@ def test_a_thousand_digits(tmp_path: Path) -> None:
         files[-1].parent.mkdir(parents=True, exist_ok=True)
         grey = Image.fromarray((255 - 15.9375 * pixels).astype(np.uint8))
         grey.resize((32, 32), Image.Resampling.BICUBIC).save(files[-1])
-    encoder = tiny()
+    encoder = tiny_encoder()
     found = collection.build(files, encoder, tmp_path / "x.lance")
     assert len(found) == 1000 and sorted(found.groups()) == [str(d) for d in range(10)]
     rng = np.random.default_rng(0)

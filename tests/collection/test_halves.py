@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import kept, pictures, tiny, unheld
+from collection_helpers import open_items_on_disk, tiny_encoder, write_items, write_pictures
 
 from bilrp import collection
 from bilrp.collection import float16_index, tables
-from bilrp.collection.items_table import Items, largest
+from bilrp.collection.items_table import ItemsTable, top_k_indices
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -30,10 +30,10 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings = close(0)
-    found = kept(tmp_path / "x.lance", embeddings)
-    monkeypatch.setattr(found, "blocks", lambda: pytest.fail("all embeddings were read again"))
-    monkeypatch.setattr("bilrp.collection.items_table.FEW", 1.0)
-    taken = found.halves
+    found = write_items(tmp_path / "x.lance", embeddings)
+    monkeypatch.setattr(found, "iter_blocks", lambda: pytest.fail("all embeddings were read again"))
+    monkeypatch.setattr("bilrp.collection.items_table.MAX_CANDIDATE_FRACTION", 1.0)
+    taken = found.float16_index
     assert taken is not None and taken.path.stat().st_size == len(embeddings) * (2 * 48 + 12)
     rounding = 0
     for number in range(12):
@@ -43,19 +43,19 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
         for similarity in ("dot", "cosine"):
             truth = exact if similarity == "dot" else exact / lengths / np.linalg.norm(vector)
             best = np.sort(truth)[::-1][:10]
-            positions, scores = found.best(vector, 10, similarity)
+            positions, scores = found.top_k(vector, 10, similarity)
             assert scores == pytest.approx(best, rel=1e-5)
             assert truth[positions] == pytest.approx(best, rel=1e-5) and len(set(positions)) == 10
             halved = taken.scale * taken.dot(vector) / (1 if similarity == "dot" else taken.norm)
-            rounding += set(largest(halved, 10)) != set(positions)
+            rounding += set(top_k_indices(halved, 10)) != set(positions)
     assert rounding > 6  # halves alone would have answered otherwise
 
 
 def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
     """Every item that could be the best for some vector is a candidate, whatever the vector."""
     embeddings = close(1, 400, 16)
-    found = kept(tmp_path / "x.lance", embeddings)
-    taken, rng = found.halves, np.random.default_rng(2)
+    found = write_items(tmp_path / "x.lance", embeddings)
+    taken, rng = found.float16_index, np.random.default_rng(2)
     assert taken is not None
     for scale in (1e-8, 1.0, 1e8):
         vector = (scale * rng.standard_normal(16)).astype(np.float32)
@@ -63,25 +63,25 @@ def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
             for cosine in (False, True):
                 scores = embeddings.astype(np.float64) @ vector
                 scores = scores / np.linalg.norm(embeddings.astype(np.float64), axis=1) if cosine else scores
-                assert set(largest(scores, k)) <= set(taken.candidates(vector, k, cosine=cosine))
+                assert set(top_k_indices(scores, k)) <= set(taken.candidates(vector, k, cosine=cosine))
 
 
 def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added is found, what is removed is not; the halves of before go when nobody has opened them for a day."""
-    monkeypatch.setattr("bilrp.collection.items_table.RESIDENT", 0)
-    source, path = pictures(tmp_path / "in", 8), tmp_path / "x.lance"
-    first = collection.build(source, tiny(), path)
+    monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
+    source, path = write_pictures(tmp_path / "in", 8), tmp_path / "x.lance"
+    first = collection.build(source, tiny_encoder(), path)
     assert len(first.nearest(0, 20)) == 8
     (before,) = path.glob("halves-*")
-    pictures(source, 12)
-    more = collection.build(source, tiny(), path)
+    write_pictures(source, 12)
+    more = collection.build(source, tiny_encoder(), path)
     embeddings = more.embeddings
     for k in (3, 20):
-        expected = largest(embeddings @ embeddings[2], k)
+        expected = top_k_indices(embeddings @ embeddings[2], k)
         assert [n.position for n in more.nearest(2, k)] == expected.tolist()
     (after,) = set(path.glob("halves-*")) - {before}
     assert before.exists() and len(first.nearest(0, 3)) == 3  # it still answers for what it opened
-    old = time.time() - tables.KEPT.total_seconds() - 60
+    old = time.time() - tables.VERSION_RETENTION.total_seconds() - 60
     for file in (before, after):
         os.utime(file, (old, old))
     assert len(collection.open(path).nearest(0, 3)) == 3  # this one is in use again
@@ -94,12 +94,12 @@ def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_several_that_make_them_at_once_all_have_them(tmp_path: Path) -> None:
     embeddings, path = close(5, 2000, 48), tmp_path / "x.lance"
-    kept(path, embeddings)
-    several = [unheld(path) for _ in range(4)]
-    expected = largest(embeddings @ embeddings[7], 5)
+    write_items(path, embeddings)
+    several = [open_items_on_disk(path) for _ in range(4)]
+    expected = top_k_indices(embeddings @ embeddings[7], 5)
     with ThreadPoolExecutor(len(several)) as pool:
-        answers = list(pool.map(lambda items: items.best(embeddings[7], 5)[0], several))
-    assert all(items.halves is not None for items in several)
+        answers = list(pool.map(lambda items: items.top_k(embeddings[7], 5)[0], several))
+    assert all(items.float16_index is not None for items in several)
     assert all(np.array_equal(answer, expected) for answer in answers)
     assert len(list(path.glob("*halves*"))) == 1 and not list(path.glob(".bilrp-partial-*"))
 
@@ -108,25 +108,27 @@ def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings = close(3, 200, 16)
-    found = kept(tmp_path / "x.lance", embeddings)
+    found = write_items(tmp_path / "x.lance", embeddings)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(float16_index, "whole", full)
-    _, scores = found.best(embeddings[7], 5)
-    assert found.halves is None and scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
+    monkeypatch.setattr(float16_index, "atomic_write", full)
+    _, scores = found.top_k(embeddings[7], 5)
+    assert found.float16_index is None and scores == pytest.approx(
+        np.sort(embeddings @ embeddings[7])[:-6:-1]
+    )
     assert not list((tmp_path / "x.lance").glob("halves-*"))
 
 
 def test_a_torn_file_is_made_again(tmp_path: Path) -> None:
     embeddings = close(4, 100, 16)
-    found = kept(tmp_path / "x.lance", embeddings)
-    assert found.halves is not None
-    size, path = found.halves.path.stat().st_size, found.halves.path
+    found = write_items(tmp_path / "x.lance", embeddings)
+    assert found.float16_index is not None
+    size, path = found.float16_index.path.stat().st_size, found.float16_index.path
     path.write_bytes(path.read_bytes()[:100])
-    again = Items(found.dataset, 16)
-    again.most = 0
-    _, scores = again.best(embeddings[7], 5)
+    again = ItemsTable(found.dataset, 16)
+    again.max_resident_bytes = 0
+    _, scores = again.top_k(embeddings[7], 5)
     assert scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
     assert path.stat().st_size == size

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import kept
+from collection_helpers import write_items
 
 from bilrp import similarity
-from bilrp.collection.items_table import Items
+from bilrp.collection.items_table import ItemsTable
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -34,16 +34,18 @@ def scored(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
 def test_neighbours_by_cosine_whatever_their_size(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bilrp.collection.items_table.FEW", 1.0)  # halves, however many they propose
+    monkeypatch.setattr(
+        "bilrp.collection.items_table.MAX_CANDIDATE_FRACTION", 1.0
+    )  # halves, however many they propose
     embeddings = of_any_size()
-    found = kept(tmp_path / "x.lance", embeddings)
-    found.most = most
+    found = write_items(tmp_path / "x.lance", embeddings)
+    found.max_resident_bytes = most
     for asked in (3, 44, 85, 126, 167, 208, len(embeddings) - 1):
         truth = (
             scored(embeddings, embeddings[asked]) if embeddings[asked].any() else np.zeros(len(embeddings))
         )
         for k in (1, 12, len(embeddings), 10 * len(embeddings)):
-            positions, scores = found.best(embeddings[asked], k, "cosine")
+            positions, scores = found.top_k(embeddings[asked], k, "cosine")
             count = min(k, len(embeddings))
             assert len(set(positions.tolist())) == count
             assert scores == pytest.approx(truth[positions], abs=2e-3)  # the smallest have three digits
@@ -55,22 +57,22 @@ def test_halves_propose_the_best_of_a_query_of_any_size(tmp_path: Path, size: fl
     rng = np.random.default_rng(1)
     near = rng.standard_normal(16) + 2e-4 * rng.standard_normal((300, 16))  # closer than halves can tell
     embeddings = near.astype(np.float32)
-    found = kept(tmp_path / "x.lance", embeddings)
+    found = write_items(tmp_path / "x.lance", embeddings)
     vector = (size * rng.standard_normal(16)).astype(np.float32)
     exact = embeddings.astype(np.float64) @ vector.astype(np.float64)
     for similar in ("dot", "cosine"):
         truth = (
             exact / np.linalg.norm(embeddings.astype(np.float64), axis=1) if similar == "cosine" else exact
         )
-        taken = found.halves
+        taken = found.float16_index
         assert taken is not None
         assert set(np.argsort(-truth)[:5]) <= set(taken.candidates(vector, 5, cosine=similar == "cosine"))
 
 
 def test_the_table_and_the_halves_know_the_same_lengths(tmp_path: Path) -> None:
     embeddings = of_any_size()
-    found = kept(tmp_path / "x.lance", embeddings)
-    held = Items(found.dataset, embeddings.shape[1])
+    found = write_items(tmp_path / "x.lance", embeddings)
+    held = ItemsTable(found.dataset, embeddings.shape[1])
     expected = np.linalg.norm(embeddings.astype(np.float64), axis=1)
     assert held.norms == pytest.approx(expected, rel=1e-5, abs=1e-44)
     assert found.norms == pytest.approx(held.norms)

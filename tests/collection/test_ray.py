@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import UP, apart, pictures, tiny
+from collection_helpers import CLUSTER_READY, run_command, tiny_encoder, write_pictures
 
 from bilrp import collection
 from bilrp.collection import ray_backend
-from bilrp.collection.indexing import indexed, take_apart
+from bilrp.collection.indexing import build_with_report, make_missing_parts
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -29,14 +29,14 @@ LONG = 400  # seconds: then it has not come up, or hangs
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs bilrp[ray]")
 def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 24), tmp_path / "x.lance"
+    source, path = write_pictures(tmp_path / "in", 24), tmp_path / "x.lance"
     shutil.copy(source / "even" / "000.png", source / "odd" / "twin.png")  # in another batch than its twin
     (source / "even" / "empty.png").touch()
     paths = os.pathsep.join([str(Path(__file__).parent), *(p for p in sys.path if p)])
-    command = [sys.executable, str(Path(__file__).parent / "two_nodes.py"), str(source), str(path)]
+    command = [sys.executable, str(Path(__file__).parent / "two_node_cluster.py"), str(source), str(path)]
     env = os.environ | {"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}
-    code, out, err = apart(command, env, seconds=LONG)
-    if UP not in out.splitlines():
+    code, out, err = run_command(command, env, seconds=LONG)
+    if CLUSTER_READY not in out.splitlines():
         pytest.skip(f"no cluster of two nodes can be started here in {LONG} s: {out}")
     assert code == 0, "it hangs" if code is None else err[-2000:]
     said = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
@@ -44,33 +44,33 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     # The node was taken away after three; it may have had nothing in hand just then.
     assert said["commits"] > 3
     found, whole = (
-        collection.open(path, encoder=tiny()),
-        collection.build(source, tiny(), tmp_path / "y.lance"),
+        collection.open(path, encoder=tiny_encoder()),
+        collection.build(source, tiny_encoder(), tmp_path / "y.lance"),
     )
     assert found.ids == whole.ids and np.allclose(found.embeddings, whole.embeddings, rtol=1e-5, atol=1e-6)
     assert found.failed == whole.failed
     assert np.allclose(found.relevance(2, 9), whole.relevance(2, 9), rtol=0.02, atol=1e-4)
 
 
-def test_an_engine_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the engine is one of here, ray, got spark"):
-        indexed(tmp_path, tiny(), tmp_path / "x.lance", engine="spark")
+def test_a_backend_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the backend is one of local, ray, got spark"):
+        build_with_report(tmp_path, tiny_encoder(), tmp_path / "x.lance", backend="spark")
 
 
-class Here(ray_backend.Workers):
+class Here(ray_backend.RayWorkerPool):
     """The work of a cluster, done by one worker in this process."""
 
-    def in_order(self, method: str, jobs: Sequence[Any], again: Any = None) -> Iterator[Any]:
-        worker = ray_backend.Worker(tiny())
+    def run_in_order(self, method: str, jobs: Sequence[Any], retry: Any = None) -> Iterator[Any]:
+        worker = ray_backend.RayWorker(tiny_encoder())
         yield from (getattr(worker, method)(*job) for job in jobs)
 
 
 def test_parts_where_the_first_items_cannot_be_taken_apart(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 5), tmp_path / "x.lance"
-    found = collection.build(source, tiny(), path)
+    source, path = write_pictures(tmp_path / "in", 5), tmp_path / "x.lance"
+    found = collection.build(source, tiny_encoder(), path)
     for gone in ("000.png", "002.png"):
         (source / "even" / gone).unlink()
-    failed = take_apart(found, Here(make=tiny, count=1), progress=False)
+    failed = make_missing_parts(found, Here(make_actor=tiny_encoder, count=1), progress=False)
     assert [Path(name).name for name, _ in failed] == ["000.png", "002.png"]
     assert found.parts.ids == set(found.ids[2:])
 
@@ -92,11 +92,11 @@ def test_workers_that_cannot_start_are_not_started_for_ever(monkeypatch: pytest.
         wait=lambda promises, num_returns: (promises[:1], promises[1:]), get=get,
         exceptions=SimpleNamespace(RayError=Lost, RayTaskError=Broken),
     )  # fmt: skip
-    monkeypatch.setattr(ray_backend, "ray", lambda: ray)
+    monkeypatch.setattr(ray_backend, "import_ray", lambda: ray)
     made = iter(range(50))  # more than that is for ever
-    pool = ray_backend.Workers(lambda: (next(made), actor)[1], 2)
+    pool = ray_backend.RayWorkerPool(lambda: (next(made), actor)[1], 2)
     pool.start()
     pool.start()
     with pytest.raises(InputError, match="no worker can start: MemoryError: no room"):
-        list(pool.in_order("items", [()]))
-    assert next(made) <= 2 + ray_backend.TRIES
+        list(pool.run_in_order("embed_items", [()]))
+    assert next(made) <= 2 + ray_backend.MAX_ATTEMPTS

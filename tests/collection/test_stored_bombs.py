@@ -18,8 +18,8 @@ CHILD = """
 import io, json, resource, struct, zlib
 import torch
 from PIL import Image
-from bilrp import item
-from bilrp.collection import kept, packing, previews
+from bilrp import inputs
+from bilrp.collection import packed_parts, parts_table, thumbnails
 from bilrp.errors import InputError
 
 def safetensors(name, size):
@@ -40,12 +40,12 @@ def peak():
 
 frame, jpeg, png = b"".join(safetensors("labels", 600_000_000)), picture("JPEG"), picture("PNG")
 view = torch.frombuffer(bytearray(png), dtype=torch.uint8)
-packed = packing.pack(torch.ones(1, 4))
+packed = packed_parts.pack(torch.ones(1, 4))
 about = json.dumps({"kind": "image", "box": [0, 0, 1, 1], "full": [1, 1]})
 reads = {
-    "frame": lambda: kept.decomposition(packed, frame, torch.ones(4)),
-    "thumbnail": lambda: previews.from_row(jpeg, None, about),
-    "view": lambda: item.from_stored({"view": view}, {"view": about}),
+    "frame": lambda: parts_table.restore_decomposition(packed, frame, torch.ones(4)),
+    "thumbnail": lambda: thumbnails.from_row(jpeg, None, about),
+    "view": lambda: inputs.deserialize_view({"view": view}, {"view": about}),
 }
 before, said = peak(), {}
 for kind, read in reads.items():

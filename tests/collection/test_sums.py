@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import pictures, tiny
+from collection_helpers import tiny_encoder, write_pictures
 
 from bilrp import collection
-from bilrp.collection import integrity, file_checksums, tables
+from bilrp.collection import file_checksums, integrity, tables
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -24,7 +24,9 @@ pytest.importorskip("lance", reason="collections need bilrp[collection]")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve items with their parts, of which one was taken out: data, versions and deletions of both tables."""
     folder = tmp_path_factory.mktemp("sums")
-    found = collection.build(pictures(folder / "in", 12), tiny(), folder / "x.lance", parts=True)
+    found = collection.build(
+        write_pictures(folder / "in", 12), tiny_encoder(), folder / "x.lance", parts=True
+    )
     found.remove([3])
     return folder / "x.lance"
 
@@ -60,23 +62,23 @@ def place_of(file: Path, row: np.ndarray) -> int:
 
 
 def test_an_embedding_that_was_changed_is_refused(mine: Path) -> None:
-    truth = collection.open(mine, tiny()).embeddings
+    truth = collection.open(mine, tiny_encoder()).embeddings
     (file,) = listed(mine, "items.lance/data/*.lance")
     change(file, place_of(file, truth[5]) + 3)
-    silent = tables.opened(str(mine), tables.ITEMS)
-    changed = np.concatenate(list(tables.blocks(silent, truth.shape[1])))
+    silent = tables.open_table(str(mine), tables.ITEMS_TABLE)
+    changed = np.concatenate(list(tables.iter_embedding_blocks(silent, truth.shape[1])))
     assert not np.array_equal(changed, truth), "Lance itself reads the changed number"
     with pytest.raises(
         InputError, match=f"is damaged: items.lance/data/{file.name}: its bytes .* bilrp check"
     ):
-        collection.open(mine, tiny()).nearest(0, 3)
+        collection.open(mine, tiny_encoder()).nearest(0, 3)
 
 
 def test_parts_that_were_changed_are_refused(mine: Path) -> None:
-    before = collection.open(mine, tiny()).decomposition(0).parts
+    before = collection.open(mine, tiny_encoder()).decomposition(0).parts
     file = listed(mine, "parts.lance/data/*.lance")[0]
     change(file, 200)
-    found = collection.open(mine, tiny())
+    found = collection.open(mine, tiny_encoder())
     assert len(found.nearest(0, 3)) == 3, "items are whole"
     with pytest.raises(InputError, match=r"is damaged: parts.lance/data/"):
         found.decomposition(0)
@@ -116,7 +118,7 @@ def test_two_files_that_changed_places_are_noticed(mine: Path) -> None:
 
 def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
     """Damaged items and parts are dropped, indexed again, and are what they were."""
-    truth = collection.open(made, tiny())
+    truth = collection.open(made, tiny_encoder())
     for pattern in ("items.lance/data/*.lance", "parts.lance/data/*.lance"):
         change(listed(mine, pattern)[0], 500)
     ran = command("check", mine)
@@ -125,7 +127,7 @@ def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
     assert "12 items (000.png" in lines[0] and "--drop" in lines[2], lines
     assert command("check", mine, "--drop").returncode == 0
     assert command("check", mine).stdout.endswith("every file is the one that was written\n")
-    again = collection.build(made.parent / "in", tiny(), mine, parts=True)
+    again = collection.build(made.parent / "in", tiny_encoder(), mine, parts=True)
     for key in truth.ids:
         assert np.array_equal(again.embedding(key), truth.embedding(key))
         assert np.array_equal(again.decomposition(key).parts, truth.decomposition(key).parts)
@@ -133,21 +135,21 @@ def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
 
 
 def test_a_large_table_is_compared_by_sizes_on_opening(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_checksums, "MAX_OPEN_BYTES", 0)
+    monkeypatch.setattr(file_checksums, "MAX_VERIFIED_BYTES", 0)
     (file,) = listed(mine, "items.lance/data/*.lance")
     change(file, 100)
-    collection.open(mine, tiny())
+    collection.open(mine, tiny_encoder())
     assert len(integrity.check(str(mine))) == 1
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(InputError, match=r"bytes, .* were written"):
-        collection.open(mine, tiny())
+        collection.open(mine, tiny_encoder())
 
 
 def test_a_collection_of_an_earlier_version_opens_and_gets_its_checksums(mine: Path, made: Path) -> None:
-    (mine / file_checksums.FILE).unlink()
-    assert len(collection.open(mine, tiny())) == 11
+    (mine / file_checksums.FILENAME).unlink()
+    assert len(collection.open(mine, tiny_encoder())) == 11
     assert "bilrp index writes them" in str(integrity.check(str(mine))[0])
-    collection.build(made.parent / "in", tiny(), mine)
+    collection.build(made.parent / "in", tiny_encoder(), mine)
     assert integrity.check(str(mine)) == []
 
 
@@ -156,7 +158,7 @@ def test_parts_that_somebody_removed_are_made_and_recorded_again(mine: Path) -> 
     (damage,) = integrity.check(str(mine))
     assert "remove parts.lance" in str(damage)
     shutil.rmtree(mine / "parts.lance")
-    found = collection.open(mine, tiny())
+    found = collection.open(mine, tiny_encoder())
     found.make_parts()
     found.decomposition(0)
     assert integrity.check(str(mine)) == []
@@ -166,38 +168,38 @@ def test_a_pipe_among_the_files_does_not_block(mine: Path) -> None:
     (file,) = listed(mine, "items.lance/data/*.lance")
     file.unlink()
     os.mkfifo(file)
-    for ask in (lambda: collection.open(mine, tiny()), lambda: integrity.check(str(mine))):
+    for ask in (lambda: collection.open(mine, tiny_encoder()), lambda: integrity.check(str(mine))):
         with pytest.raises(InputError, match="no regular file"):
             ask()
 
 
 def test_a_pipe_behind_a_linked_folder_does_not_block(mine: Path) -> None:
     """A table's folder that is a link would lead around the look at its files."""
-    versions = mine / tables.ITEMS / "_versions"
+    versions = mine / tables.ITEMS_TABLE / "_versions"
     shutil.move(versions, mine / "elsewhere")
     versions.symlink_to("../elsewhere")
     latest = min((mine / "elsewhere").iterdir())
     latest.unlink()
     os.mkfifo(latest)
-    (mine / file_checksums.FILE).unlink()
+    (mine / file_checksums.FILENAME).unlink()
     with pytest.raises(InputError, match="_versions is a link to a folder"):
         collection.open(mine)
 
 
 def test_a_version_of_very_many_digits_is_no_version(mine: Path) -> None:
-    with (mine / file_checksums.FILE).open("a") as file:
-        file.write(f"{'0' * 64}  {tables.ITEMS}/_versions/{'9' * 5000}.manifest\n")
+    with (mine / file_checksums.FILENAME).open("a") as file:
+        file.write(f"{'0' * 64}  {tables.ITEMS_TABLE}/_versions/{'9' * 5000}.manifest\n")
     assert len(collection.open(mine)) > 0
     assert integrity.check(str(mine)) == []
 
 
 def test_a_file_that_is_gone_leaves_no_line(tmp_path: Path) -> None:
     """Another process may compact between the commit and its checksums."""
-    (tmp_path / tables.ITEMS).mkdir()
-    (tmp_path / tables.ITEMS / "there").write_bytes(b"1")
-    file_checksums.record(str(tmp_path), [f"{tables.ITEMS}/gone", f"{tables.ITEMS}/there"])
+    (tmp_path / tables.ITEMS_TABLE).mkdir()
+    (tmp_path / tables.ITEMS_TABLE / "there").write_bytes(b"1")
+    file_checksums.record(str(tmp_path), [f"{tables.ITEMS_TABLE}/gone", f"{tables.ITEMS_TABLE}/there"])
     known, odd = file_checksums.read(str(tmp_path))
-    assert list(known) == [f"{tables.ITEMS}/there"] and not odd
+    assert list(known) == [f"{tables.ITEMS_TABLE}/there"] and not odd
 
 
 def test_many_writers_lose_no_checksum(tmp_path: Path) -> None:
@@ -206,9 +208,11 @@ def test_many_writers_lose_no_checksum(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    (tmp_path / file_checksums.FILE).write_text("0123")
+    (tmp_path / file_checksums.FILENAME).write_text("0123")
     threads = [
-        threading.Thread(target=lambda n=n: [file_checksums.record(str(tmp_path), [each]) for each in names[n::12]])
+        threading.Thread(
+            target=lambda n=n: [file_checksums.record(str(tmp_path), [each]) for each in names[n::12]]
+        )
         for n in range(12)
     ]
     for thread in threads:
@@ -221,5 +225,5 @@ def test_many_writers_lose_no_checksum(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
 def test_checksums_are_those_of_sha256sum(mine: Path) -> None:
-    ran = subprocess.run(["sha256sum", "-c", "--quiet", file_checksums.FILE], cwd=mine, check=False)
+    ran = subprocess.run(["sha256sum", "-c", "--quiet", file_checksums.FILENAME], cwd=mine, check=False)
     assert ran.returncode == 0

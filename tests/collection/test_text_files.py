@@ -14,7 +14,7 @@ import torch
 
 from bilrp import collection
 from bilrp.collection import ray_backend
-from bilrp.collection.indexing import indexed
+from bilrp.collection.indexing import build_with_report
 from bilrp.encoder import Encoder
 from bilrp.encoders.sentence_encoder import sentence
 from bilrp.errors import InputError
@@ -29,7 +29,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 def texts_of(found: collection.Collection) -> list[str]:
-    return sorted(str(found.original(position)) for position in range(len(found)))
+    return sorted(str(found.original_input(position)) for position in range(len(found)))
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl"])
@@ -44,10 +44,12 @@ def test_rows_that_are_gone_are_pruned(tmp_path: Path, encoder: Encoder, suffix:
     path = tmp_path / "x.lance"
     collection.build([write("The cat sat.", "It rains.", "A dog ran."), "Of no file."], encoder, path)
     source = write("The cat sat.", "A dog ran.")  # one from the middle: the last one moves up
-    assert len(indexed(source, encoder, path)[0]) == 4, "nothing is removed unless it is asked for"
-    found, report = indexed(source, encoder, path, prune=True)
+    assert len(build_with_report(source, encoder, path)[0]) == 4, "nothing is removed unless it is asked for"
+    found, report = build_with_report(source, encoder, path, prune=True)
     assert report.removed == 1 and texts_of(found) == ["A dog ran.", "Of no file.", "The cat sat."]
-    found, report = indexed(write("The cat sat.", "A dog ran.", "Two kittens."), encoder, path, prune=True)
+    found, report = build_with_report(
+        write("The cat sat.", "A dog ran.", "Two kittens."), encoder, path, prune=True
+    )
     assert report.removed == 0 and len(found) == 4 and "A dog ran." in texts_of(found)
 
 
@@ -62,10 +64,10 @@ def test_a_file_of_texts_is_read_alike_wherever_it_lies(tmp_path: Path, encoder:
     assert texts_of(by_folder) == texts_of(by_files) == ["A dog ran.", "It rains.", "The cat sat."]
     assert sorted(by_folder.groups()) == ["", "may"]
     (folder / "a.txt").write_text("It rains.\n")
-    found, report = indexed(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)
+    found, report = build_with_report(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)
     assert report.removed == 1 and texts_of(found) == ["A dog ran.", "It rains."]
     (folder / "a.txt").unlink()
-    assert texts_of(indexed(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)[0]) == [
+    assert texts_of(build_with_report(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)[0]) == [
         "A dog ran."
     ]
 
@@ -75,13 +77,13 @@ def test_texts_that_are_cut_are_counted_in_one_line(
 ) -> None:
     long = [f"{'cat ' * (200 + n)}sat." for n in range(5)]
     with caplog.at_level(logging.WARNING):
-        _, report = indexed([*long, "The cat sat."], encoder, tmp_path / "x.lance")
+        _, report = build_with_report([*long, "The cat sat."], encoder, tmp_path / "x.lance")
     assert report.truncated == 5
     assert [r.getMessage() for r in caplog.records] == [
         "5 texts are longer than this encoder reads: the rest is left out"
     ]
     caplog.clear()
-    indexed([*long, "The cat sat."], encoder, tmp_path / "x.lance")
+    build_with_report([*long, "The cat sat."], encoder, tmp_path / "x.lance")
     assert not caplog.records, "what is known is not read again"
 
 
@@ -94,13 +96,18 @@ def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
         subprocess.run([sys.executable, "-c", ""], check=True, preexec_fn=lambda: None)
         raise TimeoutError("the raylet did not answer")
 
-    monkeypatch.setattr(ray_backend, "ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(
+        ray_backend, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init)
+    )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for address, words in (
             (None, r"Ray did not start .*\(the raylet did not answer"),
             ("x:1", "no Ray cluster at x:1"),
         ):
-            with pytest.raises(InputError, match=words), ray_backend.workers(encoder, address=address):
+            with (
+                pytest.raises(InputError, match=words),
+                ray_backend.open_worker_pool(encoder, address=address),
+            ):
                 pass
     assert not said

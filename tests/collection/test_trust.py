@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import pictures, tiny
+from collection_helpers import tiny_encoder, write_pictures
 from PIL import Image
 
 import bilrp
 from bilrp import collection
 from bilrp.cli import app
 from bilrp.collection import approximate_index, tables
-from bilrp.collection.indexing import indexed
+from bilrp.collection.indexing import build_with_report
 from bilrp.encoders import registry
 from bilrp.encoders.sentence_encoder import sentence
 from bilrp.encoders.vgg import VGG16
 from bilrp.errors import BilrpError, InputError, MismatchError
-from hostile import forge, plant_canaries
+from forged_collections import write_canary_modules, write_forged_collection
 from text_folders import ARCHITECTURES
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -33,7 +33,7 @@ ORIGIN = {
     "encoder": "bigram",
     "weights": "a",
     "code": None,
-    "rules": "b",
+    "composite": "b",
     "projection": None,
     "dtype": "float32",
 }
@@ -49,7 +49,7 @@ def rows(count: int = 3) -> list[dict[str, Any]]:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with modules that tell on whoever imports them."""
-    plant_canaries(tmp_path)
+    write_canary_modules(tmp_path)
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (48, 36), "teal").save(tmp_path / "asked.png")
     return tmp_path
@@ -65,7 +65,7 @@ def test_opening_imports_nothing_and_follows_no_path(
     here: Path, name: str, asked: dict[str, Any], command: str
 ) -> None:
     said = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "asked": asked}
-    path = str(forge(here / "x.lance", said, rows(), WIDTH))
+    path = str(write_forged_collection(here / "x.lance", said, rows(), WIDTH))
     with pytest.raises(InputError) as caught:
         if command == "open":
             collection.open(path).encoder  # noqa: B018
@@ -79,7 +79,7 @@ def test_opening_imports_nothing_and_follows_no_path(
     "asked",
     [
         {"families": []}, {"pretrained": False}, {"progress": True}, {"size": True}, {"size": -1}, {"size": 10**6},
-        {"size": [1, 2, 3]}, {"size": ["original", "original"]}, {"size": "32"}, {"fit": "evil"}, {"fit": []},
+        {"size": [1, 2, 3]}, {"size": ["original", "original"]}, {"size": "32"}, {"resize": "evil"}, {"resize": []},
         {"weights": 3}, [], "size", None,
     ],
 )  # fmt: skip
@@ -89,9 +89,12 @@ def test_options_are_known_and_typed(asked: Any) -> None:
 
 
 def test_options_of_ones_own_are_taken(tmp_path: Path) -> None:
-    """Size and fit of what was indexed come back, as typed as they went in."""
-    assert registry.read_options({"size": [64, 48], "fit": "crop"}) == {"size": (64, 48), "fit": "crop"}
-    assert registry.read_options({"size": "original"}) == {"size": "original"}
+    """Size and resize of what was indexed come back, as typed as they went in."""
+    assert registry.parse_stored_options({"size": [64, 48], "resize": "crop"}) == {
+        "size": (64, 48),
+        "resize": "crop",
+    }
+    assert registry.parse_stored_options({"size": "original"}) == {"size": "original"}
     assert registry.load_stored("bigram", {}).name == "bigram"
 
 
@@ -103,7 +106,7 @@ def test_weights_from_a_file_are_given_again(
     torch.manual_seed(0)
     save_file(VGG16(31).state_dict(), tmp_path / "own.safetensors")
     monkeypatch.chdir(tmp_path)
-    pictures(tmp_path / "in", 3)
+    write_pictures(tmp_path / "in", 3)
     options = ("-e", "vgg16:5", "--size", "16", "--weights", "own.safetensors")
     app(["index", "in", "-o", "x.lance", *options], standalone_mode=False)
     with pytest.raises(InputError, match=r"a path in a collection is not followed: give it, --weights .*own"):
@@ -120,7 +123,7 @@ def test_an_id_is_no_condition(tmp_path: Path) -> None:
     """An id of a collection stands in a condition of Lance: with a quote in it, all items would be deleted."""
     some = rows()
     some[1]["id"] = "x' OR '1' = '1"
-    found = collection.open(forge(tmp_path / "x.lance", SAID, some, WIDTH))
+    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
     assert found.remove([1]) == 1 and len(found) == 2
 
 
@@ -151,7 +154,7 @@ DAMAGES: dict[str, bytes] = {
     "origin text": broken(lambda s: s.update(origin="bigram")), "origin null": broken(lambda s: s.update(origin=None)),
     "origin empty": broken(lambda s: s.update(origin={})),
     "origin without weights": broken(lambda s: s["origin"].pop("weights")),
-    "origin of objects": broken(lambda s: s["origin"].update(rules={})),
+    "origin of objects": broken(lambda s: s["origin"].update(composite={})),
     "asked list": broken(lambda s: s.update(asked=[])), "asked text": broken(lambda s: s.update(asked="x")),
     "asked null": broken(lambda s: s.update(asked=None)), "asked unknown": broken(lambda s: s.update(asked={"x": 1})),
     "regions number": broken(lambda s: s.update(regions=8)),
@@ -160,14 +163,14 @@ DAMAGES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_description_is_one_line_on_opening(tmp_path: Path, damage: str) -> None:
-    path = forge(tmp_path / "x.lance", DAMAGES[damage], rows(), WIDTH)
+    path = write_forged_collection(tmp_path / "x.lance", DAMAGES[damage], rows(), WIDTH)
     with pytest.raises(InputError) as caught:
         collection.open(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
 def test_an_honest_description_opens(tmp_path: Path) -> None:
-    found = collection.open(forge(tmp_path / "x.lance", SAID, rows(), WIDTH))
+    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, rows(), WIDTH))
     assert np.array_equal(found.embeddings, np.stack([row["embedding"] for row in rows()]))
     assert [near.position for near in found.nearest(2, k=2)] == [2, 1]
 
@@ -179,7 +182,7 @@ def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
     at = schema.get_field_index("name")
     schema = schema.set(at, pa.field("name", pa.int64()))
     some = [row | {"name": 3} for row in rows()]
-    tables.appended(str(tmp_path / "x.lance"), tables.ITEMS, some, schema)
+    tables.append_rows(str(tmp_path / "x.lance"), tables.ITEMS_TABLE, some, schema)
     with pytest.raises(InputError, match="the column name is not of type string"):
         collection.open(tmp_path / "x.lance")
 
@@ -189,7 +192,7 @@ def test_a_row_without_a_value_is_one_line(tmp_path: Path, column: str) -> None:
     """Without its embedding, the positions behind it would be those of others."""
     some = rows()
     some[1][column] = None
-    found = collection.open(forge(tmp_path / "x.lance", SAID, some, WIDTH))
+    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
     with pytest.raises(InputError, match=f"has no {column}"):
         found.nearest(0)
 
@@ -202,29 +205,29 @@ def test_a_row_without_a_value_is_one_line(tmp_path: Path, column: str) -> None:
 def test_a_forged_view_is_one_line(tmp_path: Path, view: str) -> None:
     some = rows()
     some[0] |= {"view": view, "text": "a cat", "thumbnail": b"x"}
-    found = collection.open(forge(tmp_path / "x.lance", SAID, some, WIDTH))
+    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
     with pytest.raises(InputError, match=r"what .* shows of 0 is damaged"):
         found.view(0)
 
 
 @pytest.mark.parametrize("columns", [[-1, 1], [1, WIDTH], [2, 1], [1, 1]])
 def test_parts_on_coordinates_that_cannot_be_are_refused(tmp_path: Path, columns: list[int]) -> None:
-    path = forge(tmp_path / "x.lance", SAID, rows(), WIDTH)
+    path = write_forged_collection(tmp_path / "x.lance", SAID, rows(), WIDTH)
     made = {"columns": np.array(columns, np.int32).tobytes(), "values": bytes(8), "error": 0.0, "frame": b""}
     table = [{"id": rows()[n]["id"]} | made for n in range(2)]
-    tables.appended(str(path), tables.PARTS, table, tables.parts_schema())
+    tables.append_rows(str(path), tables.PARTS_TABLE, table, tables.parts_schema())
     with pytest.raises(InputError, match="coordinates"):
         collection.open(path).relevance(0, 1)
 
 
 def test_a_forged_measurement_of_an_index_counts_as_none(tmp_path: Path) -> None:
-    collection.build(pictures(tmp_path / "in", 8), tiny(), tmp_path / "x.lance")
-    found = collection.open(tmp_path / "x.lance", tiny())
-    found.items.most = 0
+    collection.build(write_pictures(tmp_path / "in", 8), tiny_encoder(), tmp_path / "x.lance")
+    found = collection.open(tmp_path / "x.lance", tiny_encoder())
+    found.items.max_resident_bytes = 0
     assert found.items.index("dot") is not None
-    dataset = tables.opened(str(tmp_path / "x.lance"), tables.ITEMS)
+    dataset = tables.open_table(str(tmp_path / "x.lance"), tables.ITEMS_TABLE)
     assert dataset is not None
-    honest = json.loads(dataset.config()[approximate_index.SAID])
+    honest = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
     for forged in (
         {"probes": "many"},
         {"recall": "1"},
@@ -232,11 +235,11 @@ def test_a_forged_measurement_of_an_index_counts_as_none(tmp_path: Path) -> None
         {"probes": 0},
         {"similarity": "evil"},
     ):
-        dataset = tables.opened(str(tmp_path / "x.lance"), tables.ITEMS)
+        dataset = tables.open_table(str(tmp_path / "x.lance"), tables.ITEMS_TABLE)
         assert dataset is not None
-        dataset.update_config({approximate_index.SAID: json.dumps(honest | forged)})
-        again = collection.open(tmp_path / "x.lance", tiny())
-        again.items.most = 0
+        dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(honest | forged)})
+        again = collection.open(tmp_path / "x.lance", tiny_encoder())
+        again.items.max_resident_bytes = 0
         assert again.recall("dot") == honest["recall"]
 
 
@@ -268,15 +271,15 @@ def test_parts_of_other_regions_are_neither_kept_nor_mixed(tmp_path: Path) -> No
     ],
 )
 def test_regions_are_told_apart(tmp_path: Path, ours: Any, theirs: Any) -> None:
-    path, encoder = tmp_path / "x.lance", tiny()
-    source = pictures(tmp_path / "in", 3)
+    path, encoder = tmp_path / "x.lance", tiny_encoder()
+    source = write_pictures(tmp_path / "in", 3)
     collection.build(source, replace(encoder, regions=ours), path)
     collection.open(path, replace(encoder, regions=ours)).make_parts([0])
     for use in (lambda c: c.make_parts([1]), lambda c: c.decomposition(0), lambda c: c.explain(0, 1)):
         with pytest.raises(MismatchError, match="regions"):
             use(collection.open(path, replace(encoder, regions=theirs)))
     with pytest.raises(MismatchError, match="regions"):
-        indexed(source, replace(encoder, regions=theirs), path, parts=True)
+        build_with_report(source, replace(encoder, regions=theirs), path, parts=True)
     assert collection.open(path, replace(encoder, regions=ours)).explain(0, 1).relevance.numel()
 
 
@@ -284,8 +287,8 @@ def test_regions_are_told_apart(tmp_path: Path, ours: Any, theirs: Any) -> None:
 def test_another_encoder_is_refused_where_nothing_is_new(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.lance"
     if kind == "pictures":
-        source: Any = pictures(tmp_path / "in", 3)
-        first, second = tiny(0), tiny(1)
+        source: Any = write_pictures(tmp_path / "in", 3)
+        first, second = tiny_encoder(0), tiny_encoder(1)
     else:
         source = tmp_path / "texts.txt"
         source.write_text("The cat sat.\nIt rains.\n")
@@ -296,10 +299,10 @@ def test_another_encoder_is_refused_where_nothing_is_new(tmp_path: Path, kind: s
         second = replace(first, module=module)
     collection.build(source, first, path)
     with pytest.raises(MismatchError, match="they differ in weights"):
-        indexed(source, second, path, prune=True)
-    assert indexed(source, first, path)[1].known == len(collection.open(path))
+        build_with_report(source, second, path, prune=True)
+    assert build_with_report(source, first, path)[1].unchanged == len(collection.open(path))
     with pytest.raises(MismatchError, match=r"they differ in encoder \(.* and other\)"):
-        indexed(source, replace(first, name="other"), path)
+        build_with_report(source, replace(first, name="other"), path)
 
 
 # ------------------------------------------------------------ queries
@@ -309,13 +312,13 @@ def test_a_text_that_no_file_could_be_called_is_a_query(tmp_path: Path) -> None:
     encoder = sentence(ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32))
     found = collection.build(["The cat sat.", "It rains."], encoder, tmp_path / "x.lance")
     assert len(found.nearest("The cat\0sat.", k=2)) == 2
-    some = collection.build(pictures(tmp_path / "in", 3), tiny(), tmp_path / "y.lance")
+    some = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "y.lance")
     with pytest.raises(BilrpError):
         some.nearest("a\0b")
 
 
 def test_removing_what_is_no_item_is_said(tmp_path: Path) -> None:
-    found = collection.build(pictures(tmp_path / "in", 3), tiny(), tmp_path / "x.lance")
+    found = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
     with pytest.raises(
         InputError, match=rf"001.png is no item of .*: give a position, an id .*{found.ids[2]}"
     ):

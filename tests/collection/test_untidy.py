@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import pictures, tiny
+from collection_helpers import tiny_encoder, write_pictures
 from PIL import Image
 from torch import Tensor, nn
 
 import bilrp
 from bilrp import collection
 from bilrp.collection import indexing
-from bilrp.collection.indexing import indexed
+from bilrp.collection.indexing import build_with_report
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -77,90 +77,90 @@ def test_a_thousand_files_of_which_twenty_are_broken(tmp_path: Path) -> None:
     (source / "0" / "up").symlink_to(source, target_is_directory=True)
     os.mkfifo(source / "pipe.png")
     (source / "notes.txt").write_text("not a picture's name")
-    found, report = indexed(source, tiny(), tmp_path / "x.lance")
-    assert (report.added, report.same, len(report.failed)) == (960, 20, 21)
+    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    assert (report.added, report.duplicates, len(report.failed)) == (960, 20, 21)
     assert len(found) == 960 and len(found.failed) == 21 and len(set(found.names)) == 950 + 1
     assert {Path(place).parent.name for place, _ in report.failed} == {"broken", "nowhere"}
     assert all(why and "\n" not in why for _, why in report.failed)
     assert found.names.count("in it.PNG") == 10 and set(found.groups()) >= {"数字", "strange", "6/4"}
     assert found.decomposition(source / "strange" / "数字.png").regions.count == 16
-    _, report = indexed(source, tiny(), tmp_path / "x.lance")
-    assert (report.added, report.known, report.same, len(report.failed)) == (0, 960, 20, 21)
+    _, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    assert (report.added, report.unchanged, report.duplicates, len(report.failed)) == (0, 960, 20, 21)
     assert len(collection.open(tmp_path / "x.lance").failed) == 21  # once each
 
 
 def test_names_that_are_no_unicode(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 3), tmp_path / "x.lance"
+    source, path = write_pictures(tmp_path / "in", 3), tmp_path / "x.lance"
     strange = source / "caf\udce9.png"
     try:
         small(strange, 9)
     except OSError:
         pytest.skip("needs a file system with such names")
-    found, report = indexed(source, tiny(), path, parts=True, prune=True)
+    found, report = build_with_report(source, tiny_encoder(), path, parts=True, prune=True)
     assert len(found) == 4 and report.removed == 0 and not report.failed
     assert found.position(strange) == 0 and found.names[0] == "caf\\xe9.png"
-    assert indexed(source, tiny(), path)[1].known == 4
+    assert build_with_report(source, tiny_encoder(), path)[1].unchanged == 4
 
 
 def test_what_was_the_same_as_something_that_changed_is_added(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 2), tmp_path / "x.lance"
+    source, path = write_pictures(tmp_path / "in", 2), tmp_path / "x.lance"
     shutil.copy(source / "odd" / "001.png", source / "odd" / "a copy.png")
-    found, report = indexed(source, tiny(), path)
+    found, report = build_with_report(source, tiny_encoder(), path)
     kept = set(found.ids)
-    assert report.same == 1
+    assert report.duplicates == 1
     small(source / "odd" / "001.png", 5)
-    found, report = indexed(source, tiny(), path)
+    found, report = build_with_report(source, tiny_encoder(), path)
     assert len(found) == 3 and kept < set(found.ids)
 
 
 def test_a_twin_that_was_read_before_its_like_was_taken_out_is_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "COMMIT", 2)
+    monkeypatch.setattr(indexing, "ITEMS_PER_COMMIT", 2)
     source, path = tmp_path / "in", tmp_path / "x.lance"
     small(source / "a.png", 0)
     shutil.copy(source / "a.png", source / "z.png")
-    kept = set(indexed(source, tiny(), path)[0].ids)
+    kept = set(build_with_report(source, tiny_encoder(), path)[0].ids)
     for number, name in enumerate("abc", 1):
         small(source / f"{name}.png", number)
-    found, _ = indexed(source, tiny(), path)
+    found, _ = build_with_report(source, tiny_encoder(), path)
     assert len(found) == 4 and kept < set(found.ids) and found.position(source / "z.png") is not None
 
 
 @pytest.mark.parametrize("prune", [False, True])
 def test_a_file_that_was_renamed_is_kept_under_its_new_name(tmp_path: Path, prune: bool) -> None:
-    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    before = collection.build(source, tiny(), path, parts=True)
+    source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    before = collection.build(source, tiny_encoder(), path, parts=True)
     (source / "new").mkdir()
     new = (source / "even" / "000.png").rename(source / "new" / "named.png")
-    found, report = indexed(source, tiny(), path, prune=prune)
+    found, report = build_with_report(source, tiny_encoder(), path, prune=prune)
     assert set(found.ids) == set(before.ids) and len(found) == 4
     at = found.position(new)
-    assert at is not None and found.original(at) == new and found.names[at] == "named.png"
+    assert at is not None and found.original_input(at) == new and found.names[at] == "named.png"
     assert found.ids[at] == before.ids[0] and found.groups()["new"] == [at]
     assert np.array_equal(found.embeddings[at], before.embeddings[0]) and found.view(at) is not None
-    assert (report.known, report.same, report.added, report.removed) == (4, 0, 0, 0)
-    assert indexed(source, tiny(), path, prune=prune)[1].known == 4
+    assert (report.unchanged, report.duplicates, report.added, report.removed) == (4, 0, 0, 0)
+    assert build_with_report(source, tiny_encoder(), path, prune=prune)[1].unchanged == 4
 
 
 def test_a_copy_elsewhere_does_not_take_the_item_along(tmp_path: Path) -> None:
-    source, other, path = pictures(tmp_path / "in", 2), tmp_path / "other", tmp_path / "x.lance"
-    collection.build(source, tiny(), path)
+    source, other, path = write_pictures(tmp_path / "in", 2), tmp_path / "other", tmp_path / "x.lance"
+    collection.build(source, tiny_encoder(), path)
     shutil.copytree(source, other)
-    found, report = indexed(other, tiny(), path, prune=True)
-    assert (len(found), report.same, report.removed) == (2, 2, 0)
+    found, report = build_with_report(other, tiny_encoder(), path, prune=True)
+    assert (len(found), report.duplicates, report.removed) == (2, 2, 0)
     assert found.position(source / "odd" / "001.png") is not None
 
 
 def test_a_file_that_was_renamed_to_another_takes_its_place(tmp_path: Path) -> None:
-    source, path = pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    before = collection.build(source, tiny(), path)
+    source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
+    before = collection.build(source, tiny_encoder(), path)
     (source / "even" / "002.png").rename(source / "even" / "000.png")
     one, other = source / "odd" / "001.png", source / "odd" / "003.png"
     third = one.rename(source / "odd" / "third")
     other.rename(one)
     third.rename(other)  # the two have changed places
-    found = collection.build(source, tiny(), path)
+    found = collection.build(source, tiny_encoder(), path)
     assert set(found.ids) == set(before.ids[1:])
     assert found.position(source / "even" / "000.png") == found.position(before.ids[1])
     assert found.position(one) == found.position(before.ids[3])
@@ -169,24 +169,24 @@ def test_a_file_that_was_renamed_to_another_takes_its_place(tmp_path: Path) -> N
 def test_what_came_from_no_file_replaces_nothing(tmp_path: Path) -> None:
     inputs, path = list(torch.rand(3, 1, 3, 8, 8)), tmp_path / "x.lance"
     for count in range(1, 4):
-        found, report = indexed(inputs[:count], nn.Flatten(), path)
-        assert len(found) == count and (report.added, report.known) == (1, count - 1)
+        found, report = build_with_report(inputs[:count], nn.Flatten(), path)
+        assert len(found) == count and (report.added, report.unchanged) == (1, count - 1)
 
 
 def test_twins_of_what_an_encoder_cannot_are_broken_too(tmp_path: Path) -> None:
     inputs = [torch.rand(1, 3, 4, 4), *[torch.ones(1, 3, 4, 8)] * 3]
-    found, report = indexed(inputs, nn.Flatten(), tmp_path / "x.lance")
-    assert len(found) == 1 and len(report.failed) == 3 and report.same == 0
+    found, report = build_with_report(inputs, nn.Flatten(), tmp_path / "x.lance")
+    assert len(found) == 1 and len(report.failed) == 3 and report.duplicates == 0
 
 
 def test_a_source_that_begins_with_broken_files_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "COMMIT", 2)
-    source = pictures(tmp_path / "in", 3)
+    monkeypatch.setattr(indexing, "ITEMS_PER_COMMIT", 2)
+    source = write_pictures(tmp_path / "in", 3)
     for number in range(5):
         (source / "even" / f"- {number}.png").touch()
-    found, report = indexed(source, tiny(), tmp_path / "x.lance")
+    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     assert len(found) == 3 and len(found.failed) == len(report.failed) == 5
 
 
@@ -201,7 +201,9 @@ class Picky(nn.Module):
 
 def test_an_encoder_that_fails_on_some_costs_only_these(tmp_path: Path) -> None:
     values = [0.5, 0.1, 0.6, 0.9, 0.7]
-    found, report = indexed([torch.full((1, 1, 4, 4), v) for v in values], Picky(), tmp_path / "x.lance")
+    found, report = build_with_report(
+        [torch.full((1, 1, 4, 4), v) for v in values], Picky(), tmp_path / "x.lance"
+    )
     assert found.names == ["item 0", "item 2", "item 4"]
     assert dict(report.failed) == {
         "item 1": "RuntimeError: too dark",
@@ -223,7 +225,7 @@ class Bag(nn.Module):
 def test_encoders_that_begin_inside(tmp_path: Path) -> None:
     """What is explained is the output of a module inside; what is indexed is what the whole makes of the input."""
     encoder, inputs = (
-        bilrp.Encoder(Bag(), name="bag", start="table"),
+        bilrp.Encoder(Bag(), name="bag", input_layer="table"),
         [torch.tensor([[n, n + 1]]) for n in range(5)],
     )
     found = collection.build(inputs, encoder, tmp_path / "x.lance")

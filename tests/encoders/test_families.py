@@ -13,15 +13,15 @@ from torch import nn
 
 import bilrp
 from bilrp.encoder import read_item
-from bilrp.encoders.registry import FAMILIES, HELP, Asked, Family, completions, load
+from bilrp.encoders.registry import ENCODER_HELP, FAMILIES, EncoderFamily, EncoderOptions, complete_name, load
 from bilrp.errors import InputError
 from bilrp.inputs import Image as View
-from narrow import instance
+from type_asserts import assert_instance
 
 OWN = """
 import torch
 from bilrp import Encoder
-from bilrp.encoders.registry import Family
+from bilrp.encoders.registry import EncoderFamily
 
 def head(width="3"):
     torch.manual_seed(0)
@@ -30,10 +30,10 @@ def head(width="3"):
 def vectors():
     return Encoder(torch.nn.Flatten(), read=lambda text: torch.ones(1, len(text)), name="letters")
 
-def make(rest, asked):
-    return Encoder(torch.nn.Flatten(), name=f"mine:{rest} {asked.size} {asked.fit}")
+def make(argument, options):
+    return Encoder(torch.nn.Flatten(), name=f"mine:{argument} {options.size} {options.resize}")
 
-mine = Family("mine", make, "mine:ANYTHING for tests", complete=("mine:one",), takes=("size",))
+mine = EncoderFamily("mine", make, "mine:ANYTHING for tests", completions=("mine:one",), options=("size",))
 """
 
 
@@ -47,10 +47,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_familys_row_is_all_that_help_and_completion_need() -> None:
-    assert all(family.help in HELP for family in FAMILIES)
-    assert completions("vgg16:3") == ["vgg16:31"] and {"bigram", "minilm"} <= set(completions(""))
+    assert all(family.help in ENCODER_HELP for family in FAMILIES)
+    assert complete_name("vgg16:3") == ["vgg16:31"] and {"bigram", "minilm"} <= set(complete_name(""))
     code = (
-        "import sys; from bilrp.encoders.registry import HELP, completions; completions('v')\n"
+        "import sys; from bilrp.encoders.registry import ENCODER_HELP, complete_name; complete_name('v')\n"
         "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -58,25 +58,25 @@ def test_a_familys_row_is_all_that_help_and_completion_need() -> None:
 
 def test_a_family_of_ones_own_from_a_users_file(own: Path) -> None:
     assert load("ownfamily:mine:one", size=64).name == "mine:one 64 None"
-    with pytest.raises(InputError, match=r"--fit is for .*vgg16.*; ownfamily:mine:one"):
-        load("ownfamily:mine:one", fit="pad")
-    row = Family("toy", lambda rest, asked: nn.Flatten(), "toy for tests", complete=("toy",))
+    with pytest.raises(InputError, match=r"--resize is for .*vgg16.*; ownfamily:mine:one"):
+        load("ownfamily:mine:one", resize="pad")
+    row = EncoderFamily("toy", lambda argument, options: nn.Flatten(), "toy for tests", completions=("toy",))
     assert load("toy", families=(*FAMILIES, row)).name == "toy"
-    assert completions("to", (*FAMILIES, row)) == ["toy"]
+    assert complete_name("to", (*FAMILIES, row)) == ["toy"]
 
 
 def test_a_family_with_a_reader_of_its_own_hears_what_it_takes() -> None:
-    def make(rest: str, asked: Asked) -> bilrp.Encoder:
-        side = instance(asked.pixels, int)
+    def make(argument: str, options: EncoderOptions) -> bilrp.Encoder:
+        side = assert_instance(options.input_size, int)
         return bilrp.Encoder(nn.Flatten(), read=lambda thing: torch.zeros(1, 1, side, side))
 
-    toy = Family("toy", make, "toy for tests", takes=("size", "fit"))
-    encoder = load("toy", size=64, fit="pad", families=(*FAMILIES, toy))
+    toy = EncoderFamily("toy", make, "toy for tests", options=("size", "resize"))
+    encoder = load("toy", size=64, resize="pad", families=(*FAMILIES, toy))
     assert read_item(encoder, "anything").x.shape == (1, 1, 64, 64)
 
 
 def test_a_family_that_raises_is_named() -> None:
-    toy = Family("toy", lambda rest, asked: int(rest), "toy for tests")
+    toy = EncoderFamily("toy", lambda argument, options: int(argument), "toy for tests")
     with pytest.raises(InputError, match="toy:x raised ValueError: invalid literal"):
         load("toy:x", families=(*FAMILIES, toy))
 
@@ -91,7 +91,7 @@ def test_functions_of_ones_own_take_what_follows_the_second_colon(own: Path) -> 
 
 @pytest.mark.parametrize("name", ["bigram", "ownfamily:vectors"])
 @pytest.mark.parametrize(
-    "asked", [{"size": 64}, {"fit": "pad"}, {"weights": "w.pth"}], ids=lambda a: next(iter(a))
+    "asked", [{"size": 64}, {"resize": "pad"}, {"weights": "w.pth"}], ids=lambda a: next(iter(a))
 )
 def test_an_option_that_an_encoder_would_not_hear_is_refused(own: Path, name: str, asked: dict) -> None:
     option = next(iter(asked))
@@ -101,8 +101,8 @@ def test_an_option_that_an_encoder_would_not_hear_is_refused(own: Path, name: st
 
 @pytest.mark.parametrize("name", ["bigram", "vgg16:5", "torch.nn:Flatten", "ownfamily:vectors"])
 def test_nonsense_is_refused_whoever_would_hear_it(own: Path, name: str) -> None:
-    with pytest.raises(InputError, match="fit must be one of crop, pad, stretch, got 'nonsense'"):
-        load(name, fit="nonsense")
+    with pytest.raises(InputError, match="resize must be one of crop, pad, stretch, got 'nonsense'"):
+        load(name, resize="nonsense")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_slips_are_one_line(own: Path, name: str, said: str) -> None:
 
 
 def test_vgg_without_a_download_hears_all_its_options() -> None:
-    encoder = load("vgg16:5", size=(32, 48), fit="stretch", pretrained=False)
+    encoder = load("vgg16:5", size=(32, 48), resize="stretch", pretrained=False)
     assert encoder.name == "vgg16:5"
     item = read_item(encoder, Image.new("RGB", (100, 30)))
     assert item.x.shape == (1, 3, 32, 48)

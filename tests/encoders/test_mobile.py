@@ -12,13 +12,13 @@ from PIL import Image
 from torch import Tensor
 
 import bilrp
+from bilrp import evaluation
 from bilrp.encoder import read_item
 from bilrp.encoders import efficientnet, mobilenet
 from bilrp.encoders.downloads import WeightsError, cache_folder
-from bilrp.encoders.mobile_cnns import EFFICIENTNET, MOBILENET, Design, Layer, Mobile
+from bilrp.encoders.mobile_cnns import EFFICIENTNET, MOBILENET, Architecture, ConvNormActivation, MobileCNN
 from bilrp.errors import InputError
-from bilrp.evaluation import evaluate
-from vision_folders import enlivened
+from vision_folders import randomize_weights
 
 BOTH = pytest.mark.parametrize(
     ("maker", "design"),
@@ -27,21 +27,21 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-def published(design: Design) -> tuple[Mobile, dict[str, Tensor]]:
+def published(design: Architecture) -> tuple[MobileCNN, dict[str, Tensor]]:
     """A random network, and its weights as a state dict under the published names."""
     torch.manual_seed(0)
-    network = enlivened(Mobile(design), lambda net: net.train()(torch.randn(4, 3, 64, 64)))
-    assert isinstance(network, Mobile)
-    layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
+    network = randomize_weights(MobileCNN(design), lambda net: net.train()(torch.randn(4, 3, 64, 64)))
+    assert isinstance(network, MobileCNN)
+    layers = [layer for layer in network.modules() if isinstance(layer, ConvNormActivation)]
     stored: dict[str, Tensor] = {"classifier.1.weight": torch.zeros(2, 2)}
-    for layer, (conv, norm) in zip(layers, design.names(), strict=True):
+    for layer, (conv, norm) in zip(layers, design.layer_names(), strict=True):
         stored |= {f"{conv}.{name}": tensor for name, tensor in layer.conv.state_dict().items()}
         stored |= {f"{norm}.{name}": tensor for name, tensor in layer.norm.state_dict().items()}
     return network, stored
 
 
 @BOTH
-def test_weights_find_their_places(maker, design: Design, tmp_path: Path) -> None:
+def test_weights_find_their_places(maker, design: Architecture, tmp_path: Path) -> None:
     network, stored = published(design)
     torch.save(stored, tmp_path / "weights.pth")
     encoder = maker(weights=tmp_path / "weights.pth", size=32)
@@ -56,15 +56,15 @@ def test_weights_find_their_places(maker, design: Design, tmp_path: Path) -> Non
         bilrp.decompose(double, x.double(), regions=regions, mode=m, project=8) for m in ("push", "pull")
     )
     assert float((push.parts - pull.parts).abs().max()) < 1e-9 * float(push.parts.abs().max())
-    assert push.origin["rules"] == "secant(blurred)"
+    assert push.origin["composite"] == "secant(blurred)"
     assert push.reference is not None
     assert torch.allclose(push.parts.sum(0) + push.reference, push.embedding, rtol=0, atol=1e-9)
 
 
 @BOTH
-def test_other_weights_are_refused(maker, design: Design, tmp_path: Path) -> None:
+def test_other_weights_are_refused(maker, design: Architecture, tmp_path: Path) -> None:
     _, stored = published(design)
-    first = next(iter(design.names()))[0]
+    first = next(iter(design.layer_names()))[0]
     torch.save({name: t for name, t in stored.items() if not name.startswith(first)}, tmp_path / "less.pth")
     (tmp_path / "text.pth").write_text("no weights")
     torch.save([1, 2], tmp_path / "list.pth")
@@ -85,7 +85,7 @@ def test_other_weights_are_refused(maker, design: Design, tmp_path: Path) -> Non
 
 @pytest.mark.data
 @BOTH
-def test_a_planted_patch_is_found(maker, design: Design) -> None:
+def test_a_planted_patch_is_found(maker, design: Architecture) -> None:
     package = design.package
     home = cache_folder() / f"{package.project}-{package.version}"
     data = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -93,22 +93,25 @@ def test_a_planted_patch_is_found(maker, design: Design) -> None:
     if not all((home / name).is_file() for name in package.members) or len(photographs) < 3:
         pytest.skip("needs the network's weights in the cache and the photographs of BILRP_DATA")
     encoder, side, step = maker(size=96), 48, 24
-    blur = evaluate.blurred(24)
+    blur = evaluation.blur_baseline(24)
     # the middle of a photograph, on two others without their detail
     with Image.open(photographs[7]) as whole:
         patch = F.interpolate(read_item(encoder, whole).x, (side, side), mode="bilinear", antialias=True)[0]
     a, b = (blur(read_item(encoder, path).x) for path in photographs[:2])
-    a, b, where = evaluate.planted(a, b, patch=patch, at_a=(0, step), at_b=(2 * step, 0))
+    a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=(0, step), at_b=(2 * step, 0))
     found = bilrp.explain(encoder, a, b, regions=bilrp.regions.grid(step))
-    pasted = evaluate.pasted(where, found.a.regions, found.b.regions)
-    assert evaluate.share(found, pasted).signed >= 5 * float(pasted.mean())
+    pasted = evaluation.match_pasted_regions(where, found.a.regions, found.b.regions)
+    assert evaluation.relevance_share(found, pasted).signed >= 5 * float(pasted.mean())
     # γ alone, whose leftovers these rules were chosen against, leaves almost all
     alone = bilrp.explain(
-        encoder, a, b, regions=bilrp.regions.grid(step), rules=bilrp.composites.uniform(0.25)
+        encoder, a, b, regions=bilrp.regions.grid(step), composite=bilrp.composites.uniform(0.25)
     )
     assert abs(alone.unattributed) > 0.95 * alone.score
     assert abs(found.unattributed) < 0.4 * found.score
     assert (
-        abs(found.unattributed - sum(map(float, (*(t.sum() for t in found.against or ()), found.references))))
+        abs(
+            found.unattributed
+            - sum(map(float, (*(t.sum() for t in found.reference_terms or ()), found.reference_score)))
+        )
         < 1e-3
     )

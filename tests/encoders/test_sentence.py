@@ -18,7 +18,7 @@ import bilrp
 from bilrp.encoders import sentence
 from bilrp.errors import BilrpError, InputError
 from bilrp.inputs import Item, Text
-from text_folders import ARCHITECTURES, CORPUS, Architecture, sentence_transformers, write
+from text_folders import ARCHITECTURES, CORPUS, Architecture, sentence_transformers, write_json
 
 BERT = ARCHITECTURES[0]
 TEXTS = ("The cat sat on a rug, unbelievably.", "Two kittens rested.")
@@ -81,7 +81,7 @@ def test_push_equals_pull_and_words_sum_their_subwords(saved: tuple[Architecture
     pushed, pulled = (bilrp.decompose(encoder, TEXTS[0], mode=mode) for mode in ("push", "pull"))
     largest = float(pushed.parts.abs().max())
     assert float((pushed.parts - pulled.parts).abs().max()) < 1e-9 * largest
-    assert pushed.origin["rules"] == "transformer(0)"
+    assert pushed.origin["composite"] == "transformer(0)"
     torch.testing.assert_close(pushed.embedding, embedding(encoder, TEXTS[0]))
     torch.testing.assert_close(pushed.parts.sum(0) + pushed.unattributed, pushed.embedding)
     tokens = bilrp.decompose(load(folder, regions="tokens"), TEXTS[0])
@@ -170,14 +170,14 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path, config: dict, pooled) -
 
 
 def test_two_in_three_lines_add_up(bert: Path) -> None:
-    found = bilrp.explain(load(bert, normalise=True), *TEXTS, similarity="cosine")
+    found = bilrp.explain(load(bert, normalize=True), *TEXTS, similarity="cosine")
     assert found.relevance.shape == (found.a.regions.count, found.b.regions.count)
     assert abs(found.score - float(found.relevance.sum()) - found.unattributed) < 1e-12
     assert found.a.regions.names is not None and found.b.regions.names is not None
     assert found.a.regions.names[1:-1] == ("The", "cat", "sat", "on", "a", "rug", ",", "unbelievably", ".")
     assert found.b.regions.names == ("[CLS]", "Two", "kittens", "rested", ".", "[SEP]")
     assert isinstance(found.a.view, Text)
-    assert found.a.view.spans[0] is None and found.a.view.words[2] == "cat"
+    assert found.a.view.spans[0] is None and found.a.view.region_texts[2] == "cat"
 
 
 @pytest.mark.parametrize(
@@ -386,12 +386,12 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
 
     def changed(name: str, **changes: Any) -> Path:
         folder = copied(bert, at / name)
-        write(folder / "config.json", {**config, **changes})
+        write_json(folder / "config.json", {**config, **changes})
         return folder
 
     def module(name: str, kind: str, path: str = "") -> Path:
         folder = copied(bert, at / name)
-        write(folder / "modules.json", [{"idx": 0, "name": "0", "path": path, "type": kind}])
+        write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": path, "type": kind}])
         return folder
 
     no_json = copied(bert, at / "no_json")
@@ -405,7 +405,7 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
     zipped = copied(bert, at / "zipped", without="model.safetensors")
     torch.save({"x": Harmful()}, zipped / "pytorch_model.bin")
     adapter = copied(bert, at / "adapter")
-    write(adapter / "adapter_config.json", {})
+    write_json(adapter / "adapter_config.json", {})
     dense = sentence_transformers(
         copied(bert, at / "dense"), pooling={"pooling_mode": "mean"}, dense=(16, 4, "os.system")
     )

@@ -10,7 +10,7 @@ import bilrp
 from bilrp import inputs as views
 from bilrp.encoders import bigram as net
 from bilrp.errors import InputError
-from pages_made import made_page
+from table_pages import draw_page
 
 pytest.importorskip("scipy")
 pytest.importorskip("skimage")
@@ -34,7 +34,7 @@ def literal(maps: torch.Tensor, cells: tuple[int, ...]) -> torch.Tensor:
 def test_part_two_is_the_papers_formula():
     maps = torch.rand(1, 10, 3, 12, dtype=torch.float64)
     module = net.BigramNet(torch.nn.Identity(), shifts=(8, 10, 12))
-    assert module.cells == (4, 5, 6)
+    assert module.shift_cells == (4, 5, 6)
     torch.testing.assert_close(module(maps)[0], literal(maps, (4, 5, 6)))
 
 
@@ -60,7 +60,9 @@ def test_images_smaller_than_a_shift_do_not_fail():
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
 def test_push_is_pull_and_everything_is_attributed(gamma):
     encoder = bilrp.Encoder(
-        module=net.BigramNet(net.DigitNet(width=6)).double(), rules=bilrp.composites.uniform(gamma), name="b"
+        module=net.BigramNet(net.DigitNet(width=6)).double(),
+        composite=bilrp.composites.uniform(gamma),
+        name="b",
     )
     x = torch.rand(1, 1, 48, 56, dtype=torch.float64)
     pushed, pulled = (
@@ -75,7 +77,7 @@ def test_with_gamma_zero_parts_are_gradient_times_input():
     module = net.BigramNet(net.DigitNet(width=6)).double()
     x = torch.rand(1, 1, 24, 32, dtype=torch.float64)
     parts = bilrp.decompose(
-        module, x, rules=bilrp.composites.uniform(0.0), regions=bilrp.regions.features()
+        module, x, composite=bilrp.composites.uniform(0.0), regions=bilrp.regions.features()
     ).parts
     truth = torch.autograd.functional.jacobian(lambda v: module(v)[0], x).reshape(100, -1) * x.flatten()
     torch.testing.assert_close(parts.T, truth, rtol=1e-8, atol=1e-10)
@@ -102,7 +104,7 @@ def test_missing_or_foreign_weights_are_one_line(tmp_path):
 def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
     encoder = net.bigram()
     assert encoder.read is not None
-    page = made_page(rows=6, columns=4).image
+    page = draw_page(rows=6, columns=4).image
     item = encoder.read(page)
     assert isinstance(item, views.Item) and isinstance(item.view, views.Image)
     assert item.view.size == page.size and np.array_equal(item.view.pixels[..., 0], np.asarray(page))
@@ -116,12 +118,12 @@ def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
 
 
 def test_crops_have_small_patches_and_whole_pages_not_too_many():
-    assert net.patches(torch.zeros(1, 1, 96, 136)).count == 12 * 17
-    assert net.patches(torch.zeros(1, 1, 790, 1256)).count <= net.MOST
-    assert net.patches(torch.zeros(1, 1, 6, 4000)).count == 500
+    assert net.patch_regions(torch.zeros(1, 1, 96, 136)).count == 12 * 17
+    assert net.patch_regions(torch.zeros(1, 1, 790, 1256)).count <= net.MAX_REGIONS
+    assert net.patch_regions(torch.zeros(1, 1, 6, 4000)).count == 500
 
 
 def test_shipped_weights_used_few_labels():
-    _, about = net.load_weights(net.WEIGHTS)
+    _, about = net.load_weights(net.WEIGHTS_PATH)
     assert 0 < about["labels"] <= 1000
-    assert net.WEIGHTS.stat().st_size < 1_000_000
+    assert net.WEIGHTS_PATH.stat().st_size < 1_000_000

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import bilrp
-from bilrp.encoder import Towers, read_item
+from bilrp.encoder import DualEncoder, read_item
 from bilrp.encoders import clip, vision
 from bilrp.errors import InputError, MismatchError
-from tower_folders import PAIRS, Pair
+from dual_encoder_folders import PAIRS, Pair
 
 TEXTS = ("A cat sat on the mat.", "Two dogs run through the snow")
 
@@ -90,10 +90,10 @@ def test_spaces_refuse_each_other(folder: Path, tmp_path: Path) -> None:
         bilrp.explain(towers, photograph(0), TEXTS[0]).score
     )
     with pytest.raises(MismatchError, match="space"):
-        Towers(towers.image, others.text)
-    unlike = bilrp.decompose(towers, photograph(1), rules=bilrp.composites.uniform(0.1))
-    with pytest.raises(MismatchError, match="rules"):
-        bilrp.pair(picture, unlike)  # one tower, two rule books
+        DualEncoder(towers.image, others.text)
+    unlike = bilrp.decompose(towers, photograph(1), composite=bilrp.composites.uniform(0.1))
+    with pytest.raises(MismatchError, match="composite"):
+        bilrp.pair(picture, unlike)  # one encoder, two composites
 
 
 def test_a_pair_is_kept_and_read_again(folder: Path, tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_who_reads_what(folder: Path, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "note.txt").write_text("a cat")
     monkeypatch.chdir(tmp_path)
     for thing in ("cat.png", tmp_path / "cat.png", photograph(0), torch.zeros(1, 3, 32, 32)):
-        assert towers.of(thing) is towers.image
+        assert towers.encoder_for(thing) is towers.image
     for text in ("a cat", "cat", "note.txt", "cat.png on a sofa"):
-        assert towers.of(text) is towers.text
+        assert towers.encoder_for(text) is towers.text
     with pytest.raises(InputError, match=r"dog\.png: no such image file"):
-        towers.of("dog.png")
+        towers.encoder_for("dog.png")
     assert bilrp.explain(towers, "cat.png", "a cat").a.name == "cat.png"
 
 
@@ -121,7 +121,8 @@ def test_two_encoders_that_say_they_share_a_space() -> None:
     torch.manual_seed(0)
     long, short = (nn.Linear(n, 3, bias=False).double().requires_grad_(False) for n in (6, 4))
     first, second = (
-        bilrp.Encoder(net, name=name, space="toy") for net, name in ((long, "long"), (short, "short"))
+        bilrp.Encoder(net, name=name, embedding_space="toy")
+        for net, name in ((long, "long"), (short, "short"))
     )
     a, b = torch.randn(1, 6, dtype=torch.float64), torch.randn(1, 4, dtype=torch.float64)
     found = bilrp.explain((first, second), a, b)
@@ -150,7 +151,7 @@ class Bag(nn.Module):
 def test_a_run_begins_inside_a_model() -> None:
     torch.manual_seed(0)
     net = Bag().double().eval().requires_grad_(False)
-    encoder = bilrp.Encoder(net, name="bag", start="table")
+    encoder = bilrp.Encoder(net, name="bag", input_layer="table")
     numbers = torch.tensor([[1, 5, 9, 7]]), torch.tensor([[4, 5, 2, 8]])
     push, pull = (bilrp.decompose(encoder, numbers[0], mode=mode) for mode in ("push", "pull"))
     assert push.parts.shape == (4, 3) and torch.allclose(push.embedding, net(numbers[0])[0])
@@ -169,9 +170,9 @@ def test_a_run_begins_inside_a_model() -> None:
 @pytest.mark.parametrize(("start", "said"), [("tabel", "give 'table'"), ("relu", "no module")])
 def test_a_start_that_is_not_there_is_said(start: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        bilrp.decompose(bilrp.Encoder(Bag(), start=start), torch.tensor([[3]]))
+        bilrp.decompose(bilrp.Encoder(Bag(), input_layer=start), torch.tensor([[3]]))
     with pytest.raises(InputError, match="has none"):
-        bilrp.decompose(bilrp.Encoder(lambda x: x, start="table"), torch.tensor([[3]]))
+        bilrp.decompose(bilrp.Encoder(lambda x: x, input_layer="table"), torch.tensor([[3]]))
 
 
 def test_a_start_made_of_others_is_refused() -> None:
@@ -179,8 +180,11 @@ def test_a_start_made_of_others_is_refused() -> None:
     inner = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4))
     net = nn.Sequential(inner, nn.Flatten(), nn.Linear(8, 2))
     with pytest.raises(InputError, match=r"made of others \(0.0, 0.1\)"):
-        bilrp.decompose(bilrp.Encoder(net, start="0"), torch.tensor([[3, 5]]))
-    assert bilrp.decompose(bilrp.Encoder(net, start="0.1"), torch.tensor([[3, 5]])).parts.shape == (2, 2)
+        bilrp.decompose(bilrp.Encoder(net, input_layer="0"), torch.tensor([[3, 5]]))
+    assert bilrp.decompose(bilrp.Encoder(net, input_layer="0.1"), torch.tensor([[3, 5]])).parts.shape == (
+        2,
+        2,
+    )
 
 
 def test_the_start_of_clips_text_tower(folder: Path) -> None:
@@ -194,12 +198,12 @@ def test_the_start_of_clips_text_tower(folder: Path) -> None:
 
     model = transformers.CLIPModel.from_pretrained(folder, dtype=torch.float64).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    encoder = bilrp.Encoder(Texts(model).eval(), start="text_model.embeddings.token_embedding")
+    encoder = bilrp.Encoder(Texts(model).eval(), input_layer="text_model.embeddings.token_embedding")
     numbers = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
-    ours = bilrp.decompose(clip(folder, normalise=False, regions="tokens", dtype=torch.float64), TEXTS[0])
+    ours = bilrp.decompose(clip(folder, normalize=False, regions="tokens", dtype=torch.float64), TEXTS[0])
     found = bilrp.decompose(encoder, numbers)
     assert torch.allclose(found.parts, ours.parts, atol=1e-12)
-    assert read_item(encoder, numbers).given is numbers
+    assert read_item(encoder, numbers).model_input is numbers
 
 
 def test_bad_folders_cost_one_line(folder: Path, tmp_path: Path) -> None:

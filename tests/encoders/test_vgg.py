@@ -27,7 +27,9 @@ def test_poolings_are_the_papers_layers():
     network = vgg.VGG16(31)
     kinds = {i + 1: type(m) for i, m in enumerate(network.features)}
     assert (
-        [i for i, kind in kinds.items() if kind is nn.MaxPool2d] == [5, 10, 17, 24, 31] == list(vgg.POOLINGS)
+        [i for i, kind in kinds.items() if kind is nn.MaxPool2d]
+        == [5, 10, 17, 24, 31]
+        == list(vgg.POOLING_LAYERS)
     )
     assert [i for i, kind in kinds.items() if kind is nn.Conv2d] == [
         1, 3, 6, 8, 11, 13, 15, 18, 20, 22, 25, 27, 29,
@@ -36,7 +38,7 @@ def test_poolings_are_the_papers_layers():
 
 @pytest.mark.parametrize("layer", range(1, 32))
 def test_every_layer_cuts_where_it_says(layer, tensors):
-    network = vgg.module(layer, weights=tensors)
+    network = vgg.load_module(layer, weights=tensors)
     assert len(network.features) == layer
     assert not network.training
     assert not any(p.requires_grad for p in network.parameters())
@@ -51,11 +53,11 @@ def test_forward_is_the_plain_chain(tensors):
         expected = F.relu(F.conv2d(expected, weight, bias, padding=1))
         if number in (2, 7, 14):
             expected = F.max_pool2d(expected, 2)
-    torch.testing.assert_close(vgg.module(17, weights=tensors)(x), expected)
+    torch.testing.assert_close(vgg.load_module(17, weights=tensors)(x), expected)
 
 
 def test_given_tensors_are_copied(tensors):
-    network = vgg.module(3, weights=tensors)
+    network = vgg.load_module(3, weights=tensors)
     with torch.no_grad():
         bias = network.get_parameter("features.0.bias").add_(1)
     assert not torch.equal(bias, tensors["features.0.bias"])

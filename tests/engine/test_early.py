@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
-from bilrp import regions, composites
-from bilrp.engine import plan
+from bilrp import composites, regions
 from bilrp.engine import executor as execute
-from bilrp.engine.costs import ways
-from bilrp.engine.passes.hoist_pooling import pool_early
-from bilrp.engine.maps import Mean, Pick, Pooling
-from bilrp.engine.maps.pooling import factored
+from bilrp.engine import plan
+from bilrp.engine.costs import all_schedules
+from bilrp.engine.maps import Mean, Narrow, Pooling
+from bilrp.engine.maps.pooling import factor_rank_one
+from bilrp.engine.passes.channels_first import rewrite_channels_first
+from bilrp.engine.passes.hoist_pooling import hoist_poolings
 from bilrp.engine.program import Key, Program, pull, push
-from bilrp.engine.passes.channels_first import channels_first
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from models import settle
+from models import randomize_norms
 
 WIDTH, TOKENS = 6, 5
 Pool = Callable[[Tensor], Tensor]
@@ -191,7 +191,9 @@ def given_to(net: Net) -> Tensor:
 def frozen(net: Net, book: str = "lrp-0") -> Program:
     torch.manual_seed(0)
     with torch.no_grad():
-        return channels_first(freeze(simplify(record(settle(net.build()), given_to(net))), BOOKS[book]))
+        return rewrite_channels_first(
+            freeze(simplify(record(randomize_norms(net.build()), given_to(net))), BOOKS[book])
+        )
 
 
 def masks(program: Program, count: int = 4) -> Tensor:
@@ -224,7 +226,7 @@ def macs(program: Program) -> int:
 @pytest.mark.parametrize("name", NETS)
 def test_the_parts_are_the_same(name: str, book: str) -> None:
     program = frozen(NETS[name], book)
-    early = pool_early(program)
+    early = hoist_poolings(program)
     same(program, early)
     assert early is program or macs(early) < macs(program)
 
@@ -240,58 +242,58 @@ NOTHING = {
 def test_products_are_saved_where_they_can_be(name: str) -> None:
     program = frozen(NETS[name])
     if name == "a scale of its own everywhere":  # only the matrix behind it
-        assert 0 < macs(program) - macs(pool_early(program)) == (TOKENS - 1) * WIDTH**2
+        assert 0 < macs(program) - macs(hoist_poolings(program)) == (TOKENS - 1) * WIDTH**2
     elif name == "used as it is as well":
-        assert macs(program) - macs(pool_early(program)) == (TOKENS - 1) * WIDTH**2
+        assert macs(program) - macs(hoist_poolings(program)) == (TOKENS - 1) * WIDTH**2
     else:
-        assert (pool_early(program) is program) == (name in NOTHING)
+        assert (hoist_poolings(program) is program) == (name in NOTHING)
 
 
 def test_a_mean_saves_the_last_matrix_and_a_token_all_behind_the_attention() -> None:
     mean, first = (frozen(NETS[f"bert, {name}"]) for name in ("mean", "first token"))
     down, rest = WIDTH * 16, WIDTH * 16 + WIDTH**2
-    assert macs(mean) - macs(pool_early(mean)) == (TOKENS - 1) * down
-    assert macs(first) - macs(pool_early(first)) == (TOKENS - 1) * (down + rest)
+    assert macs(mean) - macs(hoist_poolings(mean)) == (TOKENS - 1) * down
+    assert macs(first) - macs(hoist_poolings(first)) == (TOKENS - 1) * (down + rest)
     gamma = frozen(NETS["bert, first token"], "gamma")
-    assert macs(gamma) - macs(pool_early(gamma)) == 2 * (TOKENS - 1) * (down + rest)
+    assert macs(gamma) - macs(hoist_poolings(gamma)) == 2 * (TOKENS - 1) * (down + rest)
 
 
 @pytest.mark.parametrize("name", ["bert, mean", "convnext", "vit, first token"])
 def test_values_that_are_tapped_stay(name: str) -> None:
     program = frozen(NETS[name])
     for link in program.links[-8:]:
-        early = pool_early(program, frozenset({link.target}))
+        early = hoist_poolings(program, frozenset({link.target}))
         same(program, early, (link.target,))
 
 
 @pytest.mark.parametrize("name", ["bert, mean under a mask", "vit, first token", "convnext"])
 def test_the_work_that_is_counted_falls(name: str) -> None:
     program, counted = frozen(NETS[name]), []
-    for each in (program, pool_early(program)):
+    for each in (program, hoist_poolings(program)):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             push(each, masks(each))
         counted.append(counter.get_total_flops())
-    assert counted[0] - counted[1] == 2 * 4 * (macs(program) - macs(pool_early(program))) > 0
+    assert counted[0] - counted[1] == 2 * 4 * (macs(program) - macs(hoist_poolings(program))) > 0
 
 
 def test_a_small_cone_stays_small() -> None:
     """Every way through a block that ends in a mean, its crops and rows too."""
     net = NETS["convnext"]
     program, x = frozen(net), given_to(net)
-    early, count = pool_early(program), program.result.numel()
+    early, count = hoist_poolings(program), program.result.numel()
     seeds = torch.eye(count, dtype=x.dtype).reshape(count, *program.result.shape)
     partition = regions.grid(3)(x)
     expected = partition.pool(pull(program, seeds)).T
-    setting = plan.Setting(early, partition, count)
-    for way in ways(setting):
-        found = execute.run(setting, plan.fixed(setting, way))[early.output]
+    setting = plan.PlanContext(early, partition, count)
+    for way in all_schedules(setting):
+        found = execute.execute_plan(setting, plan.plan_for(setting, way))[early.output]
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10, msg=str(way))
-    pooled = [link.reach is not None for link in early.links if isinstance(link.map, Mean)]
+    pooled = [link.geometry is not None for link in early.links if isinstance(link.map, Mean)]
     assert pooled == [True, True]
 
 
 def test_decompose_pools_early() -> None:
-    net = settle(Encoder(masked_mean))
+    net = randomize_norms(Encoder(masked_mean))
     x = given_to(NETS["bert, mean"])
     found, pulled = (
         bilrp.decompose(net, x, regions=regions.tokens(), mode=mode) for mode in ("push", "pull")
@@ -300,7 +302,7 @@ def test_decompose_pools_early() -> None:
 
 
 def test_the_input_may_be_what_is_pooled() -> None:
-    early = pool_early(frozen(NETS["the input itself"]))
+    early = hoist_poolings(frozen(NETS["the input itself"]))
     assert isinstance(early.links[0].map, Pooling) and early.links[0].sources == (Key(0),)
 
 
@@ -315,7 +317,7 @@ def test_positions_that_are_none() -> None:
 
     parts = bilrp.decompose(encode, x, regions=regions.features()).parts
     torch.testing.assert_close(parts.sum(0), x.mean(1)[0])
-    assert factored(torch.zeros(1, 0, 4), (-2,)) is None
+    assert factor_rank_one(torch.zeros(1, 0, 4), (-2,)) is None
 
 
 def test_a_mean_of_no_axes_or_of_a_single_number_is_one_still() -> None:
@@ -337,13 +339,13 @@ def test_factors_are_found_if_there_are_any(rows: int, columns: int, holes: bool
     p, q = (torch.randn(n, generator=generator) for n in ((1, rows, 1), (1, 1, columns)))
     if holes:
         p, q = (t * (torch.rand(t.shape, generator=generator) < 0.6) for t in (p, q))
-    found = factored(p * q, (-2,))
+    found = factor_rank_one(p * q, (-2,))
     assert found is not None
     torch.testing.assert_close(found[0] * found[1], p * q, rtol=1e-6, atol=0)
     if rows > 1 and columns > 1 and not holes:
         spoilt = p * q
         spoilt[0, -1, -1] *= 1.001
-        assert factored(spoilt, (-2,)) is None
+        assert factor_rank_one(spoilt, (-2,)) is None
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -352,9 +354,9 @@ def test_what_a_pooling_is_frozen_to(name: str) -> None:
     kinds = [type(link.map) for link in program.links if isinstance(link.map, Pooling)]
     picks = {"first token", "last token", "token, selected", "all but the first token"}
     if name in picks:
-        assert kinds == [Pick]
+        assert kinds == [Narrow]
     elif name == "mean without the first token":
-        assert kinds == [Pick, Mean]
+        assert kinds == [Narrow, Mean]
     else:
         assert kinds == [Mean]
 

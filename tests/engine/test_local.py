@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites
-from bilrp.engine import plan
+from bilrp import composites, regions
 from bilrp.engine import executor as execute
-from bilrp.engine.costs import ways
+from bilrp.engine import plan
+from bilrp.engine.costs import all_schedules
+from bilrp.engine.passes.channels_first import rewrite_channels_first
 from bilrp.engine.program import pull, push
-from bilrp.engine.passes.channels_first import channels_first
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from models import settle
+from models import randomize_norms
 
 
 class ConvNext(nn.Module):
@@ -75,18 +75,18 @@ def image(height: int = 10, width: int = 12) -> Tensor:
 @pytest.mark.parametrize("book", BOOKS)
 @pytest.mark.parametrize("name", NETS)
 def test_every_way_through_is_the_classical_one(name: str, book: str) -> None:
-    net, x = settle(NETS[name]()), image()
+    net, x = randomize_norms(NETS[name]()), image()
     program = frozen(net, x, BOOKS[book])
-    turned = channels_first(program)
+    turned = rewrite_channels_first(program)
     count = program.result.numel()
     for spec in (regions.grid(3), regions.labels(torch.arange(120).reshape(10, 12) % 3)):
         partition = spec(x)
         seeds = torch.eye(count, dtype=x.dtype).reshape(count, *program.result.shape)
         expected = partition.pool(pull(program, seeds)).T
-        setting = plan.Setting(turned, partition, count)
-        assert setting.spatial > len(turned.links) - 3, "the whole net but its end is spatial"
-        for way in ways(setting):
-            found = execute.run(setting, plan.fixed(setting, way))[turned.output]
+        setting = plan.PlanContext(turned, partition, count)
+        assert setting.spatial_links > len(turned.links) - 3, "the whole net but its end is spatial"
+        for way in all_schedules(setting):
+            found = execute.execute_plan(setting, plan.plan_for(setting, way))[turned.output]
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10, msg=str(way))
         masks = partition.masks(torch.arange(partition.count), x.dtype)
         pushed = push(program, masks)[program.output].flatten(1)
@@ -106,18 +106,18 @@ def test_the_maps_have_the_networks_own_derivative() -> None:
             return (self.matrix(y.permute(0, 2, 3, 1)) * 0.5).transpose(1, 3).flatten(1)
 
     net, x = Straight().double(), image(6, 7)
-    found = bilrp.decompose(net, x, rules=composites.uniform(0.0), regions=regions.features())
+    found = bilrp.decompose(net, x, composite=composites.uniform(0.0), regions=regions.features())
     jacobian = torch.autograd.functional.jacobian(net, x).reshape(-1, x.numel())
     torch.testing.assert_close(found.parts, (jacobian * x.flatten()).T, rtol=1e-9, atol=1e-10)
 
 
 def test_a_layer_inside_a_stretch_with_channels_last_is_as_it_was() -> None:
-    net, x = settle(ConvNext()), image()
+    net, x = randomize_norms(ConvNext()), image()
     inner = record(net, x)
     names = [step.op for step in inner.steps]
     number = inner.steps[names.index("gelu")].output
     encoder = bilrp.Encoder(net, layers=lambda tape, n: n)
-    options = {"regions": 4, "rules": composites.uniform(0.25)}
+    options = {"regions": 4, "composite": composites.uniform(0.25)}
     found = bilrp.decompose(encoder, x, layers=[number], **options)[number]
 
     def until(x: Tensor) -> Tensor:
@@ -133,10 +133,10 @@ def test_local_steps_cost_less_than_a_pass_for_each_region() -> None:
     """Counted: on a large image most of what a whole push would take is left out."""
     x = image(64, 64)
     for build in (ConvNext, Mobile):
-        program = channels_first(frozen(settle(build()), x, 0.0))
-        setting = plan.Setting(program, regions.grid(4)(x), program.result.numel())
-        whole = plan.fixed(setting, plan.Way(cut=len(program.links)))
-        crops = plan.fixed(
-            setting, plan.Way(setting.bottlenecks[-2], setting.bottlenecks[-2], len(program.links))
+        program = rewrite_channels_first(frozen(randomize_norms(build()), x, 0.0))
+        setting = plan.PlanContext(program, regions.grid(4)(x), program.result.numel())
+        whole = plan.plan_for(setting, plan.Schedule(cut=len(program.links)))
+        crops = plan.plan_for(
+            setting, plan.Schedule(setting.bottlenecks[-2], setting.bottlenecks[-2], len(program.links))
         )
         assert crops.flops < whole.flops / 5

@@ -18,8 +18,8 @@ from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
 from bilrp.trace import devices
-from models import Residual, settle, transformer
-from narrow import require
+from models import Residual, randomize_norms, transformer
+from type_asserts import assert_not_none
 
 
 class Measured(TorchDispatchMode):
@@ -79,22 +79,22 @@ NETS = {
 @pytest.mark.parametrize("name", NETS)
 def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
     build, shape, regions = NETS[name]
-    model = settle(build()).float()
+    model = randomize_norms(build()).float()
     x = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     with Measured() as measured:
-        found = bilrp.decompose(model, x, regions=regions, rules=composites.uniform(gamma), mode=mode)
-    planned = require(found.plan).peak_bytes
+        found = bilrp.decompose(model, x, regions=regions, composite=composites.uniform(gamma), mode=mode)
+    planned = assert_not_none(found.plan).peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
 
 
 def test_layers_that_are_kept_without_their_zeros_count_as_what_they_take(monkeypatch):
-    encoder = bilrp.Encoder(settle(vgg()).float(), layers=lambda tape, n: tape.steps[n - 1].output)
+    encoder = bilrp.Encoder(randomize_norms(vgg()).float(), layers=lambda tape, n: tape.steps[n - 1].output)
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
     options = {"regions": 8, "layers": [2, 5, 10, 15], "mode": "push"}
     with Measured() as measured:
         planned = bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
-    monkeypatch.setattr(sparse_parts, "SMALL", 0.0)  # none are
+    monkeypatch.setattr(sparse_parts, "MAX_SPARSE_FRACTION", 0.0)  # none are
     matrices = 4 * 144 * 16 * (96**2 + 48**2)
     assert planned < matrices < bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
 
@@ -103,8 +103,8 @@ def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():
     x = torch.randn(1, 600, generator=torch.Generator().manual_seed(0))
     regions = bilrp.regions.labels(torch.arange(600) % 20)
     plain, changed = (
-        require(
-            bilrp.decompose(wide(), x, regions=regions, rules=composites.uniform(g), mode="push").plan
+        assert_not_none(
+            bilrp.decompose(wide(), x, regions=regions, composite=composites.uniform(g), mode="push").plan
         ).peak_bytes
         for g in (0.0, 0.25)
     )
@@ -115,8 +115,8 @@ def test_weight_copies_of_gamma_count_and_the_models_own_weights_do_not():
 def test_what_cannot_fit_is_refused_before_it_starts(monkeypatch):
     net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten()), torch.rand(1, 3, 64, 64)
     expected = bilrp.decompose(net, x, regions=1, project=4)
-    assert require(expected.plan).working_bytes > 2**20
-    monkeypatch.setattr(memory, "free", lambda device: 2**20)
+    assert assert_not_none(expected.plan).working_bytes > 2**20
+    monkeypatch.setattr(memory, "get_free_bytes", lambda device: 2**20)
     with pytest.raises(
         InputError, match=r"4096 regions × 4 coordinates needs about .* GB.*use larger regions"
     ):
@@ -136,16 +136,16 @@ def test_a_run_that_cannot_fit_is_refused_before_it_runs(monkeypatch):
             return self.conv(x).mean((2, 3))
 
     x = torch.zeros(1, 3, 1280, 1280)
-    assert memory.of_run(Net(), x) == pytest.approx(4 * 64 * 1278**2, rel=0.01)
+    assert memory.forward_bytes(Net(), x) == pytest.approx(4 * 64 * 1278**2, rel=0.01)
     called.clear()
-    monkeypatch.setattr(memory, "free", lambda device: 2**28)
+    monkeypatch.setattr(memory, "get_free_bytes", lambda device: 2**28)
     with pytest.raises(InputError, match=r"one run on an input of shape \(1, 3, 1280, 1280\).*smaller input"):
         bilrp.decompose(Net(), x, regions=640)
     assert torch.Tensor not in called
 
 
 def test_what_shapes_cannot_answer_is_left_to_the_run():
-    assert memory.of_run(lambda x: x if float(x.sum()) > 0 else -x, torch.ones(1, 3)) is None
+    assert memory.forward_bytes(lambda x: x if float(x.sum()) > 0 else -x, torch.ones(1, 3)) is None
 
 
 def test_inputs_too_large_for_any_model_are_refused():
@@ -154,31 +154,31 @@ def test_inputs_too_large_for_any_model_are_refused():
     from bilrp.encoders import images
 
     with pytest.raises(InputError, match="99999×99999 is too large: use a smaller size"):
-        images.fitted(Image.new("RGB", (8, 8)), size=99999)
+        images.resize_image(Image.new("RGB", (8, 8)), size=99999)
 
 
 def test_free_memory_is_asked_of_the_system(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  4 kB\nSwapFree: 1 kB\n")
-    assert devices.available(tmp_path / "meminfo") == 5 * 1024
-    assert devices.available(tmp_path / "none") is None
+    assert devices.read_system_free_bytes(tmp_path / "meminfo") == 5 * 1024
+    assert devices.read_system_free_bytes(tmp_path / "none") is None
     for name, text in {
         "memory.max": "max",
         "memory.current": "50",
         "memory.stat": "inactive_file 20",
     }.items():
         (tmp_path / name).write_text(text + "\n")
-    assert devices.group(tmp_path) is None
+    assert devices.read_cgroup_free_bytes(tmp_path) is None
     (tmp_path / "memory.max").write_text("100\n")
-    assert devices.group(tmp_path) == 70
-    found = devices.free(torch.device("cpu"))
+    assert devices.read_cgroup_free_bytes(tmp_path) == 70
+    found = devices.get_free_bytes(torch.device("cpu"))
     assert found is None or found > 2**20
 
 
 def test_what_is_alive_at_the_worst_moment_is_what_walking_through_all_links_says() -> None:
     for seed in range(300):
         links, wanted = _made_up(random.Random(seed))
-        assert memory.pushed(links, wanted) == _plainly(links, wanted, back=False)
-        assert memory.pulled(links) == _plainly(links, frozenset(), back=True)
+        assert memory.peak_push_numel(links, wanted) == _plainly(links, wanted, back=False)
+        assert memory.peak_pull_numel(links) == _plainly(links, frozenset(), back=True)
 
 
 class Beside(Map):
@@ -193,7 +193,7 @@ class Beside(Map):
     def pull(self, cotangent):
         raise NotImplementedError
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.least + 3 * back
 
 
@@ -226,5 +226,5 @@ def _plainly(links: list[Link], wanted: frozenset[Key], *, back: bool) -> int:
                     lives = made <= now <= until
                 if lives:
                     alive[key] = size
-        worst = max(worst, sum(alive.values()) + link.map.scratch(link.shapes, back=back))
+        worst = max(worst, sum(alive.values()) + link.map.workspace(link.shapes, back=back))
     return worst

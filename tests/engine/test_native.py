@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,19 +17,31 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import native
 from bilrp.engine import push_sparse as active
-from bilrp.engine.sparse_layout import Layout, Term, Winners, laid, laid_natively
-from bilrp.engine.maps.position_blocks import SIDES, Kernel, blocks, native_blocks, plain_blocks
-from bilrp.engine.maps.sparse_convolution import Convolving
-from bilrp.engine.maps.gamma_factor import Ratio
-from bilrp.engine.sparse_torch import Matrix
-from bilrp.engine.sparse_native import Ragged
-from bilrp.engine.sparse_parts import matrix
-from bilrp.engine.windows import Cone, Reach
+from bilrp.engine.maps.gamma_factor import LazyGammaFactor
+from bilrp.engine.maps.position_blocks import (
+    BLOCK_SIDES,
+    Kernel,
+    make_blocks,
+    make_blocks_native,
+    make_blocks_torch,
+)
+from bilrp.engine.maps.sparse_convolution import SparseConvolution
+from bilrp.engine.sparse_layout import (
+    GatherTerm,
+    MaxPoolSelection,
+    SparseLayout,
+    index_features,
+    index_features_native,
+)
+from bilrp.engine.sparse_native import NativeSparseTangent
+from bilrp.engine.sparse_parts import densify
+from bilrp.engine.sparse_torch import TorchSparseTangent
+from bilrp.engine.windows import Cone, Geometry
 from bilrp.trace.linear_operators import Convolution
-from narrow import require
+from type_asserts import assert_not_none
 
 needs_library = pytest.mark.skipif(
-    native.library() is None,
+    native.load_library() is None,
     reason="needs the compiled library: pip install -e . makes it where there is a compiler",
 )
 
@@ -36,7 +50,20 @@ def test_a_compiler_makes_a_library() -> None:
     """Where there is one, an installation without the library is a broken one."""
     if shutil.which("cc") is None or not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         pytest.skip("needs a C compiler and a processor with AVX2")
-    assert native.library() is not None, "pip install -e . compiles it"
+    assert native.load_library() is not None, "pip install -e . compiles it"
+
+
+def test_the_sources_compile_without_warnings(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    flags = ["-Wall", "-Wextra", "-Werror", "-O3", "-ffp-contract=fast", "-shared", "-fPIC"]
+    if platform.machine() in ("x86_64", "AMD64"):
+        flags += ["-mavx2", "-mfma"]
+    sources = map(str, sorted(native.NATIVE_FOLDER.glob("*.c")))
+    made = subprocess.run(
+        ["cc", *flags, *sources, "-o", str(tmp_path / "native.compiled")], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
 
 
 def cone(size: tuple[int, int], regions: int, seed: torch.Generator) -> Cone:
@@ -46,14 +73,16 @@ def cone(size: tuple[int, int], regions: int, seed: torch.Generator) -> Cone:
     return Cone(ends[0], torch.minimum(ends[1] + 1, room), size)
 
 
-def layout(shape: tuple[int, int, int], reach: Cone, seed: torch.Generator, density: float = 0.5) -> Layout:
+def layout(
+    shape: tuple[int, int, int], reach: Cone, seed: torch.Generator, density: float = 0.5
+) -> SparseLayout:
     here = torch.rand(shape, generator=seed) < density
-    return Layout(here & (reach.regions() > 0)[:, :, None], reach)
+    return SparseLayout(here & (reach.regions_per_block() > 0)[:, :, None], reach)
 
 
-def images(of: Layout, seed: torch.Generator, dtype: torch.dtype) -> Tensor:
+def images(of: SparseLayout, seed: torch.Generator, dtype: torch.dtype) -> Tensor:
     """One whole image for each region, zero where it cannot reach and where there is no row."""
-    height, width, channels = of.active.shape
+    height, width, channels = of.mask.shape
     low, high = of.cone.low, of.cone.high
     ys, xs = torch.arange(height)[None, :, None], torch.arange(width)[None, None, :]
     inside = (
@@ -63,26 +92,29 @@ def images(of: Layout, seed: torch.Generator, dtype: torch.dtype) -> Tensor:
         & (xs < high[:, 1:, None])
     )
     numbers = torch.randn(len(low), channels, height, width, generator=seed, dtype=dtype)
-    return numbers * inside[:, None] * of.active.permute(2, 0, 1)
+    return numbers * inside[:, None] * of.mask.permute(2, 0, 1)
 
 
 def rows(
-    kind: type[Matrix] | type[Ragged], of: Layout, values: Tensor | None, dtype: torch.dtype
-) -> Matrix | Ragged:
+    kind: type[TorchSparseTangent] | type[NativeSparseTangent],
+    of: SparseLayout,
+    values: Tensor | None,
+    dtype: torch.dtype,
+) -> TorchSparseTangent | NativeSparseTangent:
     """Rows that hold these images, or (as memory that was used before) no numbers at all."""
-    made = kind(torch.full((kind.size(of),), float("nan"), dtype=dtype), of)
+    made = kind(torch.full((kind.required_numel(of),), float("nan"), dtype=dtype), of)
     if values is not None:
-        made.numbers.zero_()
-        made.collect(values, torch.arange(len(values)))
+        made.values.zero_()
+        made.load_columns(values, torch.arange(len(values)))
     return made
 
 
-def whole(found: Matrix | Ragged) -> Tensor:
-    height, width, channels = found.layout.active.shape
-    return found.dense(torch.Size((1, channels, height, width)))
+def whole(found: TorchSparseTangent | NativeSparseTangent) -> Tensor:
+    height, width, channels = found.layout.mask.shape
+    return found.to_dense(torch.Size((1, channels, height, width)))
 
 
-KINDS = (Matrix, Ragged)
+KINDS = (TorchSparseTangent, NativeSparseTangent)
 
 
 @needs_library
@@ -107,13 +139,13 @@ def test_convolutions(
     terms = [(False, False)] if ratio else terms
     generator = torch.Generator().manual_seed(seed)
     extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
-    reach = Reach(extent, stride, padding)
+    reach = Geometry(extent, stride, padding)
     out = tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(size, padding, extent, stride, strict=True))
     assume(min(out) >= 1)
     inside, outside = channels
     before = cone(size, regions, generator)
     source = layout((*size, inside), before, generator)
-    target = layout((*out, outside), before.spread(reach, out), generator)
+    target = layout((*out, outside), before.propagate(reach, out), generator)
     make = torch.randn
     weights = tuple(make(outside, inside, *kernel, generator=generator, dtype=dtype) for _ in terms)
     factors = [
@@ -122,15 +154,15 @@ def test_convolutions(
     ]
     after = factors[1]
     if ratio:
-        given = torch.rand(1, inside, *size, generator=generator, dtype=dtype) * source.active.permute(
-            2, 0, 1
-        )
+        given = torch.rand(1, inside, *size, generator=generator, dtype=dtype) * source.mask.permute(2, 0, 1)
         counted = make(1, outside, *out, generator=generator, dtype=dtype).relu_()
         bias = make(outside, generator=generator, dtype=dtype) if seed % 2 else None
-        behind = Ratio(Convolution(stride, padding, dilation), weights[0].abs_(), given, bias, counted, 1.5)
-        factors[1] = (behind.whole,)
+        behind = LazyGammaFactor(
+            Convolution(stride, padding, dilation), weights[0].abs_(), given, bias, counted, 1.5
+        )
+        factors[1] = (behind.value,)
         after = (replace(behind),)  # nobody has made its denominators
-    work = Convolving(weights, factors[0], after, Kernel(kernel, dilation, reach))
+    work = SparseConvolution(weights, factors[0], after, Kernel(kernel, dilation, reach))
     values = images(source, generator, dtype)
     found, had = [], torch.get_num_threads()
     for kind in KINDS:
@@ -146,7 +178,7 @@ def test_convolutions(
         given = values if first is None else values * first
         made = nn.functional.conv2d(given, weight, None, stride, padding, dilation)
         slow += made if last is None else made * last
-    slow = slow * target.active.permute(2, 0, 1)
+    slow = slow * target.mask.permute(2, 0, 1)
     accuracy = 1e-12 if dtype == torch.float64 else 1e-4
     for each in found:
         torch.testing.assert_close(each[:, 0], slow, rtol=accuracy, atol=accuracy)
@@ -165,18 +197,18 @@ def test_convolutions(
 def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
     """Some offsets of each field win, some share, of some nothing is there."""
     generator, size, channels = torch.Generator().manual_seed(seed), (7, 8), 5
-    reach = Reach(kernel, stride, padding)
+    reach = Geometry(kernel, stride, padding)
     out = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in zip(size, padding, kernel, stride, strict=True))
     before = cone(size, regions, generator)
     source = layout((*size, channels), before, generator)
-    target = layout((*out, channels), before.spread(reach, out), generator)
+    target = layout((*out, channels), before.propagate(reach, out), generator)
     offsets = tuple((y, x) for y in range(kernel[0]) for x in range(kernel[1]))
     shares = torch.rand(len(offsets), 1, channels, *out, generator=generator, dtype=dtype)
     shares = shares * (torch.rand(shares.shape, generator=generator) < 0.4)
     values, found = images(source, generator, dtype), []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
-        goal.pool(rows(kind, source, values, dtype), Winners(shares, offsets, stride, padding))
+        goal.max_pool(rows(kind, source, values, dtype), MaxPoolSelection(shares, offsets, stride, padding))
         found.append(whole(goal)[:, 0])
     (top, left), (down, across) = padding, stride
     padded = nn.functional.pad(values, (left, left, top, top))
@@ -186,7 +218,7 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
         for share, (y, x) in zip(shares, offsets, strict=True)
     )
     for each in found:
-        torch.testing.assert_close(each, slow * target.active.permute(2, 0, 1))
+        torch.testing.assert_close(each, slow * target.mask.permute(2, 0, 1))
 
 
 @needs_library
@@ -200,12 +232,14 @@ def test_layouts_and_blocks(seed, shape, first) -> None:
     active = torch.rand(order, generator=generator) < 0.3
     active = active.permute(1, 2, 0) if first else active
     for mask in (active, torch.ones((), dtype=torch.bool).expand(shape)):
-        made = laid_natively(mask, int(mask.sum()))
-        assert made is not None and all(map(torch.equal, made, laid(mask)))
+        made = index_features_native(mask, int(mask.sum()))
+        assert made is not None and all(map(torch.equal, made, index_features(mask)))
     reach = cone((height, width), int(torch.randint(1, 9, (), generator=generator)), generator)
-    for side in SIDES:
+    for side in BLOCK_SIDES:
         for empty in (False, True):
-            one, other = (make(reach, side, empty=empty) for make in (native_blocks, plain_blocks))
+            one, other = (
+                make(reach, side, include_empty=empty) for make in (make_blocks_native, make_blocks_torch)
+            )
             assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in vars(one))
 
 
@@ -226,17 +260,19 @@ def test_combinations(seed, regions, factored, dtype) -> None:
     target = layout((*size, 3), wide, generator)
     sources = [layout((*size, 4), reach, generator) for reach in (narrow, wide, narrow)[: len(factored)]]
     values = [images(of, generator, dtype) for of in sources]
-    chosen = [torch.randint(-1, max(1, of.rows), (target.rows,), generator=generator) for of in sources]
-    chosen = [torch.where(rows < of.rows, rows, -1) for rows, of in zip(chosen, sources, strict=True)]
+    chosen = [
+        torch.randint(-1, max(1, of.row_count), (target.row_count,), generator=generator) for of in sources
+    ]
+    chosen = [torch.where(rows < of.row_count, rows, -1) for rows, of in zip(chosen, sources, strict=True)]
     factors = [
-        torch.randn(target.rows, generator=generator, dtype=dtype) if has else None for has in factored
+        torch.randn(target.row_count, generator=generator, dtype=dtype) if has else None for has in factored
     ]
     made = []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
         given = [rows(kind, of, each, dtype) for of, each in zip(sources, values, strict=True)]
-        goal.combine([Term(*each) for each in zip(given, chosen, factors, strict=True)])
-        goal.scale(torch.linspace(-1, 1, target.rows, dtype=dtype))
+        goal.combine([GatherTerm(*each) for each in zip(given, chosen, factors, strict=True)])
+        goal.scale(torch.linspace(-1, 1, target.row_count, dtype=dtype))
         made.append(whole(goal))
     torch.testing.assert_close(made[1], made[0], rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
@@ -246,8 +282,8 @@ def test_weights_of_another_shape_are_refused() -> None:
     generator = torch.Generator().manual_seed(0)
     reach = cone((5, 5), 3, generator)
     of = layout((5, 5, 4), reach, generator)
-    work = Convolving((torch.zeros(4, 3, 1, 1),), (None,), (None,), Kernel((1, 1), (1, 1), Reach()))
-    made = rows(Ragged, of, None, torch.float32)
+    work = SparseConvolution((torch.zeros(4, 3, 1, 1),), (None,), (None,), Kernel((1, 1), (1, 1), Geometry()))
+    made = rows(NativeSparseTangent, of, None, torch.float32)
     with pytest.raises(ValueError, match=r"weights of shape \(4, 3, 1, 1\)"):
         made.convolve(made, work)
 
@@ -260,16 +296,16 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
     of = layout((9, 8, 5), reach, generator)
     values = images(of, generator, torch.float64)
     found = rows(kind, of, None, torch.float64)
-    found.numbers.zero_()
+    found.values.zero_()
     for i in range(20):  # windows of each region's own size, in any order of memory
         (top, left), (bottom, right) = reach.low[i].tolist(), reach.high[i].tolist()
         window = values[i : i + 1, :, top:bottom, left:right]
         window = window.contiguous(memory_format=torch.channels_last) if i % 2 else window
-        found.collect(window, torch.tensor([i]), torch.tensor([[top, left]]))
+        found.load_columns(window, torch.tensor([i]), torch.tensor([[top, left]]))
     assert torch.equal(whole(found)[:, 0], values)
-    assert torch.equal(found.dense(torch.Size((1, 5, 9, 8)), torch.tensor([3, 17]))[:, 0], values[[3, 17]])
+    assert torch.equal(found.to_dense(torch.Size((1, 5, 9, 8)), torch.tensor([3, 17]))[:, 0], values[[3, 17]])
     out = torch.zeros(25, 5 * 9 * 8, dtype=torch.float64)
-    found.spread(out, torch.arange(20).flip(0) + 2)
+    found.scatter(out, torch.arange(20).flip(0) + 2)
     assert torch.equal(out[2:22].flip(0), values.flatten(1)) and not out[:2].any() and not out[22:].any()
 
 
@@ -283,15 +319,15 @@ def test_numbers_of_another_type_are_turned_into_their_own(kind) -> None:
     found = rows(kind, of, values, torch.float32)
     torch.testing.assert_close(whole(found)[:, 0], values.float())
     out = torch.zeros(7, 4 * 6 * 5, dtype=torch.float64)
-    found.spread(out, torch.arange(7))
+    found.scatter(out, torch.arange(7))
     torch.testing.assert_close(out, values.float().double().flatten(1))
 
 
 @needs_library
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", BLOCK_SIDES)
 def test_every_region_that_reaches_a_position_is_in_its_block(side) -> None:
     reach = cone((11, 10), 30, torch.Generator().manual_seed(1))
-    found, counts = blocks(reach, side), reach.regions(side)
+    found, counts = make_blocks(reach, side), reach.regions_per_block(side)
     assert len(found.boxes) == int((counts > 0).sum()) and int(found.ends[-1]) == int(counts.sum())
     for (top, left, bottom, right), columns in zip(
         found.boxes.tolist(), found.columns.tensor_split(found.ends[:-1]), strict=True
@@ -322,9 +358,9 @@ class Deep(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("gamma", [0.0, 0.25])
 def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> None:
-    from bilrp.engine.costs import Way
-    from bilrp.engine.plan import Setting, fixed
-    from bilrp.engine.executor import run
+    from bilrp.engine.costs import Schedule
+    from bilrp.engine.executor import execute_plan
+    from bilrp.engine.plan import PlanContext, plan_for
     from bilrp.rules.freezing import freeze
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import simplify
@@ -332,42 +368,42 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
     x = torch.randn(1, 3, 24, 20, generator=torch.Generator().manual_seed(3), dtype=dtype)
     with torch.no_grad():
         program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.composites.uniform(gamma))
-    setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
-    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
-    way = Way(setting.bottlenecks[0], spatial, len(setting.links))
+    setting = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
+    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial_links)
+    way = Schedule(setting.bottlenecks[0], spatial, len(setting.links))
 
     def parts() -> Tensor:
         fresh = replace(setting)
-        assert fixed(fresh, way).way.rows == spatial > way.crops
-        return matrix(run(fresh, fixed(fresh, way))[program.output])
+        assert plan_for(fresh, way).schedule.sparse_end == spatial > way.windowed_end
+        return densify(execute_plan(fresh, plan_for(fresh, way))[program.output])
 
     used = []
-    for name in ("collect", "convolve", "combine"):
-        call = getattr(Ragged, name)
+    for name in ("load_columns", "convolve", "combine"):
+        call = getattr(NativeSparseTangent, name)
         monkeypatch.setattr(
-            Ragged, name, lambda *given, call=call, name=name: used.append(name) or call(*given)
+            NativeSparseTangent, name, lambda *given, call=call, name=name: used.append(name) or call(*given)
         )
     made = parts()
-    assert set(used) == {"collect", "convolve", "combine"}
+    assert set(used) == {"load_columns", "convolve", "combine"}
     used.clear()
-    monkeypatch.setattr(native, "library", lambda: None)
-    assert active.kind_for(x) is Matrix
+    monkeypatch.setattr(native, "load_library", lambda: None)
+    assert active.choose_tangent_type(x) is TorchSparseTangent
     plain = parts()
     assert not used
     accuracy = 1e-12 if dtype == torch.float64 else 1e-5
     torch.testing.assert_close(made, plain, rtol=accuracy, atol=accuracy)
     pulled = bilrp.decompose(
-        Deep().to(dtype), x, regions=4, rules=bilrp.composites.uniform(gamma), mode="pull"
+        Deep().to(dtype), x, regions=4, composite=bilrp.composites.uniform(gamma), mode="pull"
     ).parts
     torch.testing.assert_close(made.reshape(pulled.shape), pulled, rtol=accuracy, atol=10 * accuracy)
 
 
 @needs_library
 def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) -> None:
-    for path in (*native.FOLDER.glob("*.c"), native.FOLDER / "native.compiled"):
+    for path in (*native.NATIVE_FOLDER.glob("*.c"), native.NATIVE_FOLDER / "native.compiled"):
         shutil.copy(path, tmp_path)
-    monkeypatch.setattr(native, "FOLDER", tmp_path)
-    fresh = native.library.__wrapped__
+    monkeypatch.setattr(native, "NATIVE_FOLDER", tmp_path)
+    fresh = native.load_library.__wrapped__
     assert fresh() is not None
     with (tmp_path / "rows.c").open("a") as source:
         source.write("/* changed */")
@@ -382,8 +418,8 @@ def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch) ->
 def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
     """Also where no feature is active at all, and rows take no memory."""
     from bilrp.engine import executor as execute
-    from bilrp.engine.costs import Way
-    from bilrp.engine.plan import Setting, fixed
+    from bilrp.engine.costs import Schedule
+    from bilrp.engine.plan import PlanContext, plan_for
     from bilrp.rules.freezing import freeze
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import simplify
@@ -392,22 +428,24 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
     x = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     if not height:
         for layer in (model.stem, model.one, model.two, model.down):
-            nn.init.constant_(require(layer.bias), -100.0)
+            nn.init.constant_(assert_not_none(layer.bias), -100.0)
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.composites.uniform(0.0))
-    setting = Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
-    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
-    way = fixed(setting, Way(setting.bottlenecks[0], spatial, len(setting.links)))
-    made: list[active.Buffers] = []
+    setting = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
+    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial_links)
+    way = plan_for(setting, Schedule(setting.bottlenecks[0], spatial, len(setting.links)))
+    made: list[active.BufferPool] = []
 
-    class Counted(active.Buffers):
+    class Counted(active.BufferPool):
         def __init__(self, like: Tensor) -> None:
             super().__init__(like)
             made.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "Buffers", Counted)
-        chunked = matrix(execute.run(setting, replace(way, chunk=4))[program.output])
-    assert made and not made[0].taken
-    torch.testing.assert_close(chunked, execute.run(setting, way)[program.output], rtol=0, atol=1e-12)
+        patch.setattr(execute, "BufferPool", Counted)
+        chunked = densify(execute.execute_plan(setting, replace(way, region_chunk=4))[program.output])
+    assert made and not made[0].in_use
+    torch.testing.assert_close(
+        chunked, execute.execute_plan(setting, way)[program.output], rtol=0, atol=1e-12
+    )
     assert bool(chunked.any()) == bool(height)

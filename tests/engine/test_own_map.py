@@ -8,10 +8,10 @@ from torch import nn
 
 import bilrp
 from bilrp import composites
-from bilrp.engine import plan
 from bilrp.engine import executor as execute
-from bilrp.engine.plan import Way
-from bilrp.engine.sparse_parts import matrix
+from bilrp.engine import plan
+from bilrp.engine.plan import Schedule
+from bilrp.engine.sparse_parts import densify
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -20,7 +20,7 @@ OWN = '''
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from bilrp.engine.maps import Map, Reach
+from bilrp.engine.maps import Map, Geometry
 from bilrp.rules import Rule
 
 
@@ -37,14 +37,14 @@ class Average(Map):
         spread = cotangent / self.size**2
         return (spread.repeat_interleave(self.size, -1).repeat_interleave(self.size, -2),)
 
-    def reach(self, shapes):
-        return Reach(extent=(self.size, self.size), stride=(self.size, self.size))
+    def geometry(self, shapes):
+        return Geometry(extent=(self.size, self.size), stride=(self.size, self.size))
 
 
 class Blind(Average):
-    """The same without a reach: push and pull are enough for an answer."""
+    """The same without a geometry: push and pull are enough for an answer."""
 
-    def reach(self, shapes):
+    def geometry(self, shapes):
         return None
 
 
@@ -68,33 +68,33 @@ def net() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten()).double()
 
 
-def setting_of(rule) -> plan.Setting:
+def setting_of(rule) -> plan.PlanContext:
     x = torch.randn(1, 3, 20, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     book = composites.first_match(("avg_pool2d", rule), otherwise=composites.uniform(0.25))
     with torch.no_grad():
         program = freeze(simplify(record(net(), x)), book)
-    return plan.Setting(program, bilrp.regions.grid(4)(x), program.result.numel())
+    return plan.PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
 
 
 def test_crops_and_rows_use_a_map_of_ones_own(own):
     setting = setting_of(own.average())
     names = [link.rule for link in setting.program.links]
     at = names.index("average")
-    assert setting.spatial == at + 2  # the convolution behind it as well
-    pulled = plan.fixed(setting, Way())
-    expected = matrix(execute.run(setting, pulled)[setting.program.output])
+    assert setting.spatial_links == at + 2  # the convolution behind it as well
+    pulled = plan.plan_for(setting, Schedule())
+    expected = densify(execute.execute_plan(setting, pulled)[setting.program.output])
     total = len(setting.program.links)
     for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
-        chosen = plan.fixed(setting, Way(crops, rows, total))
-        found = matrix(execute.run(setting, chosen)[setting.program.output])
+        chosen = plan.plan_for(setting, Schedule(crops, rows, total))
+        found = densify(execute.execute_plan(setting, chosen)[setting.program.output])
         assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
 
 
 def test_push_and_pull_are_enough(own):
     setting = setting_of(own.average(own.Blind))
-    assert setting.spatial == [link.rule for link in setting.program.links].index("average")
+    assert setting.spatial_links == [link.rule for link in setting.program.links].index("average")
     found, expected = (
-        matrix(execute.run(setting, plan.make(setting, mode))[setting.program.output])
+        densify(execute.execute_plan(setting, plan.make_plan(setting, mode))[setting.program.output])
         for mode in ("auto", "pull")
     )
     assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()

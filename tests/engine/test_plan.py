@@ -10,37 +10,40 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
-from bilrp.engine import plan
 from bilrp.engine import executor as execute
-from bilrp.engine.costs import Costs, Way, cheapest, ways
-from bilrp.engine.plan import Setting
-from bilrp.engine.sparse_parts import matrix
+from bilrp.engine import plan
+from bilrp.engine.costs import Schedule, ScheduleCosts, all_schedules, choose_schedule
+from bilrp.engine.plan import PlanContext
+from bilrp.engine.sparse_parts import densify
 from bilrp.errors import InputError
+from bilrp.rules.composites import as_composite
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
 
-def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> Setting:
+def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> PlanContext:
     with torch.no_grad():
         program = freeze(simplify(record(module, x)), rules)
-    return Setting(program, regions(x), coordinates or program.result.numel(), budget=budget)
+    return PlanContext(program, regions(x), coordinates or program.result.numel(), budget=budget)
 
 
-def every_way(setting: Setting) -> list[Way]:
+def every_way(setting: PlanContext) -> list[Schedule]:
     """All placements of the stages that the program allows."""
-    tiled = [Way(tiles=setting.chain)] if setting.chain else []
-    return list(dict.fromkeys([*tiled, *ways(setting)]))
+    tiled = [Schedule(pull_windowed_end=setting.chain_length)] if setting.chain_length else []
+    return list(dict.fromkeys([*tiled, *all_schedules(setting)]))
 
 
-def check_every_plan(setting: Setting, tolerance: float, some: int | None = None) -> int:
-    reference = matrix(execute.run(setting, plan.fixed(setting, Way()))[setting.program.output])
+def check_every_plan(setting: PlanContext, tolerance: float, some: int | None = None) -> int:
+    reference = densify(
+        execute.execute_plan(setting, plan.plan_for(setting, Schedule()))[setting.program.output]
+    )
     scale = reference.abs().max()
     options = every_way(setting)
     if some is not None and len(options) > some:
         options = options[:: -(-len(options) // some)]
     for way in options:
-        found = matrix(execute.run(setting, plan.fixed(setting, way))[setting.program.output])
+        found = densify(execute.execute_plan(setting, plan.plan_for(setting, way))[setting.program.output])
         error = (found - reference).abs().max()
         assert error <= tolerance * max(float(scale), 1e-30), (way, float(error))
     return len(options)
@@ -80,7 +83,7 @@ def conv_chains(draw):
 RULES = {
     "gamma": bilrp.composites.uniform(0.25),
     "zero": bilrp.composites.uniform(0.0),
-    "alphabeta": bilrp.composites.as_book(bilrp.rules.alphabeta()),
+    "alphabeta": as_composite(bilrp.rules.alphabeta()),
 }
 
 
@@ -106,9 +109,9 @@ def test_float32_agrees_with_the_float64_reference(chain):
     rules, regions = bilrp.composites.uniform(0.25), bilrp.regions.grid(region)
     network = network.float().eval()
     single = prepared(network, x, rules, regions)
-    found = matrix(execute.run(single, plan.make(single))[single.program.output])
+    found = densify(execute.execute_plan(single, plan.make_plan(single))[single.program.output])
     double = prepared(network.double(), x.double(), rules, regions)
-    exact = matrix(execute.run(double, plan.fixed(double, Way()))[double.program.output])
+    exact = densify(execute.execute_plan(double, plan.plan_for(double, Schedule()))[double.program.output])
     assert (found - exact).abs().max() <= 1e-4 * exact.abs().max().clamp(min=1e-30)
 
 
@@ -130,7 +133,7 @@ class Block(nn.Module):
 
 
 @pytest.fixture
-def block() -> Setting:
+def block() -> PlanContext:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 22, 17, dtype=torch.float64)
     return prepared(Block().double(), x, bilrp.composites.uniform(0.1), bilrp.regions.grid(5))
@@ -138,7 +141,7 @@ def block() -> Setting:
 
 def test_residual_blocks_pass_as_crops_and_rows(block):
     assert check_every_plan(block, 1e-9) > 10
-    assert block.spatial >= 7  # the whole block but for the last flatten
+    assert block.spatial_links >= 7  # the whole block but for the last flatten
 
 
 def test_regions_beyond_the_last_field_of_a_strided_convolution():
@@ -204,9 +207,9 @@ def test_predicted_flops_are_the_counted_ones(coordinates):
     weights = torch.randn(coordinates, 12, dtype=torch.float64) if coordinates != 12 else None
     for way in every_way(prepared(*how)):
         setting = prepared(*how)  # anew, so that γ's denominators are part of every way
-        chosen = plan.fixed(setting, way)
+        chosen = plan.plan_for(setting, way)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            execute.run(setting, chosen, weights=weights)
+            execute.execute_plan(setting, chosen, weights=weights)
         projection = 2 * 36 * 12 * coordinates if weights is not None and way.cut == len(setting.links) else 0
         counted = counter.get_total_flops() - projection
         assert abs(chosen.flops - counted) <= 0.02 * counted, (way, chosen.flops, counted)
@@ -215,9 +218,9 @@ def test_predicted_flops_are_the_counted_ones(coordinates):
 def test_auto_takes_less_work_than_either_direction_alone():
     network, x = vgg_like(96)
     setting = prepared(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), budget=2**28)
-    chosen, total = plan.make(setting), len(setting.program.links)
-    assert chosen.flops < 0.5 * plan.make(setting, "pull").flops
-    assert chosen.flops < 0.5 * plan.fixed(setting, Way(cut=total)).flops
+    chosen, total = plan.make_plan(setting), len(setting.program.links)
+    assert chosen.flops < 0.5 * plan.make_plan(setting, "pull").flops
+    assert chosen.flops < 0.5 * plan.plan_for(setting, Schedule(cut=total)).flops
 
 
 @pytest.mark.parametrize("mode", ["auto", "push", "pull"])
@@ -227,22 +230,22 @@ def test_no_way_costs_less_than_the_cheapest(block, mode, coordinates):
     network, x = vgg_like(32)
     chain = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), coordinates)
     for setting in (block, chain):
-        costs = Costs(setting)
-        least = min(costs.of(way) for way in ways(setting, mode))
-        assert costs.of(cheapest(setting, mode)) <= least * (1 + 1e-12)
+        costs = ScheduleCosts(setting)
+        least = min(costs.total_cost(way) for way in all_schedules(setting, mode))
+        assert costs.total_cost(choose_schedule(setting, mode)) <= least * (1 + 1e-12)
 
 
 def test_layouts_do_not_remember_other_chunks(block):
     """What chunks and stretches share is the same as if each had been asked for alone."""
-    *begins, last = (i for i in block.bottlenecks if i <= block.spatial)
-    chunks = [torch.arange(block.regions), torch.arange(3), torch.tensor([0, 5, 7]), torch.arange(3)]
+    *begins, last = (i for i in block.bottlenecks if i <= block.spatial_links)
+    chunks = [torch.arange(block.region_count), torch.arange(3), torch.tensor([0, 5, 7]), torch.arange(3)]
     ends = [(b, e) for e in (last, begins[-1]) for b in begins if b < e]
     assert ends
     for (begin, end), chunk in ((stretch, c) for stretch in ends for c in chunks):
-        alone = Setting(block.program, block.partition, block.coordinates)
+        alone = PlanContext(block.program, block.partition, block.coordinate_count)
         found, expected = block.layouts(chunk, begin, end), alone.layouts(chunk, begin, end)
         assert list(found) == list(expected)
-        assert all(torch.equal(found[key].active, expected[key].active) for key in found)
+        assert all(torch.equal(found[key].mask, expected[key].mask) for key in found)
 
 
 class Spots(nn.Module):
@@ -262,18 +265,30 @@ def test_tiles_are_a_method_of_the_plan():
     """What pulling 64 coordinates tile by tile takes is known beforehand, and taken where it is least."""
     network, x = Spots().double(), torch.rand(1, 1, 96, 96, dtype=torch.float64)
     setting = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
-    assert setting.coordinates == 64 and setting.chain == 2
-    execute.run(setting, plan.fixed(setting, Way()))  # makes γ's denominators, which all ways share
+    assert setting.coordinate_count == 64 and setting.chain_length == 2
+    execute.execute_plan(
+        setting, plan.plan_for(setting, Schedule())
+    )  # makes γ's denominators, which all ways share
     flops = {}
-    for way in (Way(tiles=2), Way(), *(w for w in ways(setting) if w.crops)):
-        chosen = plan.fixed(setting, way)
+    for way in (
+        Schedule(pull_windowed_end=2),
+        Schedule(),
+        *(w for w in all_schedules(setting) if w.windowed_end),
+    ):
+        chosen = plan.plan_for(setting, way)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            execute.run(setting, chosen)
+            execute.execute_plan(setting, chosen)
         flops[way] = counter.get_total_flops()
         assert abs(chosen.flops - flops[way]) <= 0.05 * flops[way], way
-    assert plan.make(setting).way == plan.make(setting, "pull").way == Way(tiles=2)
-    assert flops[Way(tiles=2)] < 0.6 * min(count for way, count in flops.items() if not way.tiles)
-    assert "tiles" in str(plan.make(setting))
+    assert (
+        plan.make_plan(setting).schedule
+        == plan.make_plan(setting, "pull").schedule
+        == Schedule(pull_windowed_end=2)
+    )
+    assert flops[Schedule(pull_windowed_end=2)] < 0.6 * min(
+        count for way, count in flops.items() if not way.pull_windowed_end
+    )
+    assert "pull_windowed" in str(plan.make_plan(setting))
 
 
 def test_full_cotangents_are_pulled_whole():
@@ -281,10 +296,10 @@ def test_full_cotangents_are_pulled_whole():
     network, x = vgg_like()
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     setting = prepared(pooled.double(), x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
-    assert setting.chain == 1 and plan.make(setting, "pull").way == Way()
+    assert setting.chain_length == 1 and plan.make_plan(setting, "pull").schedule == Schedule()
     deep = prepared(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
-    plan.make(deep)
-    assert deep.chain and "tiles" not in vars(deep)
+    plan.make_plan(deep)
+    assert deep.chain_length and "tiles_per_coordinate" not in vars(deep)
 
 
 def test_a_plan_says_what_runs_where():
@@ -294,7 +309,7 @@ def test_a_plan_says_what_runs_where():
     assert "36 regions × 12 coordinates" in text and "GFLOP" in text and "links" in text
     with pytest.raises(InputError, match="stages must follow"):
         setting = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
-        plan.fixed(setting, Way(crops=5, rows=3, cut=2))
+        plan.plan_for(setting, Schedule(windowed_end=5, sparse_end=3, cut=2))
 
 
 def test_small_budgets_change_nothing_but_memory():
@@ -302,9 +317,11 @@ def test_small_budgets_change_nothing_but_memory():
     rules, regions = bilrp.composites.uniform(0.25), bilrp.regions.grid(4)
     large = prepared(network, x, rules, regions, budget=2**28)
     small = prepared(network, x, rules, regions, budget=2**16)
-    one, other = plan.make(large, "push"), plan.make(small, "push")
-    assert other.chunk < one.chunk and other.peak_bytes < one.peak_bytes
-    whole, pieces = (matrix(execute.run(s, p)[s.program.output]) for s, p in ((large, one), (small, other)))
+    one, other = plan.make_plan(large, "push"), plan.make_plan(small, "push")
+    assert other.region_chunk < one.region_chunk and other.peak_bytes < one.peak_bytes
+    whole, pieces = (
+        densify(execute.execute_plan(s, p)[s.program.output]) for s, p in ((large, one), (small, other))
+    )
     assert torch.allclose(whole, pieces, rtol=1e-12, atol=1e-14)
 
 

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, composites, rules
-from bilrp.encoder import Rules
-from bilrp.engine import plan
+from bilrp import composites, regions, rules
+from bilrp.encoder import CompositeLike
 from bilrp.engine import executor as execute
-from bilrp.engine.costs import ways
-from bilrp.engine.sparse_parts import matrix
-from bilrp.regions import Spec
+from bilrp.engine import plan
+from bilrp.engine.costs import all_schedules
+from bilrp.engine.sparse_parts import densify
+from bilrp.regions import RegionFunction
 from bilrp.rules.freezing import freeze
-from bilrp.trace.operation_table import ENTRANCE
+from bilrp.trace.operation_table import INPUT_OP
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Step
@@ -23,11 +23,11 @@ from models import HUGGING, PLAIN, Case
 
 
 def is_first(step: Step) -> bool:
-    return step.sources == (ENTRANCE,) and composites.is_weighted(step)
+    return step.sources == (INPUT_OP,) and composites.is_weighted(step)
 
 
 FIRST_LAYER = composites.first_match((is_first, rules.wsquare()), otherwise=composites.resnet(0.1))
-BOOKS: dict[str, Rules] = {
+BOOKS: dict[str, CompositeLike] = {
     "lrp-0": composites.uniform(0.0),
     "gamma": composites.uniform(0.25),
     "epsilon": rules.epsilon(0.1),
@@ -41,12 +41,12 @@ NO_FIRST_LAYER = {
 }  # fmt: skip
 
 
-def partitions(x: Tensor) -> dict[str, Spec]:
+def partitions(x: Tensor) -> dict[str, RegionFunction]:
     """Single features, a random partition with some features in no region, and patches for images."""
     generator = torch.Generator().manual_seed(3)
     mask = torch.randint(-1, 4, x.shape[1:], generator=generator)
     mask.view(-1)[:4] = torch.arange(4)
-    found: dict[str, Spec] = {"features": regions.features(), "labels": regions.labels(mask)}
+    found: dict[str, RegionFunction] = {"features": regions.features(), "labels": regions.labels(mask)}
     if x.dim() == 4:
         found["grid"] = regions.grid(3)
     return found
@@ -72,8 +72,8 @@ def test_push_equals_pull(case: Case, book: str) -> None:
     with torch.no_grad():
         expected = model(x).flatten()
     for name, spec in partitions(x).items():
-        pushed = bilrp.decompose(model, x, regions=spec, rules=chosen, mode="push")
-        pulled = bilrp.decompose(model, x, regions=spec, rules=chosen, mode="pull")
+        pushed = bilrp.decompose(model, x, regions=spec, composite=chosen, mode="push")
+        pulled = bilrp.decompose(model, x, regions=spec, composite=chosen, mode="pull")
         # Eager attention takes its softmax in float32, and so is its derivative.
         single = book == "gradients" and case.name.endswith("eager")
         assert difference(pushed.parts, pulled.parts) < (1e-7 if single else 1e-9), name
@@ -86,7 +86,7 @@ def test_push_equals_pull(case: Case, book: str) -> None:
 @pytest.mark.parametrize("case", [*PLAIN, *HUGGING], ids=lambda case: case.name)
 def test_no_first_layer_names_exactly_the_models_without_one(case: Case) -> None:
     steps = simplify(record(case.model(), case.input())).steps
-    entering = [step for step in steps if ENTRANCE in step.sources and step.operation.mask != "moves"]
+    entering = [step for step in steps if INPUT_OP in step.sources and step.operation.mask != "moves"]
     assert entering
     assert all(map(is_first, entering)) == (case.name not in NO_FIRST_LAYER)
 
@@ -105,12 +105,14 @@ def test_every_plan_gives_the_same_parts(name: str) -> None:
         with torch.no_grad():
             program = freeze(simplify(record(model, x)), book)
             for spec in (regions.grid(3), regions.labels(mask)):
-                setting = plan.Setting(program, spec(x), program.result.numel())
-                expected = matrix(execute.run(setting, plan.make(setting, "pull"))[program.output])
-                options = list(dict.fromkeys(ways(setting)))
+                setting = plan.PlanContext(program, spec(x), program.result.numel())
+                expected = densify(
+                    execute.execute_plan(setting, plan.make_plan(setting, "pull"))[program.output]
+                )
+                options = list(dict.fromkeys(all_schedules(setting)))
                 for way in [*options[:: max(1, len(options) // 12)], options[-1]]:
-                    chosen = plan.fixed(setting, way)
-                    found = matrix(execute.run(setting, chosen)[program.output])
+                    chosen = plan.plan_for(setting, way)
+                    found = densify(execute.execute_plan(setting, chosen)[program.output])
                     assert difference(found, expected) < 1e-9, way
 
 

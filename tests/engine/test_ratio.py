@@ -13,12 +13,12 @@ import bilrp
 from bilrp import native
 from bilrp.decomposition import prepare
 from bilrp.encoder import as_encoder, read_item
-from bilrp.engine import plan
 from bilrp.engine import executor as execute
-from bilrp.engine.costs import Way, row_segments
-from bilrp.engine.maps import Gated, Ratio, Weighted
-from bilrp.engine.plan import Setting
-from bilrp.engine.sparse_parts import matrix
+from bilrp.engine import plan
+from bilrp.engine.costs import Schedule, sparse_segments
+from bilrp.engine.maps import Gated, LazyGammaFactor, Weighted
+from bilrp.engine.plan import PlanContext
+from bilrp.engine.sparse_parts import densify
 from bilrp.regions import RegionSpec
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record
@@ -44,27 +44,27 @@ def network() -> nn.Sequential:
     return nn.Sequential(*layers).double()
 
 
-def setting(model: nn.Module, x: Tensor, regions: RegionSpec, gamma: float = 0.25) -> Setting:
+def setting(model: nn.Module, x: Tensor, regions: RegionSpec, gamma: float = 0.25) -> PlanContext:
     """Frozen anew: nobody has made any denominators."""
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.composites.uniform(gamma))
-    return Setting(program, bilrp.regions.resolve(regions, x), program.result.numel())
+    return PlanContext(program, bilrp.regions.resolve(regions, x), program.result.numel())
 
 
-def by_rows(given: Setting) -> plan.Plan:
+def by_rows(given: PlanContext) -> plan.Plan:
     """Crops up to the first bottleneck, then rows as far as they go."""
-    (first, last), *_ = row_segments(given)
-    return plan.fixed(given, Way(first, last, len(given.links)))
+    (first, last), *_ = sparse_segments(given)
+    return plan.plan_for(given, Schedule(first, last, len(given.links)))
 
 
-def ratios(given: Setting) -> list[Ratio]:
+def ratios(given: PlanContext) -> list[LazyGammaFactor]:
     maps = (link.map.inner if isinstance(link.map, Gated) else link.map for link in given.links)
     return [
         term.after
         for m in maps
         if isinstance(m, Weighted)
         for term in m.terms
-        if isinstance(term.after, Ratio)
+        if isinstance(term.after, LazyGammaFactor)
     ]
 
 
@@ -72,17 +72,24 @@ def ratios(given: Setting) -> list[Ratio]:
 @pytest.mark.parametrize("gamma", [0.25, 1e-20])
 def test_rows_bring_their_denominators(with_library, gamma, monkeypatch) -> None:
     if not with_library:
-        monkeypatch.setattr(native, "library", lambda: None)
+        monkeypatch.setattr(native, "load_library", lambda: None)
     model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
     found = setting(model, x, 4, gamma)
-    parts = execute.run(found, by_rows(found))[found.program.output]
-    assert [ratio.made for ratio in ratios(found)] == [True, False, False, False]  # crops need the first
+    parts = execute.execute_plan(found, by_rows(found))[found.program.output]
+    assert [ratio.is_computed for ratio in ratios(found)] == [
+        True,
+        False,
+        False,
+        False,
+    ]  # crops need the first
     pulled = setting(model, x, 4, gamma)
-    slow = execute.run(pulled, plan.make(pulled, "pull"))[pulled.program.output]
-    assert all(ratio.made for ratio in ratios(pulled))
+    slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
+    assert all(ratio.is_computed for ratio in ratios(pulled))
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
-    again = execute.run(found, by_rows(found))[found.program.output]  # the same ratios on the same rows
-    assert torch.equal(matrix(parts), matrix(again))
+    again = execute.execute_plan(found, by_rows(found))[
+        found.program.output
+    ]  # the same ratios on the same rows
+    assert torch.equal(densify(parts), densify(again))
 
 
 def regions_of_some(x: Tensor) -> Tensor:
@@ -97,9 +104,9 @@ def test_inputs_without_a_row_are_not_forgotten() -> None:
     model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
     spec = bilrp.regions.labels(regions_of_some(x))
     found, pulled = setting(model, x, spec), setting(model, x, spec)
-    parts = execute.run(found, by_rows(found))[found.program.output]
-    slow = execute.run(pulled, plan.make(pulled, "pull"))[pulled.program.output]
-    assert any(ratio.made for ratio in ratios(found)[1:])
+    parts = execute.execute_plan(found, by_rows(found))[found.program.output]
+    slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
+    assert any(ratio.is_computed for ratio in ratios(found)[1:])
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
 
 
@@ -110,8 +117,8 @@ def test_what_a_bias_alone_makes_is_not_forgotten() -> None:
         model.get_parameter("0.bias").fill_(0.3)
         x[..., :9, :] = 0  # nothing to share there but biases
     found, pulled = setting(model, x, 4), setting(model, x, 4)
-    parts = execute.run(found, by_rows(found))[found.program.output]
-    slow = execute.run(pulled, plan.make(pulled, "pull"))[pulled.program.output]
+    parts = execute.execute_plan(found, by_rows(found))[found.program.output]
+    slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
 
 
@@ -122,17 +129,17 @@ def test_it_is_less_work_than_making_them() -> None:
         given = setting(model, x, 11)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             if made:
-                assert all(ratio.whole.isfinite().all() for ratio in ratios(given))
-            execute.run(given, by_rows(given))
+                assert all(ratio.value.isfinite().all() for ratio in ratios(given))
+            execute.execute_plan(given, by_rows(given))
         work.append(counter.get_total_flops())
     assert work[0] < 0.8 * work[1], work
 
 
 def test_a_gate_shuts_what_is_counted() -> None:
     ratio = ratios(setting(network(), torch.rand(1, 3, 22, 22, dtype=torch.float64), 4))[0]
-    gate = (torch.rand_like(ratio.counted) < 0.5).double()
-    torch.testing.assert_close(ratio.gated(gate).whole, ratio.whole * gate)
-    assert not replace(ratio).made
+    gate = (torch.rand_like(ratio.numerator) < 0.5).double()
+    torch.testing.assert_close(ratio.with_gate(gate).value, ratio.value * gate)
+    assert not replace(ratio).is_computed
 
 
 class Keeps(nn.Module):
@@ -154,12 +161,15 @@ class Keeps(nn.Module):
 def test_denominators_are_of_this_run_also_after_the_next(mode) -> None:
     """They are made when they are asked for, from an input that the model may have overwritten since."""
     model, (x, y) = Keeps().double(), torch.rand(2, 1, 3, 12, 12, dtype=torch.float64)
-    encoder, how = as_encoder(model), {"regions": 2, "rules": bilrp.composites.uniform(0.25), "mode": mode}
+    encoder, how = (
+        as_encoder(model),
+        {"regions": 2, "composite": bilrp.composites.uniform(0.25), "mode": mode},
+    )
     wanted = bilrp.decompose(model, x, **how).parts
     ready = prepare(encoder, read_item(encoder, x), **how)
     with torch.no_grad():
         model(y)
-    torch.testing.assert_close(ready.parts(ready.partition)[0], wanted, rtol=0, atol=0)
+    torch.testing.assert_close(ready.compute_parts(ready.partition)[0], wanted, rtol=0, atol=0)
 
 
 def test_a_bias_of_one_number_for_all() -> None:
@@ -172,7 +182,7 @@ def test_a_bias_of_one_number_for_all() -> None:
         return inner.permute(0, 3, 1, 2).flatten(1)
 
     x = torch.rand(1, 3, 14, 14, dtype=torch.float64)
-    how = {"regions": 3, "rules": bilrp.composites.uniform(0.25)}
+    how = {"regions": 3, "composite": bilrp.composites.uniform(0.25)}
     pushed, pulled = (bilrp.decompose(model, x, mode=mode, **how).parts for mode in ("push", "pull"))
     torch.testing.assert_close(pushed, pulled, rtol=1e-10, atol=1e-12)
 
@@ -186,5 +196,5 @@ def test_groups_make_their_own() -> None:
     given = setting(model, torch.rand(1, 3, 14, 14, dtype=torch.float64), 3)
     chosen = by_rows(given)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        execute.run(given, chosen)
+        execute.execute_plan(given, chosen)
     assert abs(chosen.flops - counter.get_total_flops()) <= 0.01 * chosen.flops

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.engine import refinement
 from bilrp.errors import InputError
-from models import Residual, settle, transformer, vgg_like
-from narrow import require
+from models import Residual, randomize_norms, transformer, vgg_like
+from type_asserts import assert_not_none
 
 
 def image(seed: int = 0, size: tuple[int, int] = (24, 28)) -> torch.Tensor:
@@ -30,7 +30,7 @@ CASES = {
 def given(name: str):
     build, draw, spec, rules = CASES[name]
     book = composites.uniform(0.25 if rules == "gamma" else 0.0)
-    return settle(build()), draw(), {"regions": spec, "rules": book}
+    return randomize_norms(build()), draw(), {"regions": spec, "composite": book}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -44,7 +44,7 @@ def test_every_moment_is_the_sum_of_the_full_one_and_the_last_is_the_full_one(na
         torch.testing.assert_close(found.parts, expected.parts, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(found.embedding, full.embedding, rtol=0, atol=0)
     counts = [found.regions.count for found in moments]
-    assert counts == sorted(set(counts)) and counts[0] <= refinement.START
+    assert counts == sorted(set(counts)) and counts[0] <= refinement.INITIAL_GROUPS
     last = moments[-1]
     assert torch.equal(last.regions.labels, full.regions.labels) and last.regions.kind == full.regions.kind
     torch.testing.assert_close(last.parts, full.parts, rtol=1e-9, atol=1e-9)
@@ -69,7 +69,7 @@ def test_what_is_split_is_where_the_share_is_large() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 4, bias=False)).double()
     x = torch.full((1, 1, 32, 32), 1e-3, dtype=torch.float64)
     x[..., 20:24, 4:8] = 5.0
-    found = bilrp.decompose(net, x, regions=2, refine=40)
+    found = bilrp.decompose(net, x, regions=2, max_regions=40)
     assert found.regions.count <= 40
     sizes = torch.bincount(found.regions.labels.flatten())
     inside = found.regions.labels[0, 20:24, 4:8].unique()
@@ -79,9 +79,9 @@ def test_what_is_split_is_where_the_share_is_large() -> None:
 def test_a_refined_decomposition_costs_what_its_regions_cost() -> None:
     model, x, options = given("residual")
     options["mode"] = "push"
-    full, some = bilrp.decompose(model, x, **options), bilrp.decompose(model, x, refine=20, **options)
+    full, some = bilrp.decompose(model, x, **options), bilrp.decompose(model, x, max_regions=20, **options)
     assert some.regions.count <= 20 < full.regions.count
-    assert require(some.plan).flops < require(full.plan).flops
+    assert assert_not_none(some.plan).flops < assert_not_none(full.plan).flops
 
 
 @pytest.mark.parametrize("name", ["vgg", "tokens"])
@@ -90,7 +90,7 @@ def test_two_inputs_refine_by_the_relevance_of_their_pairs(name: str, similarity
     model, a, options = given(name)
     b = a.flip(1) if name == "tokens" else image(1)
     full = bilrp.explain(model, a, b, similarity=similarity, **options)
-    found = bilrp.explain(model, a, b, similarity=similarity, refine=22, **options)
+    found = bilrp.explain(model, a, b, similarity=similarity, max_regions=22, **options)
     assert found.relevance.shape[0] <= 22
     labels = [regions.labels(side.regions.labels) for side in (found.a, found.b)]
     expected = full.coarsen((labels[0], labels[1]))
@@ -100,10 +100,10 @@ def test_two_inputs_refine_by_the_relevance_of_their_pairs(name: str, similarity
 
 def test_a_budget_is_a_number_of_regions() -> None:
     model, x, options = given("vgg")
-    assert bilrp.decompose(model, x, refine=1, **options).regions.count == 1
-    assert bilrp.decompose(model, x, refine=10**6, **options).regions.count == 42
+    assert bilrp.decompose(model, x, max_regions=1, **options).regions.count == 1
+    assert bilrp.decompose(model, x, max_regions=10**6, **options).regions.count == 42
     for wrong in (0, -1, True):
         with pytest.raises(InputError, match="number of regions, at least 1"):
-            bilrp.decompose(model, x, refine=wrong, **options)
+            bilrp.decompose(model, x, max_regions=wrong, **options)
     with pytest.raises(InputError, match="leave out layers"):
-        bilrp.decompose(model, x, **{**options, "refine": 20, "layers": [1]})
+        bilrp.decompose(model, x, **{**options, "max_regions": 20, "layers": [1]})

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import native, regions
-from bilrp.engine import plan, sparse_parts
 from bilrp.engine import executor as execute
-from bilrp.engine.costs import Way, ways
-from bilrp.engine.plan import Setting
+from bilrp.engine import plan, sparse_parts
+from bilrp.engine.costs import Schedule, all_schedules
+from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import Key
-from bilrp.engine.sparse_parts import OnRows, OnWindows, Parts, Scattered, kept, matrix
+from bilrp.engine.sparse_parts import AnyParts, SparseChunk, SparseParts, WindowedChunk, densify, stored_parts
 from bilrp.errors import MismatchError
 from bilrp.rules.freezing import freeze
 from bilrp.similarity import Similarity
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from models import settle
-from narrow import instance
+from models import randomize_norms
+from type_asserts import assert_instance
 
 
 def chain(*, stride: int, padding: int, pool: int) -> nn.Module:
@@ -68,7 +68,7 @@ NETS = {
 def built(name: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return settle(NETS[name]())
+        return randomize_norms(NETS[name]())
 
 
 def image(seed: int, height: int = 19, width: int = 15, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -87,29 +87,31 @@ def blobs(x: Tensor, seed: int = 0, count: int = 6) -> Tensor:
     return torch.where(distance.amin(-1) < 5, label, -1)
 
 
-def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> Setting:
+def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> PlanContext:
     """Every value on the way is wanted."""
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), bilrp.composites.uniform(0.25))
     partition = regions.resolve(spec, x)
     taps = frozenset(link.target for link in program.links)
-    return Setting(program, partition, program.result.numel(), taps, budget)
+    return PlanContext(program, partition, program.result.numel(), taps, budget)
 
 
 @pytest.fixture
 def everything_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_parts, "SMALL", 2.0)
+    monkeypatch.setattr(sparse_parts, "MAX_SPARSE_FRACTION", 2.0)
 
 
-def dense_run(setting: Setting, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch) -> dict[Key, Parts]:
+def dense_run(
+    setting: PlanContext, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch
+) -> dict[Key, AnyParts]:
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "worth_keeping", lambda *_: {})
-        return execute.run(setting, chosen)
+        patch.setattr(execute, "choose_sparse_taps", lambda *_: {})
+        return execute.execute_plan(setting, chosen)
 
 
-def pushing(setting: Setting) -> list[Way]:
+def pushing(setting: PlanContext) -> list[Schedule]:
     """Some ways that push on windows, on rows, or on both."""
-    local = [way for way in ways(setting) if way.rows and way.cut == len(setting.links)]
+    local = [way for way in all_schedules(setting) if way.sparse_end and way.cut == len(setting.links)]
     return local[:: -(-len(local) // 3)]
 
 
@@ -123,28 +125,28 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
     name, spec, library, everything_kept, monkeypatch
 ):
     if not library:
-        monkeypatch.setattr(native, "library", lambda: None)
+        monkeypatch.setattr(native, "load_library", lambda: None)
     net, pieces = built(name), 0
     sides = [prepared(net, x, SPECS[spec](x)) for x in (image(1), image(2))]
     for way in pushing(sides[0]):
-        whole_plans = [plan.fixed(setting, way) for setting in sides]
-        in_chunks = [replace(p, chunk=-(-p.regions // 3), batch=2) for p in whole_plans]
+        whole_plans = [plan.plan_for(setting, way) for setting in sides]
+        in_chunks = [replace(p, region_chunk=-(-p.region_count // 3), window_batch=2) for p in whole_plans]
         for chosen in (whole_plans, in_chunks):
-            found = [execute.run(setting, p) for setting, p in zip(sides, chosen, strict=True)]
+            found = [execute.execute_plan(setting, p) for setting, p in zip(sides, chosen, strict=True)]
             whole = [dense_run(setting, p, monkeypatch) for setting, p in zip(sides, chosen, strict=True)]
             for key in found[0]:
-                check(*((made[key], matrix(wanted[key])) for made, wanted in zip(found, whole, strict=True)))
-                pieces += isinstance(found[0][key], Scattered)
+                check(*((made[key], densify(wanted[key])) for made, wanted in zip(found, whole, strict=True)))
+                pieces += isinstance(found[0][key], SparseParts)
     assert pieces >= 6, "some were kept"
 
 
-def check(*sides: tuple[Tensor | Scattered, Tensor]) -> None:
+def check(*sides: tuple[Tensor | SparseParts, Tensor]) -> None:
     for made, wanted in sides:
-        assert torch.equal(sparse_parts.matrix(made), wanted) and made.shape == wanted.shape
-        assert sparse_parts.matrix(made).dtype == wanted.dtype
+        assert torch.equal(sparse_parts.densify(made), wanted) and made.shape == wanted.shape
+        assert sparse_parts.densify(made).dtype == wanted.dtype
         torch.testing.assert_close(made.sum(0), wanted.sum(0), rtol=1e-12, atol=1e-12)
     (a, p), (b, q) = sides
-    if isinstance(a, Scattered) and isinstance(b, Scattered):
+    if isinstance(a, SparseParts) and isinstance(b, SparseParts):
         scale = float((p.abs() @ q.abs().T).max()) or 1.0
         for one, other, product in ((a, b, p @ q.T), (b, a, q @ p.T), (a, a, p @ p.T)):
             assert float((one.product(other) - product).abs().max()) <= 1e-12 * scale
@@ -157,37 +159,37 @@ def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
     setting = prepared(built("plain").float(), image(1, dtype=torch.float32), regions.grid(4))
     kinds = set()
     for way in pushing(setting):
-        chosen = plan.fixed(setting, way)
-        found, whole = execute.run(setting, chosen), dense_run(setting, chosen, monkeypatch)
-        for key in sparse_parts.worth_keeping(setting, way):
-            narrow, expected = instance(found[key], Scattered), matrix(whole[key]).double()
+        chosen = plan.plan_for(setting, way)
+        found, whole = execute.execute_plan(setting, chosen), dense_run(setting, chosen, monkeypatch)
+        for key in sparse_parts.choose_sparse_taps(setting, way):
+            narrow, expected = assert_instance(found[key], SparseParts), densify(whole[key]).double()
             wide = replace(narrow, dtype=torch.float64)
-            kinds |= {type(piece) for piece in wide.pieces}
-            assert narrow.matrix.dtype == torch.float32
-            assert torch.equal(wide.matrix, expected) and wide.matrix.dtype == torch.float64
+            kinds |= {type(piece) for piece in wide.chunks}
+            assert narrow.dense_parts.dtype == torch.float32
+            assert torch.equal(wide.dense_parts, expected) and wide.dense_parts.dtype == torch.float64
             torch.testing.assert_close(wide.sum(0), expected.sum(0), rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(wide.product(wide), expected @ expected.T, rtol=1e-12, atol=1e-12)
-    assert kinds == {OnWindows, OnRows}
+    assert kinds == {WindowedChunk, SparseChunk}
 
 
 def test_products_go_tile_by_tile_where_regions_reach_little(monkeypatch):
     """No matrix is made for them, and where they reach much it is."""
     net = built("plain")
     sides = [prepared(net, image(seed, 47, 41), regions.grid(4)) for seed in (1, 2)]
-    kept_there = sparse_parts.worth_keeping(sides[0], pushing(sides[0])[0])
+    kept_there = sparse_parts.choose_sparse_taps(sides[0], pushing(sides[0])[0])
     assert kept_there
-    runs = [execute.run(setting, plan.fixed(setting, pushing(setting)[0])) for setting in sides]
-    one, other = ([instance(run[key], Scattered) for key in kept_there] for run in runs)
+    runs = [execute.execute_plan(setting, plan.plan_for(setting, pushing(setting)[0])) for setting in sides]
+    one, other = ([assert_instance(run[key], SparseParts) for key in kept_there] for run in runs)
     for a, b in zip(one, other, strict=True):
         found = a.product(b)
-        assert "matrix" not in vars(a) and "matrix" not in vars(b)
-        torch.testing.assert_close(found, a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
+        assert "dense_parts" not in vars(a) and "dense_parts" not in vars(b)
+        torch.testing.assert_close(found, a.dense_parts @ b.dense_parts.T, rtol=1e-12, atol=1e-12)
     with monkeypatch.context() as patch:
-        patch.setattr(sparse_parts, "SMALL", 0.0)
+        patch.setattr(sparse_parts, "MAX_SPARSE_FRACTION", 0.0)
         a, b = one[-1], other[-1]
         fresh = replace(a)
-        torch.testing.assert_close(fresh.product(b), a.matrix @ b.matrix.T, rtol=1e-12, atol=1e-12)
-        assert "matrix" in vars(fresh)
+        torch.testing.assert_close(fresh.product(b), a.dense_parts @ b.dense_parts.T, rtol=1e-12, atol=1e-12)
+        assert "dense_parts" in vars(fresh)
 
 
 # ---------------------------------------------------------------- through the front door
@@ -209,9 +211,11 @@ def swept(seed: int, dtype: torch.dtype = torch.float64, **options) -> dict[int,
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all matrices that were made of kept parts."""
-    sizes, zeros = [], sparse_parts.zeros
+    sizes, zeros = [], sparse_parts.lazy_zeros
     monkeypatch.setattr(
-        sparse_parts, "zeros", lambda rows, columns, like: sizes.append(columns) or zeros(rows, columns, like)
+        sparse_parts,
+        "lazy_zeros",
+        lambda rows, columns, like: sizes.append(columns) or zeros(rows, columns, like),
     )
     return sizes
 
@@ -220,7 +224,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, made):
     a, b = swept(1, dtype)[2], swept(2, dtype)[2]
-    assert isinstance(kept(a), Scattered)
+    assert isinstance(stored_parts(a), SparseParts)
     found = bilrp.pair(a, b, similarity=similarity)
     assert "Explanation" in repr(found) and "Decomposition" in repr(a)
     residue = a.unattributed
@@ -231,8 +235,8 @@ def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, made)
     expected = bilrp.pair(*whole, similarity=similarity)
     scale = float(expected.relevance.abs().max())
     for one, other in zip(
-        [found.relevance, *(found.within or ()), *found.marginals()],
-        [expected.relevance, *(expected.within or ()), *expected.marginals()],
+        [found.relevance, *(found.self_terms or ()), *found.marginals()],
+        [expected.relevance, *(expected.self_terms or ()), *expected.marginals()],
         strict=True,
     ):
         assert one.dtype == dtype and float((one - other).abs().max()) <= close * max(
@@ -247,9 +251,9 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, made, monkeypatch):
     assert first is found.parts and first.shape == (found.regions.count, found.embedding.numel())
     assert len(made) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "worth_keeping", lambda *_: {})
+        patch.setattr(execute, "choose_sparse_taps", lambda *_: {})
         whole = swept(1)[2]
-    assert isinstance(kept(whole), Tensor) and torch.equal(first, whole.parts)
+    assert isinstance(stored_parts(whole), Tensor) and torch.equal(first, whole.parts)
     renamed = replace(found, name="other")
     assert renamed.name == "other" and torch.equal(renamed.parts, first)
     doubled = replace(found, parts=2 * first)
@@ -265,7 +269,7 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, made, monkeypatch):
 def test_parts_of_one_kind_pair_with_those_of_the_other():
     a, b = swept(1)[2], swept(2)[2]
     whole = replace(swept(2)[2], name="whole")
-    assert isinstance(kept(whole), Tensor) and isinstance(kept(b), Scattered)
+    assert isinstance(stored_parts(whole), Tensor) and isinstance(stored_parts(b), SparseParts)
     expected = bilrp.pair(a, b).relevance
     torch.testing.assert_close(bilrp.pair(a, whole).relevance, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(bilrp.pair(whole, a).relevance, expected.T, rtol=1e-12, atol=1e-12)
@@ -281,17 +285,17 @@ def test_other_similarities_and_some_coordinates_get_matrices():
     found = bilrp.pair(a, b, similarity=own).relevance
     torch.testing.assert_close(found, (a.parts * weights) @ b.parts.T, rtol=1e-12, atol=1e-12)
     among = torch.arange(0, size, 3)
-    some = bilrp.pair(a, b, among=among).relevance
+    some = bilrp.pair(a, b, coordinates=among).relevance
     torch.testing.assert_close(some, a.parts[:, among] @ b.parts[:, among].T, rtol=1e-12, atol=1e-12)
 
 
 def test_only_what_regions_hardly_reach_is_kept_so_and_projections_are_matrices():
     found = swept(1)
-    assert [isinstance(kept(found[n]), Scattered) for n in LAYERS] == [True, True, False]
+    assert [isinstance(stored_parts(found[n]), SparseParts) for n in LAYERS] == [True, True, False]
     large = swept(1, regions=64)
-    assert not any(isinstance(kept(d), Scattered) for d in large.values())
+    assert not any(isinstance(stored_parts(d), SparseParts) for d in large.values())
     projected = swept(1, project=6)[2]
-    assert isinstance(kept(projected), Tensor) and projected.parts.shape[1] == 6
+    assert isinstance(stored_parts(projected), Tensor) and projected.parts.shape[1] == 6
 
 
 def test_images_of_another_size_do_not_pair():
@@ -308,4 +312,4 @@ def test_copies_and_pickles_hold_the_matrix():
     for act in (lambda: None, lambda: bilrp.pair(found, other), lambda: found.parts):
         act()
         for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
-            assert isinstance(kept(again), Tensor) and torch.equal(again.parts, expected)
+            assert isinstance(stored_parts(again), Tensor) and torch.equal(again.parts, expected)

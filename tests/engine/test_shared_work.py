@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.engine.sparse_parts import matrix
-from bilrp.engine.parallel import share
+from bilrp.engine.parallel import parallel_for
+from bilrp.engine.sparse_parts import densify
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def net() -> nn.Module:
 def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     from bilrp.decomposition import prepare
     from bilrp.encoder import as_encoder, read_item
-    from bilrp.engine import plan, executor
+    from bilrp.engine import executor, plan
 
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
-    setting = plan.Setting(ready.program, ready.partition, ready.program.result.numel())
+    setting = plan.PlanContext(ready.program, ready.partition, ready.program.result.numel())
     total = len(setting.links)
-    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial)
-    way = plan.Way(setting.bottlenecks[0], spatial, total)
-    return matrix(executor.run(setting, plan.fixed(setting, way))[ready.program.output])
+    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial_links)
+    way = plan.Schedule(setting.bottlenecks[0], spatial, total)
+    return densify(executor.execute_plan(setting, plan.plan_for(setting, way))[ready.program.output])
 
 
 def test_shared_rows_are_those_of_one_thread(two_threads):
@@ -62,7 +62,7 @@ def test_several_threads_work_and_torch_keeps_its_threads(two_threads):
         seen.add(threading.get_ident())
         meet.wait()
 
-    share(task, range(2))
+    parallel_for(task, range(2))
     assert len(seen) == 2 and threading.get_ident() not in seen
     assert torch.get_num_threads() == 2
     later = []
@@ -81,7 +81,7 @@ def test_an_error_ends_all_and_arrives(two_threads):
         done.append(i)
 
     with pytest.raises(ValueError, match="here"):
-        share(task, range(10_000))
+        parallel_for(task, range(10_000))
     assert torch.get_num_threads() == 2
 
 
@@ -93,7 +93,7 @@ def test_who_counts_operations_sees_all(two_threads):
         def multiply(_: int) -> None:
             torch.matmul(torch.ones(2, 3), torch.ones(3, 4))
 
-        share(multiply, range(5))
+        parallel_for(multiply, range(5))
     assert counter.get_total_flops() == 5 * 2 * 2 * 3 * 4
 
 
@@ -104,7 +104,7 @@ def test_writes_into_a_tensor_made_in_inference_mode(two_threads):
         def task(i):
             out[i] = i
 
-        share(task, range(4))
+        parallel_for(task, range(4))
     assert out.tolist() == [0, 1, 2, 3]
 
 

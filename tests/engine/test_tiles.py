@@ -48,8 +48,8 @@ NETS = {
 def test_tiles_are_exact(name, gamma):
     x = torch.randn(1, 1, 90, 117, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     program = frozen(NETS[name], x, gamma)
-    assert pull_windowed.chain(program) == len(program.links)
-    found = pull_windowed.pull(program.links, spots(program))
+    assert pull_windowed.count_chain_links(program) == len(program.links)
+    found = pull_windowed.pull_chain(program.links, spots(program))
     torch.testing.assert_close(found, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
 
 
@@ -59,7 +59,7 @@ def test_a_shut_gate_hides_what_arrives_there():
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.ReLU())
     program = frozen(net, x, 0.0)
     everywhere = torch.ones(1, *program.result.shape, dtype=torch.float64)
-    assert pull_windowed.occupied(program.links[-1], everywhere)[:, 1:].max() <= 1
+    assert pull_windowed.find_occupied_tiles(program.links[-1], everywhere)[:, 1:].max() <= 1
 
 
 def test_a_value_used_twice_ends_the_chain():
@@ -72,7 +72,10 @@ def test_a_value_used_twice_ends_the_chain():
             y = torch.relu(self.one(x))
             return y + self.two(y)
 
-    assert pull_windowed.chain(frozen(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0)) == 1
+    assert (
+        pull_windowed.count_chain_links(frozen(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0))
+        == 1
+    )
 
 
 def test_decomposing_by_tiles_is_decomposing():
@@ -89,6 +92,6 @@ def test_decomposing_by_tiles_is_decomposing():
 
     net, x = Corners().double(), torch.rand(1, 1, 96, 128, dtype=torch.float64)
     by_tiles = bilrp.decompose(net, x, mode="pull")
-    assert by_tiles.plan is not None and by_tiles.plan.way.tiles == 1
+    assert by_tiles.plan is not None and by_tiles.plan.schedule.pull_windowed_end == 1
     whole = bilrp.decompose(net, x, mode="push")
     torch.testing.assert_close(by_tiles.parts, whole.parts, rtol=1e-10, atol=1e-12)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import bilrp
-from bilrp import baselines, regions
+from bilrp import regions
+from bilrp.evaluation import baselines
 
 TOLERANCE = 1e-10
 
@@ -98,7 +99,7 @@ def test_curvature(case, monkeypatch: pytest.MonkeyPatch) -> None:
     assert expected.abs().max() > 1e-4
     whole = baselines.curvature(model, a, b, regions=specs)
     assert torch.allclose(whole.relevance, expected, atol=TOLERANCE, rtol=0)
-    monkeypatch.setattr(baselines, "BLOCK", 2 * b.numel())  # two rows of the Hessian at a time
+    monkeypatch.setattr(baselines, "MAX_HESSIAN_ELEMENTS", 2 * b.numel())  # two rows of the Hessian at a time
     assert torch.allclose(
         baselines.curvature(model, a, b, regions=specs).relevance, expected, atol=TOLERANCE, rtol=0
     )
@@ -116,7 +117,7 @@ def test_hessian_product(case) -> None:
 def test_gradients_are_not_lrp_on_a_smooth_model() -> None:
     model, a = smooth(), torch.randn(1, 3, 4).double()
     hessian = baselines.hessian_product(model, a, a)
-    lrp = bilrp.explain(model, a, a, rules=bilrp.composites.uniform(0.0))
+    lrp = bilrp.explain(model, a, a, composite=bilrp.composites.uniform(0.0))
     assert not torch.allclose(hessian.relevance, lrp.relevance, atol=1e-3)
 
 
@@ -208,7 +209,7 @@ def test_all_report_the_models_own_score(name: str, tmp_path) -> None:
     assert found.score == pytest.approx(float((model(a) * model(b)).sum()), abs=1e-12)
     assert found.unattributed == pytest.approx(found.score - float(found.relevance.sum()), abs=1e-12)
     assert torch.allclose(found.a.embedding, model(a).flatten(), atol=1e-12)
-    assert name in found.a.origin["rules"]
+    assert name in found.a.origin["composite"]
     again = bilrp.Explanation.load(found.save(tmp_path / "found.npz"))
     assert torch.equal(again.relevance, found.relevance) and again.score == found.score
 

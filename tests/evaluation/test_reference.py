@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import reference, regions, composites, rules
+from bilrp import composites, regions, rules
+from bilrp.evaluation import reference
 
 
 def dense(bias: bool) -> nn.Sequential:
@@ -52,8 +53,8 @@ NETWORKS = {
 
 
 def per_layer(network: nn.Sequential, gammas: list[float]):
-    """A rule book with one γ for each weighted layer, by the names of nn.Sequential."""
-    numbers = [n for n, layer in enumerate(network) if isinstance(layer, reference.WEIGHTED)]
+    """A composite with one γ for each weighted layer, by the names of nn.Sequential."""
+    numbers = [n for n, layer in enumerate(network) if isinstance(layer, reference.WEIGHTED_LAYERS)]
     entries = [(str(n), rules.gamma(g)) for n, g in zip(numbers, gammas, strict=True)]
     return composites.first_match(*entries, otherwise=composites.uniform(0.0))
 
@@ -66,11 +67,11 @@ def test_factored_equals_direct(name: str, bias: bool, signed: bool) -> None:
     torch.manual_seed(5)
     network = make(bias).requires_grad_(False)
     a, b = (torch.randn(shape).double() if signed else torch.rand(shape).double() for _ in range(2))
-    gammas = [0.5, 0.25, 0.1][: sum(isinstance(m, reference.WEIGHTED) for m in network)]
+    gammas = [0.5, 0.25, 0.1][: sum(isinstance(m, reference.WEIGHTED_LAYERS) for m in network)]
     direct = reference.second_order(network, a, b, gamma=gammas)
     for mode in ("push", "pull"):
         factored = bilrp.explain(
-            network, a, b, rules=per_layer(network, gammas), regions=regions.features(), mode=mode
+            network, a, b, composite=per_layer(network, gammas), regions=regions.features(), mode=mode
         )
         assert direct.abs().max() > 1e-6
         assert torch.allclose(factored.relevance, direct, atol=1e-12, rtol=1e-9)
@@ -104,7 +105,7 @@ def test_ties_are_shared() -> None:
     network = nn.Sequential(nn.MaxPool1d(2), nn.Flatten()).double()
     x = torch.tensor([[[1.0, 1.0, 3.0, 2.0]]]).double()
     direct = reference.second_order(network, x, x)
-    factored = bilrp.explain(network, x, x, regions=regions.features(), rules=composites.uniform(0.0))
+    factored = bilrp.explain(network, x, x, regions=regions.features(), composite=composites.uniform(0.0))
     expected = torch.tensor([[0.25, 0.25, 0, 0], [0.25, 0.25, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]).double()
     assert torch.equal(direct, expected)
     assert torch.allclose(factored.relevance, expected, atol=1e-12)

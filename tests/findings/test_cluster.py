@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bilrp import explain
+from bilrp.evaluation.correspondences import paste_patch
 from bilrp.findings import grouping
-from bilrp.findings.region_layout import layout
-from bilrp.findings.special_tokens import only
-from bilrp.evaluation.correspondences import planted
+from bilrp.findings.region_layout import compute_layout
+from bilrp.findings.special_tokens import select_regions
 from bilrp.regions import Regions, features, grid, labels, tokens
-from narrow import require
+from type_asserts import assert_not_none
 
 PLANE = grid(8)(torch.zeros(1, 3, 64, 64))
 
@@ -44,7 +44,7 @@ def test_each_pair_is_in_one_finding_at_most_and_a_finding_is_the_sum_of_its_pai
         "mixed": (PLANE, words),
     }[kind]
     R = noise(a.count, b.count, seed) ** 3
-    found = grouping.find(R, a, b, score=7.0, k=5)
+    found = grouping.extract_findings(R, a, b, score=7.0, k=5)
     owned = np.zeros(R.shape, int)
     for finding in found:
         owned[np.ix_(finding.a, finding.b)] += 1
@@ -52,7 +52,9 @@ def test_each_pair_is_in_one_finding_at_most_and_a_finding_is_the_sum_of_its_pai
         assert finding.share == pytest.approx(finding.relevance / 7.0)
         for side, members in ((a, finding.a), (b, finding.b)):
             inside = np.isin(np.arange(side.count), members)
-            assert layout(side).connected(inside, members[0]).sum() == len(members), "neighbours only"
+            assert compute_layout(side).select_connected(inside, members[0]).sum() == len(members), (
+                "neighbours only"
+            )
     assert owned.max(initial=0) <= 1
     rest = R[owned == 0].sum()
     assert sum(f.relevance for f in found) + rest == pytest.approx(R.sum(), rel=1e-9, abs=1e-9)
@@ -65,8 +67,8 @@ def test_each_pair_is_in_one_finding_at_most_and_a_finding_is_the_sum_of_its_pai
 def test_a_and_b_exchanged_give_the_same_findings(seed):
     words = tokens()(torch.zeros(1, 9, 2))
     R = noise(PLANE.count, 9, seed) ** 3
-    there = [(f.a, f.b) for f in grouping.find(R, PLANE, words, score=1.0)]
-    back = [(f.b, f.a) for f in grouping.find(R.T, words, PLANE, score=1.0)]
+    there = [(f.a, f.b) for f in grouping.extract_findings(R, PLANE, words, score=1.0)]
+    back = [(f.b, f.a) for f in grouping.extract_findings(R.T, words, PLANE, score=1.0)]
     assert there == back
 
 
@@ -75,7 +77,7 @@ def test_a_block_in_noise_is_found_with_its_sign(sign):
     R = 0.1 * noise(64, 64)
     rows, columns = patch(1, 1, 3, 3), patch(4, 5, 2, 3)
     R[np.ix_(rows, columns)] += sign * 2.0
-    first = grouping.find(R, PLANE, PLANE, score=100.0)[0]
+    first = grouping.extract_findings(R, PLANE, PLANE, score=100.0)[0]
     assert (first.a, first.b) == (rows, columns)
     assert first.relevance == R[np.ix_(rows, columns)].sum() and first.relevance * sign > 0
 
@@ -85,7 +87,7 @@ def test_two_blocks_between_the_same_regions_and_two_others():
     R = np.zeros((64, 64))
     eye, left, right = patch(3, 3, 2, 2), patch(2, 1, 2, 2), patch(2, 5, 2, 2)
     R[np.ix_(eye, left)], R[np.ix_(eye, right)] = 2.0, 1.0
-    found = grouping.find(R, PLANE, PLANE, score=1.0)
+    found = grouping.extract_findings(R, PLANE, PLANE, score=1.0)
     assert [(f.a, f.b) for f in found] == [(eye, left), (eye, right)]
 
 
@@ -94,16 +96,18 @@ def test_words_join_with_the_next_word_and_with_the_same_word():
     b = tokens(("little", "girls"))(torch.zeros(1, 2, 2))
     R = np.zeros((6, 2))
     R[[1, 2], 0], R[[2, 5], 1] = 3.0, 4.0
-    found = grouping.find(R, a, b, score=14.0)
+    found = grouping.extract_findings(R, a, b, score=14.0)
     assert [(f.a, f.b, f.share) for f in found] == [([2, 5], [1], 8 / 14), ([1, 2], [0], 6 / 14)]
 
 
 def test_nothing_is_found_in_nothing_and_a_single_pair_is_a_finding():
-    assert grouping.find(np.zeros((64, 64)), PLANE, PLANE, score=0.0) == []
+    assert grouping.extract_findings(np.zeros((64, 64)), PLANE, PLANE, score=0.0) == []
     one = features()(torch.zeros(1, 1))
-    assert grouping.find(np.ones((1, 1)), one, one, score=1.0) == [grouping.Finding([0], [0], 1.0, 1.0)]
-    assert grouping.find(np.ones((1, 1)), one, one, score=0.0)[0].share is None
-    assert grouping.find(np.ones((1, 1)), one, one, score=1.0, k=0) == []
+    assert grouping.extract_findings(np.ones((1, 1)), one, one, score=1.0) == [
+        grouping.Finding([0], [0], 1.0, 1.0)
+    ]
+    assert grouping.extract_findings(np.ones((1, 1)), one, one, score=0.0)[0].share is None
+    assert grouping.extract_findings(np.ones((1, 1)), one, one, score=1.0, k=0) == []
 
 
 def test_details_are_seen_where_a_wide_window_sees_one_block_all_over():
@@ -112,7 +116,7 @@ def test_details_are_seen_where_a_wide_window_sees_one_block_all_over():
     fine = grid(8)(torch.zeros(1, 1, 256, 256))
     a, b = rng.integers(0, 12, (2, fine.count))
     R = (a[:, None] == b).astype(float)
-    found = grouping.find(R, fine, fine, score=R.sum())
+    found = grouping.extract_findings(R, fine, fine, score=R.sum())
     assert len(found) == 12
     assert max(len(f.a) for f in found) < fine.count / 4
 
@@ -121,17 +125,21 @@ def test_the_work_does_not_grow_with_what_is_found(monkeypatch):
     """1,024 × 1,024 regions: as many blocks grown as peaks are looked at, not one for each pair."""
     fine = grid(4)(torch.zeros(1, 1, 128, 128))
     calls = []
-    grow = grouping.Field.grown_from
-    monkeypatch.setattr(grouping.Field, "grown_from", lambda *given: calls.append(1) or grow(*given))
-    grouping.find(noise(1024, 1024), fine, fine, score=1.0)
-    assert len(calls) <= 3 * 4 * grouping.PEAKS
+    grow = grouping.RelevanceDensity.grow_from_side
+    monkeypatch.setattr(
+        grouping.RelevanceDensity, "grow_from_side", lambda *given: calls.append(1) or grow(*given)
+    )
+    grouping.extract_findings(noise(1024, 1024), fine, fine, score=1.0)
+    assert len(calls) <= 3 * 4 * grouping.MAX_PEAKS
 
 
 def test_the_planted_patch_is_the_first_finding():
     """A patch copied from one picture into the other, at another place, and a network that pools over places."""
     generator = torch.Generator().manual_seed(3)
     ground = 0.2 * torch.rand(2, 1, 3, 96, 96, generator=generator)
-    a, b, _ = planted(*ground, patch=torch.rand(3, 24, 24, generator=generator), at_a=(16, 8), at_b=(56, 48))
+    a, b, _ = paste_patch(
+        *ground, patch=torch.rand(3, 24, 24, generator=generator), at_a=(16, 8), at_b=(56, 48)
+    )
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 32, 5, stride=2, bias=False), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
     )
@@ -156,16 +164,18 @@ def test_what_a_strong_finding_leaves_of_a_large_one_is_found():
     wheel = patch(1, 1, 2, 2), patch(1, 4, 2, 2)
     R[np.ix_(patch(1, 1, 4, 2), patch(1, 4, 4, 2))] = 2.0
     R[np.ix_(*wheel)] = 10.0
-    first, *others = grouping.find(R, PLANE, PLANE, score=float(R.sum()))
+    first, *others = grouping.extract_findings(R, PLANE, PLANE, score=float(R.sum()))
     assert (first.a, first.b) == wheel
-    assert sum(require(f.share) for f in (first, *others)) == pytest.approx(1)
+    assert sum(assert_not_none(f.share) for f in (first, *others)) == pytest.approx(1)
 
 
 def test_findings_stay_where_they_are_when_regions_get_finer():
     """The same picture in patches of 16 and of 8 pixels: the strongest findings cover each other."""
     generator = torch.Generator().manual_seed(0)
     ground = 0.2 * torch.rand(2, 1, 3, 128, 128, generator=generator)
-    a, b, _ = planted(*ground, patch=torch.rand(3, 40, 40, generator=generator), at_a=(8, 16), at_b=(72, 64))
+    a, b, _ = paste_patch(
+        *ground, patch=torch.rand(3, 40, 40, generator=generator), at_a=(8, 16), at_b=(72, 64)
+    )
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 32, 5, stride=2, bias=False), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
     )
@@ -191,5 +201,5 @@ def test_a_part_tells_what_the_whole_tells(box):
     rows, columns = patch(1, 1, 3, 3), patch(4, 5, 2, 3)
     R[np.ix_(rows, columns)] += 2.0
     part = patch(*box)
-    first = grouping.find(R[part], only(PLANE, part), PLANE, score=100.0)[0]
+    first = grouping.extract_findings(R[part], select_regions(PLANE, part), PLANE, score=100.0)[0]
     assert ([part[n] for n in first.a], first.b) == (rows, columns)

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.findings import random_baseline, formatting
+from bilrp.findings import formatting, random_baseline
 from bilrp.findings.grouping import Finding
-from bilrp.findings.special_tokens import only
-from bilrp.findings.summary import sentence, warnings
+from bilrp.findings.special_tokens import select_regions
+from bilrp.findings.summary import list_warnings, summarize
 from bilrp.inputs import Text
 from bilrp.regions import Regions, labels, tokens
 from bilrp.render import findings_figure as findings
-from narrow import require
+from type_asserts import assert_not_none
 
 
 def pooled(bias: bool = False) -> nn.Module:
@@ -41,9 +41,9 @@ def test_cosine_and_dot_are_both_there_and_true(similarity):
     a, b = e.a.embedding.double(), e.b.embedding.double()
     said = e.summary()
     assert f"osine {float(torch.cosine_similarity(a, b, dim=0)):.3g}" in said
-    assert f"dot {formatting.amount(float(a @ b))}" in said
+    assert f"dot {formatting.format_number(float(a @ b))}" in said
     if similarity == "squared_distance":
-        assert said.startswith(f"Squared distance {formatting.amount(e.score)}")
+        assert said.startswith(f"Squared distance {formatting.format_number(e.score)}")
     assert said.endswith(".") and said.count(". ") == 0, "one sentence"
 
 
@@ -51,7 +51,7 @@ def test_the_first_findings_are_named_with_their_shares():
     e = found()
     first = e.findings()[0]
     assert first.relevance == pytest.approx(float(e.relevance[first.a][:, first.b].double().sum()))
-    assert f"({formatting.about(require(first.share))} of the score)" in e.summary()
+    assert f"({formatting.format_share(assert_not_none(first.share))} of the score)" in e.summary()
     assert "what matches most is upper left with bottom" in e.summary()
 
 
@@ -63,7 +63,10 @@ def test_what_counts_against_and_what_is_unattributed():
         float(part.sum()) / e.score for part in (R.double().clamp(min=0), R.double().clamp(max=0))
     )
     said = replace(e, relevance=R).summary()
-    assert f"{formatting.percent(for_it)} counts for it and {formatting.percent(-against)} against it" in said
+    assert (
+        f"{formatting.format_percent(for_it)} counts for it and {formatting.format_percent(-against)} against it"
+        in said
+    )
     assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "what is said adds up"
     assert "30 % is unattributed" in said
     assert "nothing is unattributed" in e.summary()
@@ -71,12 +74,15 @@ def test_what_counts_against_and_what_is_unattributed():
 
 def test_of_a_distance_what_each_side_owes_to_itself_sets_them_apart():
     e = found(similarity="squared_distance")
-    assert e.within is not None
-    apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.within))
+    assert e.self_terms is not None
+    apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.self_terms))
     said = e.summary()
-    assert f"{formatting.percent(apart / e.score)} sets them apart and " in said and "counts for" not in said
+    assert (
+        f"{formatting.format_percent(apart / e.score)} sets them apart and " in said
+        and "counts for" not in said
+    )
     alike = float(e.relevance.double().clamp(max=0).sum())
-    assert f"{formatting.percent(-alike / e.score)} brings them together" in said
+    assert f"{formatting.format_percent(-alike / e.score)} brings them together" in said
     assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", said), "it lowers the distance"
 
 
@@ -94,7 +100,7 @@ def test_a_projection_is_an_estimate_with_its_error():
     exact = float(a @ b)
     estimates, errors = [], []
     for seed in range(300):
-        w = bilrp.similarity.projection(20, 200, seed=seed, like=a)
+        w = bilrp.similarity.random_projection(20, 200, seed=seed, like=a)
         estimates.append(float((w @ a) @ (w @ b)))
         errors.append(np.hypot(float((w @ a).norm() * (w @ b).norm()), estimates[-1]) / np.sqrt(20))
     assert np.std(np.array(estimates) - exact) == pytest.approx(np.mean(errors), rel=0.15)
@@ -103,7 +109,7 @@ def test_a_projection_is_an_estimate_with_its_error():
     p, q = e.a.embedding.double(), e.b.embedding.double()
     error = np.hypot(float(p.norm() * q.norm()), float(p @ q)) / np.sqrt(5)
     assert said.startswith(
-        f"Estimated dot {formatting.amount(e.score)} ± {error:.2g} (5 random dimensions, not exact)"
+        f"Estimated dot {formatting.format_number(e.score)} ± {error:.2g} (5 random dimensions, not exact)"
     )
 
 
@@ -157,49 +163,51 @@ def test_segments_have_places():
     mask = torch.zeros(32, 32, dtype=torch.long)
     mask[:10, 20:], mask[20:] = 1, 2
     regions = labels(mask)(torch.zeros(1, 3, 32, 32))
-    assert formatting.place(regions, None, [1]) == "upper right, 12 × 10 px"
-    assert formatting.place(regions, None, [2]) == "across the bottom, 32 × 12 px"
-    assert formatting.place(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
+    assert formatting.describe_location(regions, None, [1]) == "upper right, 12 × 10 px"
+    assert formatting.describe_location(regions, None, [2]) == "across the bottom, 32 × 12 px"
+    assert formatting.describe_location(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
 
 
 def test_a_reference_says_how_much_is_much():
     e = found()
     cosine = float(torch.cosine_similarity(e.a.embedding, e.b.embedding, dim=0))
-    assert "more than any of 3 pairs taken at random" in e.summary(reference=[0.1, 0.2, 0.3])
-    assert "more than 50 % of 2 pairs" in e.summary(reference=[cosine - 0.2, cosine + 0.1])
-    assert "less than any of 1 pair taken" in e.summary(reference=[1.1])
+    assert "more than any of 3 pairs taken at random" in e.summary(random_scores=[0.1, 0.2, 0.3])
+    assert "more than 50 % of 2 pairs" in e.summary(random_scores=[cosine - 0.2, cosine + 0.1])
+    assert "less than any of 1 pair taken" in e.summary(random_scores=[1.1])
     assert "at random" not in e.summary()
 
 
 def test_of_a_part_nothing_is_said_that_holds_of_whole_photographs(monkeypatch):
-    monkeypatch.setattr(random_baseline, "known", lambda *_: random_baseline.of([-1.0]))
+    monkeypatch.setattr(
+        random_baseline, "look_up_baseline", lambda *_: random_baseline.compute_baseline([-1.0])
+    )
     e = found()
     assert "of photographs taken at random" in e.summary()
-    part = replace(e.a, regions=only(e.a.regions, [3, 4]), parts=e.a.parts[[3, 4]])
+    part = replace(e.a, regions=select_regions(e.a.regions, [3, 4]), parts=e.a.parts[[3, 4]])
     assert "at random" not in replace(e, a=part, relevance=e.relevance[[3, 4]]).summary()
 
 
 @pytest.mark.data
 def test_what_is_known_of_chance_is_what_the_photographs_give(data):
-    from bilrp.encoder import read_input
+    from bilrp.encoder import read_tensor
     from bilrp.encoders.vgg import vgg16
 
     encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors")
     files = sorted((data / "pascal_voc" / "images").glob("*.jpg"))[::4]
-    inputs = [read_input(encoder, path) for path in files]
+    inputs = [read_tensor(encoder, path) for path in files]
     rows = torch.stack([encoder.module(x).flatten() for x in inputs])
     cosines = nn.functional.normalize(rows) @ nn.functional.normalize(rows).T
     pairs = cosines[tuple(torch.triu_indices(len(rows), len(rows), 1))]
     found = bilrp.explain(encoder, inputs[0], inputs[1], regions=64)
-    known = random_baseline.known(found.a.origin, (128, 128), (128, 128))
-    assert known is not None and known.pairs == 2016
-    assert random_baseline.known(found.a.origin, (96, 96)) is None
-    middle = random_baseline.of(pairs.tolist()).quantiles[4]
+    known = random_baseline.look_up_baseline(found.a.origin, (128, 128), (128, 128))
+    assert known is not None and known.pair_count == 2016
+    assert random_baseline.look_up_baseline(found.a.origin, (96, 96)) is None
+    middle = random_baseline.compute_baseline(pairs.tolist()).quantiles[4]
     assert middle == pytest.approx(known.quantiles[4], abs=0.03)
     said = "pairs of photographs taken at random (half of them are below 0.12)"
     assert said in found.summary()
-    for fit, compared in (("stretch", True), ("crop", False), ("pad", False)):
-        encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", fit=fit)
+    for resize, compared in (("stretch", True), ("crop", False), ("pad", False)):
+        encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", resize=resize)
         assert (said in bilrp.explain(encoder, files[1], files[2], regions=64).summary()) is compared
 
 
@@ -208,17 +216,17 @@ def test_findings_of_one_place_are_told_together():
     R = torch.zeros_like(e.relevance)
     R[27, 27], R[36, 36], R[0, 0] = 3.0, 2.0, 1.0
     findings = [Finding([27], [27], 3.0, 0.5), Finding([36], [36], 2.0, 1 / 3), Finding([0], [0], 1.0, 1 / 6)]
-    said = sentence(replace(e, relevance=R, score=6.0), findings)
+    said = summarize(replace(e, relevance=R, score=6.0), findings)
     assert "middle with middle (50 % and 33 % of the score) and upper left with upper left (17 %)" in said
 
 
 def test_the_list_for_pages_is_the_findings():
     e = found()
-    for entry, finding in zip(findings.listed(e), e.findings(), strict=True):
+    for entry, finding in zip(findings.serialize_findings(e), e.findings(), strict=True):
         assert (entry["a"], entry["b"], entry["relevance"]) == (finding.a, finding.b, finding.relevance)
         assert re.fullmatch(r"[a-z ]+, \d+ × \d+ px ↔ [a-z ]+, \d+ × \d+ px", entry["label"])
-    assert sentence(e, e.findings()) == e.summary()
-    assert warnings(e, e.findings()) == []
+    assert summarize(e, e.findings()) == e.summary()
+    assert list_warnings(e, e.findings()) == []
 
 
 def test_marks_of_the_tokenizer_are_counted_and_are_no_finding() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bilrp.io import files, store
 from bilrp.encoders import images
 from bilrp.errors import InputError
+from bilrp.io import files, store
 
 SOURCE = str(Path(files.__file__).parents[2])
 
@@ -34,7 +34,7 @@ def child(script: str, *arguments: str) -> subprocess.Popen[str]:
 SAVING = """
 import sys, time
 from bilrp.io import files
-with files.whole(sys.argv[1]) as temporary:
+with files.atomic_write(sys.argv[1]) as temporary:
     temporary.write_bytes(b"half")
     print("writing", flush=True)
     time.sleep(60)
@@ -49,7 +49,7 @@ def test_what_a_killed_run_leaves_is_no_photograph_and_goes_with_the_next_write(
     assert run.stdout is not None and run.stdout.readline() == "writing\n"
     (left,) = (path for path in tmp_path.iterdir() if path.name != "cat.png")
     assert files.is_partial(left) and left.suffix == ".png"
-    assert images.listed(tmp_path) == [tmp_path / "cat.png"], "an unfinished picture is no photograph"
+    assert images.list_images(tmp_path) == [tmp_path / "cat.png"], "an unfinished picture is no photograph"
     files.write_text(tmp_path / "other.txt", "x")
     assert left.exists(), "somebody is still writing it"
     run.send_signal(signal.SIGKILL)
@@ -60,7 +60,7 @@ def test_what_a_killed_run_leaves_is_no_photograph_and_goes_with_the_next_write(
 
 
 def test_without_locks_only_old_files_count_as_abandoned(tmp_path, monkeypatch):
-    young, old = (tmp_path / f"{files.PARTIAL}{name}.png" for name in ("young", "old"))
+    young, old = (tmp_path / f"{files.PARTIAL_PREFIX}{name}.png" for name in ("young", "old"))
     for path in (young, old):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
@@ -72,15 +72,17 @@ def test_without_locks_only_old_files_count_as_abandoned(tmp_path, monkeypatch):
 def test_passing_folders_go_also_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    script = SAVING.replace("files.whole(sys.argv[1]) as temporary", "files.passing_folder() as folder")
+    script = SAVING.replace(
+        "files.atomic_write(sys.argv[1]) as temporary", "files.temporary_folder() as folder"
+    )
     run = child(script.replace("temporary.write_bytes", "(folder / 'weights').write_bytes"))
     assert run.stdout is not None and run.stdout.readline() == "writing\n"
     (left,) = tmp_path.iterdir()
-    with files.passing_folder() as other:
+    with files.temporary_folder() as other:
         assert left.exists() and other != left
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    with files.passing_folder() as other:
+    with files.temporary_folder() as other:
         assert [other] == list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
 
@@ -165,12 +167,12 @@ def test_texts_are_read_to_a_limit_and_only_from_files(tmp_path):
     (tmp_path / "long.json").write_text("x" * 100)
     (tmp_path / "odd.json").write_bytes(b"\xff")
     os.mkfifo(tmp_path / "pipe.json")
-    assert files.read_text(tmp_path / "long.json", kind="JSON", most=100) == "x" * 100
+    assert files.read_text(tmp_path / "long.json", kind="JSON", max_bytes=100) == "x" * 100
     for name, what in {
         "long": "longer than", "odd": "utf-8", "pipe": "no regular file", "none": "No such file", "nul\0": "null byte",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=f"cannot be read as JSON: .*{what}"):
-            files.read_text(tmp_path / f"{name}.json", kind="JSON", most=99)
+            files.read_text(tmp_path / f"{name}.json", kind="JSON", max_bytes=99)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket", "link", "long"])
@@ -192,10 +194,10 @@ def test_only_a_regular_file_of_bounded_size_is_opened(tmp_path: Path, kind: str
     else:
         path.write_bytes(bytes(101))
     with listening, pytest.raises(OSError):
-        files.read_bytes(path, most=100, follow=False)
+        files.read_bytes(path, max_bytes=100, follow_symlinks=False)
 
 
 def test_a_link_is_followed_where_that_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(b"{}")
     (tmp_path / "config.json").symlink_to(tmp_path / "blob")
-    assert files.read_bytes(tmp_path / "config.json", most=2) == b"{}"
+    assert files.read_bytes(tmp_path / "config.json", max_bytes=2) == b"{}"

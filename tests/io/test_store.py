@@ -15,11 +15,11 @@ import torch
 
 import bilrp
 from bilrp import Decomposition, Explanation, regions
-from bilrp.io import store
 from bilrp.errors import InputError, MismatchError
-from bilrp.explanation import stored
+from bilrp.explanation import serialize_explanation
+from bilrp.io import store
 from models import CASES
-from narrow import require
+from type_asserts import assert_not_none
 
 vgg = next(case for case in CASES if case.name == "vgg")
 SUFFIXES = [".npz", ".safetensors"]
@@ -32,14 +32,14 @@ def found() -> Explanation:
 
 
 def same_pictures(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    return a is b is None or np.array_equal(require(a), require(b))
+    return a is b is None or np.array_equal(assert_not_none(a), assert_not_none(b))
 
 
 def same(a: Decomposition, b: Decomposition) -> None:
     assert torch.equal(a.parts, b.parts) and torch.equal(a.embedding, b.embedding)
     assert torch.equal(a.regions.labels, b.regions.labels) and a.regions.names == b.regions.names
     assert (a.regions.boxes is None) == (b.regions.boxes is None) and a.regions.kind == b.regions.kind
-    assert dict(a.origin) == dict(b.origin) and same_pictures(a.picture, b.picture)
+    assert dict(a.origin) == dict(b.origin) and same_pictures(a.input_image, b.input_image)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -47,8 +47,8 @@ def test_round_trip(tmp_path: Path, found: Explanation, suffix: str) -> None:
     path = found.save(tmp_path / f"pair{suffix}")
     back = Explanation.load(path)
     assert back.score == found.score and back.similarity == found.similarity
-    assert torch.equal(back.relevance, found.relevance) and back.within and found.within
-    assert all(torch.equal(a, b) for a, b in zip(back.within, found.within, strict=True))
+    assert torch.equal(back.relevance, found.relevance) and back.self_terms and found.self_terms
+    assert all(torch.equal(a, b) for a, b in zip(back.self_terms, found.self_terms, strict=True))
     same(back.a, found.a)
     same(back.b, found.b)
     assert [p.name for p in tmp_path.iterdir()] == [path.name], "nothing half-written is left beside it"
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path, found: Expl
 
 def forged(found: Explanation, path: Path, **changes: object) -> Path:
     """A file with its own, right checksum, and wrong numbers."""
-    tensors, words = stored(found)
+    tensors, words = serialize_explanation(found)
     for name, value in changes.items():
         place = name.replace("__", ".")
         if isinstance(value, torch.Tensor):
@@ -290,7 +290,7 @@ def test_a_file_without_checksum_loads_if_it_agrees_with_itself_and_says_so(
     def old(score: float) -> Path:
         # before checksums there were neither views, names nor shapes of embeddings
         absent = (".view", ".name", ".shape")
-        tensors, words = stored(found)
+        tensors, words = serialize_explanation(found)
         tensors = {name: kept for name, kept in tensors.items() if not name.endswith(absent)}
         words = {name: kept for name, kept in words.items() if not name.endswith(absent)}
         words["score"] = score.hex()

@@ -1,7 +1,7 @@
 """A browser, a page opened from disk in it, and a pair of inputs to look at."""
 
 import pytest
-from looking import HELPERS
+from browser_helpers import PAGE_SCRIPT
 
 # tests/ is on the path, as pytest puts it there.
 from test_page import grid, made, noise
@@ -38,8 +38,8 @@ def visit(browser, tmp_path):
         tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.on("request", lambda request: _outside(request.url, trouble))
-        tab.add_init_script(HELPERS)
-        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html", marks=marks).as_uri())
+        tab.add_init_script(PAGE_SCRIPT)
+        tab.goto(page.write(explanation, tmp_path / f"page{len(tabs)}.html", special_tokens=marks).as_uri())
         tabs.append(tab)
         return tab
 

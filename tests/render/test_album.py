@@ -7,7 +7,7 @@ from test_page import grid, made, noise, words
 
 from bilrp.errors import InputError
 from bilrp.render import gallery
-from bilrp.render.gallery import Chapter
+from bilrp.render.gallery import GalleryEntry
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def opened(browser, tmp_path: Path):
     assert trouble == []
 
 
-def chapters(count: int) -> list[Chapter]:
+def chapters(count: int) -> list[GalleryEntry]:
     found = made(grid(step=16), grid(step=16), pictures=(noise(), noise(seed=1)))
-    return [Chapter(found, f"pair {n} <i>", ("a.png", "b.png")) for n in range(count)]
+    return [GalleryEntry(found, f"pair {n} <i>", ("a.png", "b.png")) for n in range(count)]
 
 
 def drawn(tab) -> int:
@@ -64,9 +64,9 @@ def test_two_encoders_stand_side_by_side_where_there_is_room(opened, width: int,
 
 
 def test_nothing_and_too_much_are_refused() -> None:
-    for some in ([], chapters(1) * (gallery.MOST + 1)):
+    for some in ([], chapters(1) * (gallery.MAX_EXPLANATIONS + 1)):
         with pytest.raises(InputError, match="a page holds 1 to"):
-            gallery.html(some, title="x")
-    assert "Content-Security-Policy" in gallery.html(
-        [Chapter(made(words("a", "b"), words("c")), "w")], title="x"
+            gallery.render_html(some, title="x")
+    assert "Content-Security-Policy" in gallery.render_html(
+        [GalleryEntry(made(words("a", "b"), words("c")), "w")], title="x"
     )

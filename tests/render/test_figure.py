@@ -24,7 +24,7 @@ from bilrp.explanation import Explanation
 from bilrp.inputs import Image, Text
 from bilrp.render import figure, links, scene
 from bilrp.render import findings_figure as drawn_findings
-from narrow import instance, require
+from type_asserts import assert_instance, assert_not_none
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -43,7 +43,9 @@ def words(count: int, names: tuple[str, ...] | None = None) -> Decomposition:
 
 def decomposed(partition: regions.Regions, picture: np.ndarray | None = None) -> Decomposition:
     nothing = torch.zeros(partition.count, 1, dtype=torch.float64)
-    return Decomposition(nothing, nothing[0], partition, {}, None if picture is None else Image.of(picture))
+    return Decomposition(
+        nothing, nothing[0], partition, {}, None if picture is None else Image.from_image(picture)
+    )
 
 
 @pytest.fixture
@@ -58,16 +60,19 @@ Sides: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], tuple[torch.Tensor, torc
 
 
 def pictures_and_boxes(pair: Explanation) -> Sides:
-    (a, b), sides = (require(pair.a.picture), require(pair.b.picture)), (pair.a.regions, pair.b.regions)
-    return (a, b), (require(sides[0].boxes), require(sides[1].boxes))
+    (a, b), sides = (
+        (assert_not_none(pair.a.input_image), assert_not_none(pair.b.input_image)),
+        (pair.a.regions, pair.b.regions),
+    )
+    return (a, b), (assert_not_none(sides[0].boxes), assert_not_none(sides[1].boxes))
 
 
 def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
     """Only the arcs' axes: letters differ between font libraries, lines do not."""
     canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
-    made = links.links(pair.relevance, links.style("ucf", high=2.5))
-    figure.arcs(axes, *pictures_and_boxes(pair), made, figure.palette(colours))
+    made = links.compute_links(pair.relevance, links.resolve_style("ucf", high=2.5))
+    figure.draw_arcs(axes, *pictures_and_boxes(pair), made, figure.resolve_palette(colours))
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", dpi=100)
     return np.asarray(Pillow.open(buffer).convert("RGB"), float)
@@ -97,8 +102,8 @@ def test_golden_arcs_would_notice_a_lost_link(pair):
 def test_arcs_end_in_the_middle_of_their_regions(pair):
     canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
-    made = links.links(pair.relevance, links.style("ucf", high=2.5))
-    figure.arcs(axes, *pictures_and_boxes(pair), made, figure.palette("paper"), gap=0.5)
+    made = links.compute_links(pair.relevance, links.resolve_style("ucf", high=2.5))
+    figure.draw_arcs(axes, *pictures_and_boxes(pair), made, figure.resolve_palette("paper"), gap=0.5)
     (lines, *_) = axes.collections
     found = {}
     for (i, j, value, alpha), path, colour in zip(
@@ -117,7 +122,9 @@ def test_overlay_puts_value_where_the_box_is():
     place = side(16, 16)
     flat = np.full((16, 16, 3), 128, np.uint8)
     values = np.array([1.0, 0.0, -1.0, 0.0])
-    image = figure.overlay(flat, require(place.regions.boxes), values, figure.palette("paper"))
+    image = figure.tint_regions(
+        flat, assert_not_none(place.regions.boxes), values, figure.resolve_palette("paper")
+    )
     red, untouched, blue = image[4, 4], image[4, 12], image[12, 4]
     assert red[0] > red[2] + 0.4 and blue[2] > blue[0] + 0.3
     assert np.ptp(untouched) < 1e-12 and np.array_equal(untouched, image[12, 12])
@@ -141,7 +148,7 @@ def test_unknown_names_are_one_line(tmp_path, pair):
     with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
         figure.write(pair, tmp_path / "a.gif")
     with pytest.raises(InputError, match="no palette 'pink'"):
-        figure.write(pair, tmp_path / "a.png", colours="pink")
+        figure.write(pair, tmp_path / "a.png", palette="pink")
     with pytest.raises(InputError, match="no style"):
         figure.write(pair, tmp_path / "a.png", style="nope")
     assert not list(tmp_path.iterdir())
@@ -191,7 +198,7 @@ def test_drawing_leaves_pyplot_alone(tmp_path, pair):
     ids=["a similarity", "a distance"],
 )
 def test_the_legend_asks_the_similarity_not_its_name(tmp_path, pair, name, distance, red):
-    shown = figure.plot(replace(pair, similarity=name, distance=distance))
+    shown = figure.plot(replace(pair, similarity=name, is_distance=distance))
     first, second = (text.get_text() for text in shown.legends[0].get_texts())
     assert first == f"makes them {red} similar" and second != first
 
@@ -229,11 +236,13 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
     assert len(bands) == 2
     (_, weak, blue), (curve, strong, red) = bands  # the strongest on top
     assert weak / strong == pytest.approx(6 / 32) and red[0] > red[2] and blue[2] > blue[0]
-    panels = require(drawn_findings.side_by_side(found, top=0.0))
-    height = curve[0][1] - panels[0].way([0, 1, 8, 9], right=True)[0][1]  # where the photographs begin
-    assert np.allclose(curve[0] - [0, height], panels[0].way([0, 1, 8, 9], right=True)[0])
-    assert np.allclose(curve[-1] - [0, height], panels[1].way([6, 7], right=False)[0])
-    assert curve[0][0] == pytest.approx(panels[0].left + panels[0].wide / 4), (
+    panels = assert_not_none(drawn_findings.place_side_by_side(found, top=0.0))
+    height = (
+        curve[0][1] - panels[0].ribbon_path([0, 1, 8, 9], right=True)[0][1]
+    )  # where the photographs begin
+    assert np.allclose(curve[0] - [0, height], panels[0].ribbon_path([0, 1, 8, 9], right=True)[0])
+    assert np.allclose(curve[-1] - [0, height], panels[1].ribbon_path([6, 7], right=False)[0])
+    assert curve[0][0] == pytest.approx(panels[0].left + panels[0].width / 4), (
         "at the right edge of two of eight patches"
     )
     numbers = [t.get_text() for t in shown.axes[0].texts if t.get_text() in ("1", "2")]
@@ -244,8 +253,10 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
 
 
 def test_an_outline_goes_around_regions_and_not_through_them():
-    place = instance(scene.panel(side(16, 16), left=1.0, top=2.0, wide=4.0, high=4.0), scene.Photograph)
-    edges = {tuple(sorted(map(tuple, edge.round(6).tolist()))) for edge in place.outline([0, 1])}
+    place = assert_instance(
+        scene.make_panel(side(16, 16), left=1.0, top=2.0, width=4.0, height=4.0), scene.ImagePanel
+    )
+    edges = {tuple(sorted(map(tuple, edge.round(6).tolist()))) for edge in place.outline_edges([0, 1])}
     box = [((1, 2), (5, 2)), ((1, 4), (5, 4)), ((1, 2), (1, 4)), ((5, 2), (5, 4))]
     assert edges == {tuple(sorted(edge)) for edge in box}
 
@@ -279,27 +290,32 @@ def test_captions_stand_clear_of_very_wide_and_very_tall_pictures(shape, style):
 def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
     a, b = texted("a young girl is playing the guitar"), texted("the girl plays on a guitar")
     found = matching(a, b, ([2], [1], 4.0), ([6], [5], 3.0), ([0], [4], 1.0))
-    left, right = (instance(p, scene.Paragraph) for p in require(drawn_findings.stacked(found, 1.0)))
-    assert left.lines == right.lines == 1 and right.top > left.top + left.high
+    left, right = (
+        assert_instance(p, scene.TextPanel) for p in assert_not_none(drawn_findings.place_stacked(found, 1.0))
+    )
+    assert left.line_count == right.line_count == 1 and right.top > left.top + left.height
     for curve, _, _ in ribbons(figure.plot(found)):
-        assert curve[0][1] > curve[-1][1] - scene.GAP and (np.diff(curve[:, 1]) >= 0).all(), (
+        assert curve[0][1] > curve[-1][1] - scene.PANEL_GAP_INCHES and (np.diff(curve[:, 1]) >= 0).all(), (
             "downwards, in the gap"
         )
     long = " ".join(["many words that do not fit into a single line of the sheet"] * 4)
     found = matching(texted(long), texted(long), ([0], [13], 4.0), ([11, 12], [30], 3.0), ([5], [2], 2.0))
-    assert drawn_findings.stacked(found, 1.0) is None
-    panels = [instance(p, scene.Paragraph) for p in require(drawn_findings.side_by_side(found, 1.0))]
+    assert drawn_findings.place_stacked(found, 1.0) is None
+    panels = [
+        assert_instance(p, scene.TextPanel)
+        for p in assert_not_none(drawn_findings.place_side_by_side(found, 1.0))
+    ]
     shown = figure.plot(found)
     assert len(ribbons(shown)) == 3
     moved = (
         min(t.get_position()[1] for t in shown.axes[0].texts if t.get_text() == "many")
-        - panels[0].words[0].base
+        - panels[0].words[0].baseline
     )
     for panel in panels:
         for word in panel.words:
             inside = [
                 1 for curve, _, _ in ribbons(shown) for x, y in (*curve[:2], *curve[-2:])
-                if word.left < x < word.left + word.wide and word.top < y - moved < word.top + word.high
+                if word.left < x < word.left + word.width and word.top < y - moved < word.top + word.height
             ]  # fmt: skip
             assert not inside, word.text
 
@@ -308,9 +324,9 @@ def test_a_photograph_and_words_standside_by_side():
     found = matching(side(64, 64), texted("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0))
     shown = figure.plot(found)
     curve = ribbons(shown)[-1][0]
-    left, right = require(drawn_findings.side_by_side(found, 0.0))
-    assert isinstance(left, scene.Photograph) and isinstance(right, scene.Paragraph)
-    assert curve[0][0] < left.left + left.wide < right.left < curve[-1][0]
+    left, right = assert_not_none(drawn_findings.place_side_by_side(found, 0.0))
+    assert isinstance(left, scene.ImagePanel) and isinstance(right, scene.TextPanel)
+    assert curve[0][0] < left.left + left.width < right.left < curve[-1][0]
     assert "“red ball”" in " ".join(t.get_text() for t in shown.axes[0].texts)
 
 
@@ -319,8 +335,11 @@ def test_details_of_a_page_are_shown_large_enough_to_read():
     band = list(range(38 * 5, 38 * 5 + 30))  # most of a row: as a whole its numbers would be dots
     found = matching(page, page, (band, [38 * 20 + 3, 38 * 20 + 4], 1.0))
     shown = figure.plot(found)
-    close = [image for image in shown.axes[0].images if require(image.get_array()).shape[1] < 600]
+    close = [image for image in shown.axes[0].images if assert_not_none(image.get_array()).shape[1] < 600]
     assert len(close) == 2
     for image in close:
         left, right = image.get_extent()[:2]
-        assert 32 * (right - left) / require(image.get_array()).shape[1] >= 0.99 * scene.LEGIBLE
+        assert (
+            32 * (right - left) / assert_not_none(image.get_array()).shape[1]
+            >= 0.99 * scene.MIN_DETAIL_INCHES
+        )

@@ -36,7 +36,9 @@ def test_links_are_the_printed_algorithm(name):
     R = torch.randn(11, 7, generator=generator, dtype=torch.float64) ** 3
     style = algorithm.STYLES[name]
     expected = transcription(R.tolist(), style.low, style.high, style.power)
-    found = {(i, j): ("red" if v > 0 else "blue", alpha) for i, j, v, alpha in algorithm.links(R, name)}
+    found = {
+        (i, j): ("red" if v > 0 else "blue", alpha) for i, j, v, alpha in algorithm.compute_links(R, name)
+    }
     assert found.keys() == expected.keys() and len(found) > 5
     for pair, (colour, alpha) in expected.items():
         assert found[pair][0] == colour
@@ -67,17 +69,20 @@ def test_table_of_styles_is_the_printed_one():
 @pytest.mark.parametrize("power", [0.5, 1, 2, 3])
 def test_both_signs_for_every_power(power):
     R = torch.tensor([[5.0, -5.0], [0.0, 0.0]])
-    found = {(i, j): (v, alpha) for i, j, v, alpha in algorithm.links(R, algorithm.style("ucf", power=power))}
+    found = {
+        (i, j): (v, alpha)
+        for i, j, v, alpha in algorithm.compute_links(R, algorithm.resolve_style("ucf", power=power))
+    }
     assert found[0, 0][0] == -found[0, 1][0] > 0
     assert found[0, 0][1] == found[0, 1][1] > 0
 
 
 def test_fourth_moment_is_one_after_normalisation():
     R = torch.randn(40, 30, dtype=torch.float64)
-    assert algorithm.normalise(R).pow(4).mean() == pytest.approx(1, rel=1e-12)
+    assert algorithm.normalize(R).pow(4).mean() == pytest.approx(1, rel=1e-12)
     for scale in (1e-30, 1e30):  # float32's own fourth power would vanish or overflow
         torch.testing.assert_close(
-            algorithm.normalise((R * scale).float()), algorithm.normalise(R), rtol=1e-5, atol=1e-6
+            algorithm.normalize((R * scale).float()), algorithm.normalize(R), rtol=1e-5, atol=1e-6
         )
 
 
@@ -90,31 +95,31 @@ def test_steps_one_by_one():
 
 
 def test_nothing_and_nonsense():
-    assert len(algorithm.links(torch.zeros(3, 4))) == 0
-    assert len(algorithm.links(torch.zeros(0, 4))) == 0
+    assert len(algorithm.compute_links(torch.zeros(3, 4))) == 0
+    assert len(algorithm.compute_links(torch.zeros(0, 4))) == 0
     with pytest.raises(InputError, match="NaN"):
-        algorithm.links(torch.tensor([[float("nan")]]))
+        algorithm.compute_links(torch.tensor([[float("nan")]]))
     with pytest.raises(InputError, match="a matrix"):
-        algorithm.links(torch.zeros(3))
+        algorithm.compute_links(torch.zeros(3))
     with pytest.raises(InputError, match="no style 'nope'"):
-        algorithm.links(torch.ones(2, 2), "nope")
+        algorithm.compute_links(torch.ones(2, 2), "nope")
     for bad in ({"low": 5, "high": 4}, {"low": -1}, {"power": 0}):
         with pytest.raises(InputError, match="a style needs"):
-            algorithm.style("pascal_voc", **bad)
+            algorithm.resolve_style("pascal_voc", **bad)
 
 
 def test_auto_is_pascal_voc_at_the_papers_size_and_reaches_full_opacity_elsewhere():
-    paper, auto = algorithm.STYLES["pascal_voc"], algorithm.style("auto", pairs=256 * 256)
+    paper, auto = algorithm.STYLES["pascal_voc"], algorithm.resolve_style("auto", pairs=256 * 256)
     assert (auto.low, auto.high, auto.power) == (paper.low, paper.high, paper.power)
     R = torch.zeros(8, 8)
     R[2, 3] = 1  # the strongest a link can be among 64 pairs; h = 13 would leave it at 4 % opacity
-    assert max(alpha for *_, alpha in algorithm.links(R, "auto")) == 1
-    assert max(alpha for *_, alpha in algorithm.links(R, "pascal_voc")) < 0.1
+    assert max(alpha for *_, alpha in algorithm.compute_links(R, "auto")) == 1
+    assert max(alpha for *_, alpha in algorithm.compute_links(R, "pascal_voc")) < 0.1
 
 
 def test_faintest_first_and_faintest_left_out():
     R = torch.randn(30, 30, generator=torch.Generator().manual_seed(0))
-    found = algorithm.links(R)
+    found = algorithm.compute_links(R)
     assert (found.opacity.diff() >= 0).all()
-    visible = algorithm.links(R, faintest=1 / 255)
+    visible = algorithm.compute_links(R, min_opacity=1 / 255)
     assert 0 < len(visible) < len(found) and visible.opacity.min() >= 1 / 255

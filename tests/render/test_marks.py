@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from looking import account as account_on_page
+from browser_helpers import read_breakdown as account_on_page
 from test_page import made, words
 
 from bilrp.explanation import Explanation
 from bilrp.inputs import Text
-from bilrp.render import score_line, figure, page
-from bilrp.render.visibility import shown
-from narrow import instance
+from bilrp.render import figure, page, score_line
+from bilrp.render.visibility import select_visible
+from type_asserts import assert_instance
 
 
 @pytest.fixture
@@ -31,47 +31,54 @@ def found() -> Explanation:
 
 
 def test_the_account_names_marks_and_closes(found: Explanation) -> None:
-    told, inner = found.account, found.relevance[1:-1, 1:-1]
-    assert told.marks == pytest.approx(float(found.relevance.sum() - inner.sum()), rel=1e-12)
+    told, inner = found.breakdown, found.relevance[1:-1, 1:-1]
+    assert told.special_tokens == pytest.approx(float(found.relevance.sum() - inner.sum()), rel=1e-12)
     assert told.positive + told.negative == pytest.approx(float(inner.sum()), rel=1e-12)
     assert told.explained == pytest.approx(float(found.relevance.sum()), rel=1e-12)
     assert told.unattributed == pytest.approx(0.5)
-    line = score_line.line(found)
+    line = score_line.format_score_line(found)
     assert "with the tokenizer's marks" in line and "0.5 unattributed" in line
-    assert "marks" not in score_line.line(made(words("two"), words("a", "goat"))), "where there are none"
+    assert "marks" not in score_line.format_score_line(made(words("two"), words("a", "goat"))), (
+        "where there are none"
+    )
 
 
 def test_the_line_of_a_closed_account_still_names_marks(found: Explanation) -> None:
     closed = replace(found, score=float(found.relevance.sum()))
-    assert "tokenizer's marks" in score_line.line(closed) and "unattributed" not in score_line.line(closed)
+    assert "tokenizer's marks" in score_line.format_score_line(
+        closed
+    ) and "unattributed" not in score_line.format_score_line(closed)
 
 
 def test_what_is_left_are_the_words_and_their_relevance(found: Explanation) -> None:
-    few = shown(found, marks=False)
-    assert instance(few.a.view, Text).words == ("Two", "goats") and few.a.regions.names == ("two", "goats")
+    few = select_visible(found, special_tokens=False)
+    assert assert_instance(few.a.view, Text).region_texts == ("Two", "goats") and few.a.regions.names == (
+        "two",
+        "goats",
+    )
     assert torch.equal(few.relevance, found.relevance[1:-1, 1:-1]) and few.score == found.score
     assert few.a.regions.labels.tolist() == [-1, 0, 1, -1]
     assert torch.equal(few.b.parts, found.b.parts[1:-1])
-    assert shown(found, marks=True) is found
+    assert select_visible(found, special_tokens=True) is found
     pictures = made(words("two"), words("goats"))
-    assert shown(pictures, marks=False) is pictures
+    assert select_visible(pictures, special_tokens=False) is pictures
 
 
 def test_findings_keep_their_share(found: Explanation) -> None:
-    whole, few = found.findings(), shown(found, marks=False).findings()
+    whole, few = found.findings(), select_visible(found, special_tokens=False).findings()
     assert [(f.relevance, f.share) for f in whole] == [(f.relevance, f.share) for f in few]
     assert [[n - 1 for n in f.a] for f in whole] == [f.a for f in few]
 
 
 def test_a_part_within_loses_its_marks_too(found: Explanation) -> None:
     within = found.a.parts @ found.a.parts.T, found.b.parts @ found.b.parts.T
-    few = shown(replace(found, within=within), marks=False)
-    assert few.within is not None and torch.equal(few.within[1], within[1][1:-1, 1:-1])
+    few = select_visible(replace(found, self_terms=within), special_tokens=False)
+    assert few.self_terms is not None and torch.equal(few.self_terms[1], within[1][1:-1, 1:-1])
 
 
 def test_a_text_of_marks_alone_is_drawn_as_it_is(found: Explanation) -> None:
     only = replace(found, a=replace(found.a, view=Text("", (None,) * 4)))
-    assert shown(only, marks=False).relevance.shape == (4, 3)
+    assert select_visible(only, special_tokens=False).relevance.shape == (4, 3)
 
 
 @pytest.mark.parametrize("links", [None, True], ids=["findings", "matrix"])
@@ -82,14 +89,14 @@ def test_the_picture(found: Explanation, links: bool | None) -> None:
         ticks = [t for axes in drawn.axes for t in (*axes.get_xticklabels(), *axes.get_yticklabels())]
         return " ".join(t.get_text() for t in (*texts, *(ticks if links else ())))
 
-    plain, asked = said(), said(marks=True)
+    plain, asked = said(), said(special_tokens=True)
     assert "[CLS]" not in plain and "[SEP]" not in plain and "goats" in plain
     assert "[CLS]" in asked and "[SEP]" in asked
     assert "tokenizer's marks" in plain and "tokenizer's marks" in asked
 
 
 def test_the_payload(found: Explanation) -> None:
-    plain, asked = page.payload(found), page.payload(found, marks=True)
+    plain, asked = page.build_payload(found), page.build_payload(found, special_tokens=True)
     assert plain["account"] == asked["account"] and plain["summary"] == asked["summary"]
     assert plain["a"]["names"] == ["two", "goats"] and asked["a"]["names"][0] == "[CLS]"
     assert (plain["pairs"]["rows"], plain["pairs"]["columns"]) == (2, 3)

@@ -49,7 +49,7 @@ def made(
             p.sum(0),
             r,
             origin or {"encoder": "random", "layer": 3},
-            None if picture is None else Image.of(picture),
+            None if picture is None else Image.from_image(picture),
         )
         for p, picture, r in zip(parts, pictures, (regions_a, regions_b), strict=True)
     ]
@@ -103,7 +103,7 @@ def decoded(pairs):
 
 def test_payload_holds_the_relevance_and_an_account_that_adds_up():
     explanation = made(grid(), grid())
-    data, _ = embedded(page.html(explanation))
+    data, _ = embedded(page.render_html(explanation))
     np.testing.assert_array_equal(decoded(data["pairs"]), explanation.relevance.numpy())
     account = data["account"]
     total = account["positive"] + account["negative"] + account["unattributed"]
@@ -114,7 +114,7 @@ def test_payload_holds_the_relevance_and_an_account_that_adds_up():
 
 def test_a_128_pixel_pair_stays_below_one_and_a_half_megabytes_even_for_noise():
     explanation = made(grid(), grid(), pictures=(noise(), noise(seed=1)), width=8192)
-    assert len(page.html(explanation).encode()) < 1.5e6
+    assert len(page.render_html(explanation).encode()) < 1.5e6
 
 
 @pytest.mark.parametrize(("rank", "kind"), [(40, "factors"), (2000, "deflated")])
@@ -130,10 +130,10 @@ def test_fine_regions_travel_in_the_smaller_form_within_the_stated_error(rank, k
 
 
 def test_grid_regions_have_rows_and_columns_and_masks_have_outlines():
-    assert page.payload(made(grid(), grid()))["a"]["places"]["grid"] == [16, 16]
+    assert page.build_payload(made(grid(), grid()))["a"]["places"]["grid"] == [16, 16]
     labels = torch.full((6, 8), -1)
     labels[:3, :3], labels[2:, 2:] = 0, 1
-    places = page.payload(made(masked(labels), grid()))["a"]["places"]
+    places = page.build_payload(made(masked(labels), grid()))["a"]["places"]
     assert places["grid"] is None
     assert places["boxes"] == [[0, 0, 3, 3], [2, 2, 6, 8]]
     runs = np.array(places["runs"]).reshape(-1, 2)
@@ -142,22 +142,22 @@ def test_grid_regions_have_rows_and_columns_and_masks_have_outlines():
 
 def test_uneven_grid_with_smaller_patches_at_the_edge_is_still_a_grid():
     labels = torch.arange(10)[:, None] // 4 * 2 + torch.arange(7)[None] // 4
-    places = page.payload(made(masked(labels), grid()))["a"]["places"]
+    places = page.build_payload(made(masked(labels), grid()))["a"]["places"]
     assert places["grid"] == [3, 2] and places["runs"] is None
     assert places["boxes"][-1] == [8, 4, 10, 7]
 
 
 def test_words_have_no_place_and_keep_their_names():
-    data = page.payload(made(words("two", "goats"), words("a", "pair", "of", "kids")))
+    data = page.build_payload(made(words("two", "goats"), words("a", "pair", "of", "kids")))
     assert data["b"]["names"] == ["a", "pair", "of", "kids"]
     assert data["a"]["places"] is None and data["a"]["view"] is None
 
 
 def test_a_large_photograph_is_sent_bounded_with_everything_in_its_place():
-    photograph = Image.of(noise(2000, 3200), box=(600, 0, 2600, 2000))
+    photograph = Image.from_image(noise(2000, 3200), box=(600, 0, 2600, 2000))
     explanation = made(grid(), grid())
     explanation = replace(explanation, a=replace(explanation.a, view=photograph, name="sky.jpg"))
-    side = page.payload(explanation)["a"]
+    side = page.build_payload(explanation)["a"]
     view = side["view"]
     assert side["name"] == "sky.jpg" and view["kind"] == "image"
     assert (view["width"], view["height"], view["full"]) == (1600, 1000, [3200, 2000])
@@ -166,20 +166,20 @@ def test_a_large_photograph_is_sent_bounded_with_everything_in_its_place():
     head, _, data = view["src"].partition(",")
     assert head == "data:image/jpeg;base64"
     assert Pillow.open(io.BytesIO(base64.b64decode(data))).size == (1600, 1000)
-    assert page.payload(explanation)["names"] == ["sky.jpg", ""]
+    assert page.build_payload(explanation)["names"] == ["sky.jpg", ""]
 
 
 def test_texts_travel_whole():
     explanation = made(words("two", "goats"), words("a"))
     text = Text("two, goats", ((0, 3), (5, 10)))
     explanation = replace(explanation, a=replace(explanation.a, view=text))
-    view = embedded(page.html(explanation))[0]["a"]["view"]
+    view = embedded(page.render_html(explanation))[0]["a"]["view"]
     assert view == {"kind": "text", "text": "two, goats", "spans": [[0, 3], [5, 10]]}
 
 
 def test_nothing_a_user_names_can_close_its_element():
     explanation = made(words(HOSTILE), words("y", "z"), similarity=HOSTILE, origin={HOSTILE: HOSTILE})
-    text = page.html(explanation, title=HOSTILE)
+    text = page.render_html(explanation, title=HOSTILE)
     data, tags = embedded(text)
     assert data["a"]["names"] == [HOSTILE] and data["title"] == HOSTILE
     assert not [tag for tag, _ in tags if tag == "img"]
@@ -188,7 +188,7 @@ def test_nothing_a_user_names_can_close_its_element():
 
 
 def test_the_page_names_no_address_and_its_policy_admits_only_its_own_script():
-    text = page.html(made(grid(), grid()))
+    text = page.render_html(made(grid(), grid()))
     outside = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
     assert not outside
     policy = next(a["content"] for _, a in embedded(text)[1] if "Security" in a.get("http-equiv", ""))
@@ -200,14 +200,14 @@ def test_embed_is_a_frame_that_holds_the_whole_page():
     frame = page.embed(explanation, height=300)
     _, tags = embedded(f'<p type="application/json">0</p>{frame}')
     attributes = dict(tags)["iframe"]
-    assert attributes["srcdoc"] == page.html(explanation, compact=True)
+    assert attributes["srcdoc"] == page.render_html(explanation, compact=True)
     assert "allow-same-origin" not in attributes["sandbox"]
 
 
 def test_write_is_all_or_nothing(tmp_path, monkeypatch):
     explanation = made(words("a", "b"), words("c"))
     target = page.write(explanation, tmp_path / "why ü.html")
-    assert target.read_text("utf-8") == page.html(explanation)
+    assert target.read_text("utf-8") == page.render_html(explanation)
     before = target.read_bytes()
 
     def fail(*_):
@@ -222,24 +222,33 @@ def test_write_is_all_or_nothing(tmp_path, monkeypatch):
 
 def test_styles_are_the_papers_and_others_are_refused():
     relevance = np.eye(300)
-    assert page.drawing(relevance, "pascal_voc") == {"l": 0.25, "h": 13, "p": 2}
-    assert page.drawing(relevance, links.style("faces", power=3)) == {"l": 0.3, "h": 60, "p": 3}
-    assert set(page.payload(made(words("a"), words("b")))["styles"]) == set(links.STYLES)
+    assert page.resolve_link_parameters(relevance, "pascal_voc") == {"l": 0.25, "h": 13, "p": 2}
+    assert page.resolve_link_parameters(relevance, links.resolve_style("faces", power=3)) == {
+        "l": 0.3,
+        "h": 60,
+        "p": 3,
+    }
+    assert set(page.build_payload(made(words("a"), words("b")))["styles"]) == set(links.STYLES)
     with pytest.raises(InputError, match="pascal_voc"):
-        page.drawing(relevance, "nonsense")
+        page.resolve_link_parameters(relevance, "nonsense")
 
 
 def test_default_drawing_lets_the_strongest_pair_of_a_small_explanation_reach_full_colour():
     relevance = np.random.default_rng(0).uniform(-1, 1, (40, 40))
     unit = np.mean(relevance**4) ** 0.25
-    assert page.drawing(relevance)["h"] == pytest.approx(np.abs(relevance).max() / unit, abs=1e-3)
-    assert page.drawing(np.zeros((2, 2)))["h"] > page.drawing(np.zeros((2, 2)))["l"]
+    assert page.resolve_link_parameters(relevance)["h"] == pytest.approx(
+        np.abs(relevance).max() / unit, abs=1e-3
+    )
+    assert (
+        page.resolve_link_parameters(np.zeros((2, 2)))["h"]
+        > page.resolve_link_parameters(np.zeros((2, 2)))["l"]
+    )
 
 
 def test_a_distance_also_counts_what_each_side_owes_to_itself():
     within = (torch.full((2, 2), 3.0), torch.full((1, 1), 5.0))
-    explanation = made(words("a", "b"), words("c"), within=within, similarity="squared distance")
-    found = page.account(explanation)
+    explanation = made(words("a", "b"), words("c"), self_terms=within, similarity="squared distance")
+    found = page.serialize_breakdown(explanation)
     assert (found["within_a"], found["within_b"]) == (12, 5)
     total = sum(value for name, value in found.items() if name != "score")
     assert total == pytest.approx(explanation.score)
@@ -248,7 +257,7 @@ def test_a_distance_also_counts_what_each_side_owes_to_itself():
 def test_too_many_pairs_and_nan_are_one_clear_line():
     many = made(grid(), grid(), relevance=torch.zeros(1, 1).expand(3000, 3000))
     with pytest.raises(InputError, match="coarsen"):
-        page.html(many)
+        page.render_html(many)
     broken = made(words("a"), words("b"), relevance=torch.full((1, 1), float("nan")))
     with pytest.raises(InputError, match="NaN"):
-        page.html(broken)
+        page.render_html(broken)

@@ -6,92 +6,109 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from looking import HELPERS, account, arcs, as_drawn, drawn, lit, region, settle
+from browser_helpers import (
+    PAGE_SCRIPT,
+    arcs_html,
+    count_arcs,
+    drawn_strengths,
+    expected_strengths,
+    read_breakdown,
+    region_selector,
+    wait_for_paint,
+)
 
 # tests/ is on the path, as pytest puts it there.
 from test_page import HOSTILE, grid, made, masked, noise, words
 
 import bilrp
 from bilrp.render import bundle, links, page
-from narrow import require
+from type_asserts import assert_not_none
 
 pytestmark = pytest.mark.browser
 
 
 def test_hover_lights_the_partners_with_their_relevance(visit, pair):
     tab = visit(pair)
-    tab.hover(region("a", 37))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.row(37)), atol=1e-6)
-    assert not lit(tab, "a").any()
-    tab.hover(region("b", 200))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "a"), as_drawn(tab, pair.column(200)), atol=1e-6)
+    tab.hover(region_selector("a", 37))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(37)), atol=1e-6)
+    assert not drawn_strengths(tab, "a").any()
+    tab.hover(region_selector("b", 200))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "a"), expected_strengths(tab, pair.column(200)), atol=1e-6
+    )
     tab.mouse.move(2, 2)
-    settle(tab)
-    assert not lit(tab, "a").any() and not lit(tab, "b").any()
+    wait_for_paint(tab)
+    assert not drawn_strengths(tab, "a").any() and not drawn_strengths(tab, "b").any()
 
 
 def test_a_sign_can_be_hidden(visit, pair):
     tab = visit(pair)
     tab.uncheck("[name=negative]")
-    tab.hover(region("a", 37))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.row(37).clamp(min=0)), atol=1e-6)
+    tab.hover(region_selector("a", 37))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(37).clamp(min=0)), atol=1e-6
+    )
     tab.uncheck("[name=positive]")
     tab.mouse.move(2, 2)
-    assert arcs(tab) == tab.locator(".ribbons path").count() == 0
+    assert count_arcs(tab) == tab.locator(".ribbons path").count() == 0
     assert tab.locator(".matches button").count() == tab.locator(".found button").count() == 0
 
 
 def test_shares_show_the_marginals(visit, pair):
     tab = visit(pair)
     tab.check("[value=shares]")
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "a"), as_drawn(tab, pair.relevance.double().sum(1)), atol=1e-5)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.relevance.double().sum(0)), atol=1e-5)
+    wait_for_paint(tab)
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "a"), expected_strengths(tab, pair.relevance.double().sum(1)), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "b"), expected_strengths(tab, pair.relevance.double().sum(0)), atol=1e-5
+    )
 
 
 def test_click_pins_and_the_other_side_then_tells_the_pair(visit, pair):
     tab = visit(pair)
-    tab.click(region("a", 37))
-    tab.hover(region("b", 5))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.row(37)), atol=1e-6)
+    tab.click(region_selector("a", 37))
+    tab.hover(region_selector("b", 5))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(37)), atol=1e-6)
     share = 100 * float(pair.relevance[37, 5]) / abs(pair.score)
     said = tab.inner_text(".readout").replace("−", "-")
     assert "Top of A (x 40–48, y 16–24) with top of B (x 40–48, y 0–8)" in said
     assert f"{share:.1f} %" in said or f"{share:.2f} %" in said or f"{share:.3f} %" in said
-    assert tab.get_attribute(region("a", 37), "aria-selected") == "true"
-    tab.click(region("a", 37))
+    assert tab.get_attribute(region_selector("a", 37), "aria-selected") == "true"
+    tab.click(region_selector("a", 37))
     tab.mouse.move(2, 2)
-    settle(tab)
-    assert not lit(tab, "b").any()
+    wait_for_paint(tab)
+    assert not drawn_strengths(tab, "b").any()
 
 
 def test_drag_selects_a_larger_region_as_the_sum_of_its_rows(visit, pair):
     tab = visit(pair)
-    first, last = (tab.locator(region("a", i)).bounding_box() for i in (16 * 2 + 3, 16 * 5 + 6))
+    first, last = (tab.locator(region_selector("a", i)).bounding_box() for i in (16 * 2 + 3, 16 * 5 + 6))
     tab.mouse.move(first["x"] + 2, first["y"] + 2)
     tab.mouse.down()
     tab.mouse.move(last["x"] + last["width"] - 2, last["y"] + last["height"] - 2, steps=3)
     tab.mouse.up()
-    settle(tab)
+    wait_for_paint(tab)
     chosen = [16 * r + c for r in range(2, 6) for c in range(3, 7)]
     selected = tab.evaluate(
         "[...root().querySelectorAll('.region[aria-selected=true]')].map(el => Number(el.dataset.i))"
     )
     assert selected == chosen
     expected = pair.relevance.double()[chosen].sum(0)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, expected), atol=1e-6)
-    assert account(tab)["chosen"]["value"] == pytest.approx(float(expected.sum()), rel=1e-5)
+    np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, expected), atol=1e-6)
+    assert read_breakdown(tab)["chosen"]["value"] == pytest.approx(float(expected.sum()), rel=1e-5)
 
 
 @pytest.mark.parametrize("signs", [1, -1])
 def test_the_bar_adds_up(visit, signs):
     explanation = made(grid(), grid(), seed=4)
     explanation = replace(explanation, score=signs * explanation.score)
-    rows = account(visit(explanation))
+    rows = read_breakdown(visit(explanation))
     relevance = explanation.relevance.double()
     assert rows["positive"]["value"] == pytest.approx(float(relevance.clamp(min=0).sum()))
     assert rows["negative"]["value"] == pytest.approx(float(relevance.clamp(max=0).sum()))
@@ -122,9 +139,9 @@ def test_each_slider_changes_the_arcs_at_once(visit, pair, name, step):
     tab = visit(pair)
     tab.click(".paper summary")
     tab.check("[name=paper]")
-    before, number = drawn(tab), tab.inner_text(f"label:has([name={name}]) output")
+    before, number = arcs_html(tab), tab.inner_text(f"label:has([name={name}]) output")
     slide(tab, name, step)
-    assert drawn(tab) != before
+    assert arcs_html(tab) != before
     assert tab.inner_text(f"label:has([name={name}]) output") != number
 
 
@@ -132,21 +149,21 @@ def test_l_sparsifies_and_stays_below_h(visit, pair):
     tab = visit(pair)
     tab.click(".paper summary")
     tab.check("[name=paper]")
-    many = arcs(tab)
+    many = count_arcs(tab)
     slide(tab, "l", 460)
-    assert 0 < arcs(tab) < many
+    assert 0 < count_arcs(tab) < many
     slide(tab, "l", 500)
-    assert arcs(tab) == 0
+    assert count_arcs(tab) == 0
     low, high = (float(tab.inner_text(f"label:has([name={name}]) output")) for name in "lh")
     assert low < high
 
 
 @pytest.mark.parametrize(
-    "style", ["pascal_voc", "faces", "tables", links.style("ucf", low=0, high=1, power=0.5)]
+    "style", ["pascal_voc", "faces", "tables", links.resolve_style("ucf", low=0, high=1, power=0.5)]
 )
 def test_links_are_those_of_algorithm_one(browser, style):
     relevance = torch.randn(20, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) ** 3
-    expected, wish = links.links(relevance, style), links.style(style)
+    expected, wish = links.compute_links(relevance, style), links.resolve_style(style)
     tab = browser.new_page()
     found = tab.evaluate(
         """async ([source, values, style]) => {
@@ -154,7 +171,7 @@ def test_links_are_those_of_algorithm_one(browser, style):
             return module.links(values, style).map(({pair, value, alpha}) => [pair, value, alpha]);
         }""",
         [
-            bundle.source("data.js"),
+            bundle.read_source("data.js"),
             relevance.flatten().tolist(),
             {"l": wish.low, "h": wish.high, "p": wish.power},
         ],
@@ -170,23 +187,23 @@ def test_links_are_those_of_algorithm_one(browser, style):
 
 def test_every_region_is_reached_by_keyboard(visit, pair):
     tab = visit(pair)
-    tab.focus(region("a", 0))
+    tab.focus(region_selector("a", 0))
     for key in ["ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"]:
         tab.keyboard.press(key)
-    settle(tab)
+    wait_for_paint(tab)
     assert tab.evaluate("focused()") == "a-34"
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.row(34)), atol=1e-6)
+    np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(34)), atol=1e-6)
     assert tab.evaluate("root().querySelectorAll('.region[data-side=a][tabindex=\"0\"]').length") == 1
     assert "of A (x 16–24, y 16–24)" in tab.inner_text(".readout")
     assert tab.get_attribute(".readout", "aria-live") == "polite"
     tab.keyboard.press("Enter")
     tab.keyboard.press("Tab")
-    settle(tab)
+    wait_for_paint(tab)
     partner = int(pair.row(34).abs().argmax())  # Tab goes on to the strongest partner of what is pinned
     assert tab.evaluate("focused()") == f"b-{partner}"
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.row(34)), atol=1e-6)
+    np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(34)), atol=1e-6)
     tab.keyboard.press("Escape")
-    settle(tab)
+    wait_for_paint(tab)
     assert tab.locator("[aria-selected=true]").count() == 0
     tab.keyboard.press("End")
     assert tab.evaluate("focused()") == "b-255"
@@ -194,16 +211,16 @@ def test_every_region_is_reached_by_keyboard(visit, pair):
 
 def test_shift_and_arrows_select_more(visit, pair):
     tab = visit(pair)
-    tab.focus(region("b", 17))
+    tab.focus(region_selector("b", 17))
     for key in ["Shift+ArrowRight", "Shift+ArrowDown"]:
         tab.keyboard.press(key)
-    settle(tab)
+    wait_for_paint(tab)
     chosen = tab.evaluate(
         "[...root().querySelectorAll('[aria-selected=true]')].map(el => `${el.dataset.side}-${el.dataset.i}`)"
     )
     assert chosen == ["b-17", "b-18", "b-33", "b-34"]
     expected = pair.relevance.double()[:, [17, 18, 33, 34]].sum(1)
-    np.testing.assert_allclose(lit(tab, "a"), as_drawn(tab, expected), atol=1e-6)
+    np.testing.assert_allclose(drawn_strengths(tab, "a"), expected_strengths(tab, expected), atol=1e-6)
 
 
 def test_the_list_names_the_strongest_pairs_and_acts(visit, pair):
@@ -219,30 +236,32 @@ def test_the_list_names_the_strongest_pairs_and_acts(visit, pair):
         assert f"of A {place(i)} with" in label and f"of B {place(j)}: " in label
     tab.locator(".matches button").first.click()
     tab.mouse.move(2, 2)
-    settle(tab)
-    assert np.flatnonzero(lit(tab, "b")).tolist() == [first[1]]
+    wait_for_paint(tab)
+    assert np.flatnonzero(drawn_strengths(tab, "b")).tolist() == [first[1]]
     assert tab.locator(".matches [aria-pressed=true]").count() == 1
 
 
 def test_zoom_shows_less_and_keeps_hover_right(visit, pair):
     tab = visit(pair)
-    before = tab.locator(region("a", 120)).bounding_box()["width"]
+    before = tab.locator(region_selector("a", 120)).bounding_box()["width"]
     tab.click("[aria-label='Zoom in A']")
-    tab.hover(region("a", 120))
-    settle(tab)
-    assert tab.locator(region("a", 120)).bounding_box()["width"] == pytest.approx(1.5 * before, rel=1e-3)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, pair.row(120)), atol=1e-6)
-    tab.focus(region("a", 0))
+    tab.hover(region_selector("a", 120))
+    wait_for_paint(tab)
+    assert tab.locator(region_selector("a", 120)).bounding_box()["width"] == pytest.approx(
+        1.5 * before, rel=1e-3
+    )
+    np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(120)), atol=1e-6)
+    tab.focus(region_selector("a", 0))
     tab.keyboard.press("+")
     tab.keyboard.press("End")
-    settle(tab)
-    panel, cell = (tab.locator(s).bounding_box() for s in (".panel[data-side=a]", region("a", 255)))
+    wait_for_paint(tab)
+    panel, cell = (tab.locator(s).bounding_box() for s in (".panel[data-side=a]", region_selector("a", 255)))
     assert cell["x"] + cell["width"] <= panel["x"] + panel["width"] + 1
     tab.keyboard.press("Shift+Tab")
     tab.keyboard.press("Tab")  # coming back by Tab, the region is in sight again
-    assert tab.locator(region("a", 255)).bounding_box() == pytest.approx(cell, abs=0.01)
+    assert tab.locator(region_selector("a", 255)).bounding_box() == pytest.approx(cell, abs=0.01)
     tab.keyboard.press("0")
-    assert tab.locator(region("a", 120)).bounding_box()["width"] == pytest.approx(before, rel=1e-3)
+    assert tab.locator(region_selector("a", 120)).bounding_box()["width"] == pytest.approx(before, rel=1e-3)
 
 
 def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
@@ -251,8 +270,8 @@ def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
     from PIL import Image
 
     tab = visit(pair)
-    tab.click(region("a", 37))
-    settle(tab)
+    tab.click(region_selector("a", 37))
+    wait_for_paint(tab)
     for kind in ("svg", "png"):
         with tab.expect_download() as download:
             tab.click(f"[data-save={kind}]")
@@ -262,10 +281,10 @@ def test_saves_what_is_seen_as_svg_and_png(visit, pair, tmp_path):
     images = [el for el in root.iter() if el.tag.endswith("}image")]
     assert [el.get("href", "")[:10] for el in images] == ["data:image"] * 2
     group = next(el for el in root.iter() if el.get("class") == "arcs")
-    assert len(group) == arcs(tab) > 0
+    assert len(group) == count_arcs(tab) > 0
     picture = Image.open(tmp_path / "figure.png").convert("RGB")
     assert picture.width == 2 * float(root.get("width", "nan"))
-    assert len(require(picture.getcolors(maxcolors=2**24))) > 1000
+    assert len(assert_not_none(picture.getcolors(maxcolors=2**24))) > 1000
 
 
 def test_regions_of_any_shape_light_up_where_they_are(visit):
@@ -279,11 +298,11 @@ def test_regions_of_any_shape_light_up_where_they_are(visit):
 
     def region_at(x, y):
         tab.mouse.move(panel["x"] + x / 40 * panel["width"], panel["y"] + y / 40 * panel["height"])
-        settle(tab)
-        return lit(tab, "b")
+        wait_for_paint(tab)
+        return drawn_strengths(tab, "b")
 
-    np.testing.assert_allclose(region_at(20, 5), as_drawn(tab, explanation.row(0)), atol=1e-6)
-    np.testing.assert_allclose(region_at(20, 13), as_drawn(tab, explanation.row(1)), atol=1e-6)
+    np.testing.assert_allclose(region_at(20, 5), expected_strengths(tab, explanation.row(0)), atol=1e-6)
+    np.testing.assert_allclose(region_at(20, 13), expected_strengths(tab, explanation.row(1)), atol=1e-6)
     assert not region_at(20, 20).any()  # the hole in the middle belongs to no region
     assert not region_at(1, 1).any()
 
@@ -292,30 +311,34 @@ def test_words_without_a_picture(visit):
     explanation = made(words("two", "goats", "climb"), words("a", "pair", "of", "kids", "scrambles", "up"))
     tab = visit(explanation)
     assert tab.locator(".panel.words .word").all_text_contents() == [
-        *require(explanation.a.regions.names),
-        *require(explanation.b.regions.names),
+        *assert_not_none(explanation.a.regions.names),
+        *assert_not_none(explanation.b.regions.names),
     ]
-    tab.hover(region("a", 1))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, explanation.row(1)), atol=1e-6)
+    tab.hover(region_selector("a", 1))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "b"), expected_strengths(tab, explanation.row(1)), atol=1e-6
+    )
     assert "“goats” of A" in tab.inner_text(".readout")
 
 
 @pytest.mark.parametrize(("width", "kind"), [(20, "factors"), (3000, "deflated")])
 def test_fine_regions_are_decoded_in_the_browser(visit, width, kind):
     explanation = made(grid(128, 4), grid(128, 4), width=width)
-    assert page.payload(explanation)["pairs"]["kind"] == kind
+    assert page.build_payload(explanation)["pairs"]["kind"] == kind
     tab = visit(explanation)
-    tab.hover(region("a", 500))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, explanation.row(500)), atol=1e-3)
+    tab.hover(region_selector("a", 500))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "b"), expected_strengths(tab, explanation.row(500)), atol=1e-3
+    )
 
 
 def test_hostile_names_are_only_text(visit):
     tab = visit(made(words(HOSTILE, "<b>y</b>"), words("z"), origin={"encoder": HOSTILE}))
     assert tab.locator("img").count() == 0
-    tab.hover(region("a", 0))
-    settle(tab)
+    tab.hover(region_selector("a", 0))
+    wait_for_paint(tab)
     assert "onerror" in tab.inner_text(".readout")
     with tab.expect_download() as download:
         tab.click("[data-save=svg]")
@@ -327,7 +350,7 @@ def test_theme_follows_the_system_and_can_be_chosen(visit, pair, scheme, dark):
     tab = visit(pair, color_scheme=scheme)
 
     def is_dark():
-        settle(tab)
+        wait_for_paint(tab)
         ground = tab.evaluate("getComputedStyle(root().querySelector('.page')).backgroundColor")
         return sum(int(c) for c in ground[4:-1].split(",")) < 200
 
@@ -339,8 +362,8 @@ def test_theme_follows_the_system_and_can_be_chosen(visit, pair, scheme, dark):
 def test_colour_blind_palette_marks_the_sign_without_colour(visit, pair):
     tab = visit(pair)
     tab.check("[name=safe]")
-    tab.hover(region("a", 37))
-    settle(tab)
+    tab.hover(region_selector("a", 37))
+    wait_for_paint(tab)
     fill = "el => getComputedStyle(el).fill"
     assert "hatch" in tab.locator(".region[data-sign='-1']").first.evaluate(fill)
     assert "hatch" not in tab.locator(".region[data-sign='1']").first.evaluate(fill)
@@ -352,7 +375,7 @@ def test_a_narrow_screen_stacks_the_two_and_nothing_overflows(visit, pair):
     assert b["y"] > a["y"] + a["height"]
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
     tab.set_viewport_size({"width": 1200, "height": 800})
-    settle(tab)
+    wait_for_paint(tab)
     a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
     assert b["x"] > a["x"] + a["width"]
 
@@ -371,9 +394,14 @@ def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
     """Whoever points at a region on the way to a button finds the button where it was."""
     tab = visit(pair if kind == "pictures" else made(words(*LONG), words(*LONG), seed=1), width=width)
     before, said = tab.evaluate(PLACES), {tab.inner_text(".readout")}
-    for here in (region("a", 1), region("b", 2), region("a", 0), ".found button >> nth=0"):
+    for here in (
+        region_selector("a", 1),
+        region_selector("b", 2),
+        region_selector("a", 0),
+        ".found button >> nth=0",
+    ):
         tab.hover(here)
-        settle(tab)
+        wait_for_paint(tab)
         said.add(tab.inner_text(".readout"))
         assert tab.evaluate(PLACES) == before, here
     assert len(said) == 5
@@ -385,7 +413,7 @@ def test_works_inside_a_notebook_frame(browser, pair):
     tab.on("pageerror", lambda error: trouble.append(str(error)))
     tab.set_content(f"<h1>notebook</h1>{page.embed(pair)}")
     frame = tab.frame_locator("iframe")
-    frame.locator(region("a", 37)).hover()
+    frame.locator(region_selector("a", 37)).hover()
     frame.locator(".arcs path").first.wait_for(state="attached")
     with tab.expect_download() as download:
         frame.locator("[data-save=png]").click()
@@ -417,19 +445,21 @@ def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browse
     )
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 5, stride=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
-    encoder = bilrp.Encoder(module=net, picture=lambda x: (255 * x[0].permute(1, 2, 0)).byte().numpy())
+    encoder = bilrp.Encoder(module=net, to_image=lambda x: (255 * x[0].permute(1, 2, 0)).byte().numpy())
     inputs = [image.permute(2, 0, 1)[None].float() for image in (left, right)]
     explanation = bilrp.explain(encoder, *inputs, regions=bilrp.regions.grid(8))
     assert "<iframe" in explanation._repr_html_()
     tab = browser.new_page(reduced_motion="reduce")
-    tab.add_init_script(HELPERS)
+    tab.add_init_script(PAGE_SCRIPT)
     tab.goto(explanation.save(tmp_path / "why.html").resolve().as_uri())
     assert tab.locator("image").count() == 2
-    tab.hover(region("a", 9))
-    settle(tab)
-    np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, explanation.row(9)), atol=1e-6)
-    assert account(tab)["score"]["value"] == pytest.approx(explanation.score)
-    assert account(tab)["unattributed"]["value"] == pytest.approx(explanation.unattributed, rel=1e-3)
+    tab.hover(region_selector("a", 9))
+    wait_for_paint(tab)
+    np.testing.assert_allclose(
+        drawn_strengths(tab, "b"), expected_strengths(tab, explanation.row(9)), atol=1e-6
+    )
+    assert read_breakdown(tab)["score"]["value"] == pytest.approx(explanation.score)
+    assert read_breakdown(tab)["unattributed"]["value"] == pytest.approx(explanation.unattributed, rel=1e-3)
     tab.close()
 
 
@@ -439,14 +469,14 @@ def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_t
     explanation = made(
         words("a", "b", "c", "d"),
         words("e", "f", "g", "h"),
-        within=within,
+        self_terms=within,
         similarity="squared_distance",
-        distance=True,
+        is_distance=True,
     )
     tab = visit(explanation)
     assert "raises the model’s distance" in tab.inner_text(".lead")
     assert tab.inner_text(".summary").startswith("Squared distance")
-    rows = account(tab)
+    rows = read_breakdown(tab)
     assert rows["within_a"]["value"] == pytest.approx(float(within[0].sum()), rel=1e-5)
     total = sum(row["value"] for name, row in rows.items() if name not in {"score", "chosen"})
     assert total == pytest.approx(explanation.score, rel=1e-6)

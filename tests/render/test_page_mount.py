@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from looking import settle
+from browser_helpers import wait_for_paint
 from test_page import grid, made, noise, words
 
 from bilrp.errors import InputError
@@ -23,7 +23,13 @@ def blank(browser):
     def answer(route):
         name = route.request.url.removeprefix(f"{ADDRESS}/")
         kind = "text/javascript" if name.endswith(".js") else "text/html"
-        body = bundle.module() if name == "bundle.js" else bundle.source(name) if name else "<div></div>" * 2
+        body = (
+            bundle.bundle_module()
+            if name == "bundle.js"
+            else bundle.read_source(name)
+            if name
+            else "<div></div>" * 2
+        )
         route.fulfill(body=body, content_type=f"{kind}; charset=utf-8")
 
     tab.route(f"{ADDRESS}/**", answer)
@@ -61,10 +67,10 @@ def lit(tab, k, side):
 @pytest.mark.parametrize("file", ["mount.js", "bundle.js"])
 def test_two_explanations_live_on_one_document_and_leave_each_other_alone(blank, file):
     first, second = made(grid(64), grid(64), seed=1), made(grid(64), grid(64), seed=2)
-    mount(blank, file, page.payload(first), page.payload(second))
+    mount(blank, file, page.build_payload(first), page.build_payload(second))
     at = blank.locator("div").nth(1).locator(".region[data-side=a]").nth(5)
     at.click()
-    settle(blank)
+    wait_for_paint(blank)
     seen = lit(blank, 1, "b")
     assert np.argmax(np.abs(seen)) == int(second.row(5).abs().argmax())
     assert (seen * second.row(5).numpy() >= 0).all() and not lit(blank, 0, "b").any()
@@ -79,23 +85,23 @@ def test_two_explanations_live_on_one_document_and_leave_each_other_alone(blank,
 @pytest.mark.browser
 def test_update_shows_another_explanation_with_the_same_look_and_destroy_leaves_nothing(blank):
     first, second = made(grid(64), grid(64), seed=1), made(words("a", "b", "c"), words("d", "e"))
-    mount(blank, "mount.js", page.payload(first))
+    mount(blank, "mount.js", page.build_payload(first))
     blank.locator("[name=theme]").select_option("dark")
     blank.evaluate(
-        "payload => mounted[0].update(JSON.parse(payload)).ready", json.dumps(page.payload(second))
+        "payload => mounted[0].update(JSON.parse(payload)).ready", json.dumps(page.build_payload(second))
     )
     assert blank.locator(".panel.words .word").all_text_contents() == ["a", "b", "c", "d", "e"]
     assert blank.locator("[name=theme]").input_value() == "dark"
     blank.evaluate("mounted[0].destroy()")
     blank.keyboard.press("Escape")
     blank.set_viewport_size({"width": 700, "height": 700})
-    settle(blank)
+    wait_for_paint(blank)
     assert blank.locator("article").count() == 0
 
 
 @pytest.mark.browser
 def test_a_payload_of_another_version_is_refused_in_words(blank):
-    payload = page.payload(made(words("a"), words("b"))) | {"version": 999}
+    payload = page.build_payload(made(words("a"), words("b"))) | {"version": 999}
     blank.evaluate(
         """async ([file, payload]) => {
             const { mount } = await import(file);
@@ -108,12 +114,12 @@ def test_a_payload_of_another_version_is_refused_in_words(blank):
 
 def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
     def bundled(**modules):
-        monkeypatch.setattr(bundle, "source", lambda name: modules[name.removesuffix(".js")])
-        bundle.script.cache_clear()
+        monkeypatch.setattr(bundle, "read_source", lambda name: modules[name.removesuffix(".js")])
+        bundle.bundle_script.cache_clear()
         try:
-            return bundle.script("one")
+            return bundle.bundle_script("one")
         finally:
-            bundle.script.cache_clear()
+            bundle.bundle_script.cache_clear()
 
     use = 'import { two } from "./two.js";\n'
     assert bundled(one=use + "two();", two="export const two = () => 2;") == "const two = () => 2;\ntwo();\n"
@@ -128,7 +134,7 @@ def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
 @pytest.mark.browser
 def test_the_photograph_is_shown_whole_and_what_the_model_did_not_see_is_dimmed(blank):
     """A middle square of a 400 × 200 photograph, itself a half-size copy: places are said in the photograph's pixels."""
-    payload = page.payload(made(grid(64), grid(64), pictures=(noise(64, 64), noise(64, 64, seed=1))))
+    payload = page.build_payload(made(grid(64), grid(64), pictures=(noise(64, 64), noise(64, 64, seed=1))))
     seen = payload["a"]["view"]
     cells = [[100 + 25 * (i % 8), 25 * (i // 8)] for i in range(64)]
     seen |= {

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from looking import arcs, as_drawn, lit, region, settle
+from browser_helpers import count_arcs, drawn_strengths, expected_strengths, region_selector, wait_for_paint
 from test_page import grid, made, noise, words
 
 from bilrp import regions
@@ -42,7 +42,7 @@ def planted(strength=40.0):
 
 def points(tab, selector, count=41):
     """Where on the screen each line runs: [lines, points, 2]."""
-    settle(tab)
+    wait_for_paint(tab)
     return np.array(
         tab.evaluate(
             """([selector, count]) => [...root().querySelectorAll(selector)].map(el => {
@@ -69,13 +69,13 @@ def test_findings_are_outlined_joined_once_each_and_numbered(visit):
     tab = visit(explanation)
     found = explanation.findings()
     ribbons = tab.locator(".ribbons path").count()
-    assert 1 <= ribbons <= 12 and arcs(tab) == 0
+    assert 1 <= ribbons <= 12 and count_arcs(tab) == 0
     numbers = tab.locator(".badges text").all_text_contents()
     assert sorted(set(numbers), key=int) == [str(k + 1) for k in range(ribbons)]
     assert all(numbers.count(n) == 2 for n in set(numbers))
     strongest = points(tab, '.ribbons [data-finding="0"]', 3)[0]
     for side, end in (("a", strongest[0]), ("b", strongest[-1])):
-        boxes = [tab.locator(region(side, i)).bounding_box() for i in getattr(found[0], side)]
+        boxes = [tab.locator(region_selector(side, i)).bounding_box() for i in getattr(found[0], side)]
         assert any(inside(box, end) for box in boxes)
     assert f"{ribbons} finding" in tab.inner_text(".readout")
     assert tab.locator(".found li").count() == len(found)
@@ -89,29 +89,29 @@ def test_a_finding_alone_shows_what_its_regions_bring_to_it_and_its_single_pairs
     tab = visit(explanation)
     tab.locator(".found button").first.click()
     tab.mouse.move(2, 2)
-    settle(tab)
+    wait_for_paint(tab)
     inner = explanation.relevance.double()[np.ix_(first.a, first.b)]
     expected = torch.zeros(256, dtype=torch.float64)
     expected[first.a] = inner.sum(1)
-    np.testing.assert_allclose(lit(tab, "a"), as_drawn(tab, expected), atol=1e-4)
-    assert 0 < arcs(tab) <= 48
-    assert f"{arcs(tab)} pair" in tab.inner_text(".readout")
+    np.testing.assert_allclose(drawn_strengths(tab, "a"), expected_strengths(tab, expected), atol=1e-4)
+    assert 0 < count_arcs(tab) <= 48
+    assert f"{count_arcs(tab)} pair" in tab.inner_text(".readout")
     assert tab.locator(".found [aria-pressed=true]").count() == 1
     tab.keyboard.press("Escape")
-    settle(tab)
-    assert arcs(tab) == 0 and tab.locator(".ribbons path").count() > 0
+    wait_for_paint(tab)
+    assert count_arcs(tab) == 0 and tab.locator(".ribbons path").count() > 0
 
 
 def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(visit):
     tab = visit(planted())
     way = points(tab, '.ribbons [data-finding="0"]')[0]
     tab.mouse.move(*way[len(way) // 2])
-    settle(tab)
+    wait_for_paint(tab)
     assert tab.inner_text(".readout").startswith("Finding 1:")
     right = tab.locator(".panel[data-side=a]").bounding_box()
     over = [p for p in way if inside(right, p, room=-4)][-1]
     tab.mouse.move(*over)
-    settle(tab)
+    wait_for_paint(tab)
     assert " of A (x " in tab.inner_text(".readout").split(":")[0]
 
 
@@ -126,10 +126,12 @@ def test_one_scale_for_everything_also_while_pointing(visit):
     before = [tab.get_attribute(".legend", f"data-{end}") for end in ("low", "high")]
     strengths = {}
     for i in (37, 40):
-        tab.hover(region("a", i))
-        settle(tab)
-        np.testing.assert_allclose(lit(tab, "b"), as_drawn(tab, relevance[i]), atol=1e-5)
-        strengths[i] = np.abs(lit(tab, "b")).max()
+        tab.hover(region_selector("a", i))
+        wait_for_paint(tab)
+        np.testing.assert_allclose(
+            drawn_strengths(tab, "b"), expected_strengths(tab, relevance[i]), atol=1e-5
+        )
+        strengths[i] = np.abs(drawn_strengths(tab, "b")).max()
         assert [tab.get_attribute(".legend", f"data-{end}") for end in ("low", "high")] == before
     assert strengths[40] < 0.7 * strengths[37]
     low, high = map(float, before)
@@ -145,7 +147,7 @@ def test_one_scale_for_everything_also_while_pointing(visit):
 def test_small_words_are_whole_and_beside_each_other(visit, width):
     """Of the legend and of the findings' places: none lies on another, none is cut off."""
     tab = visit(planted(), width=width)
-    settle(tab)
+    wait_for_paint(tab)
     boxes = tab.evaluate(
         """[...root().querySelectorAll(".legend text")].map(el => {
             const { left, right, top, bottom } = el.getBoundingClientRect();
@@ -165,9 +167,9 @@ def test_small_words_are_whole_and_beside_each_other(visit, width):
 def test_captions_count_what_is_drawn(visit):
     tab = visit(planted())
     tab.check("[value=pairs]")
-    settle(tab)
+    wait_for_paint(tab)
     number = re.search(r"strongest ([\d,]+) of 65,536 pairs", tab.inner_text(".readout"))
-    assert number and int(number[1].replace(",", "")) == arcs(tab) > 0
+    assert number and int(number[1].replace(",", "")) == count_arcs(tab) > 0
 
 
 def test_the_papers_parameters_wait_until_they_are_asked_for(visit):
@@ -176,8 +178,8 @@ def test_the_papers_parameters_wait_until_they_are_asked_for(visit):
     assert not tab.locator("[name=l]").is_visible()
     tab.click(".paper summary")
     tab.select_option("[name=style]", "pascal_voc")
-    settle(tab)
-    assert arcs(tab) > 0 and tab.locator(".ribbons path").count() == 0
+    wait_for_paint(tab)
+    assert count_arcs(tab) > 0 and tab.locator(".ribbons path").count() == 0
     unit = float((explanation.relevance.double() ** 4).mean() ** 0.25)
     assert float(tab.get_attribute(".legend", "data-low")) == pytest.approx(0.25 * unit, rel=1e-4)
     assert float(tab.get_attribute(".legend", "data-high")) == pytest.approx(13 * unit, rel=1e-4)
@@ -232,25 +234,25 @@ def test_a_picture_and_words_lie_side_by_side(visit):
     a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
     assert b["x"] > a["x"] + a["width"]
     assert abs(a["y"] + a["height"] / 2 - b["y"] - b["height"] / 2) < 6
-    tab.hover(region("b", 3))
-    settle(tab)
-    assert lit(tab, "a").any() and "“the” of B" in tab.inner_text(".readout")
+    tab.hover(region_selector("b", 3))
+    wait_for_paint(tab)
+    assert drawn_strengths(tab, "a").any() and "“the” of B" in tab.inner_text(".readout")
 
 
 @pytest.mark.parametrize(("width", "height"), [(384, 48), (48, 384)])
 def test_arcs_lie_on_wide_and_on_tall_pictures(visit, width, height):
     shape = regions.grid(16)(torch.zeros(1, 3, height, width))
     tab = visit(made(shape, shape, pictures=(noise(height, width), noise(height, width, seed=1))))
-    tab.hover(region("a", 30))
+    tab.hover(region_selector("a", 30))
     first, *_, last = points(tab, ".arcs path:last-child", 9)[0]
-    assert inside(tab.locator(region("a", 30)).bounding_box(), first)
-    best = int(np.argmax(np.abs(lit(tab, "b"))))
-    assert inside(tab.locator(region("b", best)).bounding_box(), last)
+    assert inside(tab.locator(region_selector("a", 30)).bounding_box(), first)
+    best = int(np.argmax(np.abs(drawn_strengths(tab, "b"))))
+    assert inside(tab.locator(region_selector("b", best)).bounding_box(), last)
 
 
 def test_nothing_is_left_after_a_drag_and_escape(visit, pair):
     tab = visit(pair)
-    start, stop = (tab.locator(region("a", i)).bounding_box() for i in (35, 86))
+    start, stop = (tab.locator(region_selector("a", i)).bounding_box() for i in (35, 86))
     before = tab.locator(".stage").screenshot()
     tab.mouse.move(start["x"] + 2, start["y"] + 2)
     tab.mouse.down()
@@ -258,13 +260,13 @@ def test_nothing_is_left_after_a_drag_and_escape(visit, pair):
     tab.mouse.up()
     tab.mouse.move(2, 2)
     tab.keyboard.press("Escape")
-    settle(tab)
+    wait_for_paint(tab)
     assert tab.locator(".stage").screenshot() == before
     tab.mouse.move(start["x"] + 2, start["y"] + 2)
     tab.mouse.down()
     tab.mouse.move(stop["x"] + 9, stop["y"] + 9, steps=3)
     tab.keyboard.press("Escape")  # while the button is still down
-    settle(tab)
+    wait_for_paint(tab)
     assert not tab.locator(".panel[data-side=a] .band").is_visible()
     tab.mouse.up()
 
@@ -278,9 +280,9 @@ def test_a_saved_picture_is_what_is_on_the_screen(visit, palette, at):
     if palette == "safe":
         tab.check("[name=safe]")
     if at is not None:
-        tab.click(region("a", at))
+        tab.click(region_selector("a", at))
     tab.mouse.move(2, 2)
-    settle(tab)
+    wait_for_paint(tab)
     panels = [tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab"]
     a, b = panels
     left, top, right, bottom = a["x"], a["y"], b["x"] + b["width"], b["y"] + b["height"]
@@ -320,7 +322,7 @@ def test_the_notebooks_frame_holds_the_whole_page(browser, width):
     tab.set_content(page.embed(planted()))
     frame = tab.frame_locator("iframe")
     frame.locator(".ribbons path").first.wait_for(state="attached")
-    settle(tab)
+    wait_for_paint(tab)
     high, there = frame.locator("html").evaluate("el => [el.scrollHeight, el.clientHeight]")
     wide = frame.locator("html").evaluate("el => el.scrollWidth - el.clientWidth")
     tab.close()
@@ -329,9 +331,9 @@ def test_the_notebooks_frame_holds_the_whole_page(browser, width):
 
 def test_after_a_tap_the_partners_and_the_words_are_in_view(visit):
     tab = visit(planted(), width=390, height=844, has_touch=True, is_mobile=True)
-    tab.locator(region("a", 40)).scroll_into_view_if_needed()
-    tab.locator(region("a", 40)).tap()
-    settle(tab)
+    tab.locator(region_selector("a", 40)).scroll_into_view_if_needed()
+    tab.locator(region_selector("a", 40)).tap()
+    wait_for_paint(tab)
     assert tab.locator("[aria-selected=true]").count() == 1
     height = tab.evaluate("innerHeight")
     for part in (".panel[data-side=b]", ".readout"):

@@ -28,7 +28,7 @@ def refusal(encoder, x: Tensor) -> str:
 
 def options_in(message: str) -> dict[str, Any]:
     """The keywords that a message says to pass."""
-    written = re.search(r"rules=.*?(?=; or|$)", message)
+    written = re.search(r"composite=.*?(?=; or|$)", message)
     assert written is not None, message
     return eval(f"dict({written[0]})", {"bilrp": bilrp})
 
@@ -102,7 +102,7 @@ def test_flex_attention_in_transformers() -> None:
     model.set_attn_implementation("flex_attention")
     assert "attn_implementation='sdpa'" in refusal(encode, x)
     model.set_attn_implementation("sdpa")
-    bilrp.decompose(encode, x, rules=composites.uniform(0.0))
+    bilrp.decompose(encode, x, composite=composites.uniform(0.0))
 
 
 class Scaled(nn.Embedding):
@@ -130,5 +130,5 @@ def test_an_embedding_made_of_parts_without_weights() -> None:
     torch.manual_seed(0)
     model, ids = Reader().eval(), torch.tensor([[3, 5, 1]])
     with pytest.raises(BilrpError, match="explain the model from its inputs_embeds"):
-        bilrp.decompose(bilrp.Encoder(model, start="words"), ids)
+        bilrp.decompose(bilrp.Encoder(model, input_layer="words"), ids)
     bilrp.decompose(lambda x: model(inputs_embeds=x), model.words(ids).detach())

@@ -1,4 +1,4 @@
-"""Attention with masks of every type, and one attention in several spellings: the same parts under every rule book."""
+"""Attention with masks of every type, and one attention in several spellings: the same parts under every composite."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import composites, rules
 from bilrp.errors import RuleError, TapeError
-from bilrp.rules.composites import RuleBook
+from bilrp.rules.composites import CompositeFunction
 from bilrp.trace import fused
 from bilrp.trace.recorder import record
-from bilrp.trace.tape import At, Step
+from bilrp.trace.tape import ReferenceValues, Step
 
 X = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 TOKENS = bilrp.regions.tokens()
@@ -31,12 +31,12 @@ def other(x: Tensor) -> Tensor:
     return drawn(*x.shape, seed=11)
 
 
-BOOKS: dict[str, RuleBook] = {
+BOOKS: dict[str, CompositeFunction] = {
     "uniform(0)": composites.uniform(0.0),
     "uniform(0.25)": composites.uniform(0.25),
     "transformer(0.1)": composites.transformer(0.1),
-    "absorbing": composites.absorbing(0.25),
-    "mixed": composites.mixed(0.25),
+    "bias_to_inputs": composites.bias_to_inputs(0.25),
+    "conv_attention": composites.conv_attention(0.25),
     "attnlrp(0)": composites.attnlrp(),
     "attnlrp(0.25)": composites.attnlrp(0.25),
     "hessian_product": composites.hessian_product(),
@@ -46,8 +46,10 @@ BOOKS: dict[str, RuleBook] = {
 EVERY_BOOK = pytest.mark.parametrize("book", BOOKS.values(), ids=list(BOOKS))
 
 
-def parts(model: Callable[[Tensor], Tensor], book: RuleBook, x: Tensor = X, mode: Any = "auto") -> Tensor:
-    found = bilrp.decompose(model, x, rules=book, regions=TOKENS, mode=mode)
+def parts(
+    model: Callable[[Tensor], Tensor], book: CompositeFunction, x: Tensor = X, mode: Any = "auto"
+) -> Tensor:
+    found = bilrp.decompose(model, x, composite=book, regions=TOKENS, mode=mode)
     torch.testing.assert_close(found.parts.sum(0) + found.unattributed, model(x).flatten().detach())
     return found.parts
 
@@ -69,7 +71,7 @@ def attend(mask: Tensor | None, **more: Any) -> Callable[[Tensor], Tensor]:
 
 @EVERY_BOOK
 @pytest.mark.parametrize("mode", ["push", "pull"])
-def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(book: RuleBook, mode: str) -> None:
+def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(book: CompositeFunction, mode: str) -> None:
     found, wanted = (parts(attend(mask), book, mode=mode) for mask in (KEEP, ADDED))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
@@ -126,7 +128,7 @@ def test_a_stand_in_that_gives_other_numbers_is_refused(name: str) -> None:
 def test_a_secant_that_misses_its_end_is_refused() -> None:
     step = step_of(attend(KEEP), "scaled_dot_product_attention")
     moved = tuple(value.flip(-2) * 0.7 for value in step.values)
-    at = At(moved, step.run(*moved))
+    at = ReferenceValues(moved, step.run(*moved))
     rules.secant()(replace(step, reference=at))
     with pytest.raises(RuleError, match="gives another result"):
         rules.secant()(replace(step, reference=replace(at, result=at.result * 1.01)))
@@ -172,7 +174,7 @@ MASKS: dict[str, tuple[dict[str, Any], Tensor | None]] = {
 }
 
 
-def spellings(masks: str, book: RuleBook, need_weights: bool) -> tuple[Tensor, Tensor]:
+def spellings(masks: str, book: CompositeFunction, need_weights: bool) -> tuple[Tensor, Tensor]:
     """Parts of the module and of its written-out twin."""
     net, (given, hide) = heads(), MASKS[masks]
     one = parts(lambda x: net(x, x, x, need_weights=need_weights, **given)[0], book)
@@ -180,7 +182,7 @@ def spellings(masks: str, book: RuleBook, need_weights: bool) -> tuple[Tensor, T
 
 
 @EVERY_BOOK
-def test_multi_head_attention_is_its_written_out_twin(book: RuleBook) -> None:
+def test_multi_head_attention_is_its_written_out_twin(book: CompositeFunction) -> None:
     one, two = spellings("both", book, need_weights=False)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 
@@ -218,7 +220,9 @@ def test_every_way_to_call_it_is_followed(settings: str, unbatched: bool, batch_
         out = out[None] if unbatched else out if batch_first else out.transpose(0, 1)
         return out.flatten(1) + weights.flatten()[:3].sum()
 
-    found = bilrp.decompose(model, X, rules=composites.hessian_product(), regions=bilrp.regions.features())
+    found = bilrp.decompose(
+        model, X, composite=composites.hessian_product(), regions=bilrp.regions.features()
+    )
     truth = torch.autograd.functional.jacobian(lambda t: model(t)[0], X)
     assert isinstance(truth, Tensor)
     torch.testing.assert_close(found.embedding.flatten(), model(X).flatten().detach(), rtol=0, atol=1e-12)
@@ -268,7 +272,9 @@ def test_torchs_fast_path_is_not_taken(padded: bool, norm_first: bool) -> None:
         return layer(x, src_key_padding_mask=mask)[:, 0]
 
     with torch.no_grad():
-        found = bilrp.decompose(model, X, rules=composites.hessian_product(), regions=bilrp.regions.features())
+        found = bilrp.decompose(
+            model, X, composite=composites.hessian_product(), regions=bilrp.regions.features()
+        )
         ops = {step.op for step in record(model, X).steps}
     assert "scaled_dot_product_attention" in ops
     assert not ops & {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}
@@ -278,13 +284,13 @@ def test_torchs_fast_path_is_not_taken(padded: bool, norm_first: bool) -> None:
 
 
 def test_a_fused_call_that_is_not_its_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = fused.WRITTEN_OUT["multi_head_attention_forward"]
+    right = fused.FUSED_EXPANSIONS["multi_head_attention_forward"]
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         out, weights = right(*args, **kwargs)
         return out * 1.01, weights
 
-    monkeypatch.setitem(fused.WRITTEN_OUT, "multi_head_attention_forward", wrong)
+    monkeypatch.setitem(fused.FUSED_EXPANSIONS, "multi_head_attention_forward", wrong)
     net = heads()
     with pytest.raises(TapeError, match="gives other numbers than the calls it is made of") as refusal:
         record(lambda x: net(x, x, x)[0], X)

@@ -58,7 +58,7 @@ def by_hand(net: Attending, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_shares_of_attention(written: bool, causal: bool, mode: str) -> None:
     net = Attending(written, causal)
-    found = bilrp.decompose(net, X, rules=composites.attnlrp(), regions=TOKENS, mode=mode)
+    found = bilrp.decompose(net, X, composite=composites.attnlrp(), regions=TOKENS, mode=mode)
     torch.testing.assert_close(found.parts, by_hand(net, X), rtol=0, atol=1e-12)
 
 
@@ -73,8 +73,8 @@ def test_a_fused_layer_equals_its_written_out_twin() -> None:
         return fused.out_proj(mixed.transpose(1, 2).reshape(1, 4, 6))
 
     book = composites.attnlrp()
-    one = bilrp.decompose(Lambda(lambda x: fused(x, x, x)[0]), X, rules=book, regions=TOKENS)
-    two = bilrp.decompose(written, X, rules=book, regions=TOKENS)
+    one = bilrp.decompose(Lambda(lambda x: fused(x, x, x)[0]), X, composite=book, regions=TOKENS)
+    two = bilrp.decompose(written, X, composite=book, regions=TOKENS)
     torch.testing.assert_close(one.embedding, two.embedding)
     torch.testing.assert_close(one.parts, two.parts, rtol=0, atol=1e-12)
 
@@ -85,7 +85,7 @@ def test_halves_of_a_product() -> None:
     def swiglu(x: Tensor) -> Tensor:
         return F.silu(x @ gate.T) * (x @ up.T)
 
-    found = bilrp.decompose(swiglu, X[:, 0], rules=composites.attnlrp(), regions=bilrp.regions.features())
+    found = bilrp.decompose(swiglu, X[:, 0], composite=composites.attnlrp(), regions=bilrp.regions.features())
     g, u = X[:, 0] @ gate.T, X[:, 0] @ up.T
     for i in range(6):
         x = X[0, 0, i]
@@ -98,7 +98,7 @@ def test_norms_written_out_stay_frozen() -> None:
     def rms(x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
-    found = bilrp.decompose(rms, X, rules=composites.attnlrp(), regions=TOKENS)
+    found = bilrp.decompose(rms, X, composite=composites.attnlrp(), regions=TOKENS)
     assert float(found.unattributed.abs().max()) < 1e-12
 
 
@@ -107,7 +107,7 @@ def test_a_whole_model_pushes_as_it_pulls(attention: str) -> None:
     case = Case("bert", lambda: bert(attention), (5, 8))
     net, x = case.model(), case.input()
     pushed, pulled = (
-        bilrp.decompose(net, x, rules=composites.attnlrp(0.1), regions=TOKENS, mode=mode)
+        bilrp.decompose(net, x, composite=composites.attnlrp(0.1), regions=TOKENS, mode=mode)
         for mode in ("push", "pull")
     )
     torch.testing.assert_close(pushed.parts, pulled.parts, rtol=0, atol=1e-12)
@@ -121,7 +121,7 @@ def test_rules_for_attention_refuse_other_steps() -> None:
 
 def test_the_default_is_chosen_by_what_is_on_the_tape() -> None:
     chosen = {
-        case.name: bilrp.decompose(case.model(), case.input()).origin["rules"]
+        case.name: bilrp.decompose(case.model(), case.input()).origin["composite"]
         for case in [
             *(case for case in PLAIN if case.name in {"mlp", "vgg", "residual", "transformer-first"}),
             Case("bert", lambda: bert("eager"), (5, 8)),
@@ -138,7 +138,7 @@ def test_the_default_is_chosen_by_what_is_on_the_tape() -> None:
         "bert": "transformer(0)",
         "vit": "transformer(0)",  # a patch embedding does not make it convolutional
         "mobile": "secant(blurred)",  # batch norm behind convolutions of single channels
-        "hybrid": "mixed(0.25)",
+        "hybrid": "conv_attention(0.25)",
     }
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.errors import RuleError
 
 GENERATOR = torch.Generator().manual_seed(4)
@@ -21,7 +21,7 @@ INDEX = torch.tensor([[0, 0, 1, 1, 3, 3]])
 
 
 def parts(function, x: Tensor, book, mode: str) -> Tensor:
-    return bilrp.decompose(function, x, regions=regions.features(), rules=book, mode=mode).parts
+    return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts
 
 
 @pytest.mark.parametrize("dim", [1, 2, -1])
@@ -37,7 +37,12 @@ def test_glu_freezes_its_gate(dim: int) -> None:
         torch.testing.assert_close(found, expected)
 
 
-BOOKS = [composites.uniform(0.25), composites.attnlrp(), composites.hessian_product(), composites.secant("zero")]
+BOOKS = [
+    composites.uniform(0.25),
+    composites.attnlrp(),
+    composites.hessian_product(),
+    composites.secant("zero"),
+]
 
 
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.name)

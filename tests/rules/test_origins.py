@@ -24,7 +24,7 @@ def refused(a: bilrp.Decomposition, b: bilrp.Decomposition, words: str) -> None:
 
 
 def with_rules(book) -> bilrp.Decomposition:
-    return bilrp.decompose(linear, X, rules=book)
+    return bilrp.decompose(linear, X, composite=book)
 
 
 def closed_over(gamma: float):
@@ -75,7 +75,7 @@ ZERO_AND_FIVE = {
 @pytest.mark.parametrize("kind", ZERO_AND_FIVE)
 def test_rule_books_that_differ_do_not_pair(kind: str) -> None:
     one, other = ZERO_AND_FIVE[kind]
-    refused(with_rules(one), with_rules(other), "rules")
+    refused(with_rules(one), with_rules(other), "composite")
     bilrp.pair(with_rules(one), with_rules(one))
 
 
@@ -83,10 +83,10 @@ def test_bounds_of_whole_images() -> None:
     conv, x = nn.Conv2d(3, 2, 3).double(), torch.rand(1, 3, 6, 6, dtype=torch.float64)
     low, high = torch.zeros(3, 6, 6), torch.ones(3, 6, 6)
     a, b, same = (
-        bilrp.decompose(conv, x, rules=rules.zbox(low, bound))
+        bilrp.decompose(conv, x, composite=rules.zbox(low, bound))
         for bound in (high, high + torch.rand(3, 6, 6), high.clone())
     )
-    refused(a, b, "rules")
+    refused(a, b, "composite")
     bilrp.pair(a, same)
 
 

@@ -15,7 +15,7 @@ from bilrp import composites, rules
 from bilrp.engine.maps import Map, Scale
 from bilrp.errors import InputError, MismatchError, RuleError
 from bilrp.rules import Rule
-from bilrp.trace.operation import activation, curve
+from bilrp.trace.operation import activation, elementwise_nonzero
 
 X = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 UNIFORM = composites.uniform(0.25)
@@ -60,7 +60,9 @@ def test_factors_of_one_shape_are_chosen_as_ever() -> None:
         return F.relu(x) * torch.atan(x.flip(1))
 
     assert bilrp.ops(gated, X)[-1].rule == "product(freeze=0)"
-    with pytest.raises(RuleError, match=r"rules=bilrp.composites.first_match.*rulebooks.uniform\(0.25\)\)"):
+    with pytest.raises(
+        RuleError, match=r"composite=bilrp.composites.first_match.*composites.uniform\(0.25\)\)"
+    ):
         bilrp.decompose(lambda x: torch.atan(x) * torch.atan(x.flip(1)), X)
 
 
@@ -93,9 +95,9 @@ def test_an_activation_has_to_be_elementwise() -> None:
         bilrp.Encoder(lambda x: torch.special.i1(x).flatten(1), operations=(activation("special_i1"),)), X
     )
     torch.testing.assert_close(found.parts.sum(0), found.embedding)
-    with pytest.raises(RuleError, match=r"curve\('special_ndtr', factor='scale'\)"):
+    with pytest.raises(RuleError, match=r"elementwise_nonzero\('special_ndtr', factor='scale'\)"):
         bilrp.decompose(torch.special.ndtr, X)
-    row = curve("special_ndtr", factor="scale")
+    row = elementwise_nonzero("special_ndtr", factor="scale")
     assert bilrp.decompose(bilrp.Encoder(lambda x: x * torch.special.ndtr(x), operations=(row,)), X)
 
 
@@ -122,8 +124,8 @@ def test_otherwise_is_a_book_or_a_rule() -> None:
         composites.first_match(("round", rules.jacobian()), otherwise=...)  # type: ignore[arg-type]
     linear = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
     book = composites.first_match(("round", rules.jacobian()), otherwise=rules.gamma(0.25))
-    expected = bilrp.decompose(linear, X, rules=UNIFORM).parts
-    torch.testing.assert_close(bilrp.decompose(linear, X, rules=book).parts, expected)
+    expected = bilrp.decompose(linear, X, composite=UNIFORM).parts
+    torch.testing.assert_close(bilrp.decompose(linear, X, composite=book).parts, expected)
 
 
 class Half(Map):
@@ -168,13 +170,13 @@ def test_maps_that_do_not_fit(name: str) -> None:
     made, words = MAPS[name]
     book = composites.first_match(("relu", Rule("mine", lambda step: made)), otherwise=UNIFORM)  # type: ignore[arg-type]
     with pytest.raises(RuleError, match=words):
-        bilrp.decompose(lambda x: F.relu(x), X, rules=book)
+        bilrp.decompose(lambda x: F.relu(x), X, composite=book)
 
 
 def test_a_map_that_does() -> None:
     book = composites.first_match(("relu", Rule("half", lambda step: Half())), otherwise=UNIFORM)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(lambda x: F.relu(x).mean((2, 3)), X, rules=book, mode=mode)
+        found = bilrp.decompose(lambda x: F.relu(x).mean((2, 3)), X, composite=book, mode=mode)
         torch.testing.assert_close(found.parts.sum(0), X.mean((2, 3))[0] / 2)
 
 
@@ -203,6 +205,6 @@ def test_gamma_on_small_numbers_of_half_precision() -> None:
         first.bias.mul_(1e-5).abs_()
         last.weight.mul_(1e4)
     net, x = nn.Sequential(first, nn.ReLU(), last).half(), torch.rand(1, 6).half()
-    found = bilrp.decompose(net, x, rules=bilrp.composites.uniform(0.25)).parts.double()
-    true = bilrp.decompose(net.double(), x.double(), rules=bilrp.composites.uniform(0.25)).parts
+    found = bilrp.decompose(net, x, composite=bilrp.composites.uniform(0.25)).parts.double()
+    true = bilrp.decompose(net.double(), x.double(), composite=bilrp.composites.uniform(0.25)).parts
     assert float((found - true).abs().max()) < 0.03 * float(true.abs().max())

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites, rules
+from bilrp import composites, regions, rules
 from bilrp.engine.maps import Linear, Scale, Term, Weighted
 from bilrp.rules import Rule
-from bilrp.trace.layer_weights import Weights, weights_of
+from bilrp.trace.layer_weights import Weights, extract_weights
 
 X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
 def by_hand(step):
     """LRP-0 as a bare Weighted, without a word about gates."""
-    w = weights_of(step)
+    w = extract_weights(step)
     assert w is not None
     return Weighted(w.operator, (Term(w.weight),), at=w.a)
 
@@ -37,8 +37,8 @@ OWN = {
 @pytest.mark.parametrize("mode", ["push", "pull", "auto"])
 def test_the_relu_behind_a_users_rule_is_not_lost(name: str, mode: str) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
-    expected = bilrp.decompose(model, X, rules=composites.uniform(0.0), regions=regions.features()).parts
-    found = bilrp.decompose(model, X, rules=OWN[name], regions=regions.features(), mode=mode).parts
+    expected = bilrp.decompose(model, X, composite=composites.uniform(0.0), regions=regions.features()).parts
+    found = bilrp.decompose(model, X, composite=OWN[name], regions=regions.features(), mode=mode).parts
     torch.testing.assert_close(found, expected)
 
 
@@ -47,20 +47,20 @@ def test_on_images_too() -> None:
         nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.ReLU(), nn.MaxPool2d(2)
     ).double()
     x = torch.randn(1, 2, 8, 8, dtype=torch.float64)
-    expected = bilrp.decompose(model, x, rules=composites.uniform(0.0), regions=2).parts
+    expected = bilrp.decompose(model, x, composite=composites.uniform(0.0), regions=2).parts
     for mode in ("push", "pull", "auto"):
-        found = bilrp.decompose(model, x, rules=OWN["a bare Weighted"], regions=2, mode=mode).parts
+        found = bilrp.decompose(model, x, composite=OWN["a bare Weighted"], regions=2, mode=mode).parts
         torch.testing.assert_close(found, expected)
 
 
 def test_a_gate_taken_into_account_twice_is_the_same_gate() -> None:
     def careful(step):
         made = by_hand(step)
-        return made if step.gate is None else made.gated(step.gate)
+        return made if step.gate is None else made.with_gate(step.gate)
 
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
-    expected = bilrp.decompose(model, X, rules=composites.uniform(0.0)).parts
-    torch.testing.assert_close(bilrp.decompose(model, X, rules=Rule("careful", careful)).parts, expected)
+    expected = bilrp.decompose(model, X, composite=composites.uniform(0.0)).parts
+    torch.testing.assert_close(bilrp.decompose(model, X, composite=Rule("careful", careful)).parts, expected)
 
 
 def test_a_rule_for_anything_else() -> None:
@@ -70,5 +70,5 @@ def test_a_rule_for_anything_else() -> None:
         )
 
     book = composites.first_match(("relu", leaky(0.1)), otherwise=composites.uniform(0.0))
-    found = bilrp.decompose(torch.relu, X, rules=book, regions=regions.features())
+    found = bilrp.decompose(torch.relu, X, composite=book, regions=regions.features())
     torch.testing.assert_close(found.parts.diagonal(), torch.where(X > 0, X, 0.1 * X)[0])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites, rules
+from bilrp import composites, regions, rules
 from bilrp.errors import RuleError
 from bilrp.rules import Rule
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from narrow import require
+from type_asserts import assert_not_none
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
     "linear": (partial(nn.Linear, 6, 5), (6,)),
@@ -117,7 +117,7 @@ def test_rule_equals_its_matrix_form(name: str, kind: str, bias: bool) -> None:
         w, b = matrix(layer, shape)
         expected = twin(name, w, b, x.flatten())
         for mode in ("push", "pull"):
-            found = bilrp.decompose(layer, x, regions=regions.features(), rules=RULES[name], mode=mode)
+            found = bilrp.decompose(layer, x, regions=regions.features(), composite=RULES[name], mode=mode)
             torch.testing.assert_close(found.parts, expected, rtol=1e-10, atol=1e-11)
 
 
@@ -131,7 +131,7 @@ def test_a_relu_behind_the_step_only_gates_it(name: str, kind: str) -> None:
     expected = twin(name, w, b, x.flatten()) * (w @ x.flatten() + b > 0)
     for mode in ("push", "pull"):
         found = bilrp.decompose(
-            nn.Sequential(layer, nn.ReLU()), x, regions=regions.features(), rules=RULES[name], mode=mode
+            nn.Sequential(layer, nn.ReLU()), x, regions=regions.features(), composite=RULES[name], mode=mode
         )
         torch.testing.assert_close(found.parts, expected, rtol=1e-10, atol=1e-11)
 
@@ -154,7 +154,7 @@ def test_batch_norm_is_folded_into_the_step_before_it(name: str, kind: str) -> N
     model = nn.Sequential(layer, norm).double().eval()
     assert [s.op for s in simplify(record(model, x)).steps] != [s.op for s in record(model, x).steps]
     w, b = matrix(model, shape)
-    found = bilrp.decompose(model, x, regions=regions.features(), rules=RULES[name])
+    found = bilrp.decompose(model, x, regions=regions.features(), composite=RULES[name])
     torch.testing.assert_close(found.parts, twin(name, w, b, x.flatten()), rtol=1e-9, atol=1e-10)
 
 
@@ -166,7 +166,7 @@ def test_gamma_is_the_papers_rule_on_positive_inputs() -> None:
     z = layer(x)[0].detach().clamp(min=0)
     expected = (rho * x[0] / (rho @ x[0])[:, None] * z[:, None]).T
     found = bilrp.decompose(
-        nn.Sequential(layer, nn.ReLU()), x, rules=rules.gamma(0.4), regions=regions.features()
+        nn.Sequential(layer, nn.ReLU()), x, composite=rules.gamma(0.4), regions=regions.features()
     )
     torch.testing.assert_close(found.parts, expected, rtol=1e-12, atol=1e-12)
 
@@ -183,7 +183,7 @@ def test_conserving_rules_conserve(value: float, seed: int, kind: str, signed: b
     build, shape = LAYERS[kind]
     layer = build(bias=False).double()
     x = torch.randn(1, *shape, dtype=torch.float64) if signed else torch.rand(1, *shape, dtype=torch.float64)
-    found = bilrp.decompose(layer, x, rules=rules.gamma(value), regions=regions.features())
+    found = bilrp.decompose(layer, x, composite=rules.gamma(value), regions=regions.features())
     torch.testing.assert_close(found.unattributed, torch.zeros_like(found.embedding), rtol=0, atol=1e-11)
 
 
@@ -242,7 +242,7 @@ def test_paper_vgg_refuses_a_layer_it_cannot_number() -> None:
             return self.conv(x).relu()
 
     with pytest.raises(RuleError, match=r"no rule in paper_vgg for step 'conv'.*rules\.gamma"):
-        bilrp.decompose(Named(), torch.rand(1, 3, 8, 8), rules=composites.paper_vgg())
+        bilrp.decompose(Named(), torch.rand(1, 3, 8, 8), composite=composites.paper_vgg())
 
 
 def test_books_choose() -> None:
@@ -256,7 +256,9 @@ def test_books_choose() -> None:
     assert chosen["uniform(0)"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     assert chosen["uniform(0.5)"][::2] == ["gamma(0.5)", "gamma(0.5)", "linear"]
     assert chosen["resnet(0.1)"] == ["gamma(0.1)", "gate", "gamma(0.1)", "gate", "linear", "zero"]
-    assert require(chosen["paper_vgg"][0]).startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
+    assert (
+        assert_not_none(chosen["paper_vgg"][0]).startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
+    )
     assert chosen["hessian_product"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     book = composites.first_match(
         ("2", rules.epsilon(0.1)),
@@ -285,10 +287,10 @@ def test_zbox_sees_through_a_normalisation_in_the_model() -> None:
     x = torch.rand(1, 2, 5, 5, dtype=torch.float64)
     low, high = tuple((-mean / std).flatten().tolist()), tuple(((1 - mean) / std).flatten().tolist())
     inside = bilrp.decompose(
-        lambda t: F.relu(conv((t - mean) / std)), x, rules=rules.zbox(low, high), regions=2
+        lambda t: F.relu(conv((t - mean) / std)), x, composite=rules.zbox(low, high), regions=2
     )
     outside = bilrp.decompose(
-        lambda t: F.relu(conv(t)), (x - mean) / std, rules=rules.zbox(low, high), regions=2
+        lambda t: F.relu(conv(t)), (x - mean) / std, composite=rules.zbox(low, high), regions=2
     )
     torch.testing.assert_close(inside.parts, outside.parts, rtol=1e-10, atol=1e-10)
 
@@ -297,8 +299,8 @@ def products(rule: Rule, x: Tensor, *, relu: bool) -> int:
     """How many products with weights a region takes in a linear step under the rule."""
     layer = nn.Linear(6, 5).double()
     model = nn.Sequential(layer, nn.ReLU()) if relu else layer
-    found = bilrp.decompose(model, x, regions=regions.features(), rules=rule, mode="push")
-    return require(found.plan).flops // (2 * 6 * layer.weight.numel())
+    found = bilrp.decompose(model, x, regions=regions.features(), composite=rule, mode="push")
+    return assert_not_none(found.plan).flops // (2 * 6 * layer.weight.numel())
 
 
 def test_gamma_takes_two_products_where_inputs_have_both_signs_and_one_where_one_is_enough() -> None:
@@ -320,5 +322,5 @@ def test_inputs_of_one_sign_need_no_rule_of_their_own(name: str, sign: int) -> N
     expected = twin(name, w, b, x.flatten())
     for mode in ("push", "pull"):
         for model, gate in ((layer, 1), (nn.Sequential(layer, nn.ReLU()), w @ x.flatten() + b > 0)):
-            found = bilrp.decompose(model, x, regions=regions.features(), rules=RULES[name], mode=mode)
+            found = bilrp.decompose(model, x, regions=regions.features(), composite=RULES[name], mode=mode)
             torch.testing.assert_close(found.parts, expected * gate, rtol=1e-10, atol=1e-11)

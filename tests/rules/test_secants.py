@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.errors import BilrpError, RuleError, TapeError
-from bilrp.render.score_line import line as account_line
-from bilrp.rules.secants import way_won
-from bilrp.trace.reference_run import beside
+from bilrp.render.score_line import format_score_line as account_line
+from bilrp.rules.secants import path_shares
 from bilrp.trace.recorder import record
-from models import CASES, Case, settle
-from narrow import require
+from bilrp.trace.reference_run import run_at_reference
+from models import CASES, Case, randomize_norms
+from type_asserts import assert_not_none
 
 # These compute in float32, also in float64: softmax, and on transformers 4 ConvNeXt's norm of channels.
 ROUNDED = {"bert-eager", "vit-eager", "clip-eager", "dinov2-eager"}
@@ -43,7 +43,7 @@ def test_parts_sum_to_the_difference_of_two_embeddings(case: Case) -> None:
     model, x = case.model(), case.input()
     book = composites.secant(other, gamma=0.25 if case.name in {"mlp", "residual", "vit-sdpa"} else 0.0)
     slack = 1e-4 if case.name in ROUNDED else 1e-9
-    pushed, pulled = (bilrp.decompose(model, x, rules=book, mode=mode) for mode in ("push", "pull"))
+    pushed, pulled = (bilrp.decompose(model, x, composite=book, mode=mode) for mode in ("push", "pull"))
     with torch.no_grad():
         difference = (model(x) - model(other(x))).flatten()
     assert pushed.parts.abs().max() > 1e-6
@@ -55,7 +55,7 @@ def test_parts_sum_to_the_difference_of_two_embeddings(case: Case) -> None:
 
 def test_what_has_no_secant_is_refused_in_one_line() -> None:
     with pytest.raises(RuleError, match=r"no secant is known for .*topk") as refusal:
-        bilrp.decompose(lambda x: x.topk(2).values, torch.rand(1, 6), rules=composites.secant(other))
+        bilrp.decompose(lambda x: x.topk(2).values, torch.rand(1, 6), composite=composites.secant(other))
     assert "\n" not in str(refusal.value)
 
 
@@ -79,10 +79,10 @@ class Squeeze(nn.Module):
 def test_a_plain_twin_gives_the_same_parts() -> None:
     """Layer by layer, number by number, without tape, rules or engine."""
     torch.manual_seed(2)
-    net = settle(Squeeze())
+    net = randomize_norms(Squeeze())
     assert isinstance(net, Squeeze)
     x = 2 * torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.decompose(net, x, regions=regions.grid(4), rules=composites.secant("mean"))
+    found = bilrp.decompose(net, x, regions=regions.grid(4), composite=composites.secant("mean"))
     x0 = x.mean((2, 3), keepdim=True).expand_as(x)
     with torch.no_grad():
         for number, (top, left) in enumerate(itertools.product((0, 4), repeat=2)):
@@ -143,8 +143,8 @@ def test_the_way_a_maximum_is_won(seed: int, count: int, ties: bool) -> None:
     a, a0 = (torch.randn(1, count, 6, generator=generator, dtype=torch.float64) for _ in range(2))
     if ties:
         a, a0 = a.round(), a0.round()
-    step = beside(record(lambda v: v.amax(1), a), a0).steps[0]
-    shares = way_won(step, lambda values: values[0].movedim(1, 0))[:, 0]
+    step = run_at_reference(record(lambda v: v.amax(1), a), a0).steps[0]
+    shares = path_shares(step, lambda values: values[0].movedim(1, 0))[:, 0]
     assert float(shares.min()) >= 0
     torch.testing.assert_close(shares.sum(0), torch.ones_like(shares[0]))
     wanted = (a.amax(1) - a0.amax(1))[0]
@@ -179,45 +179,45 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_single_functions(name: str) -> None:
     function, x = FUNCTIONS[name], 2 * torch.randn(1, 4, 6, 6, dtype=torch.float64)
     book = composites.secant(other)
-    push, pull = (bilrp.decompose(function, x, regions=2, rules=book, mode=m) for m in ("push", "pull"))
+    push, pull = (bilrp.decompose(function, x, regions=2, composite=book, mode=m) for m in ("push", "pull"))
     assert off(push.parts, pull.parts) < 1e-9
     assert off(push.parts.sum(0), (function(x) - function(other(x))).flatten()) < 1e-9
 
 
 def test_it_is_one_linear_map_of_the_difference() -> None:
-    net = settle(Squeeze())
+    net = randomize_norms(Squeeze())
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    fine = bilrp.decompose(net, x, regions=2, rules=composites.secant("blurred"))
-    coarse = bilrp.decompose(net, x, regions=4, rules=composites.secant("blurred"))
+    fine = bilrp.decompose(net, x, regions=2, composite=composites.secant("blurred"))
+    coarse = bilrp.decompose(net, x, regions=4, composite=composites.secant("blurred"))
     assert off(fine.coarsen(regions.grid(4)).parts, coarse.parts) < 1e-10
 
 
 def test_near_the_reference_a_secant_is_the_gradient() -> None:
     """Quotients of small numbers would be noise."""
     torch.manual_seed(0)
-    net = settle(Squeeze())
+    net = randomize_norms(Squeeze())
     x, way = torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
     gradient = torch.autograd.functional.jacobian(net, x)[0, :, 0]
     for size in (1e-6, 1e-9, 1e-12):
         step = size * way
-        found = bilrp.decompose(net, x, regions=regions.features(), rules=composites.secant(x - step))
+        found = bilrp.decompose(net, x, regions=regions.features(), composite=composites.secant(x - step))
         wanted = (gradient * (x - (x - step))).flatten(1).T
         assert off(found.parts, wanted) < 1e-3
-    same = bilrp.decompose(net, x, rules=composites.secant(x))
+    same = bilrp.decompose(net, x, composite=composites.secant(x))
     assert not same.parts.any() and off(same.unattributed, same.embedding) == 0
 
 
 def test_what_a_reference_may_be() -> None:
-    net, x = settle(Squeeze()), torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    net, x = randomize_norms(Squeeze()), torch.randn(1, 3, 8, 8, dtype=torch.float64)
 
     def decomposed(reference) -> bilrp.Decomposition:
-        return bilrp.decompose(net, x, regions=4, rules=composites.secant(reference))
+        return bilrp.decompose(net, x, regions=4, composite=composites.secant(reference))
 
-    assert decomposed("zero").origin["rules"] == "secant(zero)"
+    assert decomposed("zero").origin["composite"] == "secant(zero)"
     assert torch.equal(decomposed(torch.zeros_like(x)).parts, decomposed("zero").parts)
     halves = [decomposed(lambda v: v / 2), decomposed(lambda v: v / 3)]
     assert halves[0].origin != halves[1].origin
-    with pytest.raises(BilrpError, match="differ in rules"):
+    with pytest.raises(BilrpError, match="differ in composite"):
         bilrp.pair(*halves)
     for wrong, said in (
         ("median", "unknown reference 'median': use one of mean, blurred, zero"),
@@ -228,83 +228,94 @@ def test_what_a_reference_may_be() -> None:
         with pytest.raises(RuleError, match=said):
             decomposed(wrong)
     with pytest.raises(RuleError, match="is for images"):
-        bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), rules=composites.secant("mean"))
+        bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), composite=composites.secant("mean"))
     with pytest.raises(RuleError, match="needs a reference input"):
-        bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), rules=bilrp.rules.secant())
+        bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), composite=bilrp.rules.secant())
 
 
 def test_a_model_that_goes_another_way_at_the_reference_is_refused() -> None:
     with pytest.raises(TapeError, match="does something else at the reference"):
         bilrp.decompose(
-            lambda x: 2 * x if bool((x > 0).all()) else 5 * x, torch.ones(1, 4), rules=composites.secant(-torch.ones(1, 4))
+            lambda x: 2 * x if bool((x > 0).all()) else 5 * x, torch.ones(1, 4),
+            composite=composites.secant(-torch.ones(1, 4))
         )  # fmt: skip
 
 
 def test_single_steps_may_have_other_rules() -> None:
     net, x = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)).double(), torch.randn(1, 4, dtype=torch.float64)
     book = composites.first_match(("softmax", bilrp.rules.jacobian()), otherwise=composites.secant(other))
-    found = bilrp.decompose(net, x, rules=book)
+    found = bilrp.decompose(net, x, composite=book)
     assert found.reference is not None
     assert off(found.unattributed, found.reference) > 1e-3  # the derivative at one end leaves a rest
-    assert [row.rule for row in bilrp.ops(net, x, rules=book)] == ["secant", "jacobian"]
+    assert [row.rule for row in bilrp.ops(net, x, composite=book)] == ["secant", "jacobian"]
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
 def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
     """⟨φ, φ'⟩ = ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩, and each term is said."""
-    net = settle(Squeeze())
+    net = randomize_norms(Squeeze())
     a, b = torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
     b = b + 2  # another mean colour: other references
-    found = bilrp.explain(net, a, b, regions=4, rules=composites.secant("mean"), similarity=similarity)
-    account = found.account
-    known = account.against_a + account.against_b + account.references
+    found = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"), similarity=similarity)
+    account = found.breakdown
+    known = account.reference_terms_a + account.reference_terms_b + account.reference_score
     assert abs(account.explained + known - found.score) < 1e-12 * max(1.0, abs(found.score))
     assert (
         abs(
             found.relevance.sum()
-            + sum(w.sum() for w in found.within or ())
+            + sum(w.sum() for w in found.self_terms or ())
             + found.unattributed
             - found.score
         )
         < 1e-12
     )
     if similarity == "dot":
-        references = require(found.a.reference), require(found.b.reference)
+        references = assert_not_none(found.a.reference), assert_not_none(found.b.reference)
         left, right = found.a.embedding - references[0], found.b.embedding - references[1]
         wanted = (left @ right, left @ references[1], references[0] @ right, references[0] @ references[1])
-        got = (account.explained, account.against_a, account.against_b, account.references)
+        got = (
+            account.explained,
+            account.reference_terms_a,
+            account.reference_terms_b,
+            account.reference_score,
+        )
         torch.testing.assert_close(torch.tensor(got).double(), torch.stack(wanted))
     for kind in ("npz", "safetensors"):
         again = bilrp.Explanation.load(found.save(tmp_path / f"why.{kind}"))
-        assert again.account == account
+        assert again.breakdown == account
     coarse = found.coarsen(regions.grid(8))
-    assert abs(coarse.account.against_a - account.against_a) < 1e-12
+    assert abs(coarse.breakdown.reference_terms_a - account.reference_terms_a) < 1e-12
     assert account_line(found).count("against the reference picture") == 1
     assert "against the reference picture" in found.summary()
 
 
 def test_one_tower_alone_may_have_a_reference() -> None:
     torch.manual_seed(0)
-    pictures = bilrp.Encoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).double(), space="toy",
-                             rules=composites.secant("zero"), name="pictures")  # fmt: skip
-    texts = bilrp.Encoder(nn.Linear(4, 3).double(), space="toy", rules=composites.uniform(0.0), name="texts")
+    pictures = bilrp.Encoder(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).double(), embedding_space="toy",
+                             composite=composites.secant("zero"), name="pictures")  # fmt: skip
+    texts = bilrp.Encoder(
+        nn.Linear(4, 3).double(), embedding_space="toy", composite=composites.uniform(0.0), name="texts"
+    )
     found = bilrp.explain(
         (pictures, texts), torch.randn(1, 3, 2, 2).double(), torch.randn(1, 4).double(), regions=(1, None)
     )
-    assert found.against is not None and found.account.references == found.account.against_a == 0
+    assert (
+        found.reference_terms is not None
+        and found.breakdown.reference_score == found.breakdown.reference_terms_a == 0
+    )
     left = found.a.reference
     assert left is not None
-    assert abs(found.account.against_b - float(left @ found.b.parts.sum(0))) < 1e-12
+    assert abs(found.breakdown.reference_terms_b - float(left @ found.b.parts.sum(0))) < 1e-12
 
 
 def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
-    net, (a, b) = settle(Squeeze()), torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.explain(net, a, b, regions=4, rules=composites.secant("mean"))
-    assert found.against is not None and found.a.reference is not None
+    net, (a, b) = randomize_norms(Squeeze()), torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
+    found = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"))
+    assert found.reference_terms is not None and found.a.reference is not None
     for broken in (
-        replace(found, against=(found.against[0][:2], found.against[1])),
-        replace(found, against=(found.against[0] * float("nan"), found.against[1])),
-        replace(found, references=float("inf")),
+        replace(found, reference_terms=(found.reference_terms[0][:2], found.reference_terms[1])),
+        replace(found, reference_terms=(found.reference_terms[0] * float("nan"), found.reference_terms[1])),
+        replace(found, reference_score=float("inf")),
         replace(found, a=replace(found.a, reference=found.a.reference / 0)),
     ):
         with pytest.raises(BilrpError, match="cannot be right"):
@@ -315,32 +326,39 @@ def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
 def test_a_set_has_the_references_of_its_members(similarity: str) -> None:
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     sides = [
-        [bilrp.decompose(net, x, rules=bilrp.composites.secant("zero")) for x in torch.rand(3, 1, 6).double()]
+        [
+            bilrp.decompose(net, x, composite=bilrp.composites.secant("zero"))
+            for x in torch.rand(3, 1, 6).double()
+        ]
         for _ in range(2)
     ]
     found = bilrp.explain_sets(*sides, similarity=similarity)
-    known = found.account.against_a + found.account.against_b + found.account.references
-    pairs = [bilrp.pair(a, b, similarity=similarity).account for a in sides[0] for b in sides[1]]
+    known = (
+        found.breakdown.reference_terms_a
+        + found.breakdown.reference_terms_b
+        + found.breakdown.reference_score
+    )
+    pairs = [bilrp.pair(a, b, similarity=similarity).breakdown for a in sides[0] for b in sides[1]]
     assert found.score == pytest.approx(sum(p.score for p in pairs))
     assert found.unattributed == pytest.approx(sum(p.unattributed for p in pairs))
-    if found.against is not None:
+    if found.reference_terms is not None:
         assert known == pytest.approx(found.unattributed) and similarity != "squared_distance"
 
 
 def test_a_reference_stays_what_it_was() -> None:
     given, net, x = torch.zeros(1, 6), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), torch.rand(1, 6)
     book = bilrp.composites.secant(given)
-    before = bilrp.decompose(net, x, rules=book).parts
+    before = bilrp.decompose(net, x, composite=book).parts
     given += 1
-    assert torch.equal(bilrp.decompose(net, x, rules=book).parts, before)
+    assert torch.equal(bilrp.decompose(net, x, composite=book).parts, before)
 
 
 def test_the_default_is_no_secant_where_a_step_has_none() -> None:
     """Uneven adaptive pooling, or a reference without a direction: a plain call works as it did, or says what to do."""
-    net = settle(
+    net = randomize_norms(
         nn.Sequential(nn.Conv2d(3, 3, 3, groups=3), nn.BatchNorm2d(3), nn.ReLU6(), nn.AdaptiveMaxPool2d(4))
     )
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    assert bilrp.decompose(net, x, regions=4).origin["rules"] == "absorbing(0.25)"
+    assert bilrp.decompose(net, x, regions=4).origin["composite"] == "bias_to_inputs(0.25)"
     with pytest.raises(RuleError, match="no secant is known"):
-        bilrp.decompose(lambda v: F.normalize(v.flatten(1)), x, rules=composites.secant("zero"))
+        bilrp.decompose(lambda v: F.normalize(v.flatten(1)), x, composite=composites.secant("zero"))

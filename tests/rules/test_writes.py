@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, composites, rules
+from bilrp import composites, regions, rules
 from bilrp.errors import RuleError
 
 GENERATOR = torch.Generator().manual_seed(1)
@@ -55,14 +55,16 @@ def owned(function, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", WRITES)
-@pytest.mark.parametrize("book", [composites.uniform(0.0), composites.hessian_product()], ids=lambda b: b.name)
+@pytest.mark.parametrize(
+    "book", [composites.uniform(0.0), composites.hessian_product()], ids=lambda b: b.name
+)
 def test_only_what_stays_owns_its_place(name: str, book) -> None:
     def function(x: Tensor) -> Tensor:
         return WRITES[name](x) @ W
 
     expected = owned(function, X)
     for mode in ("push", "pull", "auto"):
-        found = bilrp.decompose(function, X, regions=regions.features(), rules=book, mode=mode).parts
+        found = bilrp.decompose(function, X, regions=regions.features(), composite=book, mode=mode).parts
         torch.testing.assert_close(found, expected)
 
 
@@ -91,6 +93,6 @@ def test_the_true_derivative_of_a_double_write_is_refused() -> None:
     """Torch's own says two things: the overwritten number changes nothing, and gets the same as the one that stayed."""
     book = composites.first_match(("scatter", rules.jacobian()), otherwise=composites.uniform(0.0))
     with pytest.raises(RuleError, match=r"contradict each other.*write the operation out"):
-        bilrp.decompose(WRITES["scatter"], X, rules=book)
+        bilrp.decompose(WRITES["scatter"], X, composite=book)
     once = torch.tensor([[3, 0, 1, 2, 7, 5, 6, 4]])
-    bilrp.decompose(lambda x: zeros(x).scatter(1, once, x), X, rules=book)
+    bilrp.decompose(lambda x: zeros(x).scatter(1, once, x), X, composite=book)

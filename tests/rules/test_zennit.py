@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites, rules
+from bilrp import composites, regions, rules
 from bilrp_studies.bench import other_libraries
 
 
 @pytest.fixture(scope="module")
 def zennit():
     try:
-        yield other_libraries.zennit()
+        yield other_libraries.import_zennit()
     except ImportError as error:
         pytest.skip(f"needs zennit: {error}")
     for name in [name for name in sys.modules if name.partition(".")[0] == "zennit"]:
@@ -77,5 +77,5 @@ def test_agrees_with_zennit(zennit, name: str, signed: bool) -> None:
     theirs |= {n: zennit.rules.Pass() for n in ("1", "3")}
     expected = by_zennit(zennit, model, x, theirs)
     assert expected.abs().max() > 1e-3
-    found = bilrp.decompose(model, x, regions=regions.features(), rules=book).parts
+    found = bilrp.decompose(model, x, regions=regions.features(), composite=book).parts
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)

@@ -12,18 +12,18 @@ import torch
 from PIL import Image
 
 import bilrp
-from bilrp import baselines, evaluate, composites
-from bilrp.encoder import read_input
+from bilrp import baselines, composites, evaluation
+from bilrp.encoder import read_tensor
 from bilrp.encoders import vgg, vgg_weights
 from bilrp.errors import InputError
 from bilrp.regions import grid
+from bilrp.render.report import Paragraph, Table
 from bilrp_studies.common import warps
-from bilrp_studies.common.image_folders import Found
-from bilrp.render.report import Table, Text
-from bilrp_studies.faithfulness import methods, aggregation, study, pair_metrics
+from bilrp_studies.common.image_folders import FolderContents
+from bilrp_studies.faithfulness import aggregation, methods, pair_metrics, study
 from bilrp_studies.faithfulness import report as faithfulness_report
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
-from narrow import require
+from type_asserts import assert_not_none
 
 SMALL = FaithfulnessSettings(
     data=Path("photos"), layers=(5, 10), pairs=2, size=32, regions=8, steps=4, resamples=200
@@ -56,12 +56,15 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bench(tensors):
     encoder = vgg.vgg16(10, weights=tensors, size=32)
-    return pair_metrics.Bench(encoder, evaluate.randomised(encoder, 4), SMALL)
+    return pair_metrics.EvaluationContext(encoder, evaluation.randomize_weights(encoder, 4), SMALL)
 
 
 @pytest.fixture(scope="module")
 def pictures(bench, photos):
-    return [pair_metrics.prepared(bench, f"{k}", read_input(bench.encoder, photos / f"{k}.png")) for k in range(2)]
+    return [
+        pair_metrics.prepare_image(bench, f"{k}", read_tensor(bench.encoder, photos / f"{k}.png"))
+        for k in range(2)
+    ]
 
 
 def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
@@ -74,40 +77,40 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
     for layer in SMALL.layers:
         encoder = vgg.vgg16(layer, weights=tensors, size=32)
         for method, book in rules.items():
-            expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), rules=book)
+            expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), composite=book)
             sides = a.plain[method][layer], b.plain[method][layer]
-            found = methods.relevance(method, *sides)
+            found = methods.pair_relevance(method, *sides)
             torch.testing.assert_close(found, expected.relevance, rtol=1e-3, atol=1e-3)
-            known = evaluate.conservation(expected)
-            counted = pair_metrics.account(method, found, *sides)
+            known = evaluation.conservation(expected)
+            counted = pair_metrics.conservation_measures(method, found, *sides)
             assert counted["unattributed"] == pytest.approx(known.unattributed_share, abs=1e-3)
             assert counted["negative"] == pytest.approx(known.negative_share, abs=1e-3)
         expected = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
-        found = methods.relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
+        found = methods.pair_relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
         torch.testing.assert_close(found, expected.relevance, rtol=1e-4, atol=1e-3)
 
 
 def test_curves_are_the_librarys(bench, pictures, tensors):
     a, b = pictures
     encoder = vgg.vgg16(5, weights=tensors, size=32)
-    found = pair_metrics.follow(bench, a, b, grid(8)(a.x))
+    found = pair_metrics.measure_curves(bench, a, b, grid(8)(a.x))
     expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8))
-    options = {"steps": SMALL.steps, "baseline": evaluate.blurred(12)}
+    options = {"steps": SMALL.steps, "baseline": evaluation.blur_baseline(12)}
     pixels = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
     for key in ("deletion", "insertion"):
         for method, explanation in (("bilrp", expected), ("saliency", pixels)):
-            curve = getattr(evaluate, key)(encoder, explanation, a.x, b.x, **options)
+            curve = getattr(evaluation, key)(encoder, explanation, a.x, b.x, **options)
             assert found[method][5][key] == pytest.approx(curve.area, rel=1e-3)
 
 
 def test_random_relevance_is_new_for_other_pictures_and_other_weights(pictures):
     a, b = pictures
-    forms = [getattr(a, form)["random"][5] for form in ("plain", "noisy", "blank")]
-    drawn = [methods.relevance("random", side, getattr(b, form)["random"][5]) for side, form in
-             zip(forms, ("plain", "noisy", "blank"), strict=True)]  # fmt: skip
+    forms = [getattr(a, form)["random"][5] for form in ("plain", "noisy", "randomized")]
+    drawn = [methods.pair_relevance("random", side, getattr(b, form)["random"][5]) for side, form in
+             zip(forms, ("plain", "noisy", "randomized"), strict=True)]  # fmt: skip
     for i, j in ((0, 1), (0, 2), (1, 2)):
-        assert abs(evaluate.rank_correlation(drawn[i], drawn[j])) < 0.3
-    again = methods.relevance("random", forms[0], b.plain["random"][5])
+        assert abs(evaluation.rank_correlation(drawn[i], drawn[j])) < 0.3
+    again = methods.pair_relevance("random", forms[0], b.plain["random"][5])
     assert torch.equal(drawn[0], again)
 
 
@@ -120,7 +123,7 @@ def test_noise_stays_within_the_range_of_pixels(pictures):
 def test_warps_move_what_they_say(number):
     x = torch.rand(1, 3, 32, 32)
     regions = grid(8)(x)
-    kind, match, among, moved = warps.warp(x, regions, number)
+    kind, match, among, moved = warps.apply_warp(x, regions, number)
     assert kind == warps.WARPS[number][0]
     assert moved.shape == x.shape and not torch.equal(moved, x)
     assert match.shape == among.shape == (16, 16)
@@ -131,7 +134,7 @@ def test_warps_move_what_they_say(number):
 def test_planted_patch_lies_in_both_pictures():
     a, b = torch.rand(2, 1, 3, 48, 48)
     regions = grid(8)(a)
-    image, match = pair_metrics.plant(a, b, regions, seed=3)
+    image, match = pair_metrics.plant_patch(a, b, regions, seed=3)
     same = (image == a).all(1)[0]
     assert same.sum() == 16 * 16
     assert torch.equal(image[0][:, ~same], b[0][:, ~same])
@@ -140,21 +143,23 @@ def test_planted_patch_lies_in_both_pictures():
 
 
 def test_weights_are_randomised_block_by_block_from_the_top(bench, pictures):
-    assert pair_metrics.blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
-    found = pair_metrics.cascade(bench, *pictures)
+    assert pair_metrics.conv_blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
+    found = pair_metrics.measure_cascade(bench, *pictures)
     # The lower layer ends below the upper block, which cannot change it.
     assert {layer: list(found[layer]["bilrp"]) for layer in found} == {"5": ["1"], "10": ["2", "1"]}
     assert found["10"]["saliency"] == pytest.approx({"2": 1.0, "1": 1.0})
     assert found["10"]["random"]["1"] < 0.3
-    blank = methods.relevance("bilrp", *(p.blank["bilrp"][10] for p in pictures))
-    plain = methods.relevance("bilrp", *(p.plain["bilrp"][10] for p in pictures))
-    assert found["10"]["bilrp"]["1"] == abs(evaluate.rank_correlation(plain, blank))
+    blank = methods.pair_relevance("bilrp", *(p.randomized["bilrp"][10] for p in pictures))
+    plain = methods.pair_relevance("bilrp", *(p.plain["bilrp"][10] for p in pictures))
+    assert found["10"]["bilrp"]["1"] == abs(evaluation.rank_correlation(plain, blank))
 
 
 def test_intervals_cover_and_verdicts_follow_them():
     generator = np.random.default_rng(1)
     covered = sum(
-        (found := aggregation.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))["low"]
+        (found := aggregation.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))[
+            "low"
+        ]
         < 3
         < found["high"]
         for k in range(200)
@@ -168,11 +173,11 @@ def test_intervals_cover_and_verdicts_follow_them():
     ours, theirs = [0.9, 0.8, 0.85, 0.9], [0.5, 0.6, 0.4, 0.5]
 
     def verdict(theirs: list[float], better: int) -> str:
-        return require(aggregation.against(ours, theirs, better, options))["verdict"]
+        return assert_not_none(aggregation.compare_methods(ours, theirs, better, options))["verdict"]
 
     assert verdict(theirs, 1) == "wins" and verdict(theirs, -1) == "loses"
     assert verdict([0.8, 0.9, 0.9, 0.85], 1) == "no clear difference"
-    assert aggregation.against(ours, None, 1, options) is None
+    assert aggregation.compare_methods(ours, None, 1, options) is None
 
 
 @pytest.mark.slow
@@ -202,30 +207,34 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, weights_file
 
 def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
     a, b = pictures
-    rows = [pair_metrics.measured(bench, a, b, number) for number in (0, 1)]
-    results = aggregation.summary(rows, SMALL)
+    rows = [pair_metrics.measure_pair(bench, a, b, number) for number in (0, 1)]
+    results = aggregation.collect_results(rows, SMALL)
     assert results["cascade_pairs"] == 1
-    report = faithfulness_report.write(rows, SMALL, Found((), (), ()))
+    report = faithfulness_report.build_report(rows, SMALL, FolderContents((), (), ()))
     assert "Random weights from the top down" in [section.title for section in report.sections]
-    table = faithfulness_report.misses(results, SMALL)
+    table = faithfulness_report.tabulate_misses(results, SMALL)
     assert isinstance(table, Table)
-    lost = [c for *_, c in faithfulness_report.comparisons(results) if c["verdict"] != "wins"]
+    lost = [c for *_, c in faithfulness_report.iterate_comparisons(results) if c["verdict"] != "wins"]
     assert len(table.rows) == len(lost) > 0
     for layer in results["bilrp_against"].values():
         for others in layer.values():
             for found in others.values():
                 if found:
                     found["verdict"] = "wins"
-    assert faithfulness_report.misses(results, SMALL) == Text("Nowhere: it wins every comparison.")
+    assert faithfulness_report.tabulate_misses(results, SMALL) == Paragraph(
+        "Nowhere: it wins every comparison."
+    )
 
 
 def test_a_layer_that_does_not_notice_random_weights_is_named(bench, pictures):
     a, b = pictures
-    results = aggregation.summary([pair_metrics.measured(bench, a, b, 1)], SMALL)
+    results = aggregation.collect_results([pair_metrics.measure_pair(bench, a, b, 1)], SMALL)
     for value, expected in ((0.7, 2), (0.1, 0)):
         for layer in SMALL.layers:
             results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] = value
-        assert faithfulness_report.verdict(results, SMALL).count("all weights are random") == expected
+        assert (
+            faithfulness_report.describe_results(results, SMALL).count("all weights are random") == expected
+        )
 
 
 @pytest.mark.parametrize("given", [{"pairs": 0}, {"steps": 1}, {"layers": ()}, {"size": 16}, {"regions": 9}])

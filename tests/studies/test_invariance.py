@@ -15,9 +15,9 @@ from PIL import Image
 import bilrp
 from bilrp.errors import InputError
 from bilrp_studies.common import image_folders, vgg_layers
-from bilrp_studies.invariance import explained_frames, optical_flow, motion_weights, inv_score
-from bilrp_studies.invariance.settings import InvarianceSettings
+from bilrp_studies.invariance import explained_frames, inv_score, motion_weights, optical_flow
 from bilrp_studies.invariance.inv_score import Band
+from bilrp_studies.invariance.settings import InvarianceSettings
 from bilrp_studies.invariance.study import run
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -72,16 +72,16 @@ def test_inv_by_hand():
     """Two clips of two frames: within 4 (itself) and 2 (the other), across 1."""
     kernel = np.array([[4, 2, 1, 1], [2, 4, 1, 1], [1, 1, 4, 2], [1, 1, 2, 4]], dtype=float)
     band = Band(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 5)
-    assert inv_score.inv(kernel, band) == pytest.approx(3 / 2)
-    assert inv_score.inv(kernel, Band(band.clip, band.time, 0)) == pytest.approx(4 / 2)
-    assert inv_score.inv(np.ones((4, 4)), band) == 1
+    assert inv_score.compute_inv(kernel, band) == pytest.approx(3 / 2)
+    assert inv_score.compute_inv(kernel, Band(band.clip, band.time, 0)) == pytest.approx(4 / 2)
+    assert inv_score.compute_inv(np.ones((4, 4)), band) == 1
     with pytest.raises(InputError, match="zero"):
-        inv_score.inv(np.zeros((4, 4)), band)
+        inv_score.compute_inv(np.zeros((4, 4)), band)
 
 
 def test_band_is_within_clips_and_within_the_lag():
     clip, time = np.repeat([0, 1], [8, 3]), np.array([*range(8), *range(3)])
-    near = Band(clip, time, 5).local()
+    near = Band(clip, time, 5).local_mask()
     for i in range(11):
         for j in range(11):
             assert near[i, j] == (clip[i] == clip[j] and abs(time[i] - time[j]) <= 5)
@@ -96,11 +96,11 @@ def clips_kernel(count: int, length: int, seed: int) -> tuple[np.ndarray, Band]:
 
 def test_interval_holds_the_estimate_and_follows_the_seed():
     kernel, band = clips_kernel(8, 6, 0)
-    low, high = inv_score.interval(kernel, band, resamples=500, seed=1)  # type: ignore[misc]
-    assert low < inv_score.inv(kernel, band) < high
-    assert inv_score.interval(kernel, band, resamples=500, seed=1) == (low, high)
+    low, high = inv_score.bootstrap_inv(kernel, band, resamples=500, seed=1)  # type: ignore[misc]
+    assert low < inv_score.compute_inv(kernel, band) < high
+    assert inv_score.bootstrap_inv(kernel, band, resamples=500, seed=1) == (low, high)
     one = Band(np.zeros(6, dtype=int), np.arange(6), 5)
-    assert inv_score.interval(kernel[:6, :6], one, resamples=10, seed=0) is None
+    assert inv_score.bootstrap_inv(kernel[:6, :6], one, resamples=10, seed=0) is None
 
 
 def test_clips_that_are_all_alike_leave_no_doubt():
@@ -109,16 +109,19 @@ def test_clips_that_are_all_alike_leave_no_doubt():
     clip = np.repeat(np.arange(5), 4)
     kernel = np.where(clip[:, None] == clip, within, across)
     band = Band(clip, np.tile(np.arange(4), 5), 5)
-    low, high = inv_score.interval(kernel, band, resamples=200, seed=0, level=0.5)  # type: ignore[misc]
-    assert low <= inv_score.inv(kernel, band) * 1.05 and high >= inv_score.inv(kernel, band) * 0.95
+    low, high = inv_score.bootstrap_inv(kernel, band, resamples=200, seed=0, level=0.5)  # type: ignore[misc]
+    assert (
+        low <= inv_score.compute_inv(kernel, band) * 1.05
+        and high >= inv_score.compute_inv(kernel, band) * 0.95
+    )
 
 
 def test_contributions_and_restricted_parts_sum():
     kernel, band = clips_kernel(4, 7, 2)
-    assert inv_score.contributions(kernel, band).sum() == pytest.approx(1)
+    assert inv_score.clip_contributions(kernel, band).sum() == pytest.approx(1)
     share = np.array([0.2, 0.5, 0.9, 0.0])
-    both = [inv_score.restricted(kernel, band, s) for s in (share, 1 - share)]
-    assert sum(both) == pytest.approx(inv_score.inv(kernel, band))
+    both = [inv_score.compute_kind_inv(kernel, band, s) for s in (share, 1 - share)]
+    assert sum(both) == pytest.approx(inv_score.compute_inv(kernel, band))
     i, j = inv_score.top_pairs(kernel, band, 1)[0]
     assert band.clip[i] == band.clip[j] and 0 < abs(band.time[i] - band.time[j]) <= 5
 
@@ -128,7 +131,7 @@ def test_contributions_and_restricted_parts_sum():
     [(24, 5, 2, [(6, 11), (11, 16)]), (6, 5, 2, [(0, 5)]), (3, 5, 1, [(0, 2)]), (2, 5, 3, [(0, 1)])],
 )
 def test_frames_to_explain(length, lag, pairs, expected):
-    assert explained_frames.frames_to_explain(length, lag, pairs) == expected
+    assert explained_frames.choose_frames(length, lag, pairs) == expected
 
 
 # --- motion ---------------------------------------------------------------------------------------------------------
@@ -137,54 +140,58 @@ def test_frames_to_explain(length, lag, pairs, expected):
 def test_chained_flow_finds_a_large_motion():
     scene, thing = texture(64, 0, smooth=3), texture(28, 1, smooth=3)
     frames, masks = composed(scene, thing, start=(18, 4), step=(0, 4), pan=0)
-    motion = optical_flow.between(frames)
+    motion = optical_flow.estimate_motion(frames)
     inner = masks[0] & motion.moved[0]
     assert inner.sum() > 0.8 * masks[0].sum()
-    error = np.hypot(motion.there[0], motion.there[1] - 20)[inner]
+    error = np.hypot(motion.forward[0], motion.forward[1] - 20)[inner]
     assert np.median(error) < 1
     far = ~np.logical_or.reduce(masks)
-    assert motion.stood[0][far].mean() > 0.9 and not motion.background_moves
+    assert motion.still[0][far].mean() > 0.9 and not motion.background_moves
 
 
 def test_flow_is_kept(tmp_path, monkeypatch):
     from bilrp.io.cache import Cache
 
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 4), step=(0, 2), pan=0, n=3)
-    made = optical_flow.between(frames, cache=Cache(tmp_path))
-    monkeypatch.setattr(optical_flow, "chain", lambda _: pytest.fail("computed twice"))
-    np.testing.assert_array_equal(optical_flow.between(frames, cache=Cache(tmp_path)).there, made.there)
+    made = optical_flow.estimate_motion(frames, cache=Cache(tmp_path))
+    monkeypatch.setattr(optical_flow, "chain_flow", lambda _: pytest.fail("computed twice"))
+    np.testing.assert_array_equal(
+        optical_flow.estimate_motion(frames, cache=Cache(tmp_path)).forward, made.forward
+    )
 
 
 def test_following_adds_displacements():
     first, then = np.zeros((2, 6, 6)), np.zeros((2, 6, 6))
     first[1], then[0] = 2.0, 1.0
-    assert (optical_flow.follow(first, then)[0] == 1).all() and (optical_flow.follow(first, then)[1] == 2).all()
+    assert (optical_flow.compose_flow(first, then)[0] == 1).all() and (
+        optical_flow.compose_flow(first, then)[1] == 2
+    ).all()
 
 
 @pytest.mark.parametrize("text", ["rotate:90", "rotate:-90", "rotate:180", "shift:3,5", "flip", "rotate:30"])
 def test_a_transform_moves_pixels_where_it_says(text):
-    change = optical_flow.parse(text)
+    change = optical_flow.parse_transform(text)
     motion = change.motion((32, 32))
     pixels = np.zeros((32, 32, 3), np.uint8)
     pixels[9:12, 19:22] = 255
-    row, column = np.array([10, 20]) + motion.there[:, 10, 20]
+    row, column = np.array([10, 20]) + motion.forward[:, 10, 20]
     after = change.apply(pixels)[..., 0] > 200
     found = np.argwhere(after).mean(0)
     np.testing.assert_allclose(found, [row, column], atol=0.6)
-    back = motion.back[:, round(row), round(column)]
+    back = motion.backward[:, round(row), round(column)]
     np.testing.assert_allclose([row + back[0], column + back[1]], [10, 20], atol=1)
 
 
 def test_quarter_turns_are_exact():
     pixels = texture(16, 3)
-    np.testing.assert_array_equal(optical_flow.parse("rotate:90").apply(pixels), np.rot90(pixels))
-    np.testing.assert_array_equal(optical_flow.parse("flip").apply(pixels), pixels[:, ::-1])
+    np.testing.assert_array_equal(optical_flow.parse_transform("rotate:90").apply(pixels), np.rot90(pixels))
+    np.testing.assert_array_equal(optical_flow.parse_transform("flip").apply(pixels), pixels[:, ::-1])
 
 
 @pytest.mark.parametrize("text", ["rotate", "turn:90", "shift:3", "rotate:x"])
 def test_unknown_transforms_say_what_there_is(text):
     with pytest.raises(InputError, match="rotate:90"):
-        optical_flow.parse(text)
+        optical_flow.parse_transform(text)
 
 
 def shifted(size: int, right: int, moving: np.ndarray) -> optical_flow.Motion:
@@ -201,7 +208,7 @@ def shifted(size: int, right: int, moving: np.ndarray) -> optical_flow.Motion:
 
 def test_nothing_moves():
     motion = shifted(32, 0, np.zeros((32, 32), bool))
-    moving, static = motion_weights.part_weights(motion, 8)
+    moving, static = motion_weights.moving_part_weights(motion, 8)
     assert (moving == 0).all() and (static == 1).all()
     points = motion_weights.point_weights(motion, 8, tolerance=0)
     np.testing.assert_array_equal(points[1], np.eye(16))
@@ -212,7 +219,7 @@ def test_one_square_moves_by_one_region():
     mask = np.zeros((32, 32), bool)
     mask[8:16, 8:16] = True  # region 5 of a 4×4 grid goes to region 6
     motion = shifted(32, 8, mask)
-    moving, static = motion_weights.part_weights(motion, 8)
+    moving, static = motion_weights.moving_part_weights(motion, 8)
     assert moving[5, 6] == 1 and moving.sum() == 1
     assert static[0, 0] == 1 and static[5].sum() == 0 and static[:, 6].sum() == 0
     exact, _ = motion_weights.point_weights(motion, 8, tolerance=0)
@@ -224,7 +231,7 @@ def test_one_square_moves_by_one_region():
 def test_kinds_never_exceed_the_whole():
     draw = np.random.default_rng(0)
     mask = draw.random((32, 32)) > 0.5
-    for weights in (motion_weights.part_weights, motion_weights.point_weights):
+    for weights in (motion_weights.moving_part_weights, motion_weights.point_weights):
         moving, static = weights(shifted(32, 3, mask), 8)
         assert (moving >= 0).all() and (static >= 0).all() and (moving + static <= 1 + 1e-9).all()
 
@@ -233,15 +240,15 @@ def test_two_things_are_two_parts():
     mask = np.zeros((48, 48), bool)
     mask[0:8, 0:8] = mask[32:40, 0:8] = True
     motion = shifted(48, 8, mask)
-    motion.there[1][32:40] *= 3  # the lower one goes three times as far
+    motion.forward[1][32:40] *= 3  # the lower one goes three times as far
     lower = np.zeros((48, 48), bool)
     lower[32:40, 24:32] = True
     came = np.roll(mask, 8, axis=1) & (np.arange(48) < 20)[:, None] | lower
     back = np.where(came, -8.0, 0.0) * np.where(np.arange(48) >= 20, 3, 1)[:, None]
     motion = optical_flow.Motion(
-        motion.there, np.stack([np.zeros_like(back), back]), (mask, came), (~mask, ~came), False
+        motion.forward, np.stack([np.zeros_like(back), back]), (mask, came), (~mask, ~came), False
     )
-    moving, _ = motion_weights.part_weights(motion, 8)
+    moving, _ = motion_weights.moving_part_weights(motion, 8)
     assert moving[0, 1] == 1 and moving[24, 27] == 1  # each to where it went
     assert moving[0, 27] == 0 and moving[24, 1] == 0  # never to where the other went
 
@@ -249,12 +256,12 @@ def test_two_things_are_two_parts():
 # --- composed clips: the answer is known ----------------------------------------------------------------------------
 
 
-def truth(steps: vgg_layers.Ladder, frames: np.ndarray, masks: list[np.ndarray]) -> dict[int, np.ndarray]:
+def truth(steps: vgg_layers.LayeredVGG, frames: np.ndarray, masks: list[np.ndarray]) -> dict[int, np.ndarray]:
     """Exact relevance between what moves and what does not, from the true masks as two regions: [2, 2] by layer."""
     sides = [
         bilrp.decompose(
             steps.encoder,
-            steps.tensor(frames[t]),
+            steps.to_input(frames[t]),
             regions=bilrp.regions.labels(torch.tensor(masks[t].astype(int))),
             layers=list(steps.layers),
         )
@@ -294,13 +301,13 @@ def test_moving_share_of_composed_clips_is_right_within_ten_points(name):
     scene, thing, start, step, pan = CASES[name]
     pictures = photographs(80)
     frames, masks = composed(pictures[scene], pictures[thing], start=start, step=step, pan=pan)
-    steps = vgg_layers.ladder((5, 17, 31), weights=WEIGHTS)
-    explained = vgg_layers.explanations(steps, frames[0], frames[-1], regions=8)
-    motion = optical_flow.between(frames)
-    weights = motion_weights.part_weights(motion, 8)
+    steps = vgg_layers.load_layered_vgg((5, 17, 31), weights=WEIGHTS)
+    explained = vgg_layers.explain_layers(steps, frames[0], frames[-1], regions=8)
+    motion = optical_flow.estimate_motion(frames)
+    weights = motion_weights.moving_part_weights(motion, 8)
     point = motion_weights.point_weights(motion, 8)[0]
     for layer, exact in truth(steps, frames, masks).items():
-        share = explained_frames.split(explained[layer], *weights, point)
+        share = explained_frames.split_relevance(explained[layer], *weights, point)
         assert share.moving / share.score == pytest.approx(exact[1, 1], abs=0.10), layer
 
 
@@ -329,7 +336,7 @@ def test_whole_study_with_bad_data(tmp_path, weights_file):
     skipped = {item["file"] for item in results["skipped"]}
     assert skipped == {"go/one/f3b.jpg", "go/one/notes.txt", "go/short"}
     for layer in ("5", "10"):
-        kinds = sum(results[f"{kind}_share"][layer] for kind in explained_frames.KINDS)
+        kinds = sum(results[f"{kind}_share"][layer] for kind in explained_frames.LINK_KINDS)
         assert kinds == pytest.approx(1)
         assert results["moving_share"][layer] * results["inv"][layer] == pytest.approx(
             results["inv_moving"][layer]
@@ -352,14 +359,14 @@ def test_whole_study_with_bad_data(tmp_path, weights_file):
 
 def test_a_slim_explanation_lets_go_of_the_parts():
     x = torch.rand(1, 4)
-    found = vgg_layers.slim(bilrp.explain(torch.nn.Linear(4, 3), x, x))
+    found = vgg_layers.drop_parts(bilrp.explain(torch.nn.Linear(4, 3), x, x))
     assert found.a.parts.untyped_storage().nbytes() == found.b.embedding.untyped_storage().nbytes() == 0
 
 
 def test_frames_are_in_natural_order(tmp_path):
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 2), step=(0, 1), pan=0, n=12)
     write_clip(tmp_path / "a" / "b", frames)
-    found = image_folders.clips(tmp_path, size=32).items[0]
+    found = image_folders.read_clips(tmp_path, size=32).items[0]
     assert found.names == tuple(f"f{t}.png" for t in range(12))
     np.testing.assert_array_equal(found.frames, frames)
 
@@ -391,7 +398,7 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
         write_clip(folder / "a" / "b", np.stack([texture(32, 0)]))
     words = {"missing": "no such folder", "empty": "empty", "one frame": "one readable frame"}
     with pytest.raises(InputError, match=words[make]) as caught:
-        image_folders.clips(folder, size=32)
+        image_folders.read_clips(folder, size=32)
     assert "\n" not in str(caught.value)
 
 
@@ -406,7 +413,7 @@ def test_video_files(tmp_path):
             movie.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         movie.mux(stream.encode())
     (tmp_path / "broken.avi").write_bytes(b"RIFF" + b"\0" * 40)
-    found = image_folders.clips(tmp_path, size=64)
+    found = image_folders.read_clips(tmp_path, size=64)
     assert [clip.name for clip in found.items] == ["film.avi"] and found.items[0].frames.shape == (
         6,
         64,
@@ -424,7 +431,7 @@ def test_video_files(tmp_path):
 def test_invariance_rises_with_the_layers(tmp_path):
     """Table 2's finding, on every other frame's neighbourhood of each clip: INV at 31 well above INV at 5."""
     settings = InvarianceSettings(
-        data=CLIPS, out=tmp_path / "out", layers=(5, 17, 31), frames=6, pairs=0, weights=WEIGHTS
+        data=CLIPS, out=tmp_path / "out", layers=(5, 17, 31), max_frames=6, pairs=0, weights=WEIGHTS
     )
     found = run(settings).results["inv"]
     assert found["5"] < found["17"] < found["31"] and found["31"] > 1.5 * found["5"]

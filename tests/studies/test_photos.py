@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from bilrp import baselines, evaluate
+from bilrp import baselines, evaluation
 from bilrp.encoders import images
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.regions import grid
-from bilrp_studies.common.stereo_images import stereo_pair
+from bilrp_studies.common.stereo_images import load_stereo_pair
 from bilrp_studies.photos import nearest_neighbours, stereo_agreement, study
 from bilrp_studies.photos.settings import PhotosSettings
 
@@ -44,29 +44,29 @@ def test_agreement_by_hand():
     R[1, 2], R[1, 1], R[1, 9] = 1.0, 1.0, -5.0  # beside it, two away; negative relevance does not count
     R[2, 0] = 100.0  # unknown match: does not count
     explained, where = explanation(R, 32), places(match, 32)
-    found = stereo_agreement.agreement(explained, where)
+    found = stereo_agreement.measure_agreement(explained, where)
     assert found.share == pytest.approx((3 + 1) / (4 + 2))
     # both matches lie in a corner: 4 of 16 near
     assert found.chance == pytest.approx((4 * 4 / 16 + 2 * 4 / 16) / 6)
     assert found.ratio == pytest.approx(found.share / found.chance)
-    assert found.signed == pytest.approx((3 + 1) / (4 + 2 + 5))  # |−5| counts below
-    one = evaluate.correspondence(explained, where)
-    assert (found.share, found.signed) == (one.positive, one.signed), "one definition"
+    assert found.signed_share == pytest.approx((3 + 1) / (4 + 2 + 5))  # |−5| counts below
+    one = evaluation.correspondence(explained, where)
+    assert (found.share, found.signed_share) == (one.positive, one.signed), "one definition"
 
 
 def test_even_relevance_is_at_chance_and_perfect_is_one():
     where = places([[i // 4, i % 4] for i in range(16)], 32)
-    even = stereo_agreement.agreement(explanation(torch.ones(16, 16), 32), where)
+    even = stereo_agreement.measure_agreement(explanation(torch.ones(16, 16), 32), where)
     assert even.share == pytest.approx(even.chance)
-    perfect = stereo_agreement.agreement(explanation(torch.eye(16), 32), where)
-    assert perfect.share == perfect.signed == perfect.same_place == 1
+    perfect = stereo_agreement.measure_agreement(explanation(torch.eye(16), 32), where)
+    assert perfect.share == perfect.signed_share == perfect.same_place == 1
     with pytest.raises(InputError, match="no positive relevance"):
-        stereo_agreement.agreement(explanation(-torch.ones(16, 16), 32), where)
+        stereo_agreement.measure_agreement(explanation(-torch.ones(16, 16), 32), where)
 
 
 def matched(disparity: np.ndarray, size: int) -> list[list[int]]:
     """The (row, column) of the region of b that each region of a is sent to; -1 where none."""
-    where = stereo_agreement.destinations(disparity, size=size, region=8)[::8, ::8].reshape(-1, 2)
+    where = stereo_agreement.map_destinations(disparity, size=size, region_size=8)[::8, ::8].reshape(-1, 2)
     return [[-1, -1] if torch.isnan(p).any() else [int((q + 0.5) // 8) for q in p.tolist()] for p in where]
 
 
@@ -84,7 +84,7 @@ def test_things_shift_left_by_the_disparity():
 
 def test_stereo_pair_is_really_shifted_that_way():
     pytest.importorskip("skimage")
-    left, right, disparity = stereo_pair()
+    left, right, disparity = load_stereo_pair()
     a, b = (np.asarray(Image.open(path).convert("L"), float) for path in (left, right))
     y, x = np.mgrid[: a.shape[0], : a.shape[1]]
     known = np.isfinite(disparity) & (disparity > 0)
@@ -99,19 +99,19 @@ def test_nearest_pairs_use_no_image_twice():
     similarity = torch.tensor(
         [[1.0, 0.9, 0.8, 0.1], [0.9, 1.0, 0.7, 0.2], [0.8, 0.7, 1.0, 0.3], [0.1, 0.2, 0.3, 1.0]]
     )
-    assert nearest_neighbours.nearest_pairs(similarity, 5) == [(0, 1), (2, 3)]
-    assert nearest_neighbours.nearest_pairs(similarity, 1) == [(0, 1)]
-    assert nearest_neighbours.Neighbours(similarity).of(2) == 0
+    assert nearest_neighbours.choose_nearest_pairs(similarity, 5) == [(0, 1), (2, 3)]
+    assert nearest_neighbours.choose_nearest_pairs(similarity, 1) == [(0, 1)]
+    assert nearest_neighbours.NearestNeighbours(similarity).nearest_to(2) == 0
 
 
 def test_folder_without_photographs(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
-        nearest_neighbours.photographs(tmp_path / "absent")
+        nearest_neighbours.find_photographs(tmp_path / "absent")
     with pytest.raises(InputError, match="no images"):
-        nearest_neighbours.photographs(tmp_path)
+        nearest_neighbours.find_photographs(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     with pytest.raises(InputError, match="at least two"):
-        nearest_neighbours.photographs(tmp_path)
+        nearest_neighbours.find_photographs(tmp_path)
 
 
 def test_damaged_photographs_are_skipped_and_named(tmp_path):
@@ -119,12 +119,12 @@ def test_damaged_photographs_are_skipped_and_named(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / name)
     (tmp_path / "b.png").write_text("no image")
     read = partial(images.read, size=8)
-    found = nearest_neighbours.photographs(tmp_path)
-    kept, skipped = nearest_neighbours.readable(found, read)
+    found = nearest_neighbours.find_photographs(tmp_path)
+    kept, skipped = nearest_neighbours.filter_readable(found, read)
     assert [p.name for p in kept] == ["a.png", "c.png"]
     assert [p.name for p in skipped] == ["b.png"] and "not an image" in skipped[tmp_path / "b.png"]
     with pytest.raises(InputError, match=r"1 can be read, 1 not, the first: .*b\.png"):
-        nearest_neighbours.readable(found[:2], read)
+        nearest_neighbours.filter_readable(found[:2], read)
 
 
 @pytest.mark.slow

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from bilrp.io.cache import Cache
 from bilrp.encoders import sentence
-from bilrp.progress import Progress
 from bilrp.errors import InputError
+from bilrp.io.cache import Cache
+from bilrp.progress import Progress
 from bilrp.render.report import Report, Table
-from bilrp_studies.common.bootstrap import interval
-from bilrp_studies.sentences import sts_data, pair_scores, noun_matching, word_metrics, methods, report, study
+from bilrp_studies.common.bootstrap import bootstrap_mean
+from bilrp_studies.sentences import methods, noun_matching, pair_scores, report, sts_data, study, word_metrics
 from bilrp_studies.sentences.settings import SentencesSettings
-from bilrp_studies.sentences.word_subsets import Subject
+from bilrp_studies.sentences.word_subsets import StudySentence
 from text_folders import ARCHITECTURES
 
 SHORT = [
@@ -54,7 +54,7 @@ def benchmark(tmp_path_factory) -> Path:
 def settings(folder: Path, benchmark: Path, tmp_path_factory) -> SentencesSettings:
     return SentencesSettings(
         data=benchmark, out=tmp_path_factory.mktemp("out"), encoder=str(folder), pairs=2, long_pairs=2, planted=2,
-        nouns=4, steps=3, path=1,
+        nouns=4, steps=3, integration_steps=1,
     )  # fmt: skip
 
 
@@ -63,11 +63,11 @@ def few_methods() -> Iterator[list[methods.Method]]:
     """Runs of the study compare rules and one other method; what each method finds has a test of its own."""
     few = [
         each
-        for each in methods.methods(1)
-        if each.name in {methods.OURS, f"{methods.OURS}, sum", "occlusion"}
+        for each in methods.all_methods(1)
+        if each.name in {methods.OUR_METHOD, f"{methods.OUR_METHOD}, sum", "occlusion"}
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "methods", lambda path: few)
+        patch.setattr(study, "all_methods", lambda path: few)
         yield few
 
 
@@ -78,12 +78,12 @@ def first(settings: SentencesSettings, few_methods: list[methods.Method]) -> Rep
 
 
 @pytest.fixture(scope="module")
-def subject(folder: Path) -> Subject:
+def subject(folder: Path) -> StudySentence:
     encoder = sentence(folder, dtype=torch.float64)
-    return Subject(encoder, encoder, "The cat sat.")
+    return StudySentence(encoder, encoder, "The cat sat.")
 
 
-def test_a_selection_is_the_sentence_without_the_other_words(subject: Subject) -> None:
+def test_a_selection_is_the_sentence_without_the_other_words(subject: StudySentence) -> None:
     assert subject.names == ["The", "cat", "sat", "."]
     kept = torch.tensor([[True, False, True, True], [False, True, False, False]])
     found = subject.embed(kept)
@@ -91,7 +91,9 @@ def test_a_selection_is_the_sentence_without_the_other_words(subject: Subject) -
         # positions close up where words are deleted, as they do in the shorter text
         torch.testing.assert_close(
             found[row],
-            subject.encoder.module(study.Subject(subject.encoder, subject.encoder, text).item.x)[0],
+            subject.encoder.module(
+                study.StudySentence(subject.encoder, subject.encoder, text).encoder_input.x
+            )[0],
         )
 
 
@@ -104,36 +106,36 @@ def test_no_selection_is_embedded_twice(folder: Path) -> None:
         return encoder.module(x)
 
     counted = replace(encoder, module=counting)
-    subject = Subject(counted, counted, "The cat sat.")
-    kept, embedded = subject.selections
+    subject = StudySentence(counted, counted, "The cat sat.")
+    kept, embedded = subject.all_subsets
     assert sum(runs) == len(kept) == 16
     again = subject.embed(kept[[3, 3, 0, 15]])
     assert sum(runs) == 16 and torch.equal(again.double(), embedded[[3, 3, 0, 15]])
-    assert torch.equal(subject.whole.double(), embedded[15]) and sum(runs) == 16
+    assert torch.equal(subject.embedding.double(), embedded[15]) and sum(runs) == 16
 
 
-def test_shapley_values_by_all_orders(subject: Subject) -> None:
+def test_shapley_values_by_all_orders(subject: StudySentence) -> None:
     """Mean gain of a word over all orders in which words can be put in."""
     count = len(subject.words)
-    expected = torch.zeros(count, subject.whole.numel(), dtype=torch.float64)
+    expected = torch.zeros(count, subject.embedding.numel(), dtype=torch.float64)
     for order in itertools.permutations(range(count)):
         kept = torch.zeros(count + 1, count, dtype=torch.bool)
         for place, word in enumerate(order):
             kept[place + 1 :, word] = True
         steps = subject.embed(kept).double()
         expected[list(order)] += (steps[1:] - steps[:-1]) / math.factorial(count)
-    torch.testing.assert_close(subject.shapley(), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(subject.shapley_values(), expected, rtol=0, atol=1e-10)
 
 
-def test_deletion_and_selections(subject: Subject) -> None:
+def test_deletion_and_selections(subject: StudySentence) -> None:
     """Relevance that tells the score of every selection correlates at one; the area is that of the model's own scores."""
-    trial = word_metrics.Trial.of(subject, subject, 50, seed=1)
+    trial = word_metrics.SubsetTest.draw(subject, subject, 50, seed=1)
     assert (
-        trial.kept_a.any(1).all()
-        and trial.kept_b.any(1).all()
-        and not torch.equal(trial.kept_a, trial.kept_b)
+        trial.subsets_a.any(1).all()
+        and trial.subsets_b.any(1).all()
+        and not torch.equal(trial.subsets_a, trial.subsets_b)
     )
-    kept_a, kept_b = subject.embed(trial.kept_a), subject.embed(trial.kept_b)
+    kept_a, kept_b = subject.embed(trial.subsets_a), subject.embed(trial.subsets_b)
     torch.testing.assert_close(trial.scores, (kept_a * kept_b).sum(1))
     relevance = torch.zeros(4, 4, dtype=torch.float64)
     relevance[1], relevance[2], relevance[:, 3] = 2.0, 1.0, -1.0
@@ -143,18 +145,18 @@ def test_deletion_and_selections(subject: Subject) -> None:
         for gone in range(4):
             kept = torch.ones(1, 4, dtype=torch.bool)
             kept[0, order[:gone]] = False
-            heights.append(float(subject.embed(kept)[0] @ subject.whole))
+            heights.append(float(subject.embed(kept)[0] @ subject.embedding))
         areas.append(sum((x + y) / 2 for x, y in itertools.pairwise(heights)) / 3 / heights[0])
-    assert word_metrics.deletion(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
+    assert word_metrics.deletion_area(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
 
 
-def test_what_rules_account_for_adds_up(subject: Subject) -> None:
-    for method in methods.methods(1):
-        found = method.found(subject, subject)
+def test_what_rules_account_for_adds_up(subject: StudySentence) -> None:
+    for method in methods.all_methods(1):
+        found = method.explain(subject, subject)
         assert found.relevance.shape == (4, 4) and found.relevance.isfinite().all()
-        assert (method.whole is None) == (not found.account)
-        if found.account:
-            assert sum(found.account.values()) == pytest.approx(1)
+        assert (method.decompose is None) == (not found.score_shares)
+        if found.score_shares:
+            assert sum(found.score_shares.values()) == pytest.approx(1)
 
 
 def test_the_whole_study_and_its_report(
@@ -168,7 +170,7 @@ def test_the_whole_study_and_its_report(
         assert compared <= means.keys(), measure
         assert all(low <= mean <= high for mean, low, high in means.values())
     assert {len(found) for found in results["values"]["Shapley"].values()} == {2}
-    assert results["passes_per_token"][methods.OURS] > 0 and results["noun_matching_fit"] is not None
+    assert results["passes_per_token"][methods.OUR_METHOD] > 0 and results["noun_matching_fit"] is not None
     page = (settings.out / "report.html").read_text()
     assert "measures.png" in page and "Ours against each other method" in page
     tables = [block for section in first.sections for block in section.blocks if isinstance(block, Table)]
@@ -182,7 +184,13 @@ def test_an_interrupted_study_goes_on(
         raise AssertionError("made twice")
 
     with monkeypatch.context() as patch:
-        for name in ("short", "long", "word", "synonym", "nouns"):
+        for name in (
+            "score_short",
+            "score_long",
+            "score_planted_word",
+            "score_planted_synonym",
+            "score_nouns",
+        ):
             patch.setattr(pair_scores, name, never)
         patch.setattr(torch.optim, "Adam", never)
         again = study.run(settings)
@@ -192,13 +200,17 @@ def test_an_interrupted_study_goes_on(
 def test_training_is_the_same_each_time_and_happens_to_a_copy(folder: Path) -> None:
     """A random model of two layers learns nothing worth a test; what MiniLM learns is in the study's report."""
     encoders = sentence(folder), sentence(folder, features="sum")
-    texts = sts_data.noun_sentences([sts_data.Pair(a, b) for a, b in SHORT])
+    texts = sts_data.select_noun_sentences([sts_data.SentencePair(a, b) for a, b in SHORT])
     test = list(itertools.permutations(texts, 2))
     before, once, again = (
-        noun_matching.trained(encoders, texts, test, steps=steps, seed=0, bar=Progress(), cache=Cache(None))
+        noun_matching.load_or_train(
+            encoders, texts, test, steps=steps, seed=0, bar=Progress(), cache=Cache(None)
+        )
         for steps in (0, 20, 20)
     )
-    assert once.fit == pytest.approx(again.fit, rel=1e-4) and once.fit != pytest.approx(before.fit, rel=1e-4)
+    assert once.explained_variance == pytest.approx(
+        again.explained_variance, rel=1e-4
+    ) and once.explained_variance != pytest.approx(before.explained_variance, rel=1e-4)
     untouched = sentence(folder).module.state_dict()  # type: ignore[union-attr]
     now = encoders[0].module.state_dict()  # type: ignore[union-attr]
     assert all(torch.equal(value, now[name]) for name, value in untouched.items())
@@ -209,15 +221,18 @@ def test_losses_are_said() -> None:
     ours = [0.5, 0.6, 0.7, 0.5, 0.6, 0.7]
     better = [x + 0.2 for x in ours]
     values = {
-        "Shapley": {methods.OURS: ours, "other": better, "close": [0.5, 0.9, 0.5, 0.5, 0.9, 0.5]},
-        "deletion": {methods.OURS: ours, "other": better, "Shapley": [0.1] * 6},
-        "selections, long": {methods.OURS: ours[:2], "other": better[:2]},
+        "Shapley": {methods.OUR_METHOD: ours, "other": better, "close": [0.5, 0.9, 0.5, 0.5, 0.9, 0.5]},
+        "deletion": {methods.OUR_METHOD: ours, "other": better, "Shapley": [0.1] * 6},
+        "selections, long": {methods.OUR_METHOD: ours[:2], "other": better[:2]},
     }
-    against = {name: report.against(found, report.MEASURES[name][1], 0) for name, found in values.items()}
+    against = {
+        name: report.compare_with_others(found, report.MEASURES[name][1], 0) for name, found in values.items()
+    }
     means = {
-        name: {method: interval(each) for method, each in found.items()} for name, found in values.items()
+        name: {method: bootstrap_mean(each) for method, each in found.items()}
+        for name, found in values.items()
     }
-    said = report.summary(means, against, {methods.OURS: 0.94})
+    said = report.describe_results(means, against, {methods.OUR_METHOD: 0.94})
     assert "loses clearly to other on Shapley by 0.200." in said
     assert "within chance: close on Shapley by 0.033; other on selections, long by 0.200." in said
     assert against["deletion"]["other"]["wins"] == 6, "less is better there"

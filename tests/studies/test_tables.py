@@ -9,11 +9,16 @@ from PIL import Image, ImageDraw
 
 from bilrp.encoders import binarization
 from bilrp.errors import InputError
-from bilrp_studies.tables import table_blocks, bigram_agreement, digit_metrics, patches
-from bilrp_studies.tables.alignment import Transcription, align, bigram_counts, read_transcription
-from bilrp_studies.tables.page_layout import HEIGHT, ZOOM, find_layout, regular
+from bilrp_studies.tables import bigram_agreement, digit_metrics, patches, table_blocks
+from bilrp_studies.tables.alignment import Transcription, align_digits, count_bigrams, read_transcription
+from bilrp_studies.tables.page_layout import (
+    LAYOUT_DIGIT_HEIGHT,
+    LAYOUT_SCALE,
+    find_layout,
+    regularize_columns,
+)
 from bilrp_studies.tables.pages import Page, find_pages, read_page
-from pages_made import COLUMN, LEFT, ROW, TOP, made_page, write_page
+from table_pages import COLUMN_PIXELS, LEFT, ROW_PIXELS, TOP, draw_page, write_page
 
 pytest.importorskip("scipy")
 pytest.importorskip("skimage")
@@ -21,7 +26,7 @@ pytest.importorskip("skimage")
 
 @pytest.fixture(scope="module")
 def made():
-    return made_page()
+    return draw_page()
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +42,25 @@ def drawn_digits(made) -> np.ndarray:
 
 
 def test_paper_is_exactly_zero_and_print_is_not(made):
-    found = binarization.inkedness(binarization.load_gray(made.image))
+    found = binarization.estimate_ink(binarization.load_gray(made.image))
     gray = np.asarray(made.image)
     assert found[gray > 195].max() == 0
     assert np.median(found[gray < 70]) > 0.8
 
 
 def test_yellowed_dark_paper_gives_the_same_ink(made):
-    plain = binarization.inkedness(binarization.load_gray(made.image))
+    plain = binarization.estimate_ink(binarization.load_gray(made.image))
     dull = np.asarray(made.image, dtype=np.float32) / 255 * 0.6 + 0.05
-    assert np.abs(binarization.inkedness(dull) - plain).mean() < 0.01
+    assert np.abs(binarization.estimate_ink(dull) - plain).mean() < 0.01
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.7])
 def test_scale_is_normalised(made, factor):
     size = round(made.image.width * factor), round(made.image.height * factor)
-    found, _ = binarization.normalise(made.image.resize(size, Image.Resampling.LANCZOS))
-    assert binarization.digit_height(found) == pytest.approx(binarization.DIGIT_HEIGHT, rel=0.08)
+    found, _ = binarization.normalize_scan(made.image.resize(size, Image.Resampling.LANCZOS))
+    assert binarization.estimate_digit_height(found) == pytest.approx(
+        binarization.DIGIT_HEIGHT_PIXELS, rel=0.08
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def test_unreadable_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("angle", [0.0, 1.5, -2.0])
 def test_rows_columns_and_skew_are_found(angle):
-    made = made_page(angle=angle)
+    made = draw_page(angle=angle)
     layout = find_layout(made.image)
     assert (len(layout.rows), len(layout.columns)) == (14, 8)
     assert layout.angle == pytest.approx(-angle, abs=0.2)
@@ -88,9 +95,9 @@ def joined(made, gutters: tuple[int, ...]) -> Image.Image:
     image = made.image.copy()
     draw = ImageDraw.Draw(image)
     for gutter in gutters:
-        x = LEFT + gutter * COLUMN - 12
+        x = LEFT + gutter * COLUMN_PIXELS - 12
         for row in range(len(made.values)):
-            y = TOP + row * ROW
+            y = TOP + row * ROW_PIXELS
             draw.rectangle((x - 3, y - 17, x + 4, y + 17), fill=205)
             draw.rectangle((x, y - 9, x + 1, y + 9), fill=70)
     return image
@@ -102,7 +109,7 @@ def faint(made, column: int, *, keep: int) -> Image.Image:
     draw = ImageDraw.Draw(image)
     for row in range(len(made.values)):
         if row % keep:
-            x, y = LEFT + column * COLUMN, TOP + row * ROW
+            x, y = LEFT + column * COLUMN_PIXELS, TOP + row * ROW_PIXELS
             draw.rectangle((x - 6, y - 16, x + 74, y + 16), fill=205)
     return image
 
@@ -118,14 +125,14 @@ def faint(made, column: int, *, keep: int) -> Image.Image:
 )
 def test_columns_of_worn_pages_are_found(worn):
     """On other pages of the same almanac 23 or 24 of 25 columns were found, and the pages were skipped."""
-    made = made_page(rows=12, columns=12)
+    made = draw_page(rows=12, columns=12)
     layout, whole = find_layout(worn(made)), find_layout(made.image)
     assert len(layout.columns) == len(whole.columns) == 12
-    scale = whole.factor / layout.factor
-    assert np.abs(layout.columns * scale - whole.columns).max() < 0.6 * HEIGHT
-    digits = align(layout, Transcription(tuple(tuple(row) for row in made.values)))
+    scale = whole.scale / layout.scale
+    assert np.abs(layout.columns * scale - whole.columns).max() < 0.6 * LAYOUT_DIGIT_HEIGHT
+    digits = align_digits(layout, Transcription(tuple(tuple(row) for row in made.values)))
     order = np.lexsort((digits.place, digits.column, digits.row))
-    where = np.stack([digits.x, digits.y], axis=1)[order] * ZOOM / layout.factor
+    where = np.stack([digits.x, digits.y], axis=1)[order] * LAYOUT_SCALE / layout.scale
     assert (digits.value[order] == drawn_digits(made)).all()
     assert np.abs(where - made.centres.reshape(-1, 2)).max() < 5
 
@@ -136,18 +143,18 @@ def test_columns_are_left_alone_where_nothing_is_amiss_or_known():
     cover = np.zeros(700)
     for x0, x1 in columns.astype(int):
         cover[x0:x1] = 0.9
-    assert np.array_equal(regular(columns, cover), columns)
+    assert np.array_equal(regularize_columns(columns, cover), columns)
     gone = np.delete(columns, 3, axis=0)
     cover[285:356] = 0.0
-    assert np.array_equal(regular(gone, cover), gone), "nothing is put where nothing is printed"
+    assert np.array_equal(regularize_columns(gone, cover), gone), "nothing is put where nothing is printed"
     unlike = np.array([[0.0, 20], [50, 130], [150, 420], [450, 470]])
-    assert np.array_equal(regular(unlike, np.ones(500)), unlike), "no common width, no repair"
+    assert np.array_equal(regularize_columns(unlike, np.ones(500)), unlike), "no common width, no repair"
 
 
 def test_every_digit_is_placed_where_it_was_drawn(made, page):
     order = np.lexsort((page.digits.place, page.digits.column, page.digits.row))
     assert (page.digits.value[order] == drawn_digits(made)).all()
-    where = np.stack([page.digits.x, page.digits.y], axis=1)[order] * ZOOM / page.layout.factor
+    where = np.stack([page.digits.x, page.digits.y], axis=1)[order] * LAYOUT_SCALE / page.layout.scale
     assert np.abs(where - made.centres.reshape(-1, 2)).max() < 3.5
     assert page.digits.certain.mean() > 0.5
 
@@ -160,9 +167,9 @@ def test_cell_borders_stand_on_the_rules(page):
 def test_a_transcription_of_another_table_is_refused(made):
     layout = find_layout(made.image)
     with pytest.raises(InputError, match="the transcription has 20"):
-        align(layout, Transcription(tuple(("1.234",) * 8 for _ in range(20))))
+        align_digits(layout, Transcription(tuple(("1.234",) * 8 for _ in range(20))))
     with pytest.raises(InputError, match="do not fit"):
-        align(layout, Transcription(tuple(("12",) * 8 for _ in range(14))))
+        align_digits(layout, Transcription(tuple(("12",) * 8 for _ in range(14))))
 
 
 def test_upside_down_is_said(made):
@@ -196,7 +203,7 @@ def test_transcription_reading(tmp_path):
 
 
 def test_bigrams_skip_the_point():
-    counts = bigram_counts(["9.093", "93"])
+    counts = count_bigrams(["9.093", "93"])
     assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == {9: 1, 90: 1, 93: 2}
 
 
@@ -223,14 +230,18 @@ def test_smaller_label_sets_are_part_of_larger_ones(page):
 
 def test_negatives_hold_no_digit_at_their_centre(page):
     d = page.digits
-    for points in (patches.gutters(page), patches.between_lines(page), patches.points(page)):
+    for points in (
+        patches.gutter_centers(page),
+        patches.line_gap_centers(page),
+        patches.decimal_point_centers(page),
+    ):
         near = (np.abs(points[:, :1] - d.x) < 3.5) & (np.abs(points[:, 1:] - d.y) < 5.5)
         assert len(points) > 10
         assert not near.any()
 
 
 def test_letters_come_from_the_heading(page):
-    points = patches.letters(page)
+    points = patches.letter_centers(page)
     assert len(points) >= 10
     assert (points[:, 1] < page.digits.y.min() - 8).all()
 
@@ -239,15 +250,15 @@ def test_blocks_tile_the_table_and_know_their_text(made, page):
     found = table_blocks.cut_blocks(page, rows=7, columns=4)
     assert len(found) == 4
     cells = [t for row in made.values[:7] for t in row[:4]]
-    assert (found[0].counts() == bigram_counts(cells)).all()
-    total = sum(b.counts().sum() for b in found)
+    assert (found[0].bigram_counts() == count_bigrams(cells)).all()
+    total = sum(b.bigram_counts().sum() for b in found)
     assert total == 3 * 14 * 8
 
 
-@pytest.mark.parametrize("kind", table_blocks.KINDS)
+@pytest.mark.parametrize("kind", table_blocks.DISTORTIONS)
 def test_every_distortion_changes_the_picture_and_not_its_size_by_much(page, kind):
     block = table_blocks.cut_blocks(page, rows=7, columns=4)[0]
-    plain, again = block.photograph(), table_blocks.distort(block, kind, np.random.default_rng(1))
+    plain, again = block.crop_scan(), table_blocks.distort(block, kind, np.random.default_rng(1))
     assert again.width == pytest.approx(plain.width, rel=0.12)
     same = np.asarray(again.convert("L").resize(plain.size), float) - np.asarray(plain, float)
     assert np.abs(same).mean() > 0.3
@@ -271,7 +282,7 @@ def test_perfect_maps_score_one_and_a_wrong_class_costs_two(page):
     assert digit_metrics.match_digits(digit_metrics.detect(perfect), d).f1 == 1.0
     perfect[0, :, y[0], x[0]] = torch.nn.functional.one_hot(torch.tensor((d.value[0] + 1) % 10), 10).float()
     score = digit_metrics.match_digits(digit_metrics.detect(perfect), d)
-    assert (score.right, score.spurious, score.missed) == (len(d) - 1, 1, 1)
+    assert (score.correct, score.spurious, score.missed) == (len(d) - 1, 1, 1)
 
 
 def test_spearman_sees_order_only():
@@ -283,15 +294,15 @@ def test_spearman_sees_order_only():
 
 def test_places_number_every_pixel_and_agreement_adds_up(page):
     first, second = table_blocks.cut_blocks(page, rows=5, columns=3)[:2]
-    a, b = (bigram_agreement.places(block, size=(96, 136)) for block in (first, second))
+    a, b = (bigram_agreement.segment_block(block, size=(96, 136)) for block in (first, second))
     assert a.labels.min() == 0 and set(np.unique(a.labels)) == set(range(a.count))
-    assert len(a.value) == 60 and a.rules >= 60
+    assert len(a.digits) == 60 and a.rule_region >= 60
     perfect = np.zeros((a.count, b.count))
     same = (a.bigrams.astype(int) @ b.bigrams.astype(int).T) > 0
     perfect[:60, :60][same] = 1.0
-    found = bigram_agreement.agreement(perfect, a, b)
+    found = bigram_agreement.measure_agreement(perfect, a, b)
     assert (found.bigram, found.off) == (1.0, 0.0)
     assert found.chance < 0.6
-    everywhere = bigram_agreement.agreement(np.ones((a.count, b.count)), a, b)
+    everywhere = bigram_agreement.measure_agreement(np.ones((a.count, b.count)), a, b)
     assert everywhere.bigram == pytest.approx(same.sum() / (a.count * b.count))
     assert everywhere.off == pytest.approx(1 - 3600 / (a.count * b.count))

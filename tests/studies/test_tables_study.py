@@ -11,11 +11,11 @@ from PIL import Image
 
 from bilrp.encoders import bigram
 from bilrp.progress import Progress
-from bilrp_studies.tables import page_evaluation, digit_model, study
-from bilrp_studies.tables.pages import digest, find_pages, read_page
-from bilrp_studies.tables.settings import TablesSettings
+from bilrp_studies.tables import digit_model, page_evaluation, study
 from bilrp_studies.tables.digit_training import Recipe, train
-from pages_made import made_page, write_page
+from bilrp_studies.tables.pages import file_digest, find_pages, read_page
+from bilrp_studies.tables.settings import TablesSettings
+from table_pages import draw_page, write_page
 
 pytest.importorskip("scipy")
 pytest.importorskip("skimage")
@@ -25,7 +25,7 @@ pytest.importorskip("skimage")
 def folder(tmp_path_factory) -> Path:
     where = tmp_path_factory.mktemp("tables")
     for i in range(4):
-        write_page(where, f"page-{i}", made_page(rows=10, columns=6, seed=i, angle=0.4 * (i - 1)))
+        write_page(where, f"page-{i}", draw_page(rows=10, columns=6, seed=i, angle=0.4 * (i - 1)))
     Image.new("L", (400, 300), 220).save(where / "images" / "empty.jpg")
     (where / "data" / "empty.csv").write_text("' ','1'\n'1','9.093'\n")
     return where
@@ -34,7 +34,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
     settings = TablesSettings(
-        data=folder, out=tmp_path, steps=400, curve=(), pairs=1, vgg=tmp_path / "none.safetensors"
+        data=folder, out=tmp_path, steps=400, curve=(), pairs=1, vgg_weights=tmp_path / "none.safetensors"
     )
     report = study.run(settings)
     page = report.write(settings.out)
@@ -63,9 +63,9 @@ def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
 def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
     settings = TablesSettings(data=folder, out=tmp_path, steps=2, curve=(40,))
     split = digit_model.split_pages(settings, Progress())
-    made = digit_model.obtain(split, settings, Progress())
-    rows = digit_model.learn_curve(split, made, settings, Progress())
-    assert [row["labels"] for row in rows] == [40, made.about["labels"]]
+    made = digit_model.load_or_train(split, settings, Progress())
+    rows = digit_model.measure_learning_curve(split, made, settings, Progress())
+    assert [row["labels"] for row in rows] == [40, made.metadata["labels"]]
     again = TablesSettings(data=folder, out=tmp_path, weights=tmp_path / "bigram.safetensors")
     kept = digit_model.split_pages(again, Progress())
     assert {p.name for p in kept.test} == {p.name for p in split.test}
@@ -73,7 +73,7 @@ def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
 
 def test_training_is_decided_by_its_seed(folder):
     pages = [read_page(*find_pages(folder)[1])]
-    patches = digit_model.labelled(pages, 20, seed=0)
+    patches = digit_model.make_patches(pages, 20, seed=0)
     nets = [train(patches, Recipe(steps=2, batch=8, width=4, seed=s)) for s in (0, 0, 1)]
     kernels = [next(n.parameters()) for n in nets]
     assert torch.equal(kernels[0], kernels[1])
@@ -86,14 +86,14 @@ def unseen(data) -> list[tuple[Path, Path]]:
     folder = data / "historic_tables"
     if not folder.is_dir():
         pytest.skip("needs BILRP_DATA with historic_tables")
-    _, about = bigram.load_weights(bigram.WEIGHTS)
+    _, about = bigram.load_weights(bigram.WEIGHTS_PATH)
     used = {*about["train_pages"], *about["validation_pages"]}
-    return [pair for pair in reversed(find_pages(folder)) if digest(pair[0]) not in used]
+    return [pair for pair in reversed(find_pages(folder)) if file_digest(pair[0]) not in used]
 
 
 @pytest.mark.data
 def test_shipped_weights_read_a_real_page_never_trained_on(unseen):
-    part_one, about = bigram.load_weights(bigram.WEIGHTS)
+    part_one, about = bigram.load_weights(bigram.WEIGHTS_PATH)
     scores = page_evaluation.score_pages(part_one, [read_page(*unseen[0])], threshold=about["threshold"])
     assert page_evaluation.digit_f1(scores) >= 0.9
     assert page_evaluation.bigram_correlation(scores) >= 0.9
@@ -109,7 +109,7 @@ def test_what_the_study_must_reach_on_real_pages(unseen, data, tmp_path):
             (tmp_path / "in" / path.parent.name / path.name).symlink_to(path)
     vgg = data / "vgg16" / "vgg16_features.safetensors"
     settings = TablesSettings(
-        data=tmp_path / "in", out=tmp_path / "out", weights=bigram.WEIGHTS, vgg=vgg, pairs=2
+        data=tmp_path / "in", out=tmp_path / "out", weights=bigram.WEIGHTS_PATH, vgg_weights=vgg, pairs=2
     )
     results = study.run(settings).results
     similar, precise = results["similarity_spearman"], results["digit_pair_precision"]

@@ -8,20 +8,21 @@ import pytest
 import torch
 
 import bilrp
-from bilrp import baselines, regions, composites, tune
+from bilrp import baselines, composites, regions
 from bilrp.errors import InputError
-from bilrp_studies.toy import toy_results, methods, study, digit_task
+from bilrp.evaluation import tuning
+from bilrp_studies.toy import digit_task, methods, study, toy_results
 from bilrp_studies.toy.settings import ToySettings
 
-DIGITS = regions.labels(torch.arange(digit_task.LENGTH).repeat_interleave(digit_task.WIDTH))
+DIGITS = regions.labels(torch.arange(digit_task.SEQUENCE_LENGTH).repeat_interleave(digit_task.DIGIT_DIM))
 
 
 @pytest.fixture(scope="module")
 def setting():
     """A network of the study's shape in float32 and two pairs; it need not be trained to be explained."""
-    vectors = digit_task.digit_vectors(7)
-    net = digit_task.network(7).requires_grad_(False)
-    return net, digit_task.draw(vectors, 2, torch.Generator().manual_seed(0), matching=True)
+    vectors = digit_task.make_digit_vectors(7)
+    net = digit_task.make_network(7).requires_grad_(False)
+    return net, digit_task.draw_pairs(vectors, 2, torch.Generator().manual_seed(0), require_match=True)
 
 
 def close(found, expected):
@@ -31,23 +32,23 @@ def close(found, expected):
 @pytest.mark.parametrize("gammas", [(0.0, 0.0, 0.0), (0.09, 0.09, 0.09), (0.25, 0.0, 1.0)])
 def test_batched_parts_are_the_engines(setting, gammas):
     net, pairs = setting
-    names = tune.weighted_layers(net, pairs.a[:1])
-    book = tune.rule_book(dict(zip(names, gammas, strict=True)))
-    found = methods.parts(net, pairs.a, gammas)
+    names = tuning.weighted_layers(net, pairs.a[:1])
+    book = tuning.build_composite(dict(zip(names, gammas, strict=True)))
+    found = methods.compute_parts(net, pairs.a, gammas)
     for k in range(len(pairs.a)):
-        expected = bilrp.decompose(net, pairs.a[k : k + 1], regions=DIGITS, rules=book)
+        expected = bilrp.decompose(net, pairs.a[k : k + 1], regions=DIGITS, composite=book)
         close(found[k], expected.parts)
 
 
 def test_batched_methods_are_the_librarys(setting):
     net, pairs = setting
-    found = methods.explained(net, pairs)
+    found = methods.explain_all(net, pairs)
     for k in range(len(pairs.a)):
         a, b = pairs.a[k : k + 1], pairs.b[k : k + 1]
         for name in ("saliency", "curvature", "hessian_product", "integrated_hessians"):
             close(found[name][k], getattr(baselines, name)(net, a, b, regions=DIGITS).relevance)
         rules = composites.uniform(methods.GAMMA)
-        close(found["bilrp"][k], bilrp.explain(net, a, b, regions=DIGITS, rules=rules).relevance)
+        close(found["bilrp"][k], bilrp.explain(net, a, b, regions=DIGITS, composite=rules).relevance)
         middle = torch.full((60,), 0.3)
         close(
             methods.integrated_hessians(net, pairs, baseline=middle, steps=8)[k],
@@ -57,26 +58,28 @@ def test_batched_methods_are_the_librarys(setting):
 
 def test_relevance_conserves_and_integrated_hessians_from_zero_are_hessian_product(setting):
     net, pairs = setting
-    found = methods.explained(net, pairs)
+    found = methods.explain_all(net, pairs)
     for name in ("hessian_product", "integrated_hessians", "bilrp"):
-        close(found[name].sum((1, 2)), digit_task.predicted(net, pairs))
+        close(found[name].sum((1, 2)), digit_task.predict(net, pairs))
     close(found["integrated_hessians"], found["hessian_product"])
 
 
 def test_the_truth_is_the_pattern_of_matches():
-    pairs = digit_task.draw(digit_task.digit_vectors(0), 500, torch.Generator().manual_seed(0), matching=True)
+    pairs = digit_task.draw_pairs(
+        digit_task.make_digit_vectors(0), 500, torch.Generator().manual_seed(0), require_match=True
+    )
     assert len(pairs.a) == 500
     assert (pairs.truth.sum((1, 2)) > 0).all()
     for k in range(5):
         a, b = pairs.digits_a[k].tolist(), pairs.digits_b[k].tolist()
         assert pairs.truth[k].tolist() == [[float(i == j) for j in b] for i in a]
-        assert torch.equal(pairs.a[k].reshape(6, 10), digit_task.digit_vectors(0)[a])
+        assert torch.equal(pairs.a[k].reshape(6, 10), digit_task.make_digit_vectors(0)[a])
     assert pairs.truth.mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_digit_vectors_are_non_negative_correlated_and_independent():
     for seed in range(20):
-        vectors = digit_task.digit_vectors(seed)
+        vectors = digit_task.make_digit_vectors(seed)
         cosines = vectors @ vectors.T
         assert (vectors > 0).all()
         assert 0.6 < (cosines.sum() - 10) / 90 < 0.85
@@ -84,12 +87,15 @@ def test_digit_vectors_are_non_negative_correlated_and_independent():
 
 
 def test_training_learns_and_is_reproducible():
-    vectors = [digit_task.digit_vectors(seed) for seed in (0, 1)]
-    pairs = digit_task.draw(vectors[0], 2000, torch.Generator().manual_seed(9))
-    error = lambda net: float((digit_task.predicted(net, pairs) - pairs.truth.sum((1, 2))).square().mean())  # noqa: E731
+    vectors = [digit_task.make_digit_vectors(seed) for seed in (0, 1)]
+    pairs = digit_task.draw_pairs(vectors[0], 2000, torch.Generator().manual_seed(9))
+    error = lambda net: float((digit_task.predict(net, pairs) - pairs.truth.sum((1, 2))).square().mean())  # noqa: E731
     first, again = (digit_task.train(vectors, [0, 1], iterations=800)[0] for _ in range(2))
     assert error(first) < 0.7 * float(pairs.truth.sum((1, 2)).var())
-    assert all(torch.equal(p, q) for p, q in zip(digit_task.weights(first), digit_task.weights(again), strict=True))
+    assert all(
+        torch.equal(p, q)
+        for p, q in zip(digit_task.weight_matrices(first), digit_task.weight_matrices(again), strict=True)
+    )
     assert not any(p.requires_grad for p in first.parameters())
 
 
@@ -104,7 +110,7 @@ def test_the_report_of_a_short_run(tmp_path):
     assert results["seeds"] == 2
     assert results["mse"] <= results["mse_worst"]
     likeness = [row["cosine"] for row in results["by_likeness"]]
-    assert likeness == sorted(likeness) and len(likeness) == 1 + len(study.OTHERS)
+    assert likeness == sorted(likeness) and len(likeness) == 1 + len(study.OTHER_OVERLAPS)
     for name in ("patterns.png", "gamma.png", "report.md", "report.html"):
         assert (tmp_path / name).stat().st_size > 1000
     # 100 iterations are far too few: the study must say so, not pretend.
@@ -131,7 +137,7 @@ def test_order(acs, expected):
     named: dict[str, float] = dict(
         zip(("saliency", "curvature", "hessian_product", "bilrp"), acs, strict=True)
     )
-    assert toy_results.ordered(named) is expected
+    assert toy_results.has_paper_order(named) is expected
 
 
 @pytest.mark.slow
@@ -147,9 +153,9 @@ def test_the_papers_findings_on_a_seed_never_looked_at():
 @pytest.mark.slow
 def test_the_first_finding_is_the_match():
     """Two sequences with one digit in common: what a trained network matches most holds that pair."""
-    vectors = digit_task.digit_vectors(0)
+    vectors = digit_task.make_digit_vectors(0)
     net = digit_task.train([vectors], [0], iterations=2500)[0]
-    pairs = digit_task.draw(vectors, 120, torch.Generator().manual_seed(1), matching=True)
+    pairs = digit_task.draw_pairs(vectors, 120, torch.Generator().manual_seed(1), require_match=True)
     single = [k for k in range(len(pairs.a)) if pairs.truth[k].sum() == 1]
     held = 0
     for k in single:
@@ -158,7 +164,7 @@ def test_the_first_finding_is_the_match():
             pairs.a[k : k + 1],
             pairs.b[k : k + 1],
             regions=DIGITS,
-            rules=composites.uniform(methods.GAMMA),
+            composite=composites.uniform(methods.GAMMA),
         )
         i, j = pairs.truth[k].nonzero()[0].tolist()
         first = found.findings()[0]

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bilrp.progress import Progress
 from bilrp.errors import InputError
+from bilrp.progress import Progress
 from bilrp_studies.common import image_folders, vgg_layers
-from bilrp_studies.transfer.svm import folds, halves, svm_accuracy
-from bilrp_studies.transfer.train_test_pairs import choose_pairs, effective_regions
 from bilrp_studies.transfer.settings import TransferSettings
 from bilrp_studies.transfer.study import run
+from bilrp_studies.transfer.svm import assign_folds, evaluate_svm, split_halves
+from bilrp_studies.transfer.train_test_pairs import choose_pairs, count_effective_regions
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FACES, WEIGHTS = DATA / "lfw", DATA / "vgg16" / "vgg16_features.safetensors"
@@ -54,7 +54,7 @@ def colours(tmp_path) -> Path:
 @given(st.lists(st.integers(2, 9), min_size=2, max_size=8), st.integers(0, 99))
 def test_halves_are_halves_of_every_class(counts, seed):
     labels = np.repeat(np.arange(len(counts)), counts)
-    train, test = halves(labels, seed=seed)
+    train, test = split_halves(labels, seed=seed)
     assert sorted([*train, *test]) == list(range(len(labels)))
     for label, count in enumerate(counts):
         assert (labels[train] == label).sum() in {count // 2, (count + 1) // 2}
@@ -64,7 +64,7 @@ def test_halves_are_halves_of_every_class(counts, seed):
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=8), st.integers(0, 99))
 def test_folds_are_even_and_spread_every_class(counts, seed):
     labels = np.repeat(np.arange(len(counts)), counts)
-    fold = folds(labels, 4, seed=seed)
+    fold = assign_folds(labels, 4, seed=seed)
     sizes = np.bincount(fold, minlength=4)
     assert sizes.max() - sizes.min() <= 1
     for label in range(len(counts)):
@@ -78,49 +78,49 @@ def test_kernel_form_equals_the_explicit_linear_machine():
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), 12)
     x = draw.normal(size=(48, 30)) + np.eye(4)[labels] @ draw.normal(size=(4, 30))
-    train, test = halves(labels, seed=1)
-    accuracy, cost = svm_accuracy(x @ x.T, labels, train, test, seed=1)
+    train, test = split_halves(labels, seed=1)
+    accuracy, cost = evaluate_svm(x @ x.T, labels, train, test, seed=1)
     scaled = x / np.sqrt(np.mean((x[train] ** 2).sum(1)))
     plain = SVC(C=cost, kernel="linear").fit(scaled[train], labels[train]).score(scaled[test], labels[test])
     assert accuracy == pytest.approx(plain) and accuracy > 0.3
     # the scale of the features must not matter
-    assert svm_accuracy(1e6 * x @ x.T, labels, train, test, seed=1) == (accuracy, cost)
+    assert evaluate_svm(1e6 * x @ x.T, labels, train, test, seed=1) == (accuracy, cost)
 
 
 def test_accuracy_is_chance_without_information():
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 40)
     x = draw.normal(size=(200, 50))
-    train, test = halves(labels, seed=0)
-    assert svm_accuracy(x @ x.T, labels, train, test)[0] < 0.4
+    train, test = split_halves(labels, seed=0)
+    assert evaluate_svm(x @ x.T, labels, train, test)[0] < 0.4
 
 
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_equal_shares_count_themselves(count):
     relevance = np.zeros((16, 16))
     relevance[range(count), range(count)] = 7.0
-    assert effective_regions(relevance) == pytest.approx(count)
+    assert count_effective_regions(relevance) == pytest.approx(count)
 
 
 def test_effective_regions_of_constructed_cases():
-    assert effective_regions(np.zeros((4, 4))) == 0
+    assert count_effective_regions(np.zeros((4, 4))) == 0
     # one region on the left matched with all four on the right: 1 and 4, mean 2.5
-    assert effective_regions(np.eye(4)[:1].T @ np.ones((1, 4))) == pytest.approx(2.5)
+    assert count_effective_regions(np.eye(4)[:1].T @ np.ones((1, 4))) == pytest.approx(2.5)
     # regions that speak against the similarity carry none of it
-    assert effective_regions(np.diag([1.0, 1.0, -5.0, 0.0])) == pytest.approx(2)
+    assert count_effective_regions(np.diag([1.0, 1.0, -5.0, 0.0])) == pytest.approx(2)
     draw = np.random.default_rng(0).random((8, 8))
-    assert effective_regions(draw) == pytest.approx(effective_regions(3 * draw.T))
-    assert effective_regions(draw**4) < effective_regions(draw) < 8
+    assert count_effective_regions(draw) == pytest.approx(count_effective_regions(3 * draw.T))
+    assert count_effective_regions(draw**4) < count_effective_regions(draw) < 8
 
 
 def test_gram_in_blocks_is_the_whole_product(random_weights, monkeypatch):
     draw = np.random.default_rng(0)
     pictures = [draw.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(7)]
-    steps = vgg_layers.ladder((5, 10), weights=random_weights)
-    found = vgg_layers.features(steps, pictures, Progress())
-    monkeypatch.setattr(vgg_layers, "BLOCK_BYTES", 3 * 4 * found.of(0, 10).numel())
-    made = vgg_layers.gram(steps, found, 10)
-    direct = steps.encoder.module(torch.cat([steps.tensor(p) for p in pictures])).flatten(1).double()
+    steps = vgg_layers.load_layered_vgg((5, 10), weights=random_weights)
+    found = vgg_layers.compute_features(steps, pictures, Progress())
+    monkeypatch.setattr(vgg_layers, "GRAM_BLOCK_BYTES", 3 * 4 * found.vector(0, 10).numel())
+    made = vgg_layers.compute_gram(steps, found, 10)
+    direct = steps.encoder.module(torch.cat([steps.to_input(p) for p in pictures])).flatten(1).double()
     np.testing.assert_allclose(made, (direct @ direct.T).numpy(), rtol=1e-3)
     assert (made == made.T).all()
 
@@ -130,7 +130,7 @@ def test_pairs_come_from_both_halves_and_many_classes():
     labels = np.repeat(np.arange(5), 6)
     x = draw.random((30, 20))
     chosen = choose_pairs(x @ x.T, labels, count=5, seed=3)
-    train, test = (set(half.tolist()) for half in halves(labels, seed=3))
+    train, test = (set(half.tolist()) for half in split_halves(labels, seed=3))
     assert all(pair.test in test and pair.train in train for pair in chosen)
     assert len({labels[pair.test] for pair in chosen}) == 5
 
@@ -176,7 +176,7 @@ def test_whole_study_with_bad_data(colours, tmp_path, weights_file):
 def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weights_file, monkeypatch):
     settings = replace(SMALL, data=colours, out=tmp_path / "out", weights=weights_file)
     whole = run(replace(settings, out=tmp_path / "whole"))
-    seen, real = [], vgg_layers.activations
+    seen, real = [], vgg_layers.compute_activations
 
     def stops_after_eight(ladder, batch):
         if len(seen) == 8:
@@ -184,12 +184,12 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weig
         seen.append(len(batch))
         return real(ladder, batch)
 
-    monkeypatch.setattr(vgg_layers, "activations", stops_after_eight)
+    monkeypatch.setattr(vgg_layers, "compute_activations", stops_after_eight)
     with pytest.raises(KeyboardInterrupt):
         run(settings)
     assert not (tmp_path / "out" / "results.json").exists()
     later = []
-    monkeypatch.setattr(vgg_layers, "activations", lambda s, b: (later.append(len(b)), real(s, b))[1])
+    monkeypatch.setattr(vgg_layers, "compute_activations", lambda s, b: (later.append(len(b)), real(s, b))[1])
     again = run(settings)
     assert sum(later) == 18 - 8
     assert again.results == whole.results
@@ -197,8 +197,8 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weig
     def fails(*_, **__):
         raise AssertionError("computed twice")
 
-    monkeypatch.setattr(vgg_layers, "activations", fails)
-    monkeypatch.setattr(vgg_layers, "sweep", fails)
+    monkeypatch.setattr(vgg_layers, "compute_activations", fails)
+    monkeypatch.setattr(vgg_layers, "decompose_in_one_pass", fails)
     assert run(settings).results == whole.results
 
 
@@ -215,7 +215,7 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
         (folder / "a" / "1.jpg").write_bytes(b"no")
     words = {"missing": "no such folder", "empty": "empty", "one class": "two classes", "all broken": "1.jpg"}
     with pytest.raises(InputError, match=words[make]) as caught:
-        image_folders.classes(folder, size=32)
+        image_folders.read_classes(folder, size=32)
     assert "\n" not in str(caught.value)
 
 
@@ -235,7 +235,7 @@ def test_links_to_folders_are_followed_once(colours, tmp_path):
     for name in ("red", "green"):
         (tmp_path / "linked" / name).symlink_to(colours / name)
     (colours / "red" / "round").symlink_to(tmp_path / "linked")
-    found = image_folders.classes(tmp_path / "linked", size=32)
+    found = image_folders.read_classes(tmp_path / "linked", size=32)
     assert sorted(item.name for item in found.items) == sorted(
         f"{c}/{i}.png" for c in ("red", "green") for i in range(6)
     )
@@ -243,10 +243,12 @@ def test_links_to_folders_are_followed_once(colours, tmp_path):
 
 def test_crop_is_a_share_or_pixels():
     image = Image.new("RGB", (128, 96))
-    assert image_folders.cropped(image, 0.5).size == (48, 48) and image_folders.cropped(image, 80).size == (80, 80)
-    assert image_folders.cropped(image, 500).size == (96, 96)
+    assert image_folders.crop_center(image, 0.5).size == (48, 48) and image_folders.crop_center(
+        image, 80
+    ).size == (80, 80)
+    assert image_folders.crop_center(image, 500).size == (96, 96)
     with pytest.raises(InputError, match="crop"):
-        image_folders.cropped(image, 0)
+        image_folders.crop_center(image, 0)
 
 
 @needs_data

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bilrp import native
-from bilrp.trace import checksum as sums
-from bilrp.trace.checksum import GROUP, PIECE, checksum
+from bilrp.trace import checksum
+from bilrp.trace.checksum import CHUNK_BYTES, GROUP_BYTES, compute_checksum
 
-needs_library = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
-NEAR = [edge + step for edge in (GROUP, 2 * GROUP, PIECE, 2 * PIECE) for step in (-8, -1, 0, 1, 8)]
+needs_library = pytest.mark.skipif(native.load_library() is None, reason="needs the compiled library")
+NEAR = [
+    edge + step
+    for edge in (GROUP_BYTES, 2 * GROUP_BYTES, CHUNK_BYTES, 2 * CHUNK_BYTES)
+    for step in (-8, -1, 0, 1, 8)
+]
 DTYPES = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64,
@@ -27,25 +31,25 @@ def drawn(length: int, seed: int = 0) -> Tensor:
 
 def in_numpy(weights: list[Tensor]) -> int:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library", lambda: None)
-        return checksum(weights)
+        patch.setattr(native, "load_library", lambda: None)
+        return compute_checksum(weights)
 
 
 @needs_library
-@pytest.mark.parametrize("length", [0, 1, 7, 8, *NEAR, 3 * PIECE + 5 * GROUP + 13])
+@pytest.mark.parametrize("length", [0, 1, 7, 8, *NEAR, 3 * CHUNK_BYTES + 5 * GROUP_BYTES + 13])
 def test_native_sums_are_those_of_numpy_at_every_length(length: int) -> None:
     weights = [drawn(length)]
-    assert checksum(weights) == in_numpy(weights)
+    assert compute_checksum(weights) == in_numpy(weights)
 
 
 @needs_library
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 5 * GROUP), max_size=4), st.integers(0, 40), st.integers(0, 2**32 - 1))
+@given(st.lists(st.integers(0, 5 * GROUP_BYTES), max_size=4), st.integers(0, 40), st.integers(0, 2**32 - 1))
 def test_native_sums_are_those_of_numpy_wherever_memory_begins(
     lengths: list[int], start: int, seed: int
 ) -> None:
     weights = [drawn(start + length, seed)[start:] for length in lengths]
-    assert checksum(weights) == in_numpy(weights)
+    assert compute_checksum(weights) == in_numpy(weights)
 
 
 @needs_library
@@ -54,11 +58,11 @@ def test_native_sums_are_those_of_numpy_for_every_type_and_order(dtype: torch.dt
     whole = drawn(2 * 300 * 16 * 64).view(300, 16 * 128) % 2  # also as booleans
     weight = whole.view(dtype)
     for weights in ([weight], [weight.T], [weight[1:, 1:]], [weight[::2], weight.T[3:]]):
-        assert checksum(weights) == in_numpy(weights)
-        assert checksum(weights) == checksum([w.clone() for w in weights])
+        assert compute_checksum(weights) == in_numpy(weights)
+        assert compute_checksum(weights) == compute_checksum([w.clone() for w in weights])
 
 
 @needs_library
 def test_the_native_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "column_sums_in_numpy", None)
-    assert checksum([drawn(GROUP)]) != checksum([drawn(GROUP, seed=1)])
+    monkeypatch.setattr(checksum, "sum_columns_numpy", None)
+    assert compute_checksum([drawn(GROUP_BYTES)]) != compute_checksum([drawn(GROUP_BYTES, seed=1)])

@@ -13,17 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bilrp
 from bilrp import composites
-from bilrp.engine.plan_context import Setting
+from bilrp.engine.plan_context import PlanContext
 from bilrp.errors import InputError, RuleError, TapeError
 from bilrp.evaluation.metrics import conservation
 from bilrp.rules.freezing import freeze
-from bilrp.rules.verification import verify_stand_in
+from bilrp.rules.verification import verify_substitute
 from bilrp.trace import devices
+from bilrp.trace.checksum import GROUP_BYTES, compute_checksum, view_bytes
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
-from bilrp.trace.checksum import GROUP, bytes_of, checksum
 from devices import CPU, FIRST, NARROW, SECOND, MixedDevices, Simulated
-from models import CASES, Case, Lambda, settle
+from models import CASES, Case, Lambda, randomize_norms
 
 MODES = ("push", "pull", "auto")
 NAMED = {case.name: case for case in CASES}
@@ -93,9 +93,9 @@ def test_the_host_waits_no_more_often_for_a_deeper_network(build: str, mode: str
         x = torch.rand(1, *DEEP[build][1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         with Simulated() as device:
             model, x = DEEP[build][0](depth).to(FIRST), x.to(FIRST)
-            parts(model, x, mode=mode, rules=BOOKS[book])
+            parts(model, x, mode=mode, composite=BOOKS[book])
             device.forget()
-            parts(model, x, mode=mode, rules=BOOKS[book])
+            parts(model, x, mode=mode, composite=BOOKS[book])
             waits.append(device.waits)
     assert waits[0] == waits[1] <= WAITS
 
@@ -141,7 +141,7 @@ def seeded(build: Callable[[], nn.Module]) -> nn.Module:
     generator = torch.Generator().manual_seed(5)
     for p in model.parameters():
         p.data.copy_(0.3 * torch.randn(p.shape, generator=generator))
-    return settle(model)
+    return randomize_norms(model)
 
 
 DEEP: dict[str, tuple[Callable[[int], nn.Module], tuple[int, ...]]] = {
@@ -159,7 +159,7 @@ def moved(model: Any, device: torch.device) -> Any:
 @pytest.mark.parametrize("name", ["vgg", "residual", "bert-sdpa"])
 def test_a_model_may_be_moved_between_explanations(name: str, book: str) -> None:
     """What was made of its weights on one device is not used on another."""
-    case, options = NAMED[name], {"rules": BOOKS[book], "regions": bilrp.regions.features()}
+    case, options = NAMED[name], {"composite": BOOKS[book], "regions": bilrp.regions.features()}
     model, x, y = case.model(), case.input(1), case.input(2)
     assert isinstance(model, nn.Module)
     with Simulated():
@@ -210,7 +210,7 @@ def test_a_device_notices_weights_changed_behind_their_version(place: str) -> No
 
 def test_sums_of_a_device_tell_weights_apart() -> None:
     torch.manual_seed(0)
-    words = GROUP // 4
+    words = GROUP_BYTES // 4
 
     def weights() -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(1)
@@ -231,16 +231,16 @@ def test_sums_of_a_device_tell_weights_apart() -> None:
     with Simulated() as device:
 
         def total(given: dict[str, Tensor]) -> int:
-            return checksum([t.to(FIRST) for t in given.values()])
+            return compute_checksum([t.to(FIRST) for t in given.values()])
 
         known = {total(weights())}
-        assert total(weights()) in known and checksum([torch.zeros(0, device=FIRST)]) == checksum(
-            [torch.zeros(0, device=SECOND)]
-        )
+        assert total(weights()) in known and compute_checksum(
+            [torch.zeros(0, device=FIRST)]
+        ) == compute_checksum([torch.zeros(0, device=SECOND)])
         # wherever they lie: the third of eight bytes, every second number
         shifted = torch.randn(words + 1).to(FIRST)
-        assert checksum([shifted[1:]]) == checksum([shifted[1:].clone()])
-        assert checksum([shifted[::2]]) == checksum([shifted[::2].clone()])
+        assert compute_checksum([shifted[1:]]) == compute_checksum([shifted[1:].clone()])
+        assert compute_checksum([shifted[::2]]) == compute_checksum([shifted[::2].clone()])
         device.forget()
         for change in changes[:6] + changes[7:]:
             now = weights()
@@ -264,9 +264,9 @@ def test_the_cpu_sums_by_its_own_code() -> None:
     weights = [torch.randn(300, 300), torch.randn(7)]
     with Called() as shown:  # to numpy, where they lie
         for weight in weights:
-            bytes_of(weight)
+            view_bytes(weight)
     with Called() as called:
-        checksum(weights)
+        compute_checksum(weights)
     assert called.count == shown.count
 
 
@@ -282,27 +282,27 @@ def test_checks_are_read_once_and_the_first_that_fails_is_named() -> None:
 
     with Simulated() as device:
         true, false = torch.ones((), device=FIRST) > 0, torch.ones((), device=FIRST) < 0
-        with devices.gather():
+        with devices.defer_checks():
             for _ in range(9):
                 devices.require(true, fail("none"))
         assert device.waits == 1
-        with devices.gather():
-            with devices.gather():
+        with devices.defer_checks():
+            with devices.defer_checks():
                 devices.require(true, fail("none"))
             assert device.waits == 1
-        with pytest.raises(InputError, match="first"), devices.gather():
+        with pytest.raises(InputError, match="first"), devices.defer_checks():
             devices.require(true, fail("none"))
             devices.require(false, fail("first"))
             devices.require(false, fail("second"))
-        with pytest.raises(InputError, match="before"), devices.gather():
+        with pytest.raises(InputError, match="before"), devices.defer_checks():
             devices.require(false, fail("before"))
             raise ZeroDivisionError
-        with pytest.raises(ZeroDivisionError), devices.gather():
+        with pytest.raises(ZeroDivisionError), devices.defer_checks():
             devices.require(true, fail("none"))
             raise ZeroDivisionError
         with pytest.raises(InputError, match="at once"):
             devices.require(false, fail("at once"))
-    with pytest.raises(InputError, match="at once"), devices.gather():
+    with pytest.raises(InputError, match="at once"), devices.defer_checks():
         devices.require(torch.tensor(False), fail("at once"))
         pytest.fail("the CPU is asked at once")
 
@@ -372,9 +372,12 @@ def test_what_a_rule_uses_in_place_of_a_call_is_verified_on_a_device(off: float)
     with Simulated() as device:
         (step,) = record(nn.Linear(4, 3).to(FIRST), torch.rand(1, 4).to(FIRST)).steps
         device.forget()
-        with nullcontext() if not off else pytest.raises(RuleError, match="another result"), devices.gather():
+        with (
+            nullcontext() if not off else pytest.raises(RuleError, match="another result"),
+            devices.defer_checks(),
+        ):
             for _ in range(5):
-                verify_stand_in(step, lambda a: step.run(a) + off)
+                verify_substitute(step, lambda a: step.run(a) + off)
         assert device.waits == 1
 
 
@@ -438,17 +441,23 @@ class Card:
 
 
 def test_what_torch_holds_and_does_not_use_is_free() -> None:
-    assert devices.left(Card(), FIRST) == 100 + 700 - 300
+    assert devices.get_device_free_bytes(Card(), FIRST) == 100 + 700 - 300
 
 
 def test_a_device_that_is_not_there_says_nothing_and_has_the_usual_budget() -> None:
-    assert devices.free(FIRST) is None or torch.xpu.is_available()
-    assert devices.budget(CPU) == devices.BUDGET
-    assert devices.budget(FIRST) == devices.BUDGET or torch.xpu.is_available()
+    assert devices.get_free_bytes(FIRST) is None or torch.xpu.is_available()
+    assert devices.get_memory_budget(CPU) == devices.DEFAULT_BUDGET_BYTES
+    assert devices.get_memory_budget(FIRST) == devices.DEFAULT_BUDGET_BYTES or torch.xpu.is_available()
 
 
 def test_the_budget_of_a_device_is_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "free", lambda device: 80 * 2**30)
-    assert devices.budget(FIRST) == 20 * 2**30 and devices.budget(CPU) == devices.BUDGET
+    monkeypatch.setattr(devices, "get_free_bytes", lambda device: 80 * 2**30)
+    assert (
+        devices.get_memory_budget(FIRST) == 20 * 2**30
+        and devices.get_memory_budget(CPU) == devices.DEFAULT_BUDGET_BYTES
+    )
     program = freeze(simplify(record(nn.Linear(3, 2), torch.ones(1, 3))), composites.uniform(0.0))
-    assert Setting(program, bilrp.regions.features()(torch.ones(1, 3)), 2).budget == devices.BUDGET
+    assert (
+        PlanContext(program, bilrp.regions.features()(torch.ones(1, 3)), 2).budget
+        == devices.DEFAULT_BUDGET_BYTES
+    )

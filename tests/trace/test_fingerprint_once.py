@@ -18,9 +18,9 @@ def test_weights_changed_behind_their_version_are_noticed_by_the_next_call() -> 
 
 def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch) -> None:
     hashed = []
-    whole = fingerprint.of_tensors
+    whole = fingerprint.hash_tensors
     monkeypatch.setattr(
-        fingerprint, "of_tensors", lambda tensors: hashed.append(1) or whole([t.clone() for t in tensors])
+        fingerprint, "hash_tensors", lambda tensors: hashed.append(1) or whole([t.clone() for t in tensors])
     )
     weight, odd = torch.randn(300, 200), torch.zeros(13, dtype=torch.uint8)
     double = torch.randn(64, 64, dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
     ]
 
     def looked() -> tuple[str, int]:
-        return fingerprint.of_weights(weights), len(hashed)
+        return fingerprint.hash_weights(weights), len(hashed)
 
     first = looked()
     assert looked() == first == (whole(weights), 1)

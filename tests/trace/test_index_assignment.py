@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.errors import TapeError
 from bilrp.trace.recorder import record
 
@@ -148,7 +148,7 @@ def differences(function: Callable[[Tensor], Tensor], x: Tensor, step: float = 1
 def test_writes_get_their_gradients(function: Callable[[Tensor], Tensor], mode: Any) -> None:
     step, slack = (1e-1, 1e-5) if function is rounded else (1e-6, 1e-7)
     found = bilrp.decompose(
-        function, X, regions=regions.features(), rules=composites.hessian_product(), mode=mode
+        function, X, regions=regions.features(), composite=composites.hessian_product(), mode=mode
     )
     torch.testing.assert_close(found.embedding, function(X.clone()).flatten())
     torch.testing.assert_close(found.parts, differences(function, X, step), rtol=slack, atol=slack)
@@ -183,7 +183,7 @@ def test_the_models_own_memory_is_written_anew_in_every_run() -> None:
 
     model = Cached()
     first, second = (
-        bilrp.decompose(model, x, regions=regions.features(), rules=composites.uniform(0.0))
+        bilrp.decompose(model, x, regions=regions.features(), composite=composites.uniform(0.0))
         for x in (X, X + 1)
     )
     torch.testing.assert_close(first.parts[:, :6], torch.diag(2 * X[0]))
@@ -260,6 +260,6 @@ def test_models_that_assign_by_index(name: str) -> None:
     )
     slack = 1e-7 if name == "rwkv" else 1e-10  # its recurrence is in float32
     for mode in ("push", "pull"):
-        found = bilrp.decompose(model, x, rules=composites.hessian_product(), mode=mode)
+        found = bilrp.decompose(model, x, composite=composites.hessian_product(), mode=mode)
         torch.testing.assert_close(found.embedding, outputs.detach())
         torch.testing.assert_close(found.parts, expected, rtol=slack, atol=slack)

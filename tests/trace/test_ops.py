@@ -17,9 +17,9 @@ from bilrp import composites, rules
 from bilrp.cli import app
 from bilrp.encoders.registry import load
 from bilrp.rules.freezing import freeze
-from bilrp.trace.step_summary import default_shape
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
+from bilrp.trace.step_summary import guess_input_shape
 
 ENCODERS = """
 import torch
@@ -100,10 +100,10 @@ def test_rules_can_be_given_and_masks_are_followed() -> None:
             return self.conv((x - 0.5).flip(-1))
 
     book = composites.first_match(("conv", rules.zbox(-0.5, 0.5)), otherwise=composites.uniform(0.0))
-    rows = bilrp.ops(Shifted(), torch.rand(1, 1, 4, 4), rules=book)
+    rows = bilrp.ops(Shifted(), torch.rand(1, 1, 4, 4), composite=book)
     assert [row.rule for row in rows] == ["mask", "mask", "zbox(-0.5, 0.5)"]
     late = composites.first_match(("1", rules.flat()), otherwise=composites.uniform(0.0))
-    found = bilrp.ops(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.rand(1, 3), rules=late)
+    found = bilrp.ops(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.rand(1, 3), composite=late)
     assert found[0].rule == "none" and "first layer" in (found[0].problem or "")
 
 
@@ -151,8 +151,8 @@ def test_red_where_there_is_none(folder: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_images_have_the_channels_the_encoder_takes() -> None:
-    assert default_shape(nn.Sequential(nn.Conv2d(1, 2, 3)), 64) == "1,1,64,64"
-    assert default_shape(lambda x: x, 64) == "1,3,64,64"
+    assert guess_input_shape(nn.Sequential(nn.Conv2d(1, 2, 3)), 64) == "1,1,64,64"
+    assert guess_input_shape(lambda x: x, 64) == "1,3,64,64"
 
 
 def test_vgg_needs_no_download() -> None:

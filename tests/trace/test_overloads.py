@@ -11,7 +11,7 @@ import bilrp
 from bilrp import composites
 from bilrp.errors import BilrpError
 from bilrp.trace.recorder import record
-from models import settle
+from models import randomize_norms
 
 aten = torch.ops.aten
 BOOKS = {book.name: book for book in (composites.uniform(0.25), composites.hessian_product())}
@@ -37,14 +37,14 @@ class Small(nn.Module):
 @pytest.fixture(scope="module")
 def small() -> tuple[nn.Module, nn.Module, Tensor]:
     torch.manual_seed(0)
-    model, x = settle(Small()), torch.rand(1, 3, 8, 8, dtype=torch.float64)
+    model, x = randomize_norms(Small()), torch.rand(1, 3, 8, 8, dtype=torch.float64)
     return model, torch.export.export(model, (x,)).module(), x
 
 
 @pytest.mark.parametrize("book", BOOKS)
 def test_an_exported_program_is_the_model_it_was_made_of(small, book: str) -> None:
     model, exported, x = small
-    expected, found = (bilrp.decompose(m, x, regions=4, rules=BOOKS[book]) for m in (model, exported))
+    expected, found = (bilrp.decompose(m, x, regions=4, composite=BOOKS[book]) for m in (model, exported))
     assert expected.parts.abs().max() > 0
     torch.testing.assert_close(found.parts, expected.parts, rtol=1e-10, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Rotations written with complex numbers are the same rotations by cos and sin, under every rule book and both ways."""
+"""Rotations written with complex numbers are the same rotations by cos and sin, under every composite and both ways."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.errors import BilrpError
 from bilrp.trace.recorder import record
 
@@ -35,7 +35,7 @@ def by_cos_and_sin(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_rotation(book, mode: str) -> None:
     found, expected = (
-        bilrp.decompose(rotate, X, regions=regions.features(), rules=book, mode=mode)
+        bilrp.decompose(rotate, X, regions=regions.features(), composite=book, mode=mode)
         for rotate in (by_complex_numbers, by_cos_and_sin)
     )
     torch.testing.assert_close(found.parts, expected.parts)
@@ -50,7 +50,7 @@ def test_real_and_imaginary_parts() -> None:
     a, b = X.reshape(1, 4, 3, 2).unbind(-1)
     tape = record(read, X)
     torch.testing.assert_close(tape.result, (a + 2 * b) * ANGLES)
-    parts = bilrp.decompose(read, X, rules=composites.uniform(0.0)).parts
+    parts = bilrp.decompose(read, X, composite=composites.uniform(0.0)).parts
     torch.testing.assert_close(parts.sum(0), read(X).flatten())
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites, rules, similarity
+from bilrp import composites, regions, rules, similarity
 from bilrp.errors import BilrpError, InputError, MismatchError, RuleError, TapeError
 
 linear = nn.Linear(6, 6).double()
@@ -131,7 +131,7 @@ def test_parts_that_overflow() -> None:
     """The embedding is finite, its parts are not: 2·40000 does not fit half precision."""
     model = nn.Linear(2, 1, bias=False).half()
     model.weight.data = torch.tensor([[2.0, -2.0]]).half()
-    refused(RuleError, "float64", model, torch.tensor([[40_000.0, 39_000.0]]).half(), rules=rules.zero())
+    refused(RuleError, "float64", model, torch.tensor([[40_000.0, 39_000.0]]).half(), composite=rules.zero())
 
 
 def test_scores_that_overflow() -> None:
@@ -171,7 +171,7 @@ def test_pairs_of_different_origin() -> None:
     a = bilrp.decompose(linear, X)
     for b, words in (
         (bilrp.decompose(other, X), "weights"),
-        (bilrp.decompose(linear, X, rules=composites.uniform(0.5)), "rules"),
+        (bilrp.decompose(linear, X, composite=composites.uniform(0.5)), "composite"),
         (bilrp.decompose(linear, X, project=3), "projection"),
         (bilrp.decompose(lambda x: linear(x), X), "encoder"),
     ):
@@ -490,7 +490,7 @@ def test_random_numbers_that_nothing_depends_on_are_fine() -> None:
     model = LayerDrop().eval()
     first, second = (model.get_parameter(f"layers.{number}.weight") for number in range(2))
     expected = second @ first * X
-    found = bilrp.decompose(model, X, regions=regions.features(), rules=composites.uniform(0.0))
+    found = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
     torch.testing.assert_close(found.parts.T, expected)
     assert "call model.eval() first" in refused(InputError, "'__bool__' uses them", model.train())
 
@@ -602,7 +602,7 @@ recurrent = nn.LSTM(3, 4, batch_first=True).double().eval()
 @pytest.mark.parametrize("name", NO_RULE)
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_steps_without_a_rule(name: str, mode: str) -> None:
-    refused(RuleError, r"step '.*' \(.*->.*\)", NO_RULE[name], mode=mode, rules=composites.uniform(0.0))
+    refused(RuleError, r"step '.*' \(.*->.*\)", NO_RULE[name], mode=mode, composite=composites.uniform(0.0))
 
 
 def test_the_message_names_op_step_shapes_and_the_call_that_fixes_it() -> None:
@@ -624,21 +624,23 @@ def test_the_message_names_op_step_shapes_and_the_call_that_fixes_it() -> None:
     ):
         assert words in message
     fixed = composites.first_match(("softmax_1", rules.jacobian()), otherwise=composites.uniform(0.25))
-    bilrp.decompose(model, X, rules=fixed)
+    bilrp.decompose(model, X, composite=fixed)
     gated = refused(RuleError, "no rule", NO_RULE["two live factors"])
     assert "product(freeze=1)" in gated
     fixed = composites.first_match(("mul_1", rules.product(freeze=1)), otherwise=composites.uniform(0.25))
-    bilrp.decompose(NO_RULE["two live factors"], X, rules=fixed)
+    bilrp.decompose(NO_RULE["two live factors"], X, composite=fixed)
 
 
 def test_rules_that_do_not_fit_their_step() -> None:
     def book(rule, op):
         return composites.first_match((op, rule), otherwise=composites.uniform(0.0))
 
-    refused(RuleError, "neither", lambda x: F.gelu(x), rules=book(rules.gamma(0.1), "gelu"))
-    refused(RuleError, "nonlinear", NO_RULE["two live powers"], rules=book(rules.product(freeze=1), "pow"))
-    refused(RuleError, "nonlinear", lambda x: linear(x) / x, rules=book(rules.product(freeze=0), "div"))
-    refused(RuleError, "is not", lambda x: x.exp(), rules=book(rules.linear(), "exp"))
+    refused(RuleError, "neither", lambda x: F.gelu(x), composite=book(rules.gamma(0.1), "gelu"))
+    refused(
+        RuleError, "nonlinear", NO_RULE["two live powers"], composite=book(rules.product(freeze=1), "pow")
+    )
+    refused(RuleError, "nonlinear", lambda x: linear(x) / x, composite=book(rules.product(freeze=0), "div"))
+    refused(RuleError, "is not", lambda x: x.exp(), composite=book(rules.linear(), "exp"))
     positively_homogeneous = {  # linear on multiples of the input, and only there
         "abs": lambda x: x.abs(),
         "relu": lambda x: F.relu(x),
@@ -647,19 +649,19 @@ def test_rules_that_do_not_fit_their_step() -> None:
         "sort": lambda x: x.sort(1)[0],
     }
     for op, function in positively_homogeneous.items():
-        refused(RuleError, "is not", function, rules=book(rules.linear(), op))
-    refused(RuleError, "is not", lambda x: linear(x) * x, rules=book(rules.linear(), "mul"))
-    refused(RuleError, "is not", lambda x: linear(x) / x, rules=book(rules.linear(), "div"))
-    refused(RuleError, "gate is a rule", lambda x: linear(x) + x, rules=book(rules.gate(), "add"))
-    refused(RuleError, "gate is a rule", linear, rules=book(rules.gate(), "linear"))
-    refused(RuleError, "clamp is a rule", lambda x: x.exp(), rules=book(rules.clamp(), "exp"))
-    refused(RuleError, "select is a rule", lambda x: x.exp(), rules=book(rules.select(), "exp"))
-    refused(RuleError, "0 to 0", lambda x: x.exp(), rules=book(rules.frozen(), "exp"))
-    refused(RuleError, "first layer", lambda x: linear(linear(x)), rules=rules.zbox(-9.0, 9.0))
-    refused(RuleError, "bounds given to zbox", linear, rules=rules.zbox(0.0, 0.1))
-    refused(RuleError, "low ≤ high", linear, rules=rules.zbox(9.0, -9.0))
-    refused(RuleError, "low ≤ high", linear, rules=rules.zbox(math.nan, 9.0))
-    refused(RuleError, "one for each channel", net, image, rules=rules.zbox((0.0, 0.0), (1.0, 1.0)))
+        refused(RuleError, "is not", function, composite=book(rules.linear(), op))
+    refused(RuleError, "is not", lambda x: linear(x) * x, composite=book(rules.linear(), "mul"))
+    refused(RuleError, "is not", lambda x: linear(x) / x, composite=book(rules.linear(), "div"))
+    refused(RuleError, "gate is a rule", lambda x: linear(x) + x, composite=book(rules.gate(), "add"))
+    refused(RuleError, "gate is a rule", linear, composite=book(rules.gate(), "linear"))
+    refused(RuleError, "clamp is a rule", lambda x: x.exp(), composite=book(rules.clamp(), "exp"))
+    refused(RuleError, "select is a rule", lambda x: x.exp(), composite=book(rules.select(), "exp"))
+    refused(RuleError, "0 to 0", lambda x: x.exp(), composite=book(rules.frozen(), "exp"))
+    refused(RuleError, "first layer", lambda x: linear(linear(x)), composite=rules.zbox(-9.0, 9.0))
+    refused(RuleError, "bounds given to zbox", linear, composite=rules.zbox(0.0, 0.1))
+    refused(RuleError, "low ≤ high", linear, composite=rules.zbox(9.0, -9.0))
+    refused(RuleError, "low ≤ high", linear, composite=rules.zbox(math.nan, 9.0))
+    refused(RuleError, "one for each channel", net, image, composite=rules.zbox((0.0, 0.0), (1.0, 1.0)))
     for make in (
         lambda: rules.gamma(-1),
         lambda: rules.gamma(math.inf),
@@ -671,17 +673,17 @@ def test_rules_that_do_not_fit_their_step() -> None:
 
 
 def test_rules_that_are_none() -> None:
-    refused(RuleError, "got str", linear, rules="gamma")
-    refused(RuleError, "got float", linear, rules=0.25)
-    refused(RuleError, "gave str", linear, rules=lambda step: "gamma")
+    refused(RuleError, "got str", linear, composite="gamma")
+    refused(RuleError, "got float", linear, composite=0.25)
+    refused(RuleError, "gave str", linear, composite=lambda step: "gamma")
 
 
 def test_what_torch_cannot_push() -> None:
     def distances(x):
         return torch.pdist(x.reshape(3, 2))
 
-    refused(RuleError, "mode='pull'", distances, rules=composites.hessian_product(), mode="push")
-    bilrp.decompose(distances, X, rules=composites.hessian_product(), mode="pull")
+    refused(RuleError, "mode='pull'", distances, composite=composites.hessian_product(), mode="push")
+    bilrp.decompose(distances, X, composite=composites.hessian_product(), mode="pull")
 
 
 @pytest.mark.parametrize(
@@ -691,9 +693,9 @@ def test_any_rule_respects_the_relu_behind_its_step(rule) -> None:
     """A ReLU is fused into the linear step before it; a rule that knows nothing of that must not lose it."""
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).double()
     book = composites.first_match(("linear", rule), otherwise=composites.uniform(0.0))
-    expected = bilrp.decompose(model, X, rules=composites.uniform(0.0)).parts
+    expected = bilrp.decompose(model, X, composite=composites.uniform(0.0)).parts
     for mode in ("push", "pull"):
-        torch.testing.assert_close(bilrp.decompose(model, X, rules=book, mode=mode).parts, expected)
+        torch.testing.assert_close(bilrp.decompose(model, X, composite=book, mode=mode).parts, expected)
 
 
 def test_transforms_and_compiled_parts_inside_are_refused_in_our_words() -> None:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bilrp.errors import TapeError
 from bilrp.trace.recorder import record
-from bilrp.trace.replay import replay
+from bilrp.trace.replay import verify_tape
 
 
 def share_of_the_run(model, x) -> float:
@@ -20,7 +20,7 @@ def share_of_the_run(model, x) -> float:
     with FlopCounterMode(display=False) as run:
         model(x)
     with FlopCounterMode(display=False) as again:
-        replay(tape)
+        verify_tape(tape)
     return again.get_total_flops() / run.get_total_flops()
 
 
@@ -68,7 +68,7 @@ def test_channels_by_themselves_are_looked_at_in_part(by_name):
 
     tape = record(model, x)
     with FlopCounterMode(display=False) as counter:
-        replay(tape)
+        verify_tape(tape)
     assert counter.get_total_flops() == 2 * 4 * 64 * 9  # of 64 channels four
     changes[0] = True
     with pytest.raises(TapeError, match="gives other numbers"):
@@ -158,11 +158,11 @@ def test_a_pooling_is_looked_at_in_part():
     watched = replace(
         step, call=lambda x, *args, **kwargs: looks.append(x.shape[1]) or step.call(x, *args, **kwargs)
     )
-    replay(replace(tape, steps=(watched,)))
+    verify_tape(replace(tape, steps=(watched,)))
     assert looks == [4]
     step.result.numpy()[:] += 1
     with pytest.raises(TapeError, match="gives other numbers"):
-        replay(tape)
+        verify_tape(tape)
 
 
 def test_few_outputs_are_all_looked_at():

@@ -43,7 +43,9 @@ def build_pair() -> tuple[Written, Written]:
 def test_a_write_into_the_start_counts_once(gamma: float, mode: str) -> None:
     written, plain = build_pair()
     found, expected = (
-        bilrp.decompose(bilrp.Encoder(net, start="words"), IDS, rules=composites.uniform(gamma), mode=mode)
+        bilrp.decompose(
+            bilrp.Encoder(net, input_layer="words"), IDS, composite=composites.uniform(gamma), mode=mode
+        )
         for net in (written, plain)
     )
     torch.testing.assert_close(found.embedding, written(IDS)[0])
@@ -52,11 +54,11 @@ def test_a_write_into_the_start_counts_once(gamma: float, mode: str) -> None:
 
 def test_the_value_at_the_start_is_not_written_to() -> None:
     written, _ = build_pair()
-    encoder = bilrp.Encoder(written, start="words")
+    encoder = bilrp.Encoder(written, input_layer="words")
     item = read_item(encoder, IDS)
     assert torch.equal(item.x, written.words(IDS))
     for _ in range(2):
-        torch.testing.assert_close(encoder.running(item.given)(item.x), written(IDS))
+        torch.testing.assert_close(encoder.forward_fn(item.model_input)(item.x), written(IDS))
     assert torch.equal(item.x, written.words(IDS))
 
 
@@ -69,7 +71,7 @@ def test_a_resumed_run_that_gives_another_embedding_is_refused() -> None:
             return super().forward(ids) * self.runs
 
     with pytest.raises(TapeError, match="resumed at 'words' gives another embedding") as caught:
-        bilrp.decompose(bilrp.Encoder(Counting().double().eval(), start="words"), IDS)
+        bilrp.decompose(bilrp.Encoder(Counting().double().eval(), input_layer="words"), IDS)
     assert "\n" not in str(caught.value)
 
 
@@ -101,7 +103,9 @@ def test_the_text_tower_of_blip2() -> None:
 
     tower = Tower().eval()
     found = bilrp.decompose(
-        bilrp.Encoder(tower, start="model.embeddings.word_embeddings"), IDS, rules=composites.hessian_product()
+        bilrp.Encoder(tower, input_layer="model.embeddings.word_embeddings"),
+        IDS,
+        composite=composites.hessian_product(),
     )
     torch.testing.assert_close(found.embedding, tower(IDS)[0])
     # an oracle of its own: the table's rows of these tokens, moved a little along themselves

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.trace.recorder import record
-from models import Net, settle
+from models import Net, randomize_norms
 
 
 def gradient_times_input(function, x: Tensor) -> Tensor:
@@ -35,13 +35,13 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
 def parts(function, x: Tensor, rules: float | str, mode: str = "push") -> Tensor:
     """Single features under LRP-0 (natural rules elsewhere), or under the true gradient everywhere."""
     book = composites.hessian_product() if rules == "gradient" else composites.uniform(float(rules))
-    return bilrp.decompose(function, x, regions=regions.features(), rules=book, mode=mode).parts
+    return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts
 
 
 def layer(kind: Callable[..., Net], *sizes: int, seed: int = 0, **options: Any) -> Net:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return settle(kind(*sizes, **options))
+        return randomize_norms(kind(*sizes, **options))
 
 
 linear = layer(nn.Linear, 6, 6)
@@ -516,7 +516,7 @@ def test_frozen_factors_equal_a_detached_twin(name: str) -> None:
 def test_a_ratio_at_zero_is_its_limit() -> None:
     x = torch.tensor([[0.0, 1.0, -0.0, 2.0, 0.0, -1.0]], dtype=torch.float64)
     net = nn.Sequential(nn.GELU(), nn.Linear(6, 2)).double()
-    found = bilrp.decompose(net, x, regions=regions.features(), rules=composites.uniform(0.0))
+    found = bilrp.decompose(net, x, regions=regions.features(), composite=composites.uniform(0.0))
     assert torch.isfinite(found.parts).all()
 
 

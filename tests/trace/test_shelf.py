@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bilrp
-from bilrp.trace.weight_cache import ROOM, kept, shelf
+from bilrp.trace.weight_cache import MAX_RATIO, cached_tensor, use_weight_cache
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -37,7 +37,7 @@ def picture(seed: int = 1) -> Tensor:
 
 
 def parts(model: nn.Module, x: Tensor, gamma: float = 0.25) -> Tensor:
-    return bilrp.decompose(model, x, regions=3, rules=bilrp.composites.uniform(gamma)).parts
+    return bilrp.decompose(model, x, regions=3, composite=bilrp.composites.uniform(gamma)).parts
 
 
 def by_numpy(weight: Tensor) -> None:
@@ -167,10 +167,10 @@ def test_it_holds_as_much_as_the_weights_take_and_goes_with_the_model() -> None:
     model, made = net(), []
     weights = list(model.parameters())
     for name in range(5 * len(weights)):
-        with shelf(model, weights, "state"):
-            made.append(weakref.ref(kept(name, [weights[0]], weights[0].abs)))
+        with use_weight_cache(model, weights, "state"):
+            made.append(weakref.ref(cached_tensor(name, [weights[0]], weights[0].abs)))
     alive = sum(t.numel() for t in (ref() for ref in made) if t is not None)
-    assert 0 < alive <= ROOM * sum(w.numel() for w in weights) + weights[0].numel()
+    assert 0 < alive <= MAX_RATIO * sum(w.numel() for w in weights) + weights[0].numel()
     del model, weights
     gc.collect()
     assert all(ref() is None for ref in made)
@@ -179,6 +179,6 @@ def test_it_holds_as_much_as_the_weights_take_and_goes_with_the_model() -> None:
 def test_what_was_written_to_is_made_again() -> None:
     model = net()
     weight = model.get_parameter("0.weight").detach()
-    with shelf(model, [weight], "state"):
-        kept("size", [weight], weight.abs).zero_()
-        assert torch.equal(kept("size", [weight], weight.abs), weight.abs())
+    with use_weight_cache(model, [weight], "state"):
+        cached_tensor("size", [weight], weight.abs).zero_()
+        assert torch.equal(cached_tensor("size", [weight], weight.abs), weight.abs())

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites, rules
+from bilrp import composites, regions, rules
 from bilrp.errors import BilrpError, InputError, TapeError
-from bilrp.trace.operation import Op, Table, activation
+from bilrp.trace.operation import Op, OperationTable, activation
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
@@ -271,8 +271,8 @@ CALLS = {
     "rnn_relu": lambda x: rnn_relu(sequence(x)[0])[0],
 }
 ABSENT = {"cuda", "__rmatmul__"}  # one needs a device, the other a left operand that is no tensor
-NO_STEP = {"blank", "unseen", "iteration", "switch", "fused"}
-STEPS = [row for row in OPERATIONS.rows if row.kind not in NO_STEP and row.name not in ABSENT]
+NO_STEP = {"like", "host_read", "iteration", "grad_mode", "fused"}
+STEPS = [row for row in OPERATIONS.ops if row.kind not in NO_STEP and row.name not in ABSENT]
 # torch itself has no forward derivative of these, or loses it in a batch.
 PULLED_ONLY = {"lstm", "gru", "rnn_tanh", "rnn_relu", "cdist", "grid_sample"}
 
@@ -281,7 +281,9 @@ def call_of(row: Op):
     """The row's call; of an elementwise function torch's own."""
     if row.name in CALLS:
         return CALLS[row.name]
-    assert row.kind in {"activation", "curve"}, f"the new row '{row.name}' needs an example in CALLS"
+    assert row.kind in {"activation", "elementwise_nonzero"}, (
+        f"the new row '{row.name}' needs an example in CALLS"
+    )
     found = [getattr(place, row.name.removeprefix("special_"), None) for place in (F, torch, torch.special)]
     assert any(found), f"the new row '{row.name}' needs an example in CALLS"
     return next(filter(None, found))
@@ -298,7 +300,7 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
 
 
 def parts(function, x: Tensor, book, mode: str) -> Tensor:
-    return bilrp.decompose(function, x, regions=regions.features(), rules=book, mode=mode).parts.to(x)
+    return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts.to(x)
 
 
 def by_name(rows: list[Op]):
@@ -306,7 +308,7 @@ def by_name(rows: list[Op]):
 
 
 def test_names_are_one_rows_each() -> None:
-    names = [name for row in OPERATIONS.rows for name in (row.name, *row.also, *row.inplace)]
+    names = [name for row in OPERATIONS.ops for name in (row.name, *row.aliases, *row.inplace_aliases)]
     assert len(names) == len(set(names))
     assert set(CALLS) <= {row.name for row in STEPS}, "an example of no row"
 
@@ -318,7 +320,9 @@ def test_torch_knows_every_name() -> None:
         known |= {getattr(f, "__name__", "") for f in functions}
     known |= {name.rstrip("_") for name in known if not name.startswith("__")} | set(dir(Tensor))
     known |= set(dir(torch)) | set(dir(F)) | set(dir(vars(torch._C)["_nn"])) | set(dir(torch.ops.aten))
-    unknown = [n for row in OPERATIONS.rows for n in (row.name, *row.also, *row.inplace) if n not in known]
+    unknown = [
+        n for row in OPERATIONS.ops for n in (row.name, *row.aliases, *row.inplace_aliases) if n not in known
+    ]
     assert unknown == []
 
 
@@ -345,7 +349,7 @@ def test_what_changes_nothing_is_dropped(row: Op) -> None:
     assert row.name not in left
 
 
-@by_name([row for row in STEPS if row.active and row.kind == "random"])
+@by_name([row for row in STEPS if row.training_args and row.kind == "random"])
 def test_chance_is_refused(row: Op) -> None:
     function = getattr(F, row.name, None) or getattr(torch, row.name)
     shaped = sequence if row.name == "dropout1d" else image
@@ -360,7 +364,7 @@ def test_it_gets_the_rule_its_row_says(row: Op) -> None:
         return
     words = {"product": "linear", "quotient": "linear"}  # with one live operand
     expected = None if row.rule is None else words.get(row.rule, row.rule)
-    assert getattr(rules.natural(step), "name", None) == expected
+    assert getattr(rules.default_rule(step), "name", None) == expected
     if row.rule is None:
         with pytest.raises(BilrpError, match="no rule"):
             bilrp.decompose(call_of(row), input_of(row))
@@ -391,7 +395,7 @@ def test_natural_rules_push_as_they_pull(row: Op) -> None:
 
 
 # Of checked rows, torch's derivatives are tried at every run.
-@by_name([row for row in STEPS if row.name not in {"detach", "data"} and not row.checked])
+@by_name([row for row in STEPS if row.name not in {"detach", "data"} and not row.verify_derivative])
 def test_true_derivatives_push_as_they_pull(row: Op) -> None:
     """What spares a row the trial that torch's derivatives of unknown operations are put to."""
     function, x = call_of(row), input_of(row)
@@ -405,7 +409,7 @@ def test_true_derivatives_push_as_they_pull(row: Op) -> None:
 # ---------------------------------------------------------------- calls that are no steps
 
 
-@by_name([row for row in OPERATIONS.rows if row.kind == "blank"])
+@by_name([row for row in OPERATIONS.ops if row.kind == "like"])
 def test_blanks_are_constants(row: Op) -> None:
     blanks = {
         "full_like": lambda x: torch.full_like(x, 2.0),
@@ -427,7 +431,7 @@ def test_blanks_are_constants(row: Op) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@by_name([row for row in OPERATIONS.rows if row.kind == "unseen"])
+@by_name([row for row in OPERATIONS.ops if row.kind == "host_read"])
 def test_numbers_do_not_leave(row: Op) -> None:
     reads = {
         "item": lambda x: x[0, 0].item(),
@@ -442,7 +446,7 @@ def test_numbers_do_not_leave(row: Op) -> None:
         record(lambda x: (reads[row.name](x), 2 * x)[1], X)
 
 
-OPERATORS = [(row, name) for row in OPERATIONS.rows for name in row.inplace if hasattr(Tensor, name)]
+OPERATORS = [(row, name) for row in OPERATIONS.ops for name in row.inplace_aliases if hasattr(Tensor, name)]
 
 
 @pytest.mark.parametrize(("row", "name"), OPERATORS, ids=[name for _, name in OPERATORS])
@@ -468,7 +472,7 @@ def test_a_user_brings_a_row() -> None:
         bilrp.decompose(model, x)
     encoder = bilrp.Encoder(model, operations=(activation("special_bessel_j1", factor="gate"),))
     kept = torch.special.bessel_j1(x)
-    found = bilrp.decompose(encoder, x, regions=regions.features(), rules=composites.uniform(0.0))
+    found = bilrp.decompose(encoder, x, regions=regions.features(), composite=composites.uniform(0.0))
     torch.testing.assert_close(found.parts, (kept * SQUARE.T * x.T))
     assert OPERATIONS.find("special_bessel_j1").kind == "unknown", "the table itself is as it was"
     alone = bilrp.Encoder(torch.special.bessel_j1, operations=(activation("special_bessel_j1"),))
@@ -477,16 +481,16 @@ def test_a_user_brings_a_row() -> None:
 
 def test_a_rule_book_is_enough_for_a_rule() -> None:
     book = composites.first_match(("special_bessel_j1", rules.frozen()), otherwise=composites.uniform(0.0))
-    found = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), rules=book)
+    found = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), composite=book)
     torch.testing.assert_close(found.parts.sum(0), found.embedding)
 
 
 def test_later_rows_count() -> None:
-    table = Table((activation("elu"),)).extended(activation("elu", factor="gate"))
+    table = OperationTable((activation("elu"),)).with_ops(activation("elu", factor="gate"))
     assert table.find("elu").factor == "gate"
 
 
-@by_name([row for row in STEPS if row.lends])
+@by_name([row for row in STEPS if row.is_like_op])
 def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) -> None:
     """constant.to(x) is a constant; x.to(x) is x, not x twice."""
     constant = torch.arange(4.0)[None]

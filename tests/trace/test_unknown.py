@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
-from bilrp import regions, composites
+from bilrp import composites, regions
 from bilrp.errors import TapeError
 
 X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -156,7 +156,7 @@ def test_other_constants_are_no_matter(name: str, remember: bool) -> None:
     model = Scale(CONSTANTS[name], remember)
     expected = model.linear.weight.detach().T * X[0][:, None] * CONSTANTS[name]().detach()
     for _ in range(2):
-        found = bilrp.decompose(model, X, regions=regions.features(), rules=composites.uniform(0.0))
+        found = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
         torch.testing.assert_close(found.parts, expected.as_subclass(Tensor))
 
 
@@ -175,7 +175,7 @@ def test_what_a_model_keeps_for_its_next_run_is_no_matter() -> None:
     model = Lazy(CONSTANTS["in a list"])
     expected = model.linear.weight.detach().T * X[0][:, None] * TABLES[0]
     for _ in range(2):
-        found = bilrp.decompose(model, X, regions=regions.features(), rules=composites.uniform(0.0))
+        found = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
         torch.testing.assert_close(found.parts, expected)
 
 

@@ -28,7 +28,7 @@ def test_push_equals_pull_past_a_norm_in_float32() -> None:
     x = torch.randn(1, 6, dtype=torch.float64)
     for book in (composites.uniform(0.0), composites.hessian_product()):
         pushed, pulled = (
-            bilrp.decompose(net, x, rules=book, mode=mode, regions=bilrp.regions.features())
+            bilrp.decompose(net, x, composite=book, mode=mode, regions=bilrp.regions.features())
             for mode in ("push", "pull")
         )
         assert pushed.parts.dtype == torch.float64
@@ -37,5 +37,5 @@ def test_push_equals_pull_past_a_norm_in_float32() -> None:
 
 def test_a_float32_run_stays_as_it_is() -> None:
     net = Rounding().eval()
-    found = bilrp.decompose(net, torch.randn(1, 6), rules=composites.uniform(0.0))
+    found = bilrp.decompose(net, torch.randn(1, 6), composite=composites.uniform(0.0))
     assert found.parts.dtype == torch.float32

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from bilrp.app.security import Refused
-from bilrp.app.collection_session import Shelf
-from bilrp.collection.items_table import largest
+from bilrp.app.collection_session import CollectionSession
+from bilrp.app.security import HTTPError
+from bilrp.collection.items_table import top_k_indices
 from bilrp.explanation import Explanation, pair
 from bilrp.inputs import Image
 from bilrp.render import page
 
-MOST = 100  # neighbours of one answer
-TYPICAL = 6  # items that show what a group is
+MAX_NEIGHBOURS = 100  # neighbours of one answer
+MAX_GROUP_EXAMPLES = 6  # items that show what a group is
 
 
 @dataclass(frozen=True)
-class Asked:
+class VectorSpec:
     """Of what, whole or by some of its regions, or without some; by cosine or dot product."""
 
     id: str
@@ -35,89 +35,100 @@ class Asked:
         return bool(self.part or self.without)
 
 
-def vector_of(shelf: Shelf, asked: Asked) -> np.ndarray:
+def resolve_vector(session: CollectionSession, spec: VectorSpec) -> np.ndarray:
     """φ(x), or Σ_{I ∈ part} P_I(x), less Σ P_I(x) of what is left out: what the neighbours are ranked by."""
-    if asked.group is not None:
-        return chosen(shelf, {"group": asked.group})[1].numpy()
-    if not asked.needs_parts:
-        return shelf.embedding(asked.id).numpy()
-    active = shelf.active(asked.id)
-    regions = asked.part + asked.without
+    if spec.group is not None:
+        return resolve_group_or_item(session, {"group": spec.group})[1].numpy()
+    if not spec.needs_parts:
+        return session.embedding(spec.id).numpy()
+    active = session.sparse_parts(spec.id)
+    regions = spec.part + spec.without
     if min(regions) < 0 or max(regions) >= active.count:
-        raise Refused(422, f"regions of this item are numbered 0 … {active.count - 1}")
-    if not asked.part:
-        return shelf.parts(asked.id).embedding.float().numpy() - active.sum(asked.without)
-    vector = active.sum(asked.part)
-    left_out = [r for r in asked.without if r in asked.part]
+        raise HTTPError(422, f"regions of this item are numbered 0 … {active.count - 1}")
+    if not spec.part:
+        return session.parts(spec.id).embedding.float().numpy() - active.sum(spec.without)
+    vector = active.sum(spec.part)
+    left_out = [r for r in spec.without if r in spec.part]
     return vector - active.sum(left_out) if left_out else vector
 
 
-def neighbours(shelf: Shelf, asked: Asked, k: int) -> dict[str, Any]:
+def find_neighbours(session: CollectionSession, spec: VectorSpec, k: int) -> dict[str, Any]:
     """The nearest items, without the item itself; of a group, its own members too."""
-    at = shelf.position(asked.id) if asked.group is None else None
-    order, scores = shelf.found.items.best(vector_of(shelf, asked), k + (at is not None), asked.similarity)
+    at = session.position(spec.id) if spec.group is None else None
+    order, scores = session.collection.items.top_k(
+        resolve_vector(session, spec), k + (at is not None), spec.similarity
+    )
     ranked = zip(order.tolist(), scores.tolist(), strict=True)
-    near = [shelf.label(i) | {"score": score} for i, score in ranked if i != at]
-    return {"id": asked.id, "neighbours": near[:k], "of": len(shelf.found)}
+    near = [session.label(i) | {"score": score} for i, score in ranked if i != at]
+    return {"id": spec.id, "neighbours": near[:k], "of": len(session.collection)}
 
 
-def side(shelf: Shelf, key: str) -> dict[str, Any]:
+def describe_item(session: CollectionSession, key: str) -> dict[str, Any]:
     """One item with where its regions lie, as the page draws a side; its picture is an address."""
-    found = shelf.parts(key)
+    found = session.parts(key)
     src = f"/api/items/{key}/picture" if isinstance(found.view, Image) else None
-    at = shelf.position(key)
-    group = "" if at is None else shelf.group_of[at]
-    return page.side(found, src=src) | {"id": key, "name": shelf.name(key), "group": group}
+    at = session.position(key)
+    group = "" if at is None else session.item_groups[at]
+    return page.serialize_side(found, src=src) | {"id": key, "name": session.name(key), "group": group}
 
 
-def heat(shelf: Shelf, key: str, against: Sequence[Asked]) -> dict[str, Any]:
+def compute_attribution(
+    session: CollectionSession, key: str, against: Sequence[VectorSpec]
+) -> dict[str, Any]:
     """⟨P_I(x), t⟩ for each region I of x: what it contributes to the similarity with t, mean of what it is compared with."""
-    found, similarity = shelf.parts(key), against[0].similarity
+    found, similarity = session.parts(key), against[0].similarity
     total = np.zeros(found.parts.shape[1], np.float32)
     for each in against:
-        vector = vector_of(shelf, each)
+        vector = resolve_vector(session, each)
         total += vector / ((np.linalg.norm(vector) or 1.0) if similarity == "cosine" else 1.0)
     total /= len(against)
     own = float(found.embedding.norm()) or 1.0
     total /= own if similarity == "cosine" else 1.0
     values = found.parts.numpy() @ total
     score = float(found.embedding.float().numpy() @ total)
-    told = {"values": short(values), "score": score, "unattributed": score - float(values.sum())}
-    return {"id": key, "side": side(shelf, key), **told}
+    told = {"values": round_values(values), "score": score, "unattributed": score - float(values.sum())}
+    return {"id": key, "side": describe_item(session, key), **told}
 
 
-def short(values: np.ndarray) -> list[float]:
+def round_values(values: np.ndarray) -> list[float]:
     """Numbers to six digits: what a screen can show, in few letters."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def explanation(shelf: Shelf, a: str, b: str, similarity: str) -> Explanation:
+def explain_pair(session: CollectionSession, a: str, b: str, similarity: str) -> Explanation:
     """Of one pair, with the photographs as sharp as they are."""
-    sides = [replace(shelf.parts(key), view=shelf.sharp(key), name=shelf.name(key)) for key in (a, b)]
+    sides = [
+        replace(session.parts(key), view=session.full_view(key), name=session.name(key)) for key in (a, b)
+    ]
     return pair(sides[0], sides[1], similarity=similarity)
 
 
-def payload(shelf: Shelf, a: str, b: str, similarity: str) -> dict[str, Any]:
+def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: str) -> dict[str, Any]:
     """What `mount` draws of a pair."""
-    return page.payload(explanation(shelf, a, b, similarity)) | {"palette": "paper", "compact": False}
+    return page.build_payload(explain_pair(session, a, b, similarity)) | {
+        "palette": "paper",
+        "compact": False,
+    }
 
 
-def chosen(shelf: Shelf, of: dict[str, Any]) -> tuple[str, torch.Tensor, list[int]]:
+def resolve_group_or_item(
+    session: CollectionSession, target: dict[str, Any]
+) -> tuple[str, torch.Tensor, list[int]]:
     """A group by its name or one item by its id: what it is called, its mean embedding, its positions."""
-    if "group" in of:
-        name = of["group"]
-        if name not in shelf.groups:
-            raise Refused(404, "there is no such group")
-        return name or "no group", shelf.found.mean(shelf.groups[name]), shelf.groups[name]
-    at = shelf.position(of["id"])
-    return shelf.name(of["id"]), shelf.embedding(of["id"]), [] if at is None else [at]
+    if "group" in target:
+        name = target["group"]
+        if name not in session.groups:
+            raise HTTPError(404, "there is no such group")
+        return name or "no group", session.collection.mean(session.groups[name]), session.groups[name]
+    at = session.position(target["id"])
+    return session.name(target["id"]), session.embedding(target["id"]), [] if at is None else [at]
 
 
-def contrast(
-    shelf: Shelf, key: str, first: dict[str, Any], second: dict[str, Any], similarity: str
+def compute_contrast(
+    session: CollectionSession, key: str, first: dict[str, Any], second: dict[str, Any], similarity: str
 ) -> dict[str, Any]:
     """⟨P_I(x), m₁ − m₂⟩: what region I of x speaks for the first and against the second."""
-    found, sides = shelf.parts(key), [chosen(shelf, of) for of in (first, second)]
+    found, sides = session.parts(key), [resolve_group_or_item(session, of) for of in (first, second)]
     scale = (float(found.embedding.norm()) or 1.0) if similarity == "cosine" else 1.0
     means = [
         mean / ((float(mean.norm()) or 1.0) if similarity == "cosine" else 1.0) / scale
@@ -127,9 +138,9 @@ def contrast(
     scores = [float(found.embedding.float() @ mean) for mean in means]
     return {
         "id": key,
-        "side": side(shelf, key),
-        "values": short(values[0] - values[1]),
-        "each": [short(v) for v in values],
+        "side": describe_item(session, key),
+        "values": round_values(values[0] - values[1]),
+        "each": [round_values(v) for v in values],
         "score": scores[0] - scores[1],
         "unattributed": scores[0] - scores[1] - float((values[0] - values[1]).sum()),
         "sides": [
@@ -139,19 +150,19 @@ def contrast(
     }
 
 
-def group(shelf: Shelf, name: str) -> dict[str, Any]:
+def describe_group(session: CollectionSession, name: str) -> dict[str, Any]:
     """What holds a group together: its most typical and least typical items, and how near they are to it and to the rest."""
-    if name not in shelf.groups:
-        raise Refused(404, "there is no such group")
-    positions = np.array(shelf.groups[name])
-    mean = shelf.found.mean(name).numpy()
-    scores = shelf.found.items.scores(mean, "cosine")
+    if name not in session.groups:
+        raise HTTPError(404, "there is no such group")
+    positions = np.array(session.groups[name])
+    mean = session.collection.mean(name).numpy()
+    scores = session.collection.items.scores(mean, "cosine")
     outside = np.setdiff1d(np.arange(len(scores)), positions, assume_unique=True)
-    least = min(TYPICAL, max(len(positions) - TYPICAL, 0))
+    least = min(MAX_GROUP_EXAMPLES, max(len(positions) - MAX_GROUP_EXAMPLES, 0))
 
-    def shown(among: np.ndarray, values: np.ndarray, k: int = TYPICAL) -> list[dict[str, Any]]:
-        few = among[largest(values[among], k)].tolist()
-        return [shelf.label(p) | {"score": float(scores[p])} for p in few]
+    def shown(among: np.ndarray, values: np.ndarray, k: int = MAX_GROUP_EXAMPLES) -> list[dict[str, Any]]:
+        few = among[top_k_indices(values[among], k)].tolist()
+        return [session.label(p) | {"score": float(scores[p])} for p in few]
 
     return {
         "name": name,
@@ -164,18 +175,20 @@ def group(shelf: Shelf, name: str) -> dict[str, Any]:
     }
 
 
-def cover(shelf: Shelf, a: str, b: str, regions: Sequence[int], similarity: str) -> dict[str, Any]:
+def occlude_regions(
+    session: CollectionSession, a: str, b: str, regions: Sequence[int], similarity: str
+) -> dict[str, Any]:
     """Regions of a set to zero: the model's true score with b, beside score − Σ ⟨P_I(a), φ(b)⟩ that was predicted."""
-    found, other = shelf.parts(a), shelf.embedding(b)
+    found, other = session.parts(a), session.embedding(b)
     if not regions or not all(0 <= r < found.regions.count for r in regions):
-        raise Refused(422, f"paint over some of the regions 0 … {found.regions.count - 1}")
-    item = shelf.item(a)
+        raise HTTPError(422, f"paint over some of the regions 0 … {found.regions.count - 1}")
+    item = session.item(a)
     labels = found.regions.labels
     covered = torch.isin(labels, torch.tensor(list(regions), device=labels.device))
     if covered.shape != item.x.shape[1:]:
         covered = covered.expand(item.x.shape[1:])
     x = torch.where(covered, torch.zeros_like(item.x[0]), item.x[0])[None]
-    embeddings = {"before": shelf.run(item), "after": shelf.run(replace(item, x=x))}
+    embeddings = {"before": session.embed(item), "after": session.embed(replace(item, x=x))}
     left = found.embedding.float() - found.parts[list(regions)].sum(0)
     said = {"before": embeddings["before"], "predicted": left, "true": embeddings["after"]}
     scores = {}

@@ -12,32 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from bilrp.app.collection_session import Shelf
-from bilrp.io import files
+from bilrp.app.collection_session import CollectionSession
 from bilrp.errors import InputError
 from bilrp.inputs import Image
+from bilrp.io import files
 
-FOLDER = "app"
-SWEEPS = 6  # of the power iteration: enough for two components that anybody could see
-EXAMPLES = 12  # pairs shown of each finding
-SAMPLE = 48  # items that an audit looks at
+CACHE_FOLDER = "app"
+POWER_ITERATIONS = 6  # of the power iteration: enough for two components that anybody could see
+MAX_EXAMPLE_PAIRS = 12  # pairs shown of each finding
+AUDIT_SAMPLE_ITEMS = 48  # items that an audit looks at
 MAX_FILE_BYTES = 16_000_000  # of a kept file, whatever the number of items
 BYTES_PER_ITEM = 16  # more for each: the map has eight, in base64
 
 
-def kept(shelf: Shelf, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def load_or_compute(
+    session: CollectionSession, name: str, compute: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     """What is kept under a name for exactly these items, else made now and kept; a damaged file counts as absent."""
-    folder = Path(shelf.found.path)
-    stamp = hashlib.sha256("".join(shelf.found.ids).encode()).hexdigest()
-    path = folder / FOLDER / f"{name}.json"
+    folder = Path(session.collection.path)
+    stamp = hashlib.sha256("".join(session.collection.ids).encode()).hexdigest()
+    path = folder / CACHE_FOLDER / f"{name}.json"
     try:
-        most = MAX_FILE_BYTES + BYTES_PER_ITEM * len(shelf.found)
-        found = json.loads(files.read_bytes(path, most=most, follow=False))
+        most = MAX_FILE_BYTES + BYTES_PER_ITEM * len(session.collection)
+        found = json.loads(files.read_bytes(path, max_bytes=most, follow_symlinks=False))
         if found["stamp"] == stamp:
             return found["made"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
-    made = make()
+    made = compute()
     if folder.is_dir():  # a collection in a cloud is only looked at
         with contextlib.suppress(
             OSError, InputError
@@ -47,21 +49,21 @@ def kept(shelf: Shelf, name: str, make: Callable[[], dict[str, Any]]) -> dict[st
     return made
 
 
-def atlas(shelf: Shelf) -> dict[str, Any]:
+def get_map(session: CollectionSession) -> dict[str, Any]:
     """Where each item lies: the first two principal components of the embeddings, each divided by its length.
 
     C = Σ (u − ū)(u − ū)ᵀ with u = φ/‖φ‖, found by power iteration in blocks, so that any size fits into memory.
     """
-    return kept(shelf, "map", lambda: _components(shelf))
+    return load_or_compute(session, "map", lambda: _compute_map(session))
 
 
-def _components(shelf: Shelf) -> dict[str, Any]:
-    found, norms = shelf.found, np.maximum(shelf.found.items.norms, 1e-30)
+def _compute_map(session: CollectionSession) -> dict[str, Any]:
+    found, norms = session.collection, np.maximum(session.collection.items.norms, 1e-30)
     count = len(found)
 
     def blocks() -> Any:
         start = 0
-        for block in found.items.blocks():
+        for block in found.items.iter_blocks():
             yield slice(start, start + len(block)), block / norms[start : start + len(block), None]
             start += len(block)
 
@@ -70,14 +72,14 @@ def _components(shelf: Shelf) -> dict[str, Any]:
         mean += unit.sum(0, dtype=np.float64) / count
     axes = np.random.default_rng(0).standard_normal((found.width, 4))
     places, total = np.zeros((count, 4)), 0.0
-    for sweep in range(SWEEPS):
+    for sweep in range(POWER_ITERATIONS):
         axes = np.linalg.qr(axes)[0]
         onward, total = np.zeros_like(axes), 0.0
         for at, unit in blocks():
             places[at] = unit @ axes - mean @ axes
             onward += unit.T @ places[at] - np.outer(mean, places[at].sum(0))
             total += float((unit.astype(np.float64) ** 2).sum())
-        if sweep < SWEEPS - 1:
+        if sweep < POWER_ITERATIONS - 1:
             axes = onward
     turned, spectrum, _ = np.linalg.svd(places, full_matrices=False)
     flat = turned[:, :2] * spectrum[:2]
@@ -95,18 +97,18 @@ def _components(shelf: Shelf) -> dict[str, Any]:
     }
 
 
-def audit(shelf: Shelf) -> dict[str, Any]:
+def get_audit(session: CollectionSession) -> dict[str, Any]:
     """The findings of `bilrp audit` with the pairs that show them."""
-    return kept(shelf, "audit", lambda: _audited(shelf))
+    return load_or_compute(session, "audit", lambda: _compute_audit(session))
 
 
-def _audited(shelf: Shelf) -> dict[str, Any]:
-    with shelf.discreet():
-        report = shelf.found.audit(sample=SAMPLE)
-    label, shown = shelf.label, shelf.found.view(report.pairs[0][0])
+def _compute_audit(session: CollectionSession) -> dict[str, Any]:
+    with session.redact_paths():
+        report = session.collection.audit(sample=AUDIT_SAMPLE_ITEMS)
+    label, shown = session.label, session.collection.view(report.pairs[0][0])
 
     def pairs(of: Any) -> list[list[dict[str, Any]]]:
-        return [[label(i), label(j)] for i, j in of[:EXAMPLES]]
+        return [[label(i), label(j)] for i, j in of[:MAX_EXAMPLE_PAIRS]]
 
     suspects = [
         {
@@ -116,13 +118,13 @@ def _audited(shelf: Shelf) -> dict[str, Any]:
         for s in report.suspects
     ]  # fmt: skip
     clusters = [
-        {"count": len(c.pairs), "pairs": pairs(c.pairs), "places": np.round(c.places, 6).tolist()}
+        {"count": len(c.pairs), "pairs": pairs(c.pairs), "places": np.round(c.mean_map, 6).tolist()}
         for c in report.clusters
     ]
     return {
         "suspects": suspects,
         "clusters": clusters,
-        "places": np.round(report.places, 6).tolist(),
+        "places": np.round(report.mean_map, 6).tolist(),
         "pairs": len(report.pairs),
         "unattributed": report.unattributed,
         "picture": isinstance(shown, Image),

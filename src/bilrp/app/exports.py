@@ -11,37 +11,41 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from bilrp.app.request_handling import Counter
+from bilrp.app.request_handling import ThreadLimiter
 from bilrp.explanation import Explanation
 from bilrp.render import findings_figure, page
 
-KINDS = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8", "png": "image/png", "csv": "text/csv; charset=utf-8", "json": "application/json",
 }  # fmt: skip
-MATCHES = 1000  # the strongest, in a table
+MAX_EXPORTED_MATCHES = 1000  # the strongest, in a table
 
 
-async def sent(counter: Counter, kind: str, made: Callable[[], Explanation]) -> Response:
+async def build_download(limiter: ThreadLimiter, kind: str, compute: Callable[[], Explanation]) -> Response:
     """The file, to be saved and not shown: a page of its own keeps its own policy."""
-    content = await counter.run(lambda: written(made(), kind))
+    content = await limiter.run(lambda: render_export(compute(), kind))
     about = {"content-disposition": f'attachment; filename="bilrp.{kind}"'}
-    return Response(content, media_type=KINDS[kind], headers=about)
+    return Response(content, media_type=MEDIA_TYPES[kind], headers=about)
 
 
-def written(found: Explanation, kind: str) -> bytes:
-    """An explanation in one of KINDS."""
+def render_export(explanation: Explanation, kind: str) -> bytes:
+    """An explanation in one of MEDIA_TYPES."""
     if kind == "html":
-        return page.html(found).encode("utf-8")
+        return page.render_html(explanation).encode("utf-8")
     if kind == "png":
         with tempfile.TemporaryDirectory(prefix="bilrp-export-") as folder:
-            return found.save(Path(folder) / "pair.png").read_bytes()
-    rows = [[m.a, m.b, float(m.relevance)] for m in found.top(MATCHES)]
+            return explanation.save(Path(folder) / "pair.png").read_bytes()
+    rows = [[m.a, m.b, float(m.relevance)] for m in explanation.top(MAX_EXPORTED_MATCHES)]
     if kind == "csv":
         text = io.StringIO()
         csv.writer(text).writerows([["region of a", "region of b", "relevance"], *rows])
         return text.getvalue().encode("utf-8")
     matches = [{"a": a, "b": b, "relevance": r} for a, b, r in rows]
-    names = {"a": found.a.name, "b": found.b.name}
-    said = {"similarity": found.similarity, "account": page.account(found), "summary": found.summary()}
-    listed = {"findings": findings_figure.listed(found), "matches": matches}
+    names = {"a": explanation.a.name, "b": explanation.b.name}
+    said = {
+        "similarity": explanation.similarity,
+        "account": page.serialize_breakdown(explanation),
+        "summary": explanation.summary(),
+    }
+    listed = {"findings": findings_figure.serialize_findings(explanation), "matches": matches}
     return json.dumps(names | said | listed, ensure_ascii=False).encode("utf-8", "backslashreplace")

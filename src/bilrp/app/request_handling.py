@@ -11,98 +11,98 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from bilrp.app.job_queue import AGAIN, Busy, Desk, Ticket
-from bilrp.app.security import Refused
-from bilrp.errors import BilrpError, reason
+from bilrp.app.job_queue import RETRY_AFTER_SECONDS, Job, JobQueue, QueueFull
+from bilrp.app.security import HTTPError
+from bilrp.errors import BilrpError, describe_error
 
-MOST_JSON = 256 * 1024
-AT_ONCE = 4  # quick answers on their way, each on a thread
-QUEUE = 64  # quick answers that may wait
-WINDOW = 4096  # regions of one question
+MAX_JSON_BYTES = 256 * 1024
+MAX_PARALLEL_REQUESTS = 4  # quick answers on their way, each on a thread
+MAX_WAITING_REQUESTS = 64  # quick answers that may wait
+MAX_REQUEST_REGIONS = 4096  # regions of one question
 
 
-class Counter:
+class ThreadLimiter:
     """Quick answers: a few at once, some waiting, then busy."""
 
     def __init__(self) -> None:
-        self.limit = anyio.CapacityLimiter(AT_ONCE)
-        self.inside = 0
+        self.capacity = anyio.CapacityLimiter(MAX_PARALLEL_REQUESTS)
+        self.pending = 0
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        if self.inside >= QUEUE + AT_ONCE:
-            raise Busy
-        self.inside += 1
+        if self.pending >= MAX_WAITING_REQUESTS + MAX_PARALLEL_REQUESTS:
+            raise QueueFull
+        self.pending += 1
         try:
-            return await anyio.to_thread.run_sync(work, limiter=self.limit)
+            return await anyio.to_thread.run_sync(work, limiter=self.capacity)
         finally:
-            self.inside -= 1
+            self.pending -= 1
 
 
-async def json_of(request: Request) -> dict[str, Any]:
+async def read_json(request: Request) -> dict[str, Any]:
     """The JSON object that was sent; anything else is refused."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise Refused(415, "send JSON, as application/json")
-    body = await receive_body(request, MOST_JSON, f"a question has at most {MOST_JSON // 1024} KB")
+        raise HTTPError(415, "send JSON, as application/json")
+    body = await receive_body(request, MAX_JSON_BYTES, f"a question has at most {MAX_JSON_BYTES // 1024} KB")
     try:
-        found = json.loads(body, parse_constant=_no_number)
+        found = json.loads(body, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        raise Refused(400, "this is no JSON") from None
+        raise HTTPError(400, "this is no JSON") from None
     if not isinstance(found, dict):
-        raise Refused(400, "a question is a JSON object")
+        raise HTTPError(400, "a question is a JSON object")
     return found
 
 
-async def receive_body(request: Request, limit: int, refusal: str) -> bytes:
+async def receive_body(request: Request, limit: int, message: str) -> bytes:
     """A small body; no more of it is held than `limit` bytes, beyond which it is refused in these words."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > limit:
-            raise Refused(413, refusal)
+            raise HTTPError(413, message)
     return bytes(body)
 
 
-def _no_number(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(name)
 
 
-def word(given: dict[str, Any], name: str, default: str | None = None) -> str:
+def get_str(body: dict[str, Any], name: str, default: str | None = None) -> str:
     """A short text of a question."""
-    found = given.get(name, default)
+    found = body.get(name, default)
     if not isinstance(found, str) or len(found) > 1000:
-        raise Refused(422, f"{name} is missing, or no short text")
+        raise HTTPError(422, f"{name} is missing, or no short text")
     return found
 
 
-def number(text: object, name: str, default: int, most: int) -> int:
-    """A whole number from 0 to `most`; more is `most`."""
-    if text is None or text == "":
+def parse_int(value: object, name: str, default: int, maximum: int) -> int:
+    """A whole number from 0 to `maximum`; more is `maximum`."""
+    if value is None or value == "":
         return default
-    digits = isinstance(text, str) and text.isascii() and text.isdigit()
-    if not isinstance(text, int | str) or isinstance(text, bool) or not (isinstance(text, int) or digits):
-        raise Refused(422, f"{name} is a whole number")
-    if len(str(text)) > 12 or int(text) < 0:
-        raise Refused(422, f"{name} is a whole number from 0 to {most}")
-    return min(int(text), most)
+    digits = isinstance(value, str) and value.isascii() and value.isdigit()
+    if not isinstance(value, int | str) or isinstance(value, bool) or not (isinstance(value, int) or digits):
+        raise HTTPError(422, f"{name} is a whole number")
+    if len(str(value)) > 12 or int(value) < 0:
+        raise HTTPError(422, f"{name} is a whole number from 0 to {maximum}")
+    return min(int(value), maximum)
 
 
-def regions(given: dict[str, Any], name: str) -> tuple[int, ...]:
+def get_regions(body: dict[str, Any], name: str) -> tuple[int, ...]:
     """Numbers of regions, each once."""
-    found = given.get(name) or []
+    found = body.get(name) or []
     whole = isinstance(found, list) and all(isinstance(r, int) and not isinstance(r, bool) for r in found)
-    if not whole or len(found) > WINDOW or any(not 0 <= r < 2**31 for r in found):
-        raise Refused(422, f"{name} is a list of region numbers, at most {WINDOW}")
+    if not whole or len(found) > MAX_REQUEST_REGIONS or any(not 0 <= r < 2**31 for r in found):
+        raise HTTPError(422, f"{name} is a list of region numbers, at most {MAX_REQUEST_REGIONS}")
     return tuple(dict.fromkeys(found))
 
 
-def similarity(given: dict[str, Any]) -> str:
-    found = given.get("similarity", "cosine")
+def get_similarity(body: dict[str, Any]) -> str:
+    found = body.get("similarity", "cosine")
     if found not in ("cosine", "dot"):
-        raise Refused(422, "similarity is cosine or dot")
+        raise HTTPError(422, "similarity is cosine or dot")
     return found
 
 
-def visitor(request: Request) -> str:
+def client_id(request: Request) -> str:
     """Who asks: a word that a tab thought of for itself, else the connection."""
     said = request.headers.get("x-bilrp-visitor", "")
     if said.isascii() and said.isalnum() and len(said) <= 40:
@@ -110,73 +110,75 @@ def visitor(request: Request) -> str:
     return f"{request.client.host}:{request.client.port}" if request.client else ""
 
 
-def plainly(values: Any) -> bytes:
+def dump_json(values: Any) -> bytes:
     return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
         "utf-8", "backslashreplace"
     )
 
 
-def refusal(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
     """Whatever went wrong as a status and one line."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
-    status = error.status if isinstance(error, Refused) else 422 if isinstance(error, BilrpError) else 500
-    said = str(error) if isinstance(error, BilrpError) else f"{type(error).__name__}: {reason(error)}"
-    headers = {"retry-after": str(AGAIN)} if isinstance(error, Busy) else None
+    status = error.status if isinstance(error, HTTPError) else 422 if isinstance(error, BilrpError) else 500
+    said = str(error) if isinstance(error, BilrpError) else f"{type(error).__name__}: {describe_error(error)}"
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if isinstance(error, QueueFull) else None
     return JSONResponse({"error": said}, status, headers)
 
 
-def _line(values: Any) -> bytes:
-    return plainly(values) + b"\n"
+def _dump_line(values: Any) -> bytes:
+    return dump_json(values) + b"\n"
 
 
-async def answered(
+async def respond(
     request: Request,
-    counter: Counter,
-    desk: Desk,
+    limiter: ThreadLimiter,
+    queue: JobQueue,
     work: Callable[[], Any],
     *,
     ready: bool = False,
-    lasting: bool = False,
+    persistent: bool = False,
 ) -> Response:
     """At once where everything is there, else in line: lines of JSON, the last has the answer (or the error)."""
     if ready:
-        found = await counter.run(work)
-        return Response(_line({"answer": found}), media_type="application/x-ndjson")
-    ticket = desk.ask(visitor(request), work, lasting=lasting)
-    watch = asyncio.ensure_future(_gone(request, ticket))
+        found = await limiter.run(work)
+        return Response(_dump_line({"answer": found}), media_type="application/x-ndjson")
+    ticket = queue.submit(client_id(request), work, persistent=persistent)
+    watch = asyncio.ensure_future(_cancel_on_disconnect(request, ticket))
     try:
-        first = await ticket.next()
+        first = await ticket.next_event()
     except BaseException:
-        ticket.gone.set()
+        ticket.cancelled.set()
         watch.cancel()
         raise
     if isinstance(first.get("error"), Exception):
         watch.cancel()
         raise first["error"]
-    return StreamingResponse(_told(first, ticket, watch), media_type="application/x-ndjson")
+    return StreamingResponse(_stream_events(first, ticket, watch), media_type="application/x-ndjson")
 
 
-async def _gone(request: Request, ticket: Ticket) -> None:
+async def _cancel_on_disconnect(request: Request, job: Job) -> None:
     """Wait until the visitor leaves."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    ticket.gone.set()
+    job.cancelled.set()
 
 
-async def _told(first: dict[str, Any], ticket: Ticket, watch: asyncio.Future[None]) -> AsyncIterator[bytes]:
+async def _stream_events(
+    first: dict[str, Any], job: Job, watcher: asyncio.Future[None]
+) -> AsyncIterator[bytes]:
     try:
         news = first
         while True:
             if isinstance(news.get("error"), Exception):
-                shown = refusal(news["error"])
+                shown = error_response(news["error"])
                 said = json.loads(bytes(shown.body))
-                yield _line(said | {"status": shown.status_code})
+                yield _dump_line(said | {"status": shown.status_code})
                 return
-            yield _line(news)
+            yield _dump_line(news)
             if "answer" in news:
                 return
-            news = await ticket.next()
+            news = await job.next_event()
     finally:
-        watch.cancel()
-        ticket.gone.set()
+        watcher.cancel()
+        job.cancelled.set()

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import anyio
 from starlette.requests import Request
 
-from bilrp.app.job_queue import Busy
-from bilrp.app.security import Refused
+from bilrp.app.job_queue import QueueFull
+from bilrp.app.security import HTTPError
 
 MAX_UPLOADS = 16  # that arrive or wait at once: 512 MB on disk
 
@@ -30,7 +30,7 @@ class Uploads:
 
     def __init__(self, limit: int = MAX_UPLOADS) -> None:
         self.limit = limit
-        self._arriving: list[tuple[str, asyncio.Timeout]] = []  # the oldest first
+        self._slots: list[tuple[str, asyncio.Timeout]] = []  # the oldest first
         self._client_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reader = anyio.CapacityLimiter(1)
 
@@ -40,37 +40,37 @@ class Uploads:
         with tempfile.NamedTemporaryFile(prefix="bilrp-query-") as file:
             try:
                 async with timeout:
-                    place = self._take_place(client, timeout)
+                    place = self._acquire_slot(client, timeout)
                     try:
                         async for piece in request.stream():
                             file.write(piece)
                         file.flush()
                         if not file.tell():
-                            raise Refused(422, "this is empty")
+                            raise HTTPError(422, "this is empty")
                         client_lock = self._client_locks.setdefault(client, asyncio.Lock())
                         async with client_lock:
-                            self._leave(place)  # what is being read is not ended for another
+                            self._release_slot(place)  # what is being read is not ended for another
                             path = Path(file.name)
                             return await anyio.to_thread.run_sync(read, path, limiter=self._reader)
                     finally:
-                        self._leave(place)
+                        self._release_slot(place)
             except TimeoutError:
                 if timeout.expired():
-                    raise Busy from None
+                    raise QueueFull from None
                 raise
 
-    def _take_place(self, client: str, timeout: asyncio.Timeout) -> tuple[str, asyncio.Timeout]:
+    def _acquire_slot(self, client: str, timeout: asyncio.Timeout) -> tuple[str, asyncio.Timeout]:
         """A place among those under way; `timeout` ends it where somebody else needs it."""
-        if len(self._arriving) >= self.limit:
-            clients = [name for name, _ in self._arriving]
+        if len(self._slots) >= self.limit:
+            clients = [name for name, _ in self._slots]
             longest = max(clients, key=clients.count)
-            oldest = next(place for place in self._arriving if place[0] == longest)
-            self._leave(oldest)
+            oldest = next(place for place in self._slots if place[0] == longest)
+            self._release_slot(oldest)
             oldest[1].reschedule(asyncio.get_running_loop().time())
         place = (client, timeout)
-        self._arriving.append(place)
+        self._slots.append(place)
         return place
 
-    def _leave(self, place: tuple[str, asyncio.Timeout]) -> None:
-        if place in self._arriving:
-            self._arriving.remove(place)
+    def _release_slot(self, slot: tuple[str, asyncio.Timeout]) -> None:
+        if slot in self._slots:
+            self._slots.remove(slot)

@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Any
 
-from bilrp.cli.console import note, say
+from bilrp.cli.console import print_safe, print_warning
 from bilrp.errors import BilrpError
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # file names may hold bytes no terminal can show: print them escaped rather than fail
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    warnings.showwarning = note
+    warnings.showwarning = print_warning
     try:
         # Here, so that Ctrl-C while modules load is as quiet as later.
         from bilrp.cli.commands import app
@@ -28,10 +28,10 @@ def main() -> None:
             raise
         _fail(str(error), 2)
     except KeyboardInterrupt:
-        _interrupted()
+        _exit_interrupted()
     except SystemExit as stopped:
         if stopped.code == 130:  # typer turns Ctrl-C into this, without a word
-            _interrupted()
+            _exit_interrupted()
         raise
     except BrokenPipeError:
         # the reader of our output went away (bilrp … | head): not an error, and nothing more to say
@@ -44,14 +44,14 @@ def main() -> None:
         _fail(f"{type(error).__name__}: {reason[:400]} (BILRP_DEBUG=1 shows where)", 1)
 
 
-def _interrupted() -> None:
+def _exit_interrupted() -> None:
     # Python waits for worker threads before it ends: a second Ctrl-C then ends it at once, without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _fail("interrupted", 130)
 
 
 def _fail(reason: str, code: int) -> None:
-    say(f"bilrp: {' '.join(reason.split())}", file=sys.stderr)
+    print_safe(f"bilrp: {' '.join(reason.split())}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.console import say
+from bilrp.cli.console import print_safe
 
 
 def check(
@@ -20,24 +20,24 @@ def check(
     One line for each damaged file, and exit code 2; nothing is changed without --drop.
     """
     from bilrp.collection import integrity
-    from bilrp.errors import printable
+    from bilrp.errors import to_printable
 
-    name, damages = printable(collection), integrity.check(collection)
+    name, damages = to_printable(collection), integrity.check(collection)
     for each in damages:
-        say(f"damaged: {each}")
+        print_safe(f"damaged: {each}")
     if not damages:
-        say(f"{name}: every file is the one that was written")
+        print_safe(f"{name}: every file is the one that was written")
         return
     if not drop:
         if any(each.fragment is not None for each in damages):
-            say(
+            print_safe(
                 f"Repair: bilrp check {name} --drop, then bilrp index SOURCE -o {name}: what was dropped is indexed again"
             )
         raise typer.Exit(2)
-    dropped = integrity.drop(collection, damages)
+    dropped = integrity.drop_damaged(collection, damages)
     for each in dropped:
-        say(f"dropped: {each.file}, {each.rows} rows")
-    if any(each.table == integrity.tables.ITEMS for each in dropped):
-        say(f"Index the sources again, it adds what was dropped: bilrp index SOURCE -o {name}")
+        print_safe(f"dropped: {each.file}, {each.rows} rows")
+    if any(each.table == integrity.tables.ITEMS_TABLE for each in dropped):
+        print_safe(f"Index the sources again, it adds what was dropped: bilrp index SOURCE -o {name}")
     if integrity.check(collection):
         raise typer.Exit(2)

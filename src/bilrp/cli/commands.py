@@ -1,81 +1,126 @@
-"""The commands, by what people want to do; each stands in a file of its own, read when it is asked for."""
+"""The commands, by what people want to do; each stands in a file of its own, read when it is asked for.
+
+Other installed packages add commands by entry points of the group `bilrp.commands`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINT_GROUP = "bilrp.commands"
+PLUGIN_PANEL = "Studies"  # the heading of commands that other packages add
 
 # The headings of `bilrp --help`, in this order, and what stands under them.
 PANELS = {
     "Explain": ("explain", "contrast", "sets", "show"),
     "Collections": ("index", "search", "audit", "serve", "check"),
-    "Studies": ("study",),
-    "Look under the hood": ("ops", "bench"),
+    PLUGIN_PANEL: (),
+    "Look under the hood": ("ops",),
 }
 
 
-class Commands(Mapping[str, Any]):
+class LazyCommands(Mapping[str, Any]):
     """Commands by name, each made on first use: most of the time of `bilrp --version` would be the others' options."""
 
     def __init__(self) -> None:
         self.panels = {name: panel for panel, names in PANELS.items() for name in names}
-        self.made: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.made:
-            self.made[name] = _made(name, self.panels[name])
-        return self.made[name]
+        if name not in self.loaded:
+            if name in self.panels:
+                command = getattr(import_module(f"bilrp.cli.{name}"), name)
+                self.loaded[name] = _make_command(name, command, self.panels[name])
+            else:
+                self.loaded[name] = _load_plugin(self.plugins[name])
+        return self.loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.panels)
+        for panel, names in PANELS.items():
+            yield from self.plugins if panel == PLUGIN_PANEL else names
 
     def __len__(self) -> int:
-        return len(self.panels)
+        return len(self.panels) + len(self.plugins)
+
+    @cached_property
+    def plugins(self) -> dict[str, EntryPoint]:
+        """Commands of other packages by name, read from the installed metadata only when they are needed."""
+        from importlib.metadata import entry_points
+
+        found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
+        return {entry.name: entry for entry in found if entry.name not in self.panels}
 
 
-def _made(name: str, panel: str) -> Any:
-    found = getattr(import_module(f"bilrp.cli.{name}"), name)
-    if isinstance(found, typer.Typer):  # it has commands of its own
-        made: Any = typer.main.get_group(found)
-        made.name, made.rich_help_panel = name, panel
-        return made
+def _make_command(name: str, command: Any, panel: str, **options: Any) -> Any:
+    if isinstance(command, typer.Typer):  # it has commands of its own
+        group: Any = typer.main.get_group(command)
+        group.name, group.rich_help_panel = name, panel
+        return group
     alone = typer.Typer(add_completion=False)
-    alone.command(name, rich_help_panel=panel)(found)
+    alone.command(name, rich_help_panel=panel, **options)(command)
     return typer.main.get_command(alone)
 
 
-class Root(TyperGroup):
+def _load_plugin(entry: EntryPoint) -> Any:
+    """The command of an entry point; where it does not load, one that says so in a line."""
+    try:
+        return _make_command(entry.name, entry.load(), PLUGIN_PANEL)
+    except Exception as error:
+        reason = f"the command {entry.name} does not load from {entry.value}: {type(error).__name__}: {error}"
+
+    def fail() -> None:
+        raise InputError(reason)
+
+    lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return _make_command(
+        entry.name,
+        fail,
+        PLUGIN_PANEL,
+        help="Does not load.",
+        add_help_option=False,
+        context_settings=lenient,
+    )
+
+
+class RootGroup(TyperGroup):
     """`bilrp` itself: its commands are looked up in the table, and imported when they are asked for.
 
-    >>> "explain" in Root(name="bilrp").commands
+    >>> "explain" in RootGroup(name="bilrp").commands
     True
     """
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.commands: Any = Commands()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = LazyCommands()
 
 
-app = typer.Typer(cls=Root, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=RootGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
+def _print_version(value: bool) -> bool:
+    if value:
         from bilrp import __version__
 
         print(f"bilrp {__version__}")
         raise typer.Exit
-    return wanted
+    return value
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Which parts of these two inputs make the model call them similar?

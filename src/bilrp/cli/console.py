@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Protocol, runtime_checkable
 
-from bilrp.errors import printable
+from bilrp.errors import to_printable
 
 
 @runtime_checkable
@@ -15,11 +15,11 @@ class Stream(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-def say(text: object, *, file: Stream | None = None) -> None:
+def print_safe(text: object, *, file: Stream | None = None) -> None:
     """Print lines; what would move the cursor or is no character is escaped."""
-    print("\n".join(map(printable, str(text).split("\n"))), file=file)
+    print("\n".join(map(to_printable, str(text).split("\n"))), file=file)
 
 
-def note(message: object, *_: object, **__: object) -> None:
+def print_warning(message: object, *_: object, **__: object) -> None:
     """A warning as one line on stderr, in place of Python's two with a path."""
-    say(f"bilrp: {' '.join(str(message).split())}", file=sys.stderr)
+    print_safe(f"bilrp: {' '.join(str(message).split())}", file=sys.stderr)

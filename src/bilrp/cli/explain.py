@@ -7,31 +7,31 @@ from typing import Annotated
 
 import typer
 
+from bilrp.cli.console import print_safe
 from bilrp.cli.options import (
     AsJson,
     Encoders,
-    Fit,
-    Marks,
-    Measure,
-    Open,
+    LinkPreset,
+    MaxRegions,
+    OpenOutput,
     Output,
     Palette,
     Project,
-    Refine,
-    RegionSide,
+    RegionOption,
+    Resize,
     ShowPlan,
+    Similarity,
     Size,
-    Style,
+    SpecialTokens,
     Title,
     Top,
     Weights,
 )
-from bilrp.cli.console import say
 from bilrp.errors import InputError
 
 
 def explain(
-    things: Annotated[
+    inputs: Annotated[
         list[str],
         typer.Argument(
             metavar="A B [C …]",
@@ -39,64 +39,70 @@ def explain(
         ),
     ],
     encoders: Encoders = None,
-    regions: RegionSide = None,
-    similarity: Measure = "dot",
+    regions: RegionOption = None,
+    similarity: Similarity = "dot",
     project: Project = None,
-    refine: Refine = None,
+    max_regions: MaxRegions = None,
     size: Size = None,
-    fit: Fit = None,
+    resize: Resize = None,
     weights: Weights = None,
     output: Output = None,
-    style: Style = "auto",
+    link_preset: LinkPreset = "auto",
     palette: Palette = "paper",
     title: Title = None,
-    show: Open = False,
+    open_output: OpenOutput = False,
     top: Top = None,
-    marks: Marks = False,
+    special_tokens: SpecialTokens = False,
     plan: ShowPlan = False,
     first: Annotated[bool, typer.Option(help="Of several, only the first against each other one.")] = False,
-    json: AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Which parts of A and B make the encoder call them similar? Two images, texts, or one of each."""
     import time
 
     from bilrp.cli import terminal, texts
-    from bilrp.cli.outputs import check_open, deliver
-    from bilrp.encoder import placed, read_item, sides_of
+    from bilrp.cli.outputs import check_open, write_outputs
+    from bilrp.encoder import read_item, resolve_encoders, resolve_regions
     from bilrp.explanation import explain_items
     from bilrp.render import styles
     from bilrp.similarity import resolve
 
-    if len(things) < 2:
+    if len(inputs) < 2:
         raise InputError("explain compares two or more: bilrp explain A B")
-    outputs = terminal.checked_outputs(output or [], inputs=things)
-    check_open(outputs, show)
-    for known, name in ((styles.style, style), (styles.palette, palette), (resolve, similarity)):
+    outputs = terminal.check_outputs(output or [], inputs=inputs)
+    check_open(outputs, open_output)
+    for known, name in (
+        (styles.resolve_style, link_preset),
+        (styles.resolve_palette, palette),
+        (resolve, similarity),
+    ):
         known(name)  # refuse a slip before the work
     named = encoders or ["vgg16:31"]
-    if len(things) > 2 or len(named) > 1:
-        from bilrp.cli.batch import Wanted, explain_all, pages_only
+    if len(inputs) > 2 or len(named) > 1:
+        from bilrp.cli.batch import BatchOptions, explain_all, require_html_outputs
 
-        if plan or refine is not None:
-            raise InputError(f"--{'plan' if plan else 'refine'} is for two inputs and one encoder")
-        pages_only(outputs)
-        loaded = [terminal.encoder(name, weights=weights, size=size, fit=fit) for name in named]
-        wish = Wanted(similarity, regions, project, style, palette, title, marks)
-        explain_all(loaded, things, outputs, wish, first=first, show=show, as_json=json)
+        if plan or max_regions is not None:
+            raise InputError(f"--{'plan' if plan else 'max-regions'} is for two inputs and one encoder")
+        require_html_outputs(outputs)
+        loaded = [terminal.load_encoder(name, weights=weights, size=size, resize=resize) for name in named]
+        wish = BatchOptions(similarity, regions, project, link_preset, palette, title, special_tokens)
+        explain_all(loaded, inputs, outputs, wish, first=first, open_output=open_output, as_json=as_json)
         return
-    a, b = things
-    chosen = terminal.reader(named[0], weights=weights, size=size, fit=fit)
-    readers = sides_of(chosen, a, b)
+    a, b = inputs
+    chosen = terminal.load_encoder_or_dual(named[0], weights=weights, size=size, resize=resize)
+    readers = resolve_encoders(chosen, a, b)
     reading = [texts.reads_text(reader) for reader in readers]
-    contents = [texts.text_of(thing) if text else thing for thing, text in zip(things, reading, strict=True)]
+    contents = [
+        texts.read_text(thing) if text else thing for thing, text in zip(inputs, reading, strict=True)
+    ]
     # both are read before the first is explained
     items = [read_item(reader, thing) for reader, thing in zip(readers, contents, strict=True)]
-    wanted = texts.region_kinds(regions, reading)
+    wanted = texts.parse_regions_pair(regions, reading)
     if any(path.suffix.lower() == ".html" for path in outputs):
         from bilrp.render import page
 
         sides = zip(readers, items, wanted, strict=True)
-        page.check_size(*(placed(reader, item, kind)[0].count for reader, item, kind in sides))
+        page.check_pair_count(*(resolve_regions(reader, item, kind)[0].count for reader, item, kind in sides))
     start = time.perf_counter()
     try:
         found = explain_items(
@@ -106,24 +112,34 @@ def explain(
             similarity=similarity,
             regions=wanted,
             project=project,
-            refine=refine,
+            max_regions=max_regions,
             progress=sys.stderr.isatty(),
         )
     except Exception as error:
-        raise terminal.blamed(readers[0], items[0].x, error) from error
+        raise terminal.wrap_encoder_error(readers[0], items[0].x, error) from error
     left, right = (
-        texts.called(thing) if text else thing for thing, text in zip(contents, reading, strict=True)
+        texts.shorten(thing) if text else thing for thing, text in zip(contents, reading, strict=True)
     )
     shown = (left, right)
     names = (left if reading[0] else found.a.name, right if reading[1] else found.b.name)
-    about = terminal.record(
-        found, names=shown, encoder=chosen.name, seconds=time.perf_counter() - start, top=top, marks=marks
+    about = terminal.collect_summary(
+        found,
+        names=shown,
+        encoder=chosen.name,
+        seconds=time.perf_counter() - start,
+        top=top,
+        special_tokens=special_tokens,
     )
-    told = texts.sentences(found, marks=marks)
-    terminal.tell(about, outputs, as_json=json, above=told, pairs=bool(top))
+    told = texts.highlight_words(found, special_tokens=special_tokens)
+    terminal.print_summary(about, outputs, as_json=as_json, header=told, show_pairs=bool(top))
     if plan:
-        print(found.a.plan, file=sys.stderr if json else sys.stdout)
-    for doubt in terminal.doubts(readers[0], found, names, things):
-        say(f"bilrp: {doubt}", file=sys.stderr)
-    drawing = {"style": style, "palette": palette, "title": title, "marks": marks}
-    deliver(found, outputs, names=names, **drawing, show=show, quiet=json)
+        print(found.a.plan, file=sys.stderr if as_json else sys.stdout)
+    for doubt in terminal.collect_warnings(readers[0], found, names, inputs):
+        print_safe(f"bilrp: {doubt}", file=sys.stderr)
+    drawing = {
+        "link_preset": link_preset,
+        "palette": palette,
+        "title": title,
+        "special_tokens": special_tokens,
+    }
+    write_outputs(found, outputs, names=names, **drawing, open_output=open_output, quiet=as_json)

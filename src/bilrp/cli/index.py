@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.options import Encoder, Fit, Size, Weights
-from bilrp.cli.console import say
+from bilrp.cli.console import print_safe
+from bilrp.cli.options import Encoder, Resize, Size, Weights
 
-SHOWN = 20  # broken items that are listed
+MAX_SHOWN_FAILURES = 20  # broken items that are listed
 
 
 def index(
@@ -34,14 +34,14 @@ def index(
     prune: Annotated[
         bool, typer.Option(help="Remove files, lines and rows that are gone from these sources.")
     ] = False,
-    engine: Annotated[
-        str, typer.Option(metavar="NAME", help="Who works: here, or ray (a cluster; bilrp[ray]).")
-    ] = "here",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Execution backend: local or ray (bilrp[ray]).")
+    ] = "local",
     address: Annotated[
         str | None, typer.Option(help="The Ray cluster; default: one on this machine.")
     ] = None,
     size: Size = None,
-    fit: Fit = None,
+    resize: Resize = None,
     weights: Weights = None,
 ) -> None:
     """Index a folder once, ask it anything: bilrp index photos -o photos.lance
@@ -49,16 +49,20 @@ def index(
     Adding again only does what is new or changed; interrupted, it goes on where it was.
     """
     from bilrp.cli import terminal
-    from bilrp.collection.indexing import indexed
-    from bilrp.errors import InputError, printable
+    from bilrp.collection.indexing import build_with_report
+    from bilrp.errors import InputError, to_printable
 
     if not output.rstrip("/").endswith(".lance"):
         raise InputError(f"--output {output}: a collection is called NAME.lance")
-    if address is not None and engine != "ray":
-        raise InputError("--address names a Ray cluster: give --engine ray with it")
-    chosen = terminal.encoder(encoder, weights=weights, size=size, fit=fit)
-    asked = {"size": terminal.measure(size), "fit": fit, "weights": weights and os.path.realpath(weights)}
-    found, report = indexed(
+    if address is not None and backend != "ray":
+        raise InputError("--address names a Ray cluster: give --backend ray with it")
+    chosen = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
+    asked = {
+        "size": terminal.parse_size(size),
+        "resize": resize,
+        "weights": weights and os.path.realpath(weights),
+    }
+    found, report = build_with_report(
         sources if len(sources) > 1 else sources[0],
         chosen,
         output,
@@ -66,18 +70,18 @@ def index(
         progress=sys.stderr.isatty(),
         column=column,
         prune=prune,
-        engine=engine,
+        backend=backend,
         address=address,
-        asked={name: value for name, value in asked.items() if value is not None},
+        encoder_options={name: value for name, value in asked.items() if value is not None},
     )
-    said = [f"{report.added} new", f"{report.known} known"]
-    said += [f"{report.same} the same as another"] if report.same else []
+    said = [f"{report.added} new", f"{report.unchanged} known"]
+    said += [f"{report.duplicates} the same as another"] if report.duplicates else []
     said += [f"{report.removed} removed"] if report.removed else []
     said += [f"{len(report.failed)} broken"] if report.failed else []
-    say(f"{printable(output)}: {len(found)} items ({', '.join(said)}) in {report.seconds:.1f} s")
-    for source, why in report.failed[:SHOWN]:
-        say(f"  broken: {printable(why if source in why else f'{source}: {why}')}")
-    if len(report.failed) > SHOWN:
-        say(f"  … and {len(report.failed) - SHOWN} more")
-    say(f"Ask: bilrp search {printable(output)} {printable(found.names[0])!r}")
-    say(f"Look: bilrp serve {printable(output)} --open")
+    print_safe(f"{to_printable(output)}: {len(found)} items ({', '.join(said)}) in {report.seconds:.1f} s")
+    for source, why in report.failed[:MAX_SHOWN_FAILURES]:
+        print_safe(f"  broken: {to_printable(why if source in why else f'{source}: {why}')}")
+    if len(report.failed) > MAX_SHOWN_FAILURES:
+        print_safe(f"  … and {len(report.failed) - MAX_SHOWN_FAILURES} more")
+    print_safe(f"Ask: bilrp search {to_printable(output)} {to_printable(found.names[0])!r}")
+    print_safe(f"Look: bilrp serve {to_printable(output)} --open")

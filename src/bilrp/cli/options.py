@@ -7,24 +7,24 @@ from typing import Annotated
 
 import typer
 
-from bilrp.encoders.registry import HELP
+from bilrp.encoders.registry import ENCODER_HELP
 
 
-def encoders(incomplete: str) -> list[str]:
+def complete_encoders(incomplete: str) -> list[str]:
     """Names of encoders that begin so."""
-    from bilrp.encoders.registry import completions
+    from bilrp.encoders.registry import complete_name
 
-    return completions(incomplete)
+    return complete_name(incomplete)
 
 
-def styles(incomplete: str) -> list[str]:
-    """Names of styles that begin so."""
+def complete_link_presets(incomplete: str) -> list[str]:
+    """Names of link presets that begin so."""
     from bilrp.render.styles import STYLES
 
     return [name for name in ("auto", *STYLES) if name.startswith(incomplete)]
 
 
-def one_of(*words: str) -> Callable[[str], list[str]]:
+def complete_from(*words: str) -> Callable[[str], list[str]]:
     """Completion by a few fixed words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
@@ -35,8 +35,8 @@ Encoder = Annotated[
         "--encoder",
         "-e",
         metavar="NAME",
-        autocompletion=encoders,
-        help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
+        autocompletion=complete_encoders,
+        help=f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
 Encoders = Annotated[
@@ -45,12 +45,15 @@ Encoders = Annotated[
         "--encoder",
         "-e",
         metavar="NAME",
-        autocompletion=encoders,
+        autocompletion=complete_encoders,
         show_default="vgg16:31",
-        help=f"{HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). Twice: side by side.",
+        help=(
+            f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). "
+            f"Twice: side by side."
+        ),
     ),
 ]
-OwnEncoder = Annotated[
+CollectionEncoder = Annotated[
     str | None,
     typer.Option(
         "--encoder",
@@ -63,7 +66,7 @@ Weights = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
 ]
-OwnWeights = Annotated[
+CollectionWeights = Annotated[
     str | None,
     typer.Option(
         "--weights",
@@ -82,30 +85,34 @@ PageOutput = Annotated[
     typer.Option("--output", "-o", metavar="FILE", help="One page for all of them, .html; may be repeated."),
 ]
 
-KINDS = ("words", "tokens", "sentences")
+TEXT_REGIONS = ("words", "tokens", "sentences")
 
 
-def _region(given: str | None) -> str | None:
-    if given is not None and given not in KINDS and not (given.isascii() and given.isdigit() and int(given)):
-        raise typer.BadParameter(f"{given!r} is neither a side in pixels nor {', '.join(KINDS)}.")
-    return given
+def _check_regions(value: str | None) -> str | None:
+    if (
+        value is not None
+        and value not in TEXT_REGIONS
+        and not (value.isascii() and value.isdigit() and int(value))
+    ):
+        raise typer.BadParameter(f"{value!r} is neither a side in pixels nor {', '.join(TEXT_REGIONS)}.")
+    return value
 
 
-RegionSide = Annotated[
+RegionOption = Annotated[
     str | None,
     typer.Option(
         metavar="PIXELS",
-        callback=_region,
-        autocompletion=one_of(*KINDS),
+        callback=_check_regions,
+        autocompletion=complete_from(*TEXT_REGIONS),
         help="Side of a square region, in pixels of what the encoder reads (128 × 128, see --size); default: 8, most"
         " often. Of a text: words, tokens or sentences.",
     ),
 ]
-Measure = Annotated[
+Similarity = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        autocompletion=one_of("dot", "cosine", "squared_distance", "maxsim"),
+        autocompletion=complete_from("dot", "cosine", "squared_distance", "maxsim"),
         help="dot, cosine, squared_distance, or maxsim for token embeddings.",
     ),
 ]
@@ -113,7 +120,7 @@ Project = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
 ]
-Refine = Annotated[
+MaxRegions = Annotated[
     int | None,
     typer.Option(
         min=1, metavar="N", help="At most N regions a side: fine where it matters, coarse elsewhere."
@@ -123,31 +130,33 @@ Size = Annotated[
     str | None,
     typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),
 ]
-Fit = Annotated[
+Resize = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
-        autocompletion=one_of("crop", "pad", "stretch"),
+        autocompletion=complete_from("crop", "pad", "stretch"),
         help="To that size: stretch (default), crop or pad.",
     ),
 ]
-Style = Annotated[
+LinkPreset = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        autocompletion=styles,
+        autocompletion=complete_link_presets,
         help="l, h, p of: auto, pascal_voc, faces, ucf, illustrations, tables.",
     ),
 ]
 Palette = Annotated[
     str,
     typer.Option(
-        metavar="NAME", autocompletion=one_of("paper", "safe"), help="paper or safe (colour-blind)."
+        metavar="NAME", autocompletion=complete_from("paper", "safe"), help="paper or safe (colour-blind)."
     ),
 ]
 Top = Annotated[int | None, typer.Option(min=0, metavar="N", help="Also list the N strongest single pairs.")]
-Marks = Annotated[bool, typer.Option("--marks", help="Show what the tokenizer adds to a text too, as [CLS].")]
+SpecialTokens = Annotated[
+    bool, typer.Option("--special-tokens", help="Show what the tokenizer adds to a text too, as [CLS].")
+]
 ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 Title = Annotated[str | None, typer.Option(metavar="TEXT", help="Title of pictures and pages.")]
-Open = Annotated[bool, typer.Option("--open", help="Open the first page or picture that was written.")]
+OpenOutput = Annotated[bool, typer.Option("--open", help="Open the first page or picture that was written.")]

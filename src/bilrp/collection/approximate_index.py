@@ -18,95 +18,106 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bilrp.collection import tables
-from bilrp.collection.embedding_norms import unit
-from bilrp.errors import InputError, guarded
+from bilrp.collection.embedding_norms import normalize
+from bilrp.errors import InputError, wrap_errors
 
-NAME, SAID = (
+INDEX_NAME_PREFIX, CONFIG_KEY = (
     "nearest by ",
     "bilrp.nearest",
 )  # how the index is called, before its similarity; what is said of it
-BEST = 10  # neighbours whose recall is measured
-ASKED = 32  # items that are asked for theirs
-WANTED = 0.95  # recall: an index that finds less in all its partitions is not used
-MORE = 4  # candidates for each neighbour wanted
-ROWS, ROOM = 256, 2**30  # rows a partition whose middle is learnt from them, where they fit in so many bytes
-KEPT_TYPES = {"similarity": str, "probes": int, "recall": float, "asked": int, "state": str}
-TRIES = 3  # to make it: another process may compact meanwhile
+RECALL_NEIGHBOURS = 10  # neighbours whose recall is measured
+RECALL_SAMPLE_ITEMS = 32  # items that are asked for theirs
+MIN_RECALL = 0.95  # recall: an index that finds less in all its partitions is not used
+CANDIDATES_PER_NEIGHBOUR = 4  # candidates for each neighbour wanted
+MAX_TRAINING_ROWS_PER_PARTITION, MAX_TRAINING_BYTES = (
+    256,
+    2**30,
+)  # rows a partition whose middle is learnt from them, where they fit in so many bytes
+STORED_TYPES = {"similarity": str, "probes": int, "recall": float, "sample_size": int, "fingerprint": str}
+MAX_BUILD_ATTEMPTS = 3  # to make it: another process may compact meanwhile
 
-Truth: TypeAlias = Sequence[
+TrueNeighbours: TypeAlias = Sequence[
     tuple[np.ndarray, set[str]]
 ]  # vectors, and the ids that are truly nearest to each
 
 
 @dataclass(frozen=True, eq=False)
-class Index:
+class ApproximateIndex:
     """For one similarity, as Lance compares by one: `probes` partitions are looked into, which finds `recall`."""
 
     similarity: str
     probes: int
     recall: float
-    asked: int
-    state: str
+    sample_size: int
+    fingerprint: str
     dataset: Any = field(repr=False)
 
     def candidates(self, vector: np.ndarray, k: int) -> list[str]:
         """Ids of what may be among the k nearest; those that the index does not know yet are compared one by one."""
-        return _near(self.dataset, vector, MORE * max(k, BEST), self.similarity, self.probes)
+        return _search(
+            self.dataset,
+            vector,
+            CANDIDATES_PER_NEIGHBOUR * max(k, RECALL_NEIGHBOURS),
+            self.similarity,
+            self.probes,
+        )
 
 
-def opened(uri: str, similarity: str, truth: Callable[[], Truth]) -> Index:
+def open_or_build(
+    uri: str, similarity: str, true_neighbours: Callable[[], TrueNeighbours]
+) -> ApproximateIndex:
     """The index of a table of items, made for this similarity where there is none, and measured where it has changed."""
-    dataset = tables.lance().dataset(uri)
-    if not _indices(dataset):
-        dataset = made(uri, similarity)
-    state = _state(dataset)
-    said = _said(dataset)
-    if said is not None and said.state == state:
+    dataset = tables.import_lance().dataset(uri)
+    if not _index_ids(dataset):
+        dataset = build_index(uri, similarity)
+    state = _fingerprint(dataset)
+    said = _read_stored(dataset)
+    if said is not None and said.fingerprint == state:
         return said
-    made_for = next(iter(_indices(dataset))).removeprefix(NAME)
+    made_for = next(iter(_index_ids(dataset))).removeprefix(INDEX_NAME_PREFIX)
     if made_for != similarity:  # it will not be asked
-        return Index(made_for, 0, 0.0, 0, state, dataset)
-    index = measured(dataset, similarity, truth())
+        return ApproximateIndex(made_for, 0, 0.0, 0, state, dataset)
+    index = measure_recall(dataset, similarity, true_neighbours())
     said = {name: value for name, value in vars(index).items() if name != "dataset"}
     with suppress(
         OSError, RuntimeError, ValueError
     ):  # another says the same, or nobody may: it is known here
-        dataset.update_config({SAID: json.dumps(said)})
-        tables.record(os.path.dirname(uri), tables.ITEMS)
+        dataset.update_config({CONFIG_KEY: json.dumps(said)})
+        tables.record_checksums(os.path.dirname(uri), tables.ITEMS_TABLE)
     return index
 
 
-def _said(dataset: Any) -> Index | None:
+def _read_stored(dataset: Any) -> ApproximateIndex | None:
     """What was measured and is kept with the table; None where nothing was, or by another version, or by anybody."""
     with suppress(KeyError, TypeError, ValueError, RecursionError):
-        stored = json.loads(dataset.config()[SAID])
-        typed = all(type(stored[name]) is kind for name, kind in KEPT_TYPES.items())
+        stored = json.loads(dataset.config()[CONFIG_KEY])
+        typed = all(type(stored[name]) is kind for name, kind in STORED_TYPES.items())
         in_range = typed and stored["similarity"] in ("dot", "cosine") and stored["probes"] >= 1
         if in_range and 0 <= stored["recall"] <= 1:
-            return Index(**{name: stored[name] for name in KEPT_TYPES}, dataset=dataset)
+            return ApproximateIndex(**{name: stored[name] for name in STORED_TYPES}, dataset=dataset)
     return None
 
 
-def _indices(dataset: Any) -> dict[str, str]:
+def _index_ids(dataset: Any) -> dict[str, str]:
     """The index by its name, and what tells it from any other, if there is one."""
-    with guarded(tables.DAMAGED):
+    with wrap_errors(tables.DAMAGED_MESSAGE):
         return {
             each.name: " ".join(sorted(segment.uuid for segment in each.segments))
             for each in dataset.describe_indices()
-            if each.name.startswith(NAME)
+            if each.name.startswith(INDEX_NAME_PREFIX)
         }
 
 
-def _state(dataset: Any) -> str:
+def _fingerprint(dataset: Any) -> str:
     """Which rows, and which index: what was measured is true of these."""
-    return " ".join([tables.state(dataset), *sorted(_indices(dataset).values())])
+    return " ".join([tables.fingerprint(dataset), *sorted(_index_ids(dataset).values())])
 
 
-def made(uri: str, similarity: str) -> Any:
+def build_index(uri: str, similarity: str) -> Any:
     """The table with an index; where two make one at once, with that of the first."""
-    for left in reversed(range(TRIES)):
-        dataset = tables.lance().dataset(uri)
-        if _indices(dataset):
+    for left in reversed(range(MAX_BUILD_ATTEMPTS)):
+        dataset = tables.import_lance().dataset(uri)
+        if _index_ids(dataset):
             break
         partitions = max(1, round(dataset.count_rows("failed IS NULL") ** 0.5))
         width = dataset.schema.field("embedding").type.list_size
@@ -114,37 +125,47 @@ def made(uri: str, similarity: str) -> Any:
             dataset.create_index(
                 "embedding",
                 "IVF_SQ",  # a byte a coordinate, whatever their number
-                name=NAME + similarity,
+                name=INDEX_NAME_PREFIX + similarity,
                 metric=similarity,
                 num_partitions=partitions,
-                sample_rate=min(ROWS, max(ROWS // 16, ROOM // (4 * width * partitions))),
+                sample_rate=min(
+                    MAX_TRAINING_ROWS_PER_PARTITION,
+                    max(
+                        MAX_TRAINING_ROWS_PER_PARTITION // 16, MAX_TRAINING_BYTES // (4 * width * partitions)
+                    ),
+                ),
             )
         except Exception as error:
             if not left or "conflict" not in str(error).lower():
-                raise InputError(f"no index can be made there ({tables.why(error)})") from error
-    tables.record(os.path.dirname(uri), tables.ITEMS)
-    return tables.lance().dataset(uri)
+                raise InputError(f"no index can be made there ({tables.error_message(error)})") from error
+    tables.record_checksums(os.path.dirname(uri), tables.ITEMS_TABLE)
+    return tables.import_lance().dataset(uri)
 
 
-def measured(dataset: Any, similarity: str, truth: Truth) -> Index:
+def measure_recall(dataset: Any, similarity: str, true_neighbours: TrueNeighbours) -> ApproximateIndex:
     """Look into twice as many partitions until enough of what is truly near is found."""
     all_of_them = 4 * max(1, dataset.count_rows()) ** 0.5  # a partition that has grown is divided
     probes, recall = 0, 0.0
-    while recall < WANTED and probes < all_of_them:
+    while recall < MIN_RECALL and probes < all_of_them:
         probes = 2 * probes or 1
-        found = [set(_near(dataset, vector, MORE * BEST, similarity, probes)) for vector, _ in truth]
-        shares = [len(f & near) / max(1, len(near)) for f, (_, near) in zip(found, truth, strict=True)]
+        found = [
+            set(_search(dataset, vector, CANDIDATES_PER_NEIGHBOUR * RECALL_NEIGHBOURS, similarity, probes))
+            for vector, _ in true_neighbours
+        ]
+        shares = [
+            len(f & near) / max(1, len(near)) for f, (_, near) in zip(found, true_neighbours, strict=True)
+        ]
         recall = float(np.mean(shares))
-    return Index(similarity, probes, recall, len(truth), _state(dataset), dataset)
+    return ApproximateIndex(similarity, probes, recall, len(true_neighbours), _fingerprint(dataset), dataset)
 
 
-def _near(dataset: Any, vector: np.ndarray, count: int, similarity: str, probes: int) -> list[str]:
-    with guarded(tables.DAMAGED):
+def _search(dataset: Any, vector: np.ndarray, count: int, similarity: str, probes: int) -> list[str]:
+    with wrap_errors(tables.DAMAGED_MESSAGE):
         found = dataset.to_table(
             columns=["id", "_distance"],
             nearest={
                 "column": "embedding",
-                "q": unit(vector),
+                "q": normalize(vector),
                 "k": count,
                 "metric": similarity,
                 "nprobes": probes,

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilrp.progress import tracking
 from bilrp.errors import InputError
-from bilrp.findings.formatting import compass, percent
+from bilrp.findings.formatting import describe_position, format_percent
 from bilrp.inputs import Image
+from bilrp.progress import progress_bar
 
 if TYPE_CHECKING:
     from bilrp.collection.core import Collection
 
-CELLS = 16  # places along each side, in which items are compared with each other
-GRAIN = 4  # pixels along each side of a place
-ALIKE = (
+GRID_SIZE = 16  # places along each side, in which items are compared with each other
+CELL_SIDE_PIXELS = 4  # pixels along each side of a place
+MAX_SAME_DIFFERENCE = (
     6.0  # mean difference of two places, of 255, up to which they show the same: what JPEG changes is less
 )
-REFERENCES = 128  # items that all others are compared with, place by place
-FREQUENT = 0.1  # of the items: what so many have alike is common
-LEAST = 3  # items that make something common
-INSIDE = 0.5  # of a region in a part: then it belongs to it
-CLUSTERS = 4
+MAX_REFERENCE_ITEMS = 128  # items that all others are compared with, place by place
+MIN_COMMON_FRACTION = 0.1  # of the items: what so many have alike is common
+MIN_COMMON_ITEMS = 3  # items that make something common
+MIN_OVERLAP_FRACTION = 0.5  # of a region in a part: then it belongs to it
+MAX_CLUSTERS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,22 +56,22 @@ class Suspect:
         return (self.share - self.area) * len(self.pairs)
 
     def __str__(self) -> str:
-        said = f"{self.where}: {percent(self.share)} of the relevance on {percent(self.area)} of the picture"
+        said = f"{self.where}: {format_percent(self.share)} of the relevance on {format_percent(self.area)} of the picture"
         said += f", in {len(self.pairs)} pairs" if len(self.pairs) != 1 else ", in one pair"
         without = (
             ""
             if self.changed is None
-            else f"; without it {percent(self.changed)} get another nearest neighbour"
+            else f"; without it {format_percent(self.changed)} get another nearest neighbour"
         )
         return f"{said}{without}"
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
+class PairCluster:
     """Pairs whose similarity sits in the same places: the mean map, and its examples, the most typical first."""
 
     pairs: tuple[tuple[int, int], ...]
-    places: np.ndarray = field(repr=False)
+    mean_map: np.ndarray = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +79,9 @@ class Audit:
     """What the audit looked at and what it suspects, the worst first."""
 
     suspects: tuple[Suspect, ...]
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[PairCluster, ...]
     pairs: tuple[tuple[int, int], ...]
-    places: np.ndarray = field(repr=False)  # the mean map
+    mean_map: np.ndarray = field(repr=False)  # the mean map
     unattributed: float = 0.0  # mean share of the score
 
     @property
@@ -90,40 +90,44 @@ class Audit:
         return self.suspects
 
 
-def audit(found: Collection, *, sample: int = 64, seed: int = 0, progress: bool = False) -> Audit:
+def audit_collection(
+    collection: Collection, *, sample: int = 64, seed: int = 0, progress: bool = False
+) -> Audit:
     """Look at the nearest neighbour of `sample` items: where does their similarity sit?"""
-    if len(found) < LEAST:
-        raise InputError(f"an audit needs at least {LEAST} items, the collection has {len(found)}")
-    positions = np.random.default_rng(seed).permutation(len(found))[:sample].tolist()
-    pairs = _pairs(found, positions)
-    if not isinstance(found.view(pairs[0][0]), Image):
+    if len(collection) < MIN_COMMON_ITEMS:
+        raise InputError(
+            f"an audit needs at least {MIN_COMMON_ITEMS} items, the collection has {len(collection)}"
+        )
+    positions = np.random.default_rng(seed).permutation(len(collection))[:sample].tolist()
+    pairs = _find_nearest_pairs(collection, positions)
+    if not isinstance(collection.view(pairs[0][0]), Image):
         raise InputError("an audit looks at pictures, and these items are texts: ask bilrp search instead")
-    scene = _Scene(found)
-    looked: list[_Looked] = []
-    with tracking(progress) as bar:
+    scene = _RelevanceGrid(collection)
+    looked: list[_PairMaps] = []
+    with progress_bar(progress) as bar:
         bar.start("pairs", len(pairs))
         for i, j in pairs:
-            looked.append(scene.look(i, j))
+            looked.append(scene.pair_maps(i, j))
             bar.advance()
-    suspects = [*_common(scene, looked), *_border(looked)]
+    suspects = [*_find_common(scene, looked), *_find_border(looked)]
     ranked = sorted((s for s in suspects if s.excess > 0), key=lambda s: -s.excess)
-    judged = tuple(_judged(found, scene, suspect, positions) for suspect in ranked)
+    judged = tuple(_measure_change(collection, scene, suspect, positions) for suspect in ranked)
     maps = np.stack([(one.a + one.b) / 2 for one in looked])
     left = float(np.mean([abs(one.unattributed) for one in looked]))
-    return Audit(judged, _clusters(pairs, maps, seed), tuple(pairs), maps.mean(0), left)
+    return Audit(judged, _cluster_pairs(pairs, maps, seed), tuple(pairs), maps.mean(0), left)
 
 
-def _pairs(found: Collection, positions: Sequence[int]) -> list[tuple[int, int]]:
+def _find_nearest_pairs(collection: Collection, positions: Sequence[int]) -> list[tuple[int, int]]:
     """Each sampled item with its nearest other one, by cosine, every pair once."""
     chosen = {}
     for i in positions:
-        j = next(n.position for n in found.nearest(i, 2, similarity="cosine") if n.position != i)
+        j = next(n.position for n in collection.nearest(i, 2, similarity="cosine") if n.position != i)
         chosen[min(i, j), max(i, j)] = None
     return list(chosen)
 
 
 @dataclass(frozen=True, eq=False)
-class _Looked:
+class _PairMaps:
     """One pair: the relevance in each place of either side, summing to one, and what is unattributed of the score."""
 
     pair: tuple[int, int]
@@ -132,77 +136,82 @@ class _Looked:
     unattributed: float
 
 
-class _Scene:
+class _RelevanceGrid:
     """All pictures of a collection on one grid of places."""
 
-    def __init__(self, found: Collection) -> None:
-        self.found = found
-        self._where: dict[int, np.ndarray] = {}
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self._region_weights: dict[int, np.ndarray] = {}
 
-    def regions(self, position: int) -> np.ndarray:
+    def region_weights(self, position: int) -> np.ndarray:
         """[regions, places]: how a region's pixels lie in the places, each row summing to one."""
-        if position not in self._where:
-            plane = self.found.decomposition(position).regions.plane
+        if position not in self._region_weights:
+            plane = self.collection.decomposition(position).regions.label_map
             if plane is None:
                 raise InputError("an audit needs regions that are areas of the picture")
             labels = plane.numpy()
-            rows = np.arange(labels.shape[0]) * CELLS // labels.shape[0]
-            columns = np.arange(labels.shape[1]) * CELLS // labels.shape[1]
-            places = rows[:, None] * CELLS + columns
+            rows = np.arange(labels.shape[0]) * GRID_SIZE // labels.shape[0]
+            columns = np.arange(labels.shape[1]) * GRID_SIZE // labels.shape[1]
+            places = rows[:, None] * GRID_SIZE + columns
             count = labels.max() + 1
             sums = np.bincount(
-                (labels * CELLS * CELLS + places)[labels >= 0].ravel(), minlength=count * CELLS * CELLS
+                (labels * GRID_SIZE * GRID_SIZE + places)[labels >= 0].ravel(),
+                minlength=count * GRID_SIZE * GRID_SIZE,
             ).reshape(count, -1)
-            self._where[position] = sums / sums.sum(1, keepdims=True)
-        return self._where[position]
+            self._region_weights[position] = sums / sums.sum(1, keepdims=True)
+        return self._region_weights[position]
 
-    def look(self, i: int, j: int) -> _Looked:
-        relevance = self.found.relevance(i, j).double().numpy()
+    def pair_maps(self, i: int, j: int) -> _PairMaps:
+        relevance = self.collection.relevance(i, j).double().numpy()
         mass = np.abs(relevance)
         total = mass.sum() or 1.0
         maps = [
-            (side @ self.regions(position)).reshape(CELLS, CELLS)
+            (side @ self.region_weights(position)).reshape(GRID_SIZE, GRID_SIZE)
             for side, position in ((mass.sum(1) / total, i), (mass.sum(0) / total, j))
         ]
-        a, b = self.found.embedding(i), self.found.embedding(j)
+        a, b = self.collection.embedding(i), self.collection.embedding(j)
         score = float(a @ b)
-        return _Looked((i, j), maps[0], maps[1], (score - relevance.sum()) / score if score else 0.0)
+        return _PairMaps((i, j), maps[0], maps[1], (score - relevance.sum()) / score if score else 0.0)
 
     @cached_property
-    def common(self) -> np.ndarray:
+    def common_mask(self) -> np.ndarray:
         """[items, places, places]: is what is there the same in many items?"""
-        grains = np.stack([_grains(self.found.view(p)) for p in range(len(self.found))])
-        least = max(LEAST, FREQUENT * len(grains))
-        seen = grains[np.random.default_rng(0).permutation(len(grains))[:REFERENCES]]
+        grains = np.stack([_cell_pixels(self.collection.view(p)) for p in range(len(self.collection))])
+        least = max(MIN_COMMON_ITEMS, MIN_COMMON_FRACTION * len(grains))
+        seen = grains[np.random.default_rng(0).permutation(len(grains))[:MAX_REFERENCE_ITEMS]]
         found = np.zeros(grains.shape[:3], dtype=bool)
-        for y in range(CELLS):
-            for x in range(CELLS):
+        for y in range(GRID_SIZE):
+            for x in range(GRID_SIZE):
                 apart = np.abs(grains[:, y, x][:, None] - seen[:, y, x]).mean(2)
-                same = apart < ALIKE
+                same = apart < MAX_SAME_DIFFERENCE
                 found[:, y, x] = same[:, same.sum(0) >= least].any(1)
         return found
 
 
-def _grains(view: object) -> np.ndarray:
+def _cell_pixels(view: object) -> np.ndarray:
     """[places, places, numbers] of a picture as the model saw it."""
     assert isinstance(view, Image)
-    side = CELLS * GRAIN
-    pixels = view.seen((side, side)).astype(np.float32)
-    return pixels.reshape(CELLS, GRAIN, CELLS, GRAIN, 3).transpose(0, 2, 1, 3, 4).reshape(CELLS, CELLS, -1)
+    side = GRID_SIZE * CELL_SIDE_PIXELS
+    pixels = view.crop_to_input((side, side)).astype(np.float32)
+    return (
+        pixels.reshape(GRID_SIZE, CELL_SIDE_PIXELS, GRID_SIZE, CELL_SIDE_PIXELS, 3)
+        .transpose(0, 2, 1, 3, 4)
+        .reshape(GRID_SIZE, GRID_SIZE, -1)
+    )
 
 
-def _common(scene: _Scene, looked: Sequence[_Looked]) -> list[Suspect]:
+def _find_common(grid: _RelevanceGrid, pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
     """What many items have alike at one place, each connected part by itself."""
-    often = scene.common.mean(0) >= FREQUENT
+    often = grid.common_mask.mean(0) >= MIN_COMMON_FRACTION
     found = []
-    for part in _connected(often):
-        has = (scene.common[:, part].mean(1)) >= INSIDE
+    for part in _connected_components(often):
+        has = (grid.common_mask[:, part].mean(1)) >= MIN_OVERLAP_FRACTION
         carriers = tuple(np.flatnonzero(has).tolist())
-        pairs = [one for one in looked if has[one.pair[0]] and has[one.pair[1]]]
+        pairs = [one for one in pair_maps if has[one.pair[0]] and has[one.pair[1]]]
         if not pairs:
             continue
         share = float(np.mean([(one.a[part].sum() + one.b[part].sum()) / 2 for one in pairs]))
-        where = f"the same in {len(carriers)} of {len(scene.found)} items, {_place(part)}"
+        where = f"the same in {len(carriers)} of {len(grid.collection)} items, {_describe_location(part)}"
         found.append(
             Suspect(
                 "alike", where, share, float(part.mean()), tuple(one.pair for one in pairs), part, carriers
@@ -211,42 +220,48 @@ def _common(scene: _Scene, looked: Sequence[_Looked]) -> list[Suspect]:
     return found
 
 
-def _border(looked: Sequence[_Looked]) -> list[Suspect]:
+def _find_border(pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
     """The outermost ring, and the corners."""
-    ring = np.ones((CELLS, CELLS), dtype=bool)
+    ring = np.ones((GRID_SIZE, GRID_SIZE), dtype=bool)
     ring[1:-1, 1:-1] = False
     corners = np.zeros_like(ring)
-    size = CELLS // 8
+    size = GRID_SIZE // 8
     for y in (slice(None, size), slice(-size, None)):
         for x in (slice(None, size), slice(-size, None)):
             corners[y, x] = True
-    everywhere = tuple(sorted({p for one in looked for p in one.pair}))
+    everywhere = tuple(sorted({p for one in pair_maps for p in one.pair}))
     return [
         Suspect(
-            kind, where, float(np.mean([(one.a[mask].sum() + one.b[mask].sum()) / 2 for one in looked])),
-            float(mask.mean()), tuple(one.pair for one in looked), mask, everywhere,
+            kind, where, float(np.mean([(one.a[mask].sum() + one.b[mask].sum()) / 2 for one in pair_maps])),
+            float(mask.mean()), tuple(one.pair for one in pair_maps), mask, everywhere,
         )
         for kind, where, mask in (("border", "the border", ring), ("corners", "the corners", corners))
     ]  # fmt: skip
 
 
-def _judged(found: Collection, scene: _Scene, suspect: Suspect, positions: Sequence[int]) -> Suspect:
+def _measure_change(
+    collection: Collection, grid: _RelevanceGrid, suspect: Suspect, positions: Sequence[int]
+) -> Suspect:
     """How many of the sampled carriers get another nearest neighbour without it: ranked anew, nothing is trained."""
     carriers = [p for p in positions if p in set(suspect.carriers)]
     changed = 0
     for position in carriers:
-        inside = (scene.regions(position)[:, suspect.mask.ravel()].sum(1) > INSIDE).nonzero()[0].tolist()
-        before, after = (_nearest(found, position, without) for without in (None, inside))
+        inside = (
+            (grid.region_weights(position)[:, suspect.mask.ravel()].sum(1) > MIN_OVERLAP_FRACTION)
+            .nonzero()[0]
+            .tolist()
+        )
+        before, after = (_nearest(collection, position, without) for without in (None, inside))
         changed += before != after
     return replace(suspect, changed=changed / len(carriers) if carriers else None)
 
 
-def _nearest(found: Collection, position: int, without: list[int] | None) -> int:
-    near = found.nearest(position, 2, without=without, similarity="cosine")
+def _nearest(collection: Collection, position: int, without: list[int] | None) -> int:
+    near = collection.nearest(position, 2, without=without, similarity="cosine")
     return next(n.position for n in near if n.position != position)
 
 
-def _connected(mask: np.ndarray) -> list[np.ndarray]:
+def _connected_components(mask: np.ndarray) -> list[np.ndarray]:
     """The connected parts of a mask, largest first."""
     left, parts = mask.copy(), []
     while left.any():
@@ -267,16 +282,16 @@ def _connected(mask: np.ndarray) -> list[np.ndarray]:
     return sorted(parts, key=lambda part: -part.sum())
 
 
-def _place(mask: np.ndarray) -> str:
+def _describe_location(mask: np.ndarray) -> str:
     y, x = np.nonzero(mask)
     box = float(x.min()), float(y.min()), float(x.max() + 1), float(y.max() + 1)
-    return compass(box, (float(CELLS), float(CELLS)))
+    return describe_position(box, (float(GRID_SIZE), float(GRID_SIZE)))
 
 
-def _clusters(pairs: Sequence[tuple[int, int]], maps: np.ndarray, seed: int) -> tuple[Cluster, ...]:
+def _cluster_pairs(pairs: Sequence[tuple[int, int]], maps: np.ndarray, seed: int) -> tuple[PairCluster, ...]:
     """Pairs by where their similarity sits: k-means on the maps, begun from maps far from each other."""
     flat, rng = maps.reshape(len(maps), -1), np.random.default_rng(seed)
-    count = min(CLUSTERS, len(flat))
+    count = min(MAX_CLUSTERS, len(flat))
     centres = flat[[int(rng.integers(len(flat)))]]
     while len(centres) < count:
         far = _distances(flat, centres).min(1)
@@ -293,7 +308,7 @@ def _clusters(pairs: Sequence[tuple[int, int]], maps: np.ndarray, seed: int) -> 
     for k in np.argsort(-np.bincount(own, minlength=count)).tolist():
         members = sorted(np.flatnonzero(own == k).tolist(), key=distance)
         if members:
-            found.append(Cluster(tuple(pairs[n] for n in members), centres[k].reshape(maps.shape[1:])))
+            found.append(PairCluster(tuple(pairs[n] for n in members), centres[k].reshape(maps.shape[1:])))
     return tuple(found)
 
 

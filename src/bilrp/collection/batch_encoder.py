@@ -11,62 +11,64 @@ from torch import Tensor
 
 from bilrp.decomposition import check_embedding
 from bilrp.encoder import Encoder
-from bilrp.errors import BilrpError, InputError, reason
+from bilrp.errors import BilrpError, InputError, describe_error
 from bilrp.inputs import Item
 
-BATCH = 16  # inputs of one shape that run at once
+MAX_BATCH_SIZE = 16  # inputs of one shape that run at once
 
 
 @dataclass
-class Forward:
+class BatchEncoder:
     """The encoder on many inputs: those of one shape at once, where that gives what one at a time gives."""
 
     encoder: Encoder
-    batches: bool | None = None  # not known yet
+    supports_batches: bool | None = None  # not known yet
 
-    def run(self, items: Sequence[Item]) -> list[Tensor | str]:
+    def encode(self, items: Sequence[Item]) -> list[Tensor | str]:
         """φ of each item, or why the encoder could not."""
         shapes: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, item in enumerate(items):
-            shapes[tuple(_called_with(item).shape)].append(number)
+            shapes[tuple(_module_input(item).shape)].append(number)
         found: dict[int, Tensor | str] = {}
         with torch.no_grad():  # what inference mode makes, autograd refuses for ever
             for numbers in shapes.values():
-                for at in range(0, len(numbers), BATCH):
-                    few = numbers[at : at + BATCH]
-                    found |= zip(few, self._embed([_called_with(items[n]) for n in few]), strict=True)
+                for at in range(0, len(numbers), MAX_BATCH_SIZE):
+                    few = numbers[at : at + MAX_BATCH_SIZE]
+                    found |= zip(
+                        few, self._encode_same_shape([_module_input(items[n]) for n in few]), strict=True
+                    )
         return [found[number] for number in range(len(items))]
 
-    def _embed(self, inputs: Sequence[Tensor]) -> Iterable[Tensor | str]:
-        if len(inputs) > 1 and self.batches is not False:
-            together = self._together(inputs)
+    def _encode_same_shape(self, inputs: Sequence[Tensor]) -> Iterable[Tensor | str]:
+        if len(inputs) > 1 and self.supports_batches is not False:
+            together = self._encode_together(inputs)
             if together is not None:
                 return together
-        return [self._alone(x) for x in inputs]
+        return [self._encode_one(x) for x in inputs]
 
-    def _alone(self, x: Tensor) -> Tensor | str:
+    def _encode_one(self, x: Tensor) -> Tensor | str:
         try:
-            return _checked(self.encoder.module(x).flatten().cpu())
+            return _validate(self.encoder.module(x).flatten().cpu())
         except BilrpError as error:
             return str(error)
         except Exception as error:  # an encoder may raise anything
-            return f"{type(error).__name__}: {reason(error)}"
+            return f"{type(error).__name__}: {describe_error(error)}"
 
-    def _together(self, inputs: Sequence[Tensor]) -> list[Tensor | str] | None:
+    def _encode_together(self, inputs: Sequence[Tensor]) -> list[Tensor | str] | None:
         """All at once; None where the first shows that the model takes one at a time."""
         try:
             together = self.encoder.module(torch.cat(list(inputs))).flatten(1).cpu()
         except Exception:  # a model written for a batch of one may fail in any way, as on one broken input
             return None
-        if self.batches is None:
+        if self.supports_batches is None:
             alone = self.encoder.module(inputs[-1]).flatten().cpu()
-            self.batches = len(together) == len(inputs) and torch.allclose(
+            self.supports_batches = len(together) == len(inputs) and torch.allclose(
                 together[-1], alone, rtol=1e-3, atol=1e-5 * float(alone.abs().max())
             )
-        return list(map(_checked, together)) if self.batches else None
+        return list(map(_validate, together)) if self.supports_batches else None
 
 
-def _checked(embedding: Tensor) -> Tensor | str:
+def _validate(embedding: Tensor) -> Tensor | str:
     try:
         check_embedding(embedding)
         return embedding
@@ -74,6 +76,6 @@ def _checked(embedding: Tensor) -> Tensor | str:
         return str(error)
 
 
-def _called_with(item: Item) -> Tensor:
+def _module_input(item: Item) -> Tensor:
     """What the whole module is called with, where what is explained begins inside it."""
-    return item.x if item.given is None else item.given
+    return item.x if item.model_input is None else item.model_input

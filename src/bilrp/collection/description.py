@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bilrp.collection import tables
-from bilrp.encoder import Encoder, differing, name_regions, origin_at
+from bilrp.encoder import Encoder, compute_origin, describe_regions, diff_origins
 from bilrp.encoders import registry
-from bilrp.errors import InputError, MismatchError, guarded
+from bilrp.errors import InputError, MismatchError, wrap_errors
 from bilrp.inputs import Item
 
-MAX_BYTES = 2**20  # of a description
-MAX_LETTERS = 2**16  # of a text in it
-AGAIN = "index it again under another name"
+MAX_DESCRIPTION_BYTES = 2**20  # of a description
+MAX_TEXT_CHARACTERS = 2**16  # of a text in it
+REINDEX_HINT = "index it again under another name"
 
 
 def describe(encoder: Encoder, item: Item, *, width: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,64 +23,64 @@ def describe(encoder: Encoder, item: Item, *, width: int, options: Mapping[str, 
 
     Args:
         width: coordinates of an embedding.
-        options: what else the encoder's name needs to make it again (size, fit; weights are named, never followed).
+        options: what else the encoder's name needs to make it again (size, resize; weights are named, never followed).
     """
-    made = {"version": tables.VERSION, "encoder": encoder.name, "width": width, "asked": dict(options)}
-    return made | {"origin": origin_at(encoder, item), "regions": name_regions(encoder, item)}
+    made = {"version": tables.FORMAT_VERSION, "encoder": encoder.name, "width": width, "asked": dict(options)}
+    return made | {"origin": compute_origin(encoder, item), "regions": describe_regions(encoder, item)}
 
 
 def read_description(path: str, dataset: Any) -> dict[str, Any]:
     """What the collection with this table of items says of itself, every value of the type that it must have."""
-    raw = (dataset.schema.metadata or {}).get(tables.ABOUT)
-    if raw is None or len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: the collection does not say what made it: {AGAIN}")
-    with guarded(f"{path}: its description is damaged: it is no JSON"):
+    raw = (dataset.schema.metadata or {}).get(tables.METADATA_KEY)
+    if raw is None or len(raw) > MAX_DESCRIPTION_BYTES:
+        raise InputError(f"{path}: the collection does not say what made it: {REINDEX_HINT}")
+    with wrap_errors(f"{path}: its description is damaged: it is no JSON"):
         found = json.loads(raw, parse_constant=_refuse_constant)
     if not isinstance(found, dict):
-        raise InputError(f"{path}: its description is damaged: it is no object: {AGAIN}")
+        raise InputError(f"{path}: its description is damaged: it is no object: {REINDEX_HINT}")
     version = found.get("version")
-    if type(version) is not int or version != tables.VERSION:
+    if type(version) is not int or version != tables.FORMAT_VERSION:
         raise InputError(
-            f"{path}: the collection has version {_short(version)}, this program reads {tables.VERSION}"
+            f"{path}: the collection has version {_shorten(version)}, this program reads {tables.FORMAT_VERSION}"
         )
     for key, is_right, wanted in FIELDS:
         place, _, inner = key.rpartition(".")
         value = (found[place] if place else found).get(inner)
         if not is_right(value):
             raise InputError(
-                f"{path}: its description is damaged: {key} is {_short(value)}, not {wanted}: {AGAIN}"
+                f"{path}: its description is damaged: {key} is {_shorten(value)}, not {wanted}: {REINDEX_HINT}"
             )
     if found["origin"]["encoder"] != found["encoder"]:
-        raise InputError(f"{path}: its description is damaged: it names two encoders: {AGAIN}")
+        raise InputError(f"{path}: its description is damaged: it names two encoders: {REINDEX_HINT}")
     try:
-        registry.read_options(found.get("asked", {}))
+        registry.parse_stored_options(found.get("asked", {}))
         tables.check_columns(dataset, tables.items_schema(found["width"], {}))
     except InputError as error:
-        raise InputError(f"{path}: its description is damaged: {error}: {AGAIN}") from None
+        raise InputError(f"{path}: its description is damaged: {error}: {REINDEX_HINT}") from None
     return found
 
 
 def load_encoder(
-    path: str, description: Mapping[str, Any], given: Encoder | str | None, weights: str | Path | None
+    path: str, description: Mapping[str, Any], encoder: Encoder | str | None, weights: str | Path | None
 ) -> Encoder:
     """The encoder that made a collection: the one given, or by its stored name, which imports nothing.
 
     Args:
-        given: an encoder, or its name; only then may the name be that of a module to import.
+        encoder: an encoder, or its name; only then may the name be that of a module to import.
         weights: the file of weights that the user gives.
     """
-    if isinstance(given, Encoder):
-        return given
+    if isinstance(encoder, Encoder):
+        return encoder
     stored, options = description["encoder"], description.get("asked", {})
     file = None if weights is None else str(weights)
-    if "weights" in options and file is None and given in (None, stored):
+    if "weights" in options and file is None and encoder in (None, stored):
         raise InputError(
             f"{path} was made with weights from a file, and a path in a collection is not followed: "
             f"give it, --weights {options['weights']}"
         )
-    if given is not None:
+    if encoder is not None:
         return registry.load(
-            given, weights=file, **(registry.read_options(options) if given == stored else {})
+            encoder, weights=file, **(registry.parse_stored_options(options) if encoder == stored else {})
         )
     if not registry.is_known(stored):
         raise InputError(f"{path} was made by an encoder of its author's own: give it, -e {stored}")
@@ -100,8 +100,8 @@ def check_encoder(
         item: any input; what the encoder says of one holds for all.
         origin: of a decomposition of that item, where there is one; else one run tells.
     """
-    check_origin(path, description, origin_at(encoder, item) if origin is None else origin)
-    stored, given = description.get("regions"), name_regions(encoder, item)
+    check_origin(path, description, compute_origin(encoder, item) if origin is None else origin)
+    stored, given = description.get("regions"), describe_regions(encoder, item)
     if stored is not None and stored != given:  # collections of earlier versions do not say
         raise MismatchError(
             f"{path} keeps parts of other regions: they differ in regions ({stored} and {given}): give an encoder "
@@ -111,13 +111,13 @@ def check_encoder(
 
 def check_origin(path: str, description: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
     """Refuse what an encoder with other weights or rules than the collection's made, and say what differs."""
-    difference = differing(description["origin"], origin)
+    difference = diff_origins(description["origin"], origin)
     if difference:
         raise MismatchError(f"{path} was made by another encoder: they differ in {difference}")
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_LETTERS
+    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS
 
 
 def _is_width(value: object) -> bool:
@@ -135,12 +135,12 @@ FIELDS: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("origin", _is_origin, "an object of texts"),
     ("origin.encoder", _is_text, "the name of an encoder"),
     ("origin.weights", _is_text, "a hash"),
-    ("origin.rules", _is_text, "the name of rules"),
+    ("origin.composite", _is_text, "the name of a composite"),
     ("origin.dtype", _is_text, "a type of numbers"),
 )
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     """A value in a few letters; what holds others by its type, as it may hold them without end."""
     return type(value).__name__ if isinstance(value, dict | list) else repr(value)[:40]
 

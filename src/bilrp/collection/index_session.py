@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bilrp.collection import tables
+from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, describe, read_description
-from bilrp.collection.batch_encoder import Forward
-from bilrp.collection.ingest import Batch, Outcome, Read, embedded, named, read
-from bilrp.collection.sources import Thing
+from bilrp.collection.ingest import Batch, Outcome, ReadResult, embed, label_columns, read_source_item
+from bilrp.collection.sources import SourceItem
 from bilrp.encoder import Encoder
 
 
@@ -20,37 +20,39 @@ class Tally:
     """What indexing did so far: how many are new, were there before, are the same as another; which are broken, and why."""
 
     added: int = 0
-    known: int = 0
-    same: int = 0
+    unchanged: int = 0
+    duplicates: int = 0
     removed: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)  # texts of which a reader noted something, by kind
 
 
 @dataclass
-class State:
+class IndexSession:
     """What the collection says of itself, whose embeddings it has, what is broken, and when each file was last changed."""
 
     path: str
-    asked: Mapping[str, Any]
-    about: dict[str, Any] | None = None
+    encoder_options: Mapping[str, Any]
+    description: dict[str, Any] | None = None
     ids: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)  # place → id
     stamps: dict[str, tuple[str, str]] = field(default_factory=dict)  # place → (stamp, id)
-    unplaced: set[str] = field(default_factory=set)  # ids from no file, there before
-    twins: dict[str, set[str]] = field(default_factory=dict)  # id → other places with that content
-    orphans: set[str] = field(default_factory=set)  # twins of what has changed since
+    ids_without_source: set[str] = field(default_factory=set)  # ids from no file, there before
+    duplicate_paths: dict[str, set[str]] = field(default_factory=dict)  # id → other places with that content
+    orphaned_paths: set[str] = field(default_factory=set)  # twins of what has changed since
     tally: Tally = field(default_factory=Tally)
     described: bool = False
-    _early: list[dict[str, Any]] = field(default_factory=list)  # broken, before anything told the width
+    _pending_failures: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # broken, before anything told the width
 
     @staticmethod
-    def of(path: str, asked: Mapping[str, Any]) -> State:
-        dataset = tables.opened(path, tables.ITEMS)
+    def open(path: str, encoder_options: Mapping[str, Any]) -> IndexSession:
+        dataset = tables.open_table(path, tables.ITEMS_TABLE)
         if dataset is None:
-            return State(path, asked)
-        found = State(path, asked, read_description(path, dataset))
-        rows = tables.columns(dataset, ["id", "source", "stamp", "failed"])
+            return IndexSession(path, encoder_options)
+        found = IndexSession(path, encoder_options, read_description(path, dataset))
+        rows = tables.read_columns(dataset, ["id", "source", "stamp", "failed"])
         for key, place, stamp, failed in zip(*rows.values(), strict=True):
             if failed is not None:
                 found.failed[place] = key
@@ -59,106 +61,119 @@ class State:
                 if place:  # what came from no file replaces nothing
                     found.stamps[place] = stamp, key
                 else:
-                    found.unplaced.add(key)
+                    found.ids_without_source.add(key)
         return found
 
     @property
     def width(self) -> int | None:
-        return None if self.about is None else self.about["width"]
+        return None if self.description is None else self.description["width"]
 
-    def knows(self, thing: Thing) -> bool:
+    def is_known(self, source_item: SourceItem) -> bool:
         """Is it there, and unchanged since? Then it is not read again."""
-        stamp = thing.stamp
-        known = bool(stamp) and self.stamps.get(thing.place, ("", ""))[0] == stamp
-        self.tally.known += known
+        stamp = source_item.stamp
+        known = bool(stamp) and self.stamps.get(source_item.encoded_path, ("", ""))[0] == stamp
+        self.tally.unchanged += known
         return known
 
-    def check_name(self, encoder: Encoder) -> None:
+    def check_encoder_name(self, encoder: Encoder) -> None:
         """Refuse an encoder of another name, before anything is read."""
-        if self.about is not None:
-            check_origin(self.path, self.about, self.about["origin"] | {"encoder": encoder.name})
+        if self.description is not None:
+            check_origin(self.path, self.description, self.description["origin"] | {"encoder": encoder.name})
 
-    def describe(self, encoder: Encoder, reads: Sequence[Read], forward: Forward) -> None:
+    def describe(self, encoder: Encoder, results: Sequence[ReadResult], batch_encoder: BatchEncoder) -> None:
         """Once: what a new collection will say of itself, or whether this encoder is the one that made it.
 
         What is known already is read all the same: another encoder must be noticed where nothing is new.
         """
-        for each in () if self.described else reads:
-            item = each.item if each.failed is not None or each.item else read(encoder, each.thing).item
-            found = None if item is None else forward.run([item])[0]
+        for each in () if self.described else results:
+            item = (
+                each.item
+                if each.failed is not None or each.item
+                else read_source_item(encoder, each.source_item).item
+            )
+            found = None if item is None else batch_encoder.encode([item])[0]
             if item is None or found is None or isinstance(found, str):
                 continue
             self.described = True
-            if self.about is not None:
-                check_encoder(self.path, self.about, encoder, item)
+            if self.description is not None:
+                check_encoder(self.path, self.description, encoder, item)
             else:
-                self.about = describe(encoder, item, width=found.numel(), options=self.asked)
+                self.description = describe(encoder, item, width=found.numel(), options=self.encoder_options)
             return
 
-    def embedded(self, reads: Sequence[Read], forward: Forward) -> Batch:
+    def embed(self, results: Sequence[ReadResult], batch_encoder: BatchEncoder) -> Batch:
         """What came of these, seen from here."""
-        return embedded(reads, forward, known=self.ids, broken=self.failed, width=self.width)
+        return embed(results, batch_encoder, known_ids=self.ids, failed_paths=self.failed, width=self.width)
 
     @property
     def schema(self) -> Any:
-        assert self.about is not None
-        return tables.items_schema(self.about["width"], self.about)
+        assert self.description is not None
+        return tables.items_schema(self.description["width"], self.description)
 
     def commit(self, batch: Batch, fragments: Sequence[str] | None = None) -> None:
         """Append a batch as one commit: its rows, or the fragments that hold them already."""
-        self._count(batch.outcomes)
-        rows = [*self._early, *batch.rows]
-        if self.about is None:
-            self._early = rows
+        self._count_outcomes(batch.outcomes)
+        rows = [*self._pending_failures, *batch.rows]
+        if self.description is None:
+            self._pending_failures = rows
             return
-        self._clear(batch)
+        self._delete_replaced(batch)
         if fragments is not None:
-            tables.committed(self.path, tables.ITEMS, fragments)
+            tables.commit_fragments(self.path, tables.ITEMS_TABLE, fragments)
         elif rows:
-            tables.appended(self.path, tables.ITEMS, rows, self.schema)
-        self._early = []
+            tables.append_rows(self.path, tables.ITEMS_TABLE, rows, self.schema)
+        self._pending_failures = []
         self.ids |= batch.ids
         # what was read before an item with its content was taken out
-        self.orphans |= {each.place for each in batch.outcomes if each.same and each.id not in self.ids}
+        self.orphaned_paths |= {
+            each.encoded_path for each in batch.outcomes if each.is_duplicate and each.id not in self.ids
+        }
 
-    def move(self, things: Mapping[str, Thing], gone: Callable[[str], bool]) -> None:
+    def apply_renames(self, source_items: Mapping[str, SourceItem], is_gone: Callable[[str], bool]) -> None:
         """An item whose file is gone, and whose content lies elsewhere, goes by that file: it was renamed."""
         rows = {}
         for place, (_, key) in self.stamps.items():
-            there = sorted((self.twins.get(key, set()) & things.keys()) - self.stamps.keys())
-            if there and key in self.ids and gone(place):
-                rows[key] = {"id": key, "stamp": things[there[0]].stamp} | named(things[there[0]])
-        tables.replaced(self.path, tables.ITEMS, list(rows.values()))
-        self.tally.same, self.tally.known = self.tally.same - len(rows), self.tally.known + len(rows)
+            there = sorted((self.duplicate_paths.get(key, set()) & source_items.keys()) - self.stamps.keys())
+            if there and key in self.ids and is_gone(place):
+                rows[key] = {"id": key, "stamp": source_items[there[0]].stamp} | label_columns(
+                    source_items[there[0]]
+                )
+        tables.update_rows(self.path, tables.ITEMS_TABLE, list(rows.values()))
+        self.tally.duplicates, self.tally.unchanged = (
+            self.tally.duplicates - len(rows),
+            self.tally.unchanged + len(rows),
+        )
 
-    def _count(self, outcomes: Sequence[Outcome]) -> None:
+    def _count_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         for each in outcomes:
             self.tally.notes.update(each.notes)
             if each.failed is not None:
                 self.tally.failed.append((each.source, each.failed))
-            elif each.same:
-                self.twins.setdefault(each.id, set()).add(each.place)
-                known = each.id in self.unplaced
-                if each.place in self.stamps:
-                    stamp, key = self.stamps[each.place]
+            elif each.is_duplicate:
+                self.duplicate_paths.setdefault(each.id, set()).add(each.encoded_path)
+                known = each.id in self.ids_without_source
+                if each.encoded_path in self.stamps:
+                    stamp, key = self.stamps[each.encoded_path]
                     known = key == each.id or not stamp
-                self.tally.known += known
-                self.tally.same += not known
+                self.tally.unchanged += known
+                self.tally.duplicates += not known
             else:
                 self.tally.added += 1
 
-    def _clear(self, batch: Batch) -> None:
+    def _delete_replaced(self, batch: Batch) -> None:
         """Take out what these rows replace: an earlier content of the same file, and that it was broken."""
         good = [each for each in batch.outcomes if each.failed is None]
-        changed = {self.stamps.pop(each.place)[1] for each in good if self._replaces(each)} - batch.ids
-        mended = {self.failed.pop(each.place) for each in good if each.place in self.failed}
+        changed = {
+            self.stamps.pop(each.encoded_path)[1] for each in good if self._is_replacement(each)
+        } - batch.ids
+        mended = {self.failed.pop(each.encoded_path) for each in good if each.encoded_path in self.failed}
         for key in sorted(changed | mended):
-            for name in (tables.ITEMS, tables.PARTS):
-                tables.deleted(self.path, name, key)
+            for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE):
+                tables.delete_rows(self.path, name, key)
         self.ids -= changed
-        self.orphans |= {place for key in changed for place in self.twins.pop(key, ())}
+        self.orphaned_paths |= {place for key in changed for place in self.duplicate_paths.pop(key, ())}
 
-    def _replaces(self, outcome: Outcome) -> bool:
+    def _is_replacement(self, outcome: Outcome) -> bool:
         """Had its file another content before? A line of a text that has moved to another has not."""
-        stamp, key = self.stamps.get(outcome.place, ("", outcome.id))
-        return key != outcome.id and (bool(stamp) or not outcome.same)
+        stamp, key = self.stamps.get(outcome.encoded_path, ("", outcome.id))
+        return key != outcome.id and (bool(stamp) or not outcome.is_duplicate)

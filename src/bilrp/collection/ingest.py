@@ -10,54 +10,56 @@ import numpy as np
 from torch import Tensor
 
 from bilrp.collection import thumbnails
-from bilrp.collection.batch_encoder import Forward
-from bilrp.collection.sources import Thing
+from bilrp.collection.batch_encoder import BatchEncoder
+from bilrp.collection.sources import SourceItem
 from bilrp.encoder import Encoder, read_item
-from bilrp.errors import BilrpError, printable, reason
+from bilrp.errors import BilrpError, describe_error, to_printable
 from bilrp.inputs import Item
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class ReadResult:
     """A thing as it was read, or why it could not be, or neither: then an item with its id is known."""
 
-    thing: Thing
+    source_item: SourceItem
     id: str
     stamp: str
     item: Item | None = None
     failed: str | None = None
 
 
-def read(encoder: Encoder, thing: Thing, known: Container[str] = ()) -> Read:
+def read_source_item(encoder: Encoder, source_item: SourceItem, known_ids: Container[str] = ()) -> ReadResult:
     """Read one thing; whatever is wrong with it is its own affair. What has a known id is not decoded."""
-    stamp = thing.stamp
+    stamp = source_item.stamp
     try:
-        key = thing.key()
-        if key in known:
-            return Read(thing, key, stamp)
-        item = read_item(encoder, thing.content, quiet=True)
-        return Read(thing, key, stamp, replace(item, view=thumbnails.smaller(item.view), cut=None))
+        key = source_item.content_id()
+        if key in known_ids:
+            return ReadResult(source_item, key, stamp)
+        item = read_item(encoder, source_item.content, quiet=True)
+        return ReadResult(
+            source_item, key, stamp, replace(item, view=thumbnails.downscale(item.view), segment=None)
+        )
     except OSError as error:
-        why = reason(error)
+        why = describe_error(error)
     except BilrpError as error:
         why = str(error)
     except Exception as error:  # an encoder's own reader may raise anything
-        why = f"{type(error).__name__}: {reason(error)}"
-    return Read(thing, thing.place_key(), stamp, failed=why)
+        why = f"{type(error).__name__}: {describe_error(error)}"
+    return ReadResult(source_item, source_item.failed_id(), stamp, failed=why)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one thing: `failed` says why it is broken; `same` that another has its content.
+    """What came of one thing: `failed` says why it is broken; `is_duplicate` that another has its content.
 
     `notes` are the kinds of what its reader noted.
     """
 
     id: str
     source: str
-    place: str
+    encoded_path: str
     failed: str | None = None
-    same: bool = False
+    is_duplicate: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -71,55 +73,61 @@ class Batch:
     @property
     def ids(self) -> set[str]:
         """Whose embeddings are new."""
-        return {each.id for each in self.outcomes if each.failed is None and not each.same}
+        return {each.id for each in self.outcomes if each.failed is None and not each.is_duplicate}
 
 
-def embedded(
-    reads: Sequence[Read],
-    forward: Forward,
+def embed(
+    results: Sequence[ReadResult],
+    batch_encoder: BatchEncoder,
     *,
-    known: Container[str],
-    broken: Container[str],
+    known_ids: Container[str],
+    failed_paths: Container[str],
     width: int | None,
 ) -> Batch:
-    """Embed what has no `known` id; an embedding of another width than the collection's is broken.
+    """Embed what has none of the `known_ids`; an embedding of another width than the collection's is broken.
 
     What is still broken at a place that is known for it gets no row again.
     """
-    new: dict[str, Read] = {}
-    for each in reads:
-        if each.item is not None and each.id not in known:
+    new: dict[str, ReadResult] = {}
+    for each in results:
+        if each.item is not None and each.id not in known_ids:
             new.setdefault(each.id, each)
     items = [each.item for each in new.values() if each.item is not None]
-    found = dict(zip(new, forward.run(items), strict=True))
+    found = dict(zip(new, batch_encoder.encode(items), strict=True))
     outcomes, rows = [], []
-    for each in reads:
-        name = each.thing.source or each.thing.name
+    for each in results:
+        name = each.source_item.source or each.source_item.name
         embedding = found.get(each.id)
-        failed = each.failed or _trouble(embedding, width)
+        failed = each.failed or _embedding_error(embedding, width)
         if failed is None and new.get(each.id) is not each:
-            outcomes.append(Outcome(each.id, name, each.thing.place, same=True))
+            outcomes.append(Outcome(each.id, name, each.source_item.encoded_path, is_duplicate=True))
             continue
-        key = each.id if failed is None else each.thing.place_key()
+        key = each.id if failed is None else each.source_item.failed_id()
         numbers = embedding.float().numpy() if failed is None and isinstance(embedding, Tensor) else None
         notes = () if each.item is None else tuple(each.item.notes)
-        outcomes.append(Outcome(key, name, each.thing.place, failed, notes=notes))
-        if failed is None or each.thing.place not in broken:
-            rows.append(_row(each, key, numbers, failed))
+        outcomes.append(Outcome(key, name, each.source_item.encoded_path, failed, notes=notes))
+        if failed is None or each.source_item.encoded_path not in failed_paths:
+            rows.append(_to_row(each, key, numbers, failed))
     return Batch(tuple(outcomes), tuple(rows))
 
 
-def _trouble(embedding: Tensor | str | None, width: int | None) -> str | None:
+def _embedding_error(embedding: Tensor | str | None, width: int | None) -> str | None:
     if isinstance(embedding, Tensor) and embedding.numel() != width:
         return f"its embedding has {embedding.numel()} coordinates, the collection's have {width}"
     return embedding if isinstance(embedding, str) else None
 
 
-def _row(read: Read, key: str, embedding: np.ndarray | None, failed: str | None) -> dict[str, Any]:
-    about = {"id": key, "stamp": read.stamp, "failed": failed, "embedding": embedding} | named(read.thing)
-    return about if read.item is None else about | thumbnails.to_row(read.item.view)
+def _to_row(result: ReadResult, key: str, embedding: np.ndarray | None, failed: str | None) -> dict[str, Any]:
+    about = {"id": key, "stamp": result.stamp, "failed": failed, "embedding": embedding} | label_columns(
+        result.source_item
+    )
+    return about if result.item is None else about | thumbnails.to_row(result.item.view)
 
 
-def named(thing: Thing) -> dict[str, str]:
+def label_columns(source_item: SourceItem) -> dict[str, str]:
     """What a row says of where a thing lies and how it is called."""
-    return {"name": printable(thing.name), "group": printable(thing.group), "source": thing.place}
+    return {
+        "name": to_printable(source_item.name),
+        "group": to_printable(source_item.group),
+        "source": source_item.encoded_path,
+    }

@@ -8,34 +8,36 @@ from dataclasses import replace
 
 import numpy as np
 
-from bilrp.errors import InputError, guarded, quiet
+from bilrp.errors import InputError, suppress_warnings, wrap_errors
 from bilrp.inputs import Image, Text, View
 
-SIDE = 320  # pixels of the longest side
-QUALITY = 85
-MAX_SIDE = 4 * SIDE  # of a thumbnail that is read, whoever made it
-MAX_BYTES = 4_000_000
-AGAIN = "index it again under another name"
+THUMBNAIL_SIDE_PIXELS = 320  # pixels of the longest side
+JPEG_QUALITY = 85
+MAX_READ_SIDE_PIXELS = 4 * THUMBNAIL_SIDE_PIXELS  # of a thumbnail that is read, whoever made it
+MAX_THUMBNAIL_BYTES = 4_000_000
+REINDEX_HINT = "index it again under another name"
 
 
-def smaller(view: View | None) -> View | None:
+def downscale(view: View | None) -> View | None:
     """The same view in few pixels; texts stay as they are.
 
-    >>> smaller(Image.of(np.zeros((480, 640, 3), np.uint8))).size
+    >>> downscale(Image.from_image(np.zeros((480, 640, 3), np.uint8))).size
     (320, 240)
     """
-    if not isinstance(view, Image) or max(view.size) <= SIDE:
+    if not isinstance(view, Image) or max(view.size) <= THUMBNAIL_SIDE_PIXELS:
         return view
     from PIL import Image as Pillow
 
-    scale = SIDE / max(view.size)
+    scale = THUMBNAIL_SIDE_PIXELS / max(view.size)
     size = max(1, round(view.size[0] * scale)), max(1, round(view.size[1] * scale))
     pixels = np.asarray(
         Pillow.fromarray(view.pixels).resize(size, Pillow.Resampling.LANCZOS, reducing_gap=2.0)
     )
     across, down = size[0] / view.size[0], size[1] / view.size[1]
     left, top, right, bottom = view.box
-    return Image(pixels, (left * across, top * down, right * across, bottom * down), view.full or view.size)
+    return Image(
+        pixels, (left * across, top * down, right * across, bottom * down), view.original_size or view.size
+    )
 
 
 def to_row(view: View | None) -> dict[str, str | bytes | None]:
@@ -47,15 +49,15 @@ def to_row(view: View | None) -> dict[str, str | bytes | None]:
     from PIL import Image as Pillow
 
     buffer = io.BytesIO()
-    Pillow.fromarray(view.pixels).save(buffer, "JPEG", quality=QUALITY)
-    about = {"kind": "image", "box": view.box, "full": view.full or view.size}
+    Pillow.fromarray(view.pixels).save(buffer, "JPEG", quality=JPEG_QUALITY)
+    about = {"kind": "image", "box": view.box, "full": view.original_size or view.size}
     return {"thumbnail": buffer.getvalue(), "view": json.dumps(about)}
 
 
 def from_row(thumbnail: bytes | None, text: str | None, view: str | None) -> View | None:
     """The way back from `to_row`."""
     about = json.loads(view) if view else {}
-    _check(about)
+    _check_metadata(about)
     if about.get("kind") == "text":
         spans = tuple(None if span is None else (span[0], span[1]) for span in about["spans"])
         return Text(text or "", spans)
@@ -66,22 +68,28 @@ def from_row(thumbnail: bytes | None, text: str | None, view: str | None) -> Vie
     with Pillow.open(io.BytesIO(check_thumbnail(thumbnail)), formats=["JPEG"]) as picture:
         pixels = np.asarray(picture.convert("RGB"))
     left, top, right, bottom = map(float, about["box"])
-    return replace(Image.of(pixels), box=(left, top, right, bottom), full=tuple(about["full"]))
+    return replace(
+        Image.from_image(pixels), box=(left, top, right, bottom), original_size=tuple(about["full"])
+    )
 
 
-def _check(about: object) -> None:
+def _check_metadata(metadata: object) -> None:
     """Refuse what `to_row` does not write: a collection may come from anybody."""
-    if not isinstance(about, dict) or about.get("kind", "image") not in ("image", "text"):
+    if not isinstance(metadata, dict) or metadata.get("kind", "image") not in ("image", "text"):
         raise ValueError("a view is of an image or a text")
-    if about.get("kind") == "text":
-        spans = about.get("spans")
-        if not isinstance(spans, list) or not all(span is None or _are(span, 2, int) for span in spans):
+    if metadata.get("kind") == "text":
+        spans = metadata.get("spans")
+        if not isinstance(spans, list) or not all(
+            span is None or _are_numbers(span, 2, int) for span in spans
+        ):
             raise ValueError("the spans of a text are pairs of numbers")
-    elif about and not (_are(about.get("box"), 4, int, float) and _are(about.get("full"), 2, int)):
+    elif metadata and not (
+        _are_numbers(metadata.get("box"), 4, int, float) and _are_numbers(metadata.get("full"), 2, int)
+    ):
         raise ValueError("the box of an image has four sides, and its size two")
 
 
-def _are(values: object, count: int, *kinds: type) -> bool:
+def _are_numbers(values: object, count: int, *kinds: type) -> bool:
     """So many finite numbers of these types?"""
     if not isinstance(values, list) or len(values) != count:
         return False
@@ -92,16 +100,18 @@ def check_thumbnail(thumbnail: bytes) -> bytes:
     """Refuse a thumbnail that `to_row` would not make: one that takes much memory or time to decode."""
     from PIL import Image as Pillow
 
-    if len(thumbnail) > MAX_BYTES:
-        raise InputError(f"its thumbnail has {len(thumbnail)} bytes, at most {MAX_BYTES} are read: {AGAIN}")
+    if len(thumbnail) > MAX_THUMBNAIL_BYTES:
+        raise InputError(
+            f"its thumbnail has {len(thumbnail)} bytes, at most {MAX_THUMBNAIL_BYTES} are read: {REINDEX_HINT}"
+        )
     with (
-        guarded(f"its thumbnail cannot be read: {AGAIN}"),
-        quiet(),  # Pillow only warns of many pixels
+        wrap_errors(f"its thumbnail cannot be read: {REINDEX_HINT}"),
+        suppress_warnings(),  # Pillow only warns of many pixels
         Pillow.open(io.BytesIO(thumbnail), formats=["JPEG"]) as picture,
     ):
         width, height = picture.size
         passes = bool(picture.info.get("progressive"))
-    if max(width, height) > MAX_SIDE or passes:
+    if max(width, height) > MAX_READ_SIDE_PIXELS or passes:
         how = f"{width}×{height} pixels" + (" in several passes" if passes else "")
-        raise InputError(f"its thumbnail has {how}, larger than any that is made: {AGAIN}")
+        raise InputError(f"its thumbnail has {how}, larger than any that is made: {REINDEX_HINT}")
     return thumbnail

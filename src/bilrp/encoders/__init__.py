@@ -9,25 +9,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bilrp.encoders.mobile_cnns import efficientnet, mobilenet
-    from bilrp.encoders.hf_vision import vision
-    from bilrp.encoders.sentence_encoder import sentence
     from bilrp.encoders.hf_clip import clip
+    from bilrp.encoders.hf_vision import vision
+    from bilrp.encoders.mobile_cnns import efficientnet, mobilenet
+    from bilrp.encoders.registry import load
+    from bilrp.encoders.sentence_encoder import sentence
     from bilrp.encoders.vgg import vgg16
 
 # Found on first use, so that the table of families can be read without torch.
-NAMES = {
+_EXPORTS = {
     "clip": "bilrp.encoders.hf_clip",
     "efficientnet": "bilrp.encoders.mobile_cnns",
+    "load": "bilrp.encoders.registry",
     "mobilenet": "bilrp.encoders.mobile_cnns",
     "sentence": "bilrp.encoders.sentence_encoder",
     "vgg16": "bilrp.encoders.vgg",
     "vision": "bilrp.encoders.hf_vision",
 }
-__all__ = ["clip", "efficientnet", "mobilenet", "sentence", "vgg16", "vision"]
+__all__ = ["clip", "efficientnet", "load", "mobilenet", "sentence", "vgg16", "vision"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in NAMES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module 'bilrp.encoders' has no attribute {name!r}")
-    return getattr(importlib.import_module(NAMES[name]), name)
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

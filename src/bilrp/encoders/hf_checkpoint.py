@@ -17,18 +17,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from bilrp.errors import InputError, import_optional, wrap_errors
 from bilrp.io import files
-from bilrp.errors import InputError, from_extra, guarded
 
-WEIGHTS = (
+WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-MOST_JSON = 16_000_000  # bytes of a configuration
+MAX_JSON_BYTES = 16_000_000  # bytes of a configuration
 MAX_LAYERS = 1000
-DEPTHS = (
+LAYER_COUNT_SUFFIXES = (
     "layers",
     "layer",
     "depth",
@@ -37,17 +37,17 @@ DEPTHS = (
     "stages",
     "experts",
 )  # how names of such numbers end
-SPARE_NUMBERS = 32_000_000  # of heads and buffers that no folder has
-REWRITES = (
+MAX_MISSING_PARAMETERS = 32_000_000  # of heads and buffers that no folder has
+UNSUPPORTED_CONFIG_KEYS = (
     "quantization_config",
     "compression_config",
     "fusion_config",
 )  # other layers than the architecture's
-MOST_WORDS = 64_000_000  # of a tokenizer's files: the largest known have 35 MB
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
+MAX_TEXT_FILE_BYTES = 64_000_000  # of a tokenizer's files: the largest known have 35 MB
+LOCAL_ONLY_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
 
-def config_of(folder: Path, made_by: str = "save_pretrained") -> Mapping[str, Any]:
+def read_config(folder: Path, made_by: str = "save_pretrained") -> Mapping[str, Any]:
     """What config.json says, with at least a model_type."""
     if (folder / "adapter_config.json").is_file():
         raise InputError(
@@ -61,26 +61,26 @@ def config_of(folder: Path, made_by: str = "save_pretrained") -> Mapping[str, An
     return config
 
 
-def library(extra: str, what: str) -> Any:
+def import_transformers(extra: str, purpose: str) -> Any:
     """transformers, or one line that says which extra has it."""
-    return from_extra("transformers", extra, what)
+    return import_optional("transformers", extra, purpose)
 
 
-def refuse_what_runs_code(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
+def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
     """Code of its own, an architecture nobody knows, no weights: each is one line."""
-    _refuse_remote_names(folder, config)
+    _reject_remote_code(folder, config)
     kind = config.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:
         raise InputError(
             f"{folder}: transformers {transformers.__version__} does not know the architecture {kind!r} of its config.json"
         )
-    if not any((folder / name).is_file() for name in WEIGHTS):
-        raise InputError(f"{folder} has no weights: {WEIGHTS[0]} (or {WEIGHTS[2]}) is missing")
+    if not any((folder / name).is_file() for name in WEIGHT_FILES):
+        raise InputError(f"{folder} has no weights: {WEIGHT_FILES[0]} (or {WEIGHT_FILES[2]}) is missing")
     _check_files(folder)
     _check_depth(folder, config)
 
 
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _iterate_entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every (name, value) of a configuration, also of those inside of it, however deep."""
     waiting: list[Any] = [config]
     while waiting:
@@ -90,9 +90,9 @@ def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
 
 
-def _refuse_remote_names(folder: Path, config: Mapping[str, Any]) -> None:
+def _reject_remote_code(folder: Path, config: Mapping[str, Any]) -> None:
     """Names by which transformers would load code or kernels, from the folder or from a repository ("owner/name")."""
-    for name, value in _entries(config):
+    for name, value in _iterate_entries(config):
         if not value:
             continue
         if name == "auto_map":
@@ -101,7 +101,7 @@ def _refuse_remote_names(folder: Path, config: Mapping[str, Any]) -> None:
                 f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
                 "convert it to one of transformers' own architectures"
             )
-        if name in REWRITES:
+        if name in UNSUPPORTED_CONFIG_KEYS:
             raise InputError(
                 f"{folder}: a model with a {name} is not loaded, as its layers are others than its architecture's: "
                 "save it with plain floating-point weights"
@@ -120,12 +120,12 @@ def _check_files(folder: Path) -> None:
             continue
         if not path.is_file():  # a pipe would block its reader for ever; a link to nothing is no file either
             raise InputError(f"{path} is no regular file: remove it")
-        if path.suffix in (".json", ".txt", ".model") and path.stat().st_size > MOST_WORDS:
+        if path.suffix in (".json", ".txt", ".model") and path.stat().st_size > MAX_TEXT_FILE_BYTES:
             raise InputError(
-                f"{path} is longer than {MOST_WORDS / 1e6:g} MB, which is more than it should ever be"
+                f"{path} is longer than {MAX_TEXT_FILE_BYTES / 1e6:g} MB, which is more than it should ever be"
             )
         if path.suffix == ".bin":
-            check_torch(path)
+            check_torch_file(path)
         if path.name.endswith(".index.json"):
             index = read_json(path)
             shards = index.get("weight_map") if isinstance(index, dict) else None
@@ -136,8 +136,8 @@ def _check_files(folder: Path) -> None:
 
 def _check_depth(folder: Path, config: Mapping[str, Any]) -> None:
     """A model of very many layers takes hours to be made, also without memory for its weights."""
-    for name, value in _entries(config):
-        if name.endswith(DEPTHS):
+    for name, value in _iterate_entries(config):
+        if name.endswith(LAYER_COUNT_SUFFIXES):
             numbers = [n for n in (value if isinstance(value, list) else [value]) if isinstance(n, int)]
             if sum(numbers) > MAX_LAYERS:
                 raise InputError(
@@ -145,51 +145,51 @@ def _check_depth(folder: Path, config: Mapping[str, Any]) -> None:
                 )
 
 
-def _check_size(folder: Path, maker: Any) -> None:
+def _check_size(folder: Path, auto_class: Any) -> None:
     """What a model is made of must lie in the folder: numbers in config.json alone fill no memory.
 
     The model is made on the meta device, where tensors have shapes and no memory. The folder may lack a head that is
-    not used, and buffers, which are made anew: half of the model, and what `SPARE_NUMBERS` says.
+    not used, and buffers, which are made anew: half of the model, and what `MAX_MISSING_PARAMETERS` says.
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder, **LOCAL)
+    config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
     with torch.device("meta"):
-        made = maker.from_config(config, attn_implementation="eager")
+        made = auto_class.from_config(config, attn_implementation="eager")
     claimed = sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
-    stored = stored_numbers(folder)
-    if claimed > 2 * stored + SPARE_NUMBERS:
+    stored = count_stored_parameters(folder)
+    if claimed > 2 * stored + MAX_MISSING_PARAMETERS:
         raise InputError(
             f"{folder / 'config.json'} describes a model of {claimed:,} numbers, and the weights beside it have {stored:,}: "
             "they are not those of this model"
         )
 
 
-def stored_numbers(folder: Path) -> int:
+def count_stored_parameters(folder: Path) -> int:
     """How many numbers the weights in a folder have, by their headers; a byte each, where torch files hold them."""
     count = 0
     for path in folder.iterdir():
         if path.suffix == ".safetensors":
             # a header may claim what the file has no bytes for
-            count += min(sum(math.prod(shape) for shape in _shapes(path)), path.stat().st_size)
+            count += min(sum(math.prod(shape) for shape in _read_tensor_shapes(path)), path.stat().st_size)
         elif path.suffix == ".bin":
             count += path.stat().st_size
     return count
 
 
-def _shapes(path: Path) -> list[list[int]]:
+def _read_tensor_shapes(path: Path) -> list[list[int]]:
     """The shapes of the tensors of a safetensors file, by its header alone."""
-    with guarded(f"{path} cannot be loaded"), files.open_regular(path) as file:
+    with wrap_errors(f"{path} cannot be loaded"), files.open_regular(path) as file:
         size = int.from_bytes(file.read(8), "little")
-        if size > MOST_JSON:
+        if size > MAX_JSON_BYTES:
             raise ValueError("its header is too long")
         header = json.loads(file.read(size))
         return [list(entry["shape"]) for name, entry in header.items() if name != "__metadata__"]
 
 
-def check_torch(path: Path) -> None:
+def check_torch_file(path: Path) -> None:
     """A torch file packs nothing: one that does could unpack to any size."""
-    with guarded(f"{path} cannot be read as a torch file"):
+    with wrap_errors(f"{path} cannot be read as a torch file"):
         if not zipfile.is_zipfile(path):
             return  # of the older kind, which packs nothing either
         with zipfile.ZipFile(path) as file:
@@ -197,17 +197,21 @@ def check_torch(path: Path) -> None:
                 raise InputError(f"{path} is packed, as no torch file is: save it again")
 
 
-def model(folder: Path, maker: Any, dtype: torch.dtype, *, spare: str | None = None) -> nn.Module:
+def load_model(
+    folder: Path, auto_class: Any, dtype: torch.dtype, *, ignore_missing: str | None = None
+) -> nn.Module:
     """The model with every one of its weights from the folder, but for those with `spare` in their name."""
-    _check_size(folder, maker)
-    options = {**LOCAL, "dtype": dtype, "weights_only": True, "output_loading_info": True}
+    _check_size(folder, auto_class)
+    options = {**LOCAL_ONLY_OPTIONS, "dtype": dtype, "weights_only": True, "output_loading_info": True}
     try:
-        made, report = maker.from_pretrained(folder, attn_implementation="sdpa", **options)
+        made, report = auto_class.from_pretrained(folder, attn_implementation="sdpa", **options)
     except ValueError as error:
         if "attention implementation" not in str(error) and "scaled_dot_product_attention" not in str(error):
             raise
-        made, report = maker.from_pretrained(folder, attn_implementation="eager", **options)
-    missing = sorted(name for name in report["missing_keys"] if spare is None or spare not in name)
+        made, report = auto_class.from_pretrained(folder, attn_implementation="eager", **options)
+    missing = sorted(
+        name for name in report["missing_keys"] if ignore_missing is None or ignore_missing not in name
+    )
     if missing:
         raise InputError(
             f"{folder}: weights are missing for {missing[0]} ({len(missing)} in all): "
@@ -221,13 +225,13 @@ def read_json(path: Path, default: Any = None) -> Any:
     if default is not None and not path.is_file():
         return default
     try:
-        return json.loads(files.read_text(path, kind="JSON", most=MOST_JSON))
+        return json.loads(files.read_text(path, kind="JSON", max_bytes=MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from None
 
 
 @contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
+def silence_transformers(transformers: Any) -> Iterator[None]:
     """No progress bars and warnings while a folder is read; what matters is said in our own words."""
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -242,7 +246,7 @@ def quiet(transformers: Any) -> Iterator[None]:
 
 
 @contextmanager
-def one_line(folder: Path) -> Iterator[None]:
+def wrap_load_errors(folder: Path) -> Iterator[None]:
     """Whatever a reader of foreign files raises becomes one line that names the folder."""
     try:
         yield

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bilrp.errors import InputError, guarded, quiet
+from bilrp.errors import InputError, suppress_warnings, wrap_errors
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from bilrp.encoder import Readable
+    from bilrp.encoder import InputLike
 
-MOST_PIXELS = 100_000_000  # 4 bytes as decoded and 4 as RGB: 0.8 GB
-MOST_FILE_BYTES = 512_000_000
+MAX_PIXELS = 100_000_000  # 4 bytes as decoded and 4 as RGB: 0.8 GB
+MAX_FILE_BYTES = 512_000_000
 SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif",
     ".jp2", ".tga", ".mpo", ".ico", ".qoi",
@@ -31,43 +31,47 @@ _FORMATS = (
     "PCX", "SGI", "QOI",
 )  # fmt: skip
 # Decoders that hold several copies, and decoders that are written in Python: so many pixels cost a gigabyte, or seconds.
-_MOST_BY_FORMAT = {
+_MAX_PIXELS_BY_FORMAT = {
     "WEBP": 50_000_000,
     "AVIF": 32_000_000,
     "JPEG2000": 16_000_000,
     "ICO": 16_000_000,
     "ICNS": 16_000_000,
 }
-_MOST_BY_CODEC = {
+_MAX_PIXELS_BY_CODEC = {
     "qoi": 4_000_000,
     "bmp_rle": 4_000_000,
     "ppm_plain": 4_000_000,
     "ppm": 4_000_000,
     "SGI16": 16_000_000,
 }
-_REDUCED_JPEG = 400_000_000  # read at a half, a quarter, an eighth
-_JPEG_WORK = 2_000_000_000  # pixels × scans: a progressive file may pass over its pixels any number of times
-_BAND = 2_000_000  # pixels converted at a time
+_MAX_REDUCED_JPEG_PIXELS = 400_000_000  # read at a half, a quarter, an eighth
+_MAX_JPEG_SCAN_PIXELS = (
+    2_000_000_000  # pixels × scans: a progressive file may pass over its pixels any number of times
+)
+_BAND_PIXELS = 2_000_000  # pixels converted at a time
 
 
-def opened(item: Readable, *, most_pixels: int = MOST_PIXELS) -> Image:
+def open_image(raw_input: InputLike, *, max_pixels: int = MAX_PIXELS) -> Image:
     """An upright RGB picture from a path, a PIL image or a uint8 array (H×W, H×W×3 or H×W×4)."""
     from PIL import Image
 
-    if isinstance(item, Image.Image):
-        with guarded("the image cannot be read"):
-            return _upright_rgb(item, name="the image", most_pixels=most_pixels)
-    if isinstance(item, np.ndarray):
-        return _upright_rgb(_from_array(item), name="the array", most_pixels=most_pixels)
-    if not isinstance(item, (str, Path)):
-        raise InputError(f"expected a path, a PIL image or a uint8 array, got {type(item).__name__}")
-    path = Path(item)
-    with guarded(f"{path}: damaged or unreadable image"):
-        return _from_file(path, most_pixels=most_pixels)
+    if isinstance(raw_input, Image.Image):
+        with wrap_errors("the image cannot be read"):
+            return _to_upright_rgb(raw_input, name="the image", max_pixels=max_pixels)
+    if isinstance(raw_input, np.ndarray):
+        return _to_upright_rgb(_from_array(raw_input), name="the array", max_pixels=max_pixels)
+    if not isinstance(raw_input, (str, Path)):
+        raise InputError(f"expected a path, a PIL image or a uint8 array, got {type(raw_input).__name__}")
+    path = Path(raw_input)
+    with wrap_errors(f"{path}: damaged or unreadable image"):
+        return _from_file(path, max_pixels=max_pixels)
 
 
 def is_animated(path: str | Path) -> bool:
-    """Has a file that `opened` reads more than the one frame that is taken? Asked of kinds that say so without a walk."""
+    """Has a file that `open_image` reads more than the one frame that is taken? Asked of kinds that say so without a
+    walk.
+    """
     from PIL import Image
 
     try:
@@ -77,7 +81,7 @@ def is_animated(path: str | Path) -> bool:
         return False
 
 
-def listed(folder: str | Path) -> list[Path]:
+def list_images(folder: str | Path) -> list[Path]:
     """The visible image files under `folder`, by suffix, in a stable order; none at all is an error."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -94,7 +98,7 @@ def listed(folder: str | Path) -> list[Path]:
     return found
 
 
-def check_file(path: Path) -> None:
+def check_image_file(path: Path) -> None:
     """Refuse what cannot be read at a known price: a folder, nothing, a pipe, an empty or an enormous file."""
     if path.is_dir():
         raise InputError(f"{path}: a folder, not an image file")
@@ -104,51 +108,53 @@ def check_file(path: Path) -> None:
         raise InputError(f"{path}: not a regular file")
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
-    if path.stat().st_size > MOST_FILE_BYTES:
-        raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB; make it smaller first")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{path}: more than {MAX_FILE_BYTES // 1_000_000} MB; make it smaller first")
 
 
-def _from_file(path: Path, *, most_pixels: int) -> Image:
+def _from_file(path: Path, *, max_pixels: int) -> Image:
     from PIL import Image, UnidentifiedImageError
 
-    check_file(path)
-    with quiet():  # sizes are checked below, from the header
+    check_image_file(path)
+    with suppress_warnings():  # sizes are checked below, from the header
         Image.init()
         known = [kind for kind in _FORMATS if kind in Image.OPEN]  # not every build has AVIF, WebP, …
         try:
             with Image.open(path, formats=known) as image:
-                _reduce(image, path, most_pixels)
-                return _upright_rgb(image, name=str(path), most_pixels=_most(image, most_pixels))
+                _reduce_jpeg(image, path, max_pixels)
+                return _to_upright_rgb(
+                    image, name=str(path), max_pixels=_decoder_pixel_limit(image, max_pixels)
+                )
         except UnidentifiedImageError:
             raise InputError(
                 f"{path}: not an image that can be read (PNG, JPEG, WebP, TIFF, GIF, …)"
             ) from None
         except Image.DecompressionBombError:
-            raise InputError(f"{path}: {_too_large(most_pixels)}") from None
+            raise InputError(f"{path}: {_size_limit_message(max_pixels)}") from None
 
 
-def _most(image: Image, most_pixels: int) -> int:
+def _decoder_pixel_limit(image: Image, max_pixels: int) -> int:
     """The pixels of this image that its decoder can be asked for."""
     codecs = [tile[0] for tile in getattr(image, "tile", ())[:1]]
-    limits = [_MOST_BY_FORMAT.get(image.format or "", most_pixels)]
-    limits += [_MOST_BY_CODEC.get(codec, most_pixels) for codec in codecs]
-    return min(most_pixels, *limits)
+    limits = [_MAX_PIXELS_BY_FORMAT.get(image.format or "", max_pixels)]
+    limits += [_MAX_PIXELS_BY_CODEC.get(codec, max_pixels) for codec in codecs]
+    return min(max_pixels, *limits)
 
 
-def _reduce(image: Image, path: Path, most_pixels: int) -> None:
+def _reduce_jpeg(image: Image, path: Path, max_pixels: int) -> None:
     """Have a large JPEG decoded at a half, a quarter or an eighth; refuse one that passes over itself too often."""
     if image.format not in ("JPEG", "MPO"):
         return
     pixels = image.width * image.height
     progressive = bool(image.info.get("progressive"))  # its coefficients are all held at once
-    if progressive and pixels * _scans(path) > _JPEG_WORK:
+    if progressive and pixels * _count_scans(path) > _MAX_JPEG_SCAN_PIXELS:
         raise InputError(f"{path}: too many passes over {image.width}×{image.height} pixels; save it anew")
-    if most_pixels < pixels <= _REDUCED_JPEG and not progressive:
-        part = next((part for part in (2, 4) if pixels <= most_pixels * part**2), 8)
+    if max_pixels < pixels <= _MAX_REDUCED_JPEG_PIXELS and not progressive:
+        part = next((part for part in (2, 4) if pixels <= max_pixels * part**2), 8)
         image.draft(None, (-(-image.width // part), -(-image.height // part)))
 
 
-def _scans(path: Path) -> int:
+def _count_scans(path: Path) -> int:
     """How many times a JPEG passes over its pixels, at most: its start-of-scan markers."""
     count, last = 0, b""
     with path.open("rb") as file:
@@ -158,49 +164,49 @@ def _scans(path: Path) -> int:
     return count
 
 
-def _upright_rgb(image: Image, *, name: str, most_pixels: int) -> Image:
+def _to_upright_rgb(image: Image, *, name: str, max_pixels: int) -> Image:
     from PIL import ImageOps
 
-    _check_size(image, name, most_pixels)
+    _check_size(image, name, max_pixels)
     if image.tell() != 0:
         image.seek(0)
     image.load()
-    _check_size(image, name, most_pixels)  # some formats hold another image than their header says
-    turned = ImageOps.exif_transpose(image, in_place=False) if _is_turned(image) else image
-    return _rgb(turned, name)
+    _check_size(image, name, max_pixels)  # some formats hold another image than their header says
+    turned = ImageOps.exif_transpose(image, in_place=False) if _is_rotated(image) else image
+    return _to_rgb(turned, name)
 
 
-def _is_turned(image: Image) -> bool:
+def _is_rotated(image: Image) -> bool:
     return image.getexif().get(0x0112, 1) != 1
 
 
-def _check_size(image: Image, name: str, most_pixels: int) -> None:
-    if image.width * image.height > most_pixels:
-        raise InputError(f"{name}: {image.width}×{image.height} pixels are {_too_large(most_pixels)}")
+def _check_size(image: Image, name: str, max_pixels: int) -> None:
+    if image.width * image.height > max_pixels:
+        raise InputError(f"{name}: {image.width}×{image.height} pixels are {_size_limit_message(max_pixels)}")
     if image.width * image.height == 0:
         raise InputError(f"{name}: the image has no pixels")
 
 
-def _rgb(image: Image, name: str) -> Image:
+def _to_rgb(image: Image, name: str) -> Image:
     """Any mode as RGB, some rows at a time: transparent over white, deep greys scaled, never clipped."""
     from PIL import Image
 
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy()  # the file's own is closed with it
-    full = _full_range(image, name) if image.mode.startswith("I") or image.mode == "F" else 0.0
+    full = _white_level(image, name) if image.mode.startswith("I") or image.mode == "F" else 0.0
     canvas = Image.new("RGB", image.size)
-    rows = max(1, _BAND // image.width)
+    rows = max(1, _BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
-        canvas.paste(_rgb_band(image.crop(box), image.info, full), box)
+        canvas.paste(_band_to_rgb(image.crop(box), image.info, full), box)
     return canvas
 
 
-def _rgb_band(band: Image, info: dict[Any, Any], full: float) -> Image:
+def _band_to_rgb(band: Image, info: dict[Any, Any], white: float) -> Image:
     from PIL import Image
 
-    if full:
-        eight = np.rint(np.asarray(band).astype(np.float64) * (255 / full)).astype(np.uint8)
+    if white:
+        eight = np.rint(np.asarray(band).astype(np.float64) * (255 / white)).astype(np.uint8)
         return Image.fromarray(eight).convert("RGB")
     if band.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in info:
         layer = band.convert("RGBA")
@@ -215,7 +221,7 @@ def _rgb_band(band: Image, info: dict[Any, Any], full: float) -> Image:
     return band.convert("RGB")
 
 
-def _full_range(image: Image, name: str) -> float:
+def _white_level(image: Image, name: str) -> float:
     """White of a deep image: 65535 for integers, 1 or 255 for floats; anything else is not guessed."""
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
@@ -236,5 +242,5 @@ def _from_array(values: np.ndarray) -> Image:
     return Image.fromarray(values)
 
 
-def _too_large(most_pixels: int) -> str:
-    return f"more than {most_pixels / 1e6:g} megapixels; make it smaller first"
+def _size_limit_message(max_pixels: int) -> str:
+    return f"more than {max_pixels / 1e6:g} megapixels; make it smaller first"

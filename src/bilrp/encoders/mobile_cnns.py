@@ -23,87 +23,106 @@ if TYPE_CHECKING:
     Weights = Mapping[str, Tensor]
 
 # (expansion, channels, repeats, stride of the first, kernel) of each stage of blocks
-MOBILE = (
+MOBILENET_STAGES = (
     (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3), (6, 96, 3, 1, 3), (6, 160, 3, 2, 3),
     (6, 320, 1, 1, 3),
 )  # fmt: skip
-EFFICIENT = (
+EFFICIENTNET_STAGES = (
     (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
     (6, 320, 1, 1, 3),
 )  # fmt: skip
-WIDTH = 1280
-LEAST = 32  # pixels: five layers halve the side
+EMBEDDING_SIZE = 1280
+MIN_SIDE_PIXELS = 32  # pixels: five layers halve the side
 
 
 @dataclass(frozen=True)
-class Design:
+class Architecture:
     """One of the two networks: its stages, how it pads, its norms' ε, and where its weights come from under which names."""
 
     name: str
     stages: tuple[tuple[int, int, int, int, int], ...]
-    even: bool  # pads both sides alike; else one more at the end, as TensorFlow does
+    symmetric_padding: bool  # pads both sides alike; else one more at the end, as TensorFlow does
     eps: float
     package: Package
-    names: Callable[[], Iterator[tuple[str, str]]]
+    layer_names: Callable[[], Iterator[tuple[str, str]]]
     mean: tuple[float, float, float] = images.MEAN
     std: tuple[float, float, float] = images.STD
 
 
-class Layer(nn.Module):
+class ConvNormActivation(nn.Module):
     """Convolution, batch norm and, but for a block's last, min(max(z, 0), 6)."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1,
-                 act: bool = True, design: Design):  # fmt: skip
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, groups: int = 1,
+                 activation: bool = True, architecture: Architecture):  # fmt: skip
         super().__init__()
-        self.even, self.act = design.even, act
-        padding = kernel // 2 if design.even else 0
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
-        self.norm = nn.BatchNorm2d(outputs, eps=design.eps)
+        self.symmetric_padding, self.activation = architecture.symmetric_padding, activation
+        padding = kernel_size // 2 if architecture.symmetric_padding else 0
+        self.conv = nn.Conv2d(
+            in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False
+        )
+        self.norm = nn.BatchNorm2d(out_channels, eps=architecture.eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.even:
-            pads = [p for n in (x.shape[3], x.shape[2]) for p in self._pads(n)]
+        if not self.symmetric_padding:
+            pads = [p for n in (x.shape[3], x.shape[2]) for p in self._same_padding(n)]
             x = F.pad(x, pads) if any(pads) else x
         z = self.norm(self.conv(x))
-        return F.relu6(z) if self.act else z
+        return F.relu6(z) if self.activation else z
 
-    def _pads(self, side: int) -> tuple[int, int]:
+    def _same_padding(self, side: int) -> tuple[int, int]:
         kernel, stride = self.conv.kernel_size[0], self.conv.stride[0]
         total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         return total // 2, total - total // 2
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """Inverted residual: widen, convolve each channel by itself, narrow; the input is added where shapes allow."""
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, stride: int, expansion: int, design: Design
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int,
+        expansion: int,
+        architecture: Architecture,
     ):
         super().__init__()
-        wide = inputs * expansion
-        self.adds = stride == 1 and inputs == outputs
-        widen = [Layer(inputs, wide, 1, design=design)] if expansion > 1 else []
-        apart = Layer(wide, wide, kernel, stride=stride, groups=wide, design=design)
-        self.layers = nn.Sequential(*widen, apart, Layer(wide, outputs, 1, act=False, design=design))
+        wide = in_channels * expansion
+        self.adds_input = stride == 1 and in_channels == out_channels
+        widen = [ConvNormActivation(in_channels, wide, 1, architecture=architecture)] if expansion > 1 else []
+        apart = ConvNormActivation(
+            wide, wide, kernel_size, stride=stride, groups=wide, architecture=architecture
+        )
+        self.layers = nn.Sequential(
+            *widen,
+            apart,
+            ConvNormActivation(wide, out_channels, 1, activation=False, architecture=architecture),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x) if self.adds else self.layers(x)
+        return x + self.layers(x) if self.adds_input else self.layers(x)
 
 
-class Mobile(nn.Module):
+class MobileCNN(nn.Module):
     """Pixels (1, 3, H, W) → (1, 1280): what the classifier sees, the mean over the last map."""
 
-    def __init__(self, design: Design):
+    def __init__(self, architecture: Architecture):
         super().__init__()
-        self.stem = Layer(3, 32, 3, stride=2, design=design)
+        self.stem = ConvNormActivation(3, 32, 3, stride=2, architecture=architecture)
         blocks, inputs = [], 32
-        for expansion, outputs, repeats, stride, kernel in design.stages:
+        for expansion, outputs, repeats, stride, kernel in architecture.stages:
             for number in range(repeats):
                 step = stride if number == 0 else 1
-                blocks.append(Block(inputs, outputs, kernel, stride=step, expansion=expansion, design=design))
+                blocks.append(
+                    InvertedResidual(
+                        inputs, outputs, kernel, stride=step, expansion=expansion, architecture=architecture
+                    )
+                )
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
-        self.head = Layer(inputs, WIDTH, 1, design=design)
+        self.head = ConvNormActivation(inputs, EMBEDDING_SIZE, 1, architecture=architecture)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(x))).mean((2, 3))
@@ -113,7 +132,7 @@ def mobilenet(
     *,
     weights: str | Path | None = None,
     size: int | tuple[int, int] | None = 128,
-    fit: str = images.FIT,
+    resize: str = images.DEFAULT_RESIZE,
     pretrained: bool = True,
     progress: bool = False,
 ) -> Encoder:
@@ -121,14 +140,14 @@ def mobilenet(
 
     >>> bilrp.explain(mobilenet(), "cat.jpg", "dog.jpg").score  # doctest: +SKIP
     """
-    return _encoder(MOBILENET, weights, size, fit, pretrained, progress)
+    return _build_encoder(MOBILENET, weights, size, resize, pretrained, progress)
 
 
 def efficientnet(
     *,
     weights: str | Path | None = None,
     size: int | tuple[int, int] | None = 128,
-    fit: str = images.FIT,
+    resize: str = images.DEFAULT_RESIZE,
     pretrained: bool = True,
     progress: bool = False,
 ) -> Encoder:
@@ -136,63 +155,68 @@ def efficientnet(
 
     >>> bilrp.explain(efficientnet(), "cat.jpg", "dog.jpg").score  # doctest: +SKIP
     """
-    return _encoder(EFFICIENTNET, weights, size, fit, pretrained, progress)
+    return _build_encoder(EFFICIENTNET, weights, size, resize, pretrained, progress)
 
 
-def _encoder(
-    design: Design, weights: str | Path | None, size: int | tuple[int, int] | None, fit: str, pretrained: bool,
+def _build_encoder(
+    architecture: Architecture, weights: str | Path | None, size: int | tuple[int, int] | None, resize: str,
+    pretrained: bool,
     progress: bool,
 ) -> Encoder:  # fmt: skip
-    if size is not None and min(size if isinstance(size, tuple) else (size,)) < LEAST:
-        raise InputError(f"{design.name} needs images of at least {LEAST} pixels a side, got {size}")
-    module = Mobile(design)
+    if size is not None and min(size if isinstance(size, tuple) else (size,)) < MIN_SIDE_PIXELS:
+        raise InputError(
+            f"{architecture.name} needs images of at least {MIN_SIDE_PIXELS} pixels a side, got {size}"
+        )
+    module = MobileCNN(architecture)
     if pretrained:
-        _fill(module, design, _stored(design, weights, progress=progress))
+        _assign_weights(module, architecture, _load_state_dict(architecture, weights, progress=progress))
     return Encoder(
         module=module.eval().requires_grad_(False),
-        read=partial(images.item, size=size, fit=fit, mean=design.mean, std=design.std),
+        read=partial(
+            images.read_with_view, size=size, resize=resize, mean=architecture.mean, std=architecture.std
+        ),
         regions=regions.grid(8),
-        name=design.name,
-        picture=partial(images.picture, mean=design.mean, std=design.std),
+        name=architecture.name,
+        to_image=partial(images.to_image, mean=architecture.mean, std=architecture.std),
     )
 
 
-def _stored(design: Design, path: str | Path | None, *, progress: bool) -> Weights:
+def _load_state_dict(architecture: Architecture, path: str | Path | None, *, progress: bool) -> Weights:
     """The published state dict: from a file, or of the package; torch reads it as plain tensors only."""
     if path is not None and not Path(path).is_file():
         raise InputError(f"{path}: no such weights file")
-    (data,) = (Path(path).read_bytes(),) if path else fetch(design.package, progress=progress).values()
+    (data,) = (Path(path).read_bytes(),) if path else fetch(architecture.package, progress=progress).values()
     try:
         found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception:  # torch raises many kinds on files that are not its own
-        raise WeightsError(f"{path or design.name}: not a torch file of plain tensors") from None
+        raise WeightsError(f"{path or architecture.name}: not a torch file of plain tensors") from None
     if not isinstance(found, Mapping):
-        raise WeightsError(f"{path or design.name}: expected a state dict, got {type(found).__name__}")
+        raise WeightsError(f"{path or architecture.name}: expected a state dict, got {type(found).__name__}")
     return found
 
 
-def _fill(module: Mobile, design: Design, stored: Weights) -> None:
+def _assign_weights(module: MobileCNN, architecture: Architecture, state_dict: Weights) -> None:
     """Every weight under its published name; a classifier is left out."""
-    ours = [name for name, layer in module.named_modules() if isinstance(layer, Layer)]
+    ours = [name for name, layer in module.named_modules() if isinstance(layer, ConvNormActivation)]
     own = module.state_dict()
-    for name, (conv, norm) in zip(ours, design.names(), strict=True):
+    for name, (conv, norm) in zip(ours, architecture.layer_names(), strict=True):
         for here, there in ((f"{name}.conv", conv), (f"{name}.norm", norm)):
             for kind in ("weight", "bias", "running_mean", "running_var"):
                 wanted = own.get(f"{here}.{kind}")
                 if wanted is None:
                     continue
-                given = stored.get(f"{there}.{kind}")
+                given = state_dict.get(f"{there}.{kind}")
                 if not isinstance(given, Tensor) or given.shape != wanted.shape:
                     raise WeightsError(
-                        f"these are not {design.name}'s weights: {there}.{kind} is missing or of another shape"
+                        f"these are not {architecture.name}'s weights: {there}.{kind} is missing or of another shape"
                     )
                 if not bool(torch.isfinite(given).all()):
-                    raise WeightsError(f"{design.name}: {there}.{kind} holds NaN or infinite values")
+                    raise WeightsError(f"{architecture.name}: {there}.{kind} holds NaN or infinite values")
                 own[f"{here}.{kind}"] = given.float()
     module.load_state_dict(own)
 
 
-def _of_torchvision() -> Iterator[tuple[str, str]]:
+def _torchvision_layer_names() -> Iterator[tuple[str, str]]:
     """(convolution, norm) of each layer in torchvision's MobileNetV2."""
     yield "features.0.0", "features.0.1"
     for number in range(1, 18):
@@ -202,7 +226,7 @@ def _of_torchvision() -> Iterator[tuple[str, str]]:
     yield "features.18.0", "features.18.1"
 
 
-def _of_lite() -> Iterator[tuple[str, str]]:
+def _lite0_layer_names() -> Iterator[tuple[str, str]]:
     """(convolution, norm) of each layer in the published EfficientNet-Lite0."""
     yield "_conv_stem", "_bn0"
     for number in range(16):
@@ -211,10 +235,16 @@ def _of_lite() -> Iterator[tuple[str, str]]:
     yield "_conv_head", "_bn1"
 
 
-MOBILENET = Design(
-    "mobilenet", MOBILE, even=True, eps=1e-5, package=packages.MOBILENET, names=_of_torchvision
+MOBILENET = Architecture(
+    "mobilenet",
+    MOBILENET_STAGES,
+    symmetric_padding=True,
+    eps=1e-5,
+    package=packages.MOBILENET,
+    layer_names=_torchvision_layer_names,
 )
-EFFICIENTNET = Design(
-    "efficientnet", EFFICIENT, even=False, eps=1e-3, package=packages.EFFICIENTNET, names=_of_lite,
+EFFICIENTNET = Architecture(
+    "efficientnet", EFFICIENTNET_STAGES, symmetric_padding=False, eps=1e-3, package=packages.EFFICIENTNET,
+    layer_names=_lite0_layer_names,
     mean=(127 / 255, 127 / 255, 127 / 255), std=(128 / 255, 128 / 255, 128 / 255),
 )  # fmt: skip

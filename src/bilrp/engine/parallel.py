@@ -11,13 +11,13 @@ import torch
 Task = TypeVar("Task")
 
 
-def share(function: Callable[[Task], None], tasks: Iterable[Task]) -> None:
+def parallel_for(function: Callable[[Task], None], tasks: Iterable[Task]) -> None:
     """Call `function` on every task, on as many threads as torch may use; each thread calls torch alone.
 
     Modes of torch belong to one thread: where one listens (who counts operations), all is done in this one.
 
     >>> seen = []
-    >>> share(seen.append, range(3))
+    >>> parallel_for(seen.append, range(3))
     >>> sorted(seen)
     [0, 1, 2]
     """

@@ -17,17 +17,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.engine.maps import Map, Shapes
-from bilrp.engine.windows import Reach
-from bilrp.trace.devices import on_host
+from bilrp.engine.windows import Geometry
+from bilrp.trace.devices import is_on_cpu
 
 
-class Kind(StrEnum):
-    """What travels: the tangent of a value's numbers, with their channels first where they were last (`engine.turn`) or
-    pooled (`engine.early`) or, for rules of the first layer (z^B, flat, w²), the 0/1 mask of the region itself."""
+class TangentKind(StrEnum):
+    """What travels: the tangent of a value's numbers, with their channels first where they were last
+    (`engine.passes.channels_first`) or pooled (`engine.passes.hoist_pooling`) or, for rules of the first layer (z^B, flat,
+    w²), the 0/1 mask of the region itself."""
 
     VALUE = "value"
     MASK = "mask"
-    TURNED = "turned"
+    CHANNELS_FIRST = "channels_first"
     POOLED = "pooled"
 
 
@@ -35,10 +36,10 @@ class Key(NamedTuple):
     """One thing that travels through a program: which value of the tape, and as what."""
 
     value: int
-    kind: Kind = Kind.VALUE
+    kind: TangentKind = TangentKind.VALUE
 
 
-INPUT, INPUT_MASK = Key(0), Key(0, Kind.MASK)
+INPUT, INPUT_MASK = Key(0), Key(0, TangentKind.MASK)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +63,8 @@ class Link:
         return self.shapes.target
 
     @cached_property
-    def reach(self) -> Reach | None:
-        return self.map.reach(self.shapes)
+    def geometry(self) -> Geometry | None:
+        return self.map.geometry(self.shapes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +87,16 @@ def push(
     return push_from(program.links, start, wanted)
 
 
-def push_from(links: Sequence[Link], start: dict[Key, Tensor], wanted: set[Key]) -> dict[Key, Tensor]:
+def push_from(links: Sequence[Link], start: dict[Key, Tensor], outputs: set[Key]) -> dict[Key, Tensor]:
     """Push from the values at hand through some links; each value is dropped after its last use."""
     alive = dict(start)
     last = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
         alive[link.target] = link.map.push(*(alive[s] for s in link.sources))
         for source in set(link.sources):
-            if last[source] == i and source not in wanted:
+            if last[source] == i and source not in outputs:
                 del alive[source]
-    return {key: alive[key] for key in wanted if key in alive}
+    return {key: alive[key] for key in outputs if key in alive}
 
 
 def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, "k 1 *features"]:
@@ -114,7 +115,7 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
         cotangent = alive.pop(link.target, None)
         # Coordinates that never came this way (another branch of a cat) cost nothing further down. An accelerator is
         # not asked: waiting for its answer takes longer than the product.
-        if cotangent is None or (on_host(cotangent) and not bool(cotangent.any())):
+        if cotangent is None or (is_on_cpu(cotangent) and not bool(cotangent.any())):
             continue
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
             if source in sums:

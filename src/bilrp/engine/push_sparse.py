@@ -13,69 +13,71 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from bilrp import native
-from bilrp.engine.sparse_layout import everything, union
-from bilrp.engine.sparse_torch import Matrix
 from bilrp.engine.program import Key, Link
-from bilrp.engine.sparse_native import Ragged
+from bilrp.engine.sparse_layout import full_mask, mask_or
+from bilrp.engine.sparse_native import NativeSparseTangent
+from bilrp.engine.sparse_torch import TorchSparseTangent
 
 # ---------------------------------------------------------------- what can be non-zero, and what is needed
 
 
-def possible(links: Sequence[Link], start: dict[Key, Tensor]) -> dict[Key, Tensor]:
+def propagate_support(links: Sequence[Link], start: dict[Key, Tensor]) -> dict[Key, Tensor]:
     """For each value the features (H, W, C) that can be non-zero, from what the links' factors leave."""
     found = dict(start)
     for link in links:
         inputs = [
-            found[s] if s in found else everything(shape)
+            found[s] if s in found else full_mask(shape)
             for s, shape in zip(link.sources, link.shapes.sources, strict=True)
         ]
-        found[link.target] = link.map.possible(inputs, link.shapes)
+        found[link.target] = link.map.output_support(inputs, link.shapes)
     return found
 
 
-def needed(links: Sequence[Link], wanted: set[Key]) -> dict[Key, Tensor]:
+def backpropagate_support(links: Sequence[Link], outputs: set[Key]) -> dict[Key, Tensor]:
     """For each value the features that anything wanted depends on: behind a max-pooling, only the winners."""
     found: dict[Key, Tensor] = {}
     for link in reversed(links):
-        if link.target in wanted or link.target not in found:
-            found[link.target] = everything(link.shape)
-        for source, need in zip(link.sources, link.map.needed(found[link.target], link.shapes), strict=True):
-            found[source] = union([found[source], need]) if source in found else need
+        if link.target in outputs or link.target not in found:
+            found[link.target] = full_mask(link.shape)
+        for source, need in zip(
+            link.sources, link.map.input_support(found[link.target], link.shapes), strict=True
+        ):
+            found[source] = mask_or([found[source], need]) if source in found else need
     return found
 
 
 # ---------------------------------------------------------------- rows
 
 
-def kind_for(like: Tensor) -> type[Matrix] | type[Ragged]:
+def choose_tangent_type(like: Tensor) -> type[TorchSparseTangent] | type[NativeSparseTangent]:
     """How such numbers lie in rows: as native code has them, where it can be used."""
-    return Ragged if native.takes(like) else Matrix
+    return NativeSparseTangent if native.is_supported(like) else TorchSparseTangent
 
 
-class Buffers:
+class BufferPool:
     """Memory for rows, taken and given back: fresh memory costs more than the sums that go into it.
 
     Each has room for the largest: memory that nobody writes to is never there.
     """
 
     def __init__(self, like: Tensor) -> None:
-        self.like, self.room = like, 1  # never none: memory is known by where it lies
+        self.like, self.capacity = like, 1  # never none: memory is known by where it lies
         self.free: list[Tensor] = []
-        self.taken: dict[int, Tensor] = {}  # by where they lie
+        self.in_use: dict[int, Tensor] = {}  # by where they lie
 
-    def reserve(self, room: int) -> None:
+    def reserve(self, capacity: int) -> None:
         """Make those taken from now on so large."""
-        if room > self.room:
-            self.room = room
+        if capacity > self.capacity:
+            self.capacity = capacity
             self.free.clear()
 
-    def take(self, size: int) -> Tensor:
+    def acquire(self, size: int) -> Tensor:
         self.reserve(size)
-        whole = self.free.pop() if self.free else self.like.new_empty(self.room)
-        self.taken[whole.untyped_storage().data_ptr()] = whole
+        whole = self.free.pop() if self.free else self.like.new_empty(self.capacity)
+        self.in_use[whole.untyped_storage().data_ptr()] = whole
         return whole[:size]
 
-    def give(self, numbers: Tensor) -> None:
-        whole = self.taken.pop(numbers.untyped_storage().data_ptr())
-        if whole.numel() == self.room:
+    def release(self, values: Tensor) -> None:
+        whole = self.in_use.pop(values.untyped_storage().data_ptr())
+        if whole.numel() == self.capacity:
             self.free.append(whole)

@@ -19,19 +19,19 @@ from bilrp.regions import Regions
 
 def spatial_prefix(links: Sequence[Link]) -> int:
     """How many links from the start on are spatial."""
-    return next((i for i, link in enumerate(links) if link.reach is None), len(links))
+    return next((i for i, link in enumerate(links) if link.geometry is None), len(links))
 
 
-def cones(program: Program, partition: Regions, stop: int) -> dict[Key, Cone]:
+def compute_cones(program: Program, partition: Regions, stop: int) -> dict[Key, Cone]:
     """The cone of every value up to link number `stop`, starting from each region's bounding box."""
     low, high = bounding_boxes(partition)
     height, width = program.x.shape[-2:]
     start = Cone(low, high, (height, width))
     found: dict[Key, Cone] = {INPUT: start, INPUT_MASK: start}
     for link in program.links[:stop]:
-        assert link.reach is not None
+        assert link.geometry is not None
         size = (link.shape[-2], link.shape[-1])
-        reached = (found[source].spread(link.reach, size) for source in link.sources)
+        reached = (found[source].propagate(link.geometry, size) for source in link.sources)
         found[link.target] = reduce(Cone.union, reached)
     return found
 
@@ -61,13 +61,13 @@ def compact_chunks(partition: Regions, size: int) -> list[Tensor]:
     return _bisect(torch.arange(partition.count), (low + high).double(), size)
 
 
-def _bisect(index: Tensor, centre: Tensor, size: int) -> list[Tensor]:
+def _bisect(index: Tensor, center: Tensor, size: int) -> list[Tensor]:
     if len(index) <= size:
         return [index]
-    spread = centre[index].amax(0) - centre[index].amin(0)
-    order = index[centre[index][:, int(spread.argmax())].argsort(stable=True)]
+    spread = center[index].amax(0) - center[index].amin(0)
+    order = index[center[index][:, int(spread.argmax())].argsort(stable=True)]
     half = len(order) // 2
     return [
-        *_bisect(order[:half].sort().values, centre, size),
-        *_bisect(order[half:].sort().values, centre, size),
+        *_bisect(order[:half].sort().values, center, size),
+        *_bisect(order[half:].sort().values, center, size),
     ]

@@ -11,74 +11,75 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.sparse_layout import Layout, Rows, Term, Winners
-from bilrp.engine.maps.position_blocks import blocks
-from bilrp.engine.maps.sparse_convolution import Convolving
-from bilrp.engine.parallel import share
-from bilrp.native import TYPES, library
+from bilrp.engine.maps.position_blocks import make_blocks
+from bilrp.engine.maps.sparse_convolution import SparseConvolution
+from bilrp.engine.parallel import parallel_for
+from bilrp.engine.sparse_layout import GatherTerm, MaxPoolSelection, SparseLayout, SparseTangent
+from bilrp.native import DTYPE_SUFFIXES, load_library
 
-SMALL = 2**14  # numbers for which threads are not worth starting
-Numbers, Address, Pair = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64 * 2
+MIN_THREADED_NUMEL = 2**14  # numbers for which threads are not worth starting
+Int64, Address, Int64Pair = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64 * 2
 Addresses = ctypes.POINTER(Address)
 
 
-class _Rows(ctypes.Structure):
+class _TangentStruct(ctypes.Structure):
     _fields_ = (
-        ("height", Numbers), ("width", Numbers), ("channels", Numbers),
-        ("starts", Address), ("channel", Address),
+        ("height", Int64), ("width", Int64), ("channels", Int64),
+        ("row_starts", Address), ("channel", Address),
         ("region_starts", Address), ("regions", Address),
-        ("offsets", Address), ("numbers", Address),
+        ("offsets", Address), ("values", Address),
     )  # fmt: skip
 
 
-class _Convolution(ctypes.Structure):
+class _ConvolutionStruct(ctypes.Structure):
     _fields_ = (
-        ("source", _Rows), ("target", _Rows),
-        ("kernel", Pair), ("dilation", Pair), ("stride", Pair), ("padding", Pair),
-        ("terms", Numbers), ("weights", Addresses), ("before", Addresses), ("after", Addresses),
-        ("input", Address), ("bias", Address), ("counted", Address), ("least", Address),
-        ("blocks", Address), ("block_regions", Address), ("block_ends", Address), ("block_count", Numbers),
-        ("next", ctypes.POINTER(Numbers)),
+        ("source", _TangentStruct), ("target", _TangentStruct),
+        ("kernel", Int64Pair), ("dilation", Int64Pair), ("stride", Int64Pair), ("padding", Int64Pair),
+        ("terms", Int64), ("weights", Addresses), ("before", Addresses), ("after", Addresses),
+        ("input", Address), ("bias", Address), ("numerator", Address), ("min_denominator", Address),
+        ("blocks", Address), ("block_regions", Address), ("block_ends", Address), ("block_count", Int64),
+        ("next", ctypes.POINTER(Int64)),
     )  # fmt: skip
 
 
-class _Combination(ctypes.Structure):
+class _CombinationStruct(ctypes.Structure):
     _fields_ = (
-        ("target", _Rows),
-        ("terms", Numbers), ("sources", ctypes.POINTER(ctypes.POINTER(_Rows))), ("rows", Addresses), ("factors", Addresses),
-        ("next", ctypes.POINTER(Numbers)),
+        ("target", _TangentStruct),
+        ("terms", Int64), ("sources", ctypes.POINTER(ctypes.POINTER(_TangentStruct))), ("rows", Addresses),
+        ("factors", Addresses),
+        ("next", ctypes.POINTER(Int64)),
     )  # fmt: skip
 
 
-class _Pooling(ctypes.Structure):
+class _PoolingStruct(ctypes.Structure):
     _fields_ = (
-        ("source", _Rows), ("target", _Rows),
-        ("offsets", Numbers), ("stride", Pair), ("padding", Pair), ("offset", Address), ("shares", Address),
-        ("next", ctypes.POINTER(Numbers)),
+        ("source", _TangentStruct), ("target", _TangentStruct),
+        ("offsets", Int64), ("stride", Int64Pair), ("padding", Int64Pair), ("offset", Address), ("shares", Address),
+        ("next", ctypes.POINTER(Int64)),
     )  # fmt: skip
 
 
-class _Pictures(ctypes.Structure):
+class _ImagesStruct(ctypes.Structure):
     _fields_ = (
-        ("rows", _Rows),
-        ("index", Address), ("images", Address), ("strides", Numbers * 4), ("origin", Address),
-        ("next", ctypes.POINTER(Numbers)),
+        ("rows", _TangentStruct),
+        ("index", Address), ("images", Address), ("strides", Int64 * 4), ("origin", Address),
+        ("next", ctypes.POINTER(Int64)),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Ragged(Rows):
+class NativeSparseTangent(SparseTangent):
     """Rows of each position as a small matrix, one after another."""
 
     @staticmethod
-    def size(layout: Layout) -> int:
-        return layout.reached
+    def required_numel(layout: SparseLayout) -> int:
+        return layout.numel
 
     @cached_property
-    def _tables(self) -> list[Tensor]:
+    def _index_tables(self) -> list[Tensor]:
         """Where rows, regions and numbers of each position begin; the channel of each row, the regions of each position."""
-        layout, positions = self.layout, blocks(self.layout.cone, 1, empty=True)
-        starts, ends = layout.firsts, positions.ends
+        layout, positions = self.layout, make_blocks(self.layout.cone, 1, include_empty=True)
+        starts, ends = layout.row_offsets, positions.ends
         offsets = (starts.diff() * ends.diff(prepend=ends.new_zeros(1))).cumsum(0)
         first = torch.zeros(1, dtype=torch.long)
         return [
@@ -90,115 +91,120 @@ class Ragged(Rows):
         ]
 
     @cached_property
-    def _as_rows(self) -> _Rows:
-        height, width, channels = self.layout.active.shape
-        addresses = [_address(t) for t in (*self._tables, self.numbers)]
-        return _Rows(height, width, channels, *addresses)
+    def _struct(self) -> _TangentStruct:
+        height, width, channels = self.layout.mask.shape
+        addresses = [_address(t) for t in (*self._index_tables, self.values)]
+        return _TangentStruct(height, width, channels, *addresses)
 
-    def combine(self, terms: Sequence[Term]) -> None:
-        sources = [term.source._as_rows for term in terms if isinstance(term.source, Ragged)]
-        each = (ctypes.POINTER(_Rows) * len(terms))(*map(ctypes.pointer, sources))
-        factors = [_like(self.numbers, term.factor) for term in terms]
+    def combine(self, terms: Sequence[GatherTerm]) -> None:
+        sources = [term.source._struct for term in terms if isinstance(term.source, NativeSparseTangent)]
+        each = (ctypes.POINTER(_TangentStruct) * len(terms))(*map(ctypes.pointer, sources))
+        factors = [_contiguous_like(self.values, term.factor) for term in terms]
         rows = [term.rows.contiguous() for term in terms]
-        asked = _Combination(
-            self._as_rows, len(terms), each, _addresses(rows), _addresses(factors), _counter()
+        asked = _CombinationStruct(
+            self._struct, len(terms), each, _addresses(rows), _addresses(factors), _new_counter()
         )
         self._call("combine", asked, rows, factors)
 
-    def pool(self, source: Rows, work: Winners) -> None:
-        assert isinstance(source, Ragged)
-        shares = self.layout.of(work.shares).to(self.numbers.dtype).contiguous()
-        offsets = torch.tensor(work.offsets)
-        asked = _Pooling(
-            source._as_rows, self._as_rows,
-            len(offsets), tuple(work.stride), tuple(work.padding), _address(offsets), _address(shares), _counter(),
+    def max_pool(self, source: SparseTangent, selection: MaxPoolSelection) -> None:
+        assert isinstance(source, NativeSparseTangent)
+        shares = self.layout.gather(selection.shares).to(self.values.dtype).contiguous()
+        offsets = torch.tensor(selection.offsets)
+        asked = _PoolingStruct(
+            source._struct, self._struct,
+            len(offsets), tuple(selection.stride), tuple(selection.padding), _address(offsets),
+            _address(shares), _new_counter(),
         )  # fmt: skip
         self._call("pool", asked, shares, offsets)
 
     def scale(self, factor: Tensor) -> None:
-        self.combine([Term(self, torch.arange(self.layout.rows), factor)])
+        self.combine([GatherTerm(self, torch.arange(self.layout.row_count), factor)])
 
-    def convolve(self, source: Rows, work: Convolving) -> None:
-        assert isinstance(source, Ragged)
-        found = blocks(self.layout.cone, work.amount(source.layout, self.layout).side)
-        kernel, like = work.kernel, self.numbers
-        shape = (self.layout.active.shape[2], source.layout.active.shape[2], *kernel.size)
-        for weight in work.weights:
+    def convolve(self, source: SparseTangent, convolution: SparseConvolution) -> None:
+        assert isinstance(source, NativeSparseTangent)
+        found = make_blocks(self.layout.cone, convolution.cost(source.layout, self.layout).side)
+        kernel, like = convolution.kernel, self.values
+        shape = (self.layout.mask.shape[2], source.layout.mask.shape[2], *kernel.size)
+        for weight in convolution.weights:
             if weight.shape != shape:  # native code would read beside it
                 raise ValueError(f"weights of shape {tuple(weight.shape)} where a convolution needs {shape}")
-        weights = [_like(like, w.permute(0, 2, 3, 1)) for w in work.weights]
-        before, after, ratio = work.at_rows(source.layout, self.layout)
-        before, after = ([_like(like, f) for f in factors] for factors in (before, after))
-        behind = (None,) * 4 if ratio is None else (ratio.a, ratio.bias, ratio.counted, ratio.least)
-        behind = [_like(like, f) for f in behind]
-        asked = _Convolution(
-            source._as_rows, self._as_rows,
-            kernel.size, kernel.dilation, kernel.reach.stride, kernel.reach.padding,
+        weights = [_contiguous_like(like, w.permute(0, 2, 3, 1)) for w in convolution.weights]
+        before, after, ratio = convolution.at_rows(source.layout, self.layout)
+        before, after = ([_contiguous_like(like, f) for f in factors] for factors in (before, after))
+        behind = (
+            (None,) * 4 if ratio is None else (ratio.a, ratio.bias, ratio.numerator, ratio.min_denominator)
+        )
+        behind = [_contiguous_like(like, f) for f in behind]
+        asked = _ConvolutionStruct(
+            source._struct, self._struct,
+            kernel.size, kernel.dilation, kernel.geometry.stride, kernel.geometry.padding,
             len(weights), _addresses(weights), _addresses(before), _addresses(after),
             *_addresses(behind),
-            _address(found.boxes), _address(found.columns), _address(found.ends), len(found.boxes), _counter(),
+            _address(found.boxes), _address(found.columns), _address(found.ends), len(found.boxes), _new_counter(),
         )  # fmt: skip
         self._call("convolve", asked, weights, before, after, behind)
 
-    def collect(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
-        images = images.to(self.numbers.dtype)  # the model may change the type
-        self._pictures("collect", images, torch.arange(len(images)), columns, origin)
+    def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
+        images = images.to(self.values.dtype)  # the model may change the type
+        self._copy_images("gather", images, torch.arange(len(images)), columns, origin)
 
-    def dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
+    def to_dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
         """As of all rows; channels come last in memory, as they do in rows."""
-        (height, width, channels), count = self.layout.active.shape, len(self.layout.cone.low)
+        (height, width, channels), count = self.layout.mask.shape, len(self.layout.cone.low)
         chosen = torch.arange(count) if columns is None else columns
-        images = self.numbers.new_zeros(len(chosen), height, width, channels).permute(0, 3, 1, 2)
-        self._pictures("spread", images, torch.arange(len(chosen)), chosen, None)
+        images = self.values.new_zeros(len(chosen), height, width, channels).permute(0, 3, 1, 2)
+        self._copy_images("scatter", images, torch.arange(len(chosen)), chosen, None)
         return images.reshape(len(chosen), *shape)
 
-    def windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
-        made = self.numbers.new_zeros(len(columns), *size, self.layout.active.shape[2]).permute(0, 3, 1, 2)
-        self._pictures("spread", made, torch.arange(len(columns)), columns, origin)
+    def to_windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
+        made = self.values.new_zeros(len(columns), *size, self.layout.mask.shape[2]).permute(0, 3, 1, 2)
+        self._copy_images("scatter", made, torch.arange(len(columns)), columns, origin)
         return made
 
-    def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
-        height, width, channels = self.layout.active.shape
+    def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
+        height, width, channels = self.layout.mask.shape
         chosen = torch.arange(len(index)) if columns is None else columns
-        if out.dtype != self.numbers.dtype:
-            whole = self.dense(torch.Size((channels, height, width)), chosen)
+        if out.dtype != self.values.dtype:
+            whole = self.to_dense(torch.Size((channels, height, width)), chosen)
             out[index] = whole.flatten(1).to(out.dtype)
             return
-        self._pictures("spread", out.view(-1, channels, height, width), index, chosen, None)
+        self._copy_images("scatter", out.view(-1, channels, height, width), index, chosen, None)
 
-    def _pictures(
+    def _copy_images(
         self, name: str, images: Tensor, index: Tensor, columns: Tensor, origin: Tensor | None
     ) -> None:
         image = torch.full((len(self.layout.cone.low),), -1)
         image[columns] = index
         corners = None if origin is None else origin.contiguous()
-        asked = _Pictures(
-            self._as_rows, _address(image), images.data_ptr(), images.stride(),
-            None if corners is None else _address(corners), _counter(),
+        asked = _ImagesStruct(
+            self._struct, _address(image), images.data_ptr(), images.stride(),
+            None if corners is None else _address(corners), _new_counter(),
         )  # fmt: skip
         self._call(name, asked, images, image, corners)
 
-    def _call(self, name: str, asked: ctypes.Structure, *held: object) -> None:
-        """On as many threads as torch may use; `held` is what `asked` has the addresses of, until all have ended."""
-        function = getattr(library(), f"{name}_{TYPES[self.numbers.dtype]}")
+    def _call(self, name: str, arguments: ctypes.Structure, *keep_alive: object) -> None:
+        """On as many threads as torch may use; `keep_alive` is what `arguments` has the addresses of, until all have
+        ended.
+        """
+        function = getattr(load_library(), f"{name}_{DTYPE_SUFFIXES[self.values.dtype]}")
 
-        def call(_: int, _held: object = held) -> None:
-            if function(ctypes.byref(asked)):
+        def call(_: int, _held: object = keep_alive) -> None:
+            if function(ctypes.byref(arguments)):
                 raise MemoryError("no memory is left for the rows of a convolution")
 
-        if self.numbers.numel() < SMALL:
+        if self.values.numel() < MIN_THREADED_NUMEL:
             call(0)
         else:
-            share(call, range(torch.get_num_threads()))
+            parallel_for(call, range(torch.get_num_threads()))
 
 
-def _like(like: Tensor, tensor: Tensor | None) -> Tensor | None:
+def _contiguous_like(like: Tensor, tensor: Tensor | None) -> Tensor | None:
     """As native code reads it."""
     return None if tensor is None else tensor.to(like.dtype).contiguous()
 
 
-def _counter() -> Any:
-    return ctypes.pointer(Numbers(0))
+def _new_counter() -> Any:
+    return ctypes.pointer(Int64(0))
 
 
 def _address(tensor: Tensor) -> int:

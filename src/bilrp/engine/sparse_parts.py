@@ -18,27 +18,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.engine.costs import Way
-from bilrp.engine.push_windowed import frame, size_classes
-from bilrp.engine.sparse_layout import Layout, Rows
+from bilrp.engine.costs import Schedule
+from bilrp.engine.parallel import parallel_for
+from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import INPUT, Key
-from bilrp.engine.plan_context import Setting
-from bilrp.engine.parallel import share
+from bilrp.engine.push_windowed import fit_windows, size_classes
+from bilrp.engine.sparse_layout import SparseLayout, SparseTangent
 from bilrp.engine.windows import Window
 
-SMALL = 0.25  # of the matrix: what takes more is kept as a matrix, and multiplied as one
-TILE = 8  # positions on a side: smaller tiles take longer to set up than to multiply
+MAX_SPARSE_FRACTION = 0.25  # of the matrix: what takes more is kept as a matrix, and multiplied as one
+MIN_TILE_SIDE = 8  # positions on a side: smaller tiles take longer to set up than to multiply
 
 
 @dataclass(frozen=True, eq=False)
-class Piece(ABC):
+class PartsChunk(ABC):
     """Parts of some regions (`index`), in the way they were computed."""
 
     index: Tensor
 
     @property
     @abstractmethod
-    def numbers(self) -> Tensor:
+    def values(self) -> Tensor:
         """All that may not be zero."""
 
     @property
@@ -47,26 +47,26 @@ class Piece(ABC):
         """Positions of the image that the regions reach, added up."""
 
     @abstractmethod
-    def copy(self) -> Piece:
+    def copy(self) -> PartsChunk:
         """In memory of its own."""
 
     @abstractmethod
-    def spread(self, out: Tensor, shape: torch.Size) -> None:
+    def scatter(self, out: Tensor, shape: torch.Size) -> None:
         """Write into the zeros of all regions' parts (regions, C·H·W)."""
 
     @abstractmethod
-    def windows(self, shape: torch.Size) -> Iterator[OnWindows]:
+    def to_windows(self, shape: torch.Size) -> Iterator[WindowedChunk]:
         """The same on windows."""
 
 
 @dataclass(frozen=True, eq=False)
-class OnWindows(Piece):
+class WindowedChunk(PartsChunk):
     """Parts of some regions on windows around them."""
 
     window: Window
 
     @property
-    def numbers(self) -> Tensor:
+    def values(self) -> Tensor:
         return self.window.data
 
     @property
@@ -74,136 +74,144 @@ class OnWindows(Piece):
         height, width = self.window.shape
         return len(self.index) * height * width
 
-    def copy(self) -> OnWindows:
-        return _with(self, self.window.data.clone())
+    def copy(self) -> WindowedChunk:
+        return _with_data(self, self.window.data.clone())
 
-    def spread(self, out: Tensor, shape: torch.Size) -> None:
+    def scatter(self, out: Tensor, shape: torch.Size) -> None:
         self.window.scatter(out, self.index, shape)
 
-    def windows(self, shape: torch.Size) -> Iterator[OnWindows]:
+    def to_windows(self, shape: torch.Size) -> Iterator[WindowedChunk]:
         yield self
 
 
 @dataclass(frozen=True, eq=False)
-class OnRows(Piece):
+class SparseChunk(PartsChunk):
     """Parts of some regions on the rows of active features; its columns are these regions, in order."""
 
-    rows: Rows
+    tangent: SparseTangent
 
     @property
-    def numbers(self) -> Tensor:
-        return self.rows.numbers
+    def values(self) -> Tensor:
+        return self.tangent.values
 
     @property
     def area(self) -> int:
-        return self.rows.layout.cone.area
+        return self.tangent.layout.cone.area
 
-    def copy(self) -> OnRows:
-        layout = Layout(
-            self.rows.layout.active, self.rows.layout.cone
+    def copy(self) -> SparseChunk:
+        layout = SparseLayout(
+            self.tangent.layout.mask, self.tangent.layout.cone
         )  # without what the run worked out for it
-        return replace(self, rows=replace(self.rows, numbers=self.rows.numbers.clone(), layout=layout))
+        return replace(self, tangent=replace(self.tangent, values=self.tangent.values.clone(), layout=layout))
 
-    def spread(self, out: Tensor, shape: torch.Size) -> None:
-        self.rows.spread(out, self.index)
+    def scatter(self, out: Tensor, shape: torch.Size) -> None:
+        self.tangent.scatter(out, self.index)
 
-    def windows(self, shape: torch.Size) -> Iterator[OnWindows]:
-        cone = self.rows.layout.cone
+    def to_windows(self, shape: torch.Size) -> Iterator[WindowedChunk]:
+        cone = self.tangent.layout.cone
         for alike in size_classes({INPUT: cone}, INPUT, torch.arange(len(self.index))):
-            origin, size = frame(cone.at(alike))
-            yield OnWindows(self.index[alike], Window(self.rows.windows(alike, origin, size), origin))
+            origin, size = fit_windows(cone.select(alike))
+            yield WindowedChunk(
+                self.index[alike], Window(self.tangent.to_windows(alike, origin, size), origin)
+            )
 
 
 @dataclass(frozen=True, eq=False)
-class Scattered:
+class SparseParts:
     """Parts [regions, C·H·W] of an image-shaped value, in pieces that hold every region once."""
 
-    pieces: tuple[Piece, ...]
-    regions: int
-    image: torch.Size  # (…, C, H, W)
+    chunks: tuple[PartsChunk, ...]
+    region_count: int
+    value_shape: torch.Size  # (…, C, H, W)
     dtype: torch.dtype
     divisor: Tensor | None = None  # of products
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.regions, self.image.numel()
+        return self.region_count, self.value_shape.numel()
 
     @cached_property
-    def matrix(self) -> Tensor:
+    def dense_parts(self) -> Tensor:
         """Parts [regions, C·H·W]: made for whoever asks first, and kept (made twice, it is the same)."""
-        out = zeros(*self.shape, self.pieces[0].numbers.new_empty(0, dtype=self.dtype))
-        for piece in self.pieces:
-            piece.spread(out, self.image)
+        out = lazy_zeros(*self.shape, self.chunks[0].values.new_empty(0, dtype=self.dtype))
+        for piece in self.chunks:
+            piece.scatter(out, self.value_shape)
         return out
 
     @cached_property
-    def windows(self) -> tuple[OnWindows, ...]:
+    def windowed_chunks(self) -> tuple[WindowedChunk, ...]:
         """All pieces on windows, in the type of the value."""
-        found = (each for piece in self.pieces for each in piece.windows(self.image))
-        return tuple(_with(each, each.window.data.to(self.dtype)) for each in found)
+        found = (each for piece in self.chunks for each in piece.to_windows(self.value_shape))
+        return tuple(_with_data(each, each.window.data.to(self.dtype)) for each in found)
 
     def sum(self, axis: int = 0) -> Tensor:
         """Σ_I P_I, as a matrix's sum over its rows."""
         assert axis == 0
-        total = self.windows[0].window.data.new_zeros(self.image[-3:])
-        for each in self.windows:
+        total = self.windowed_chunks[0].window.data.new_zeros(self.value_shape[-3:])
+        for each in self.windowed_chunks:
             height, width = each.window.shape
             for data, (top, left) in zip(each.window.data, each.window.origin.tolist(), strict=True):
                 total[:, top : top + height, left : left + width] += data
         return total.flatten()
 
-    def __truediv__(self, number: Tensor) -> Scattered:
+    def __truediv__(self, number: Tensor) -> SparseParts:
         """For products alone: what was worked out for them is shared."""
-        made, name = replace(self, divisor=number.to(self.dtype)), "_table" if self._small else "matrix"
+        made, name = (
+            replace(self, divisor=number.to(self.dtype)),
+            "_window_table" if self._is_small else "dense_parts",
+        )
         vars(made)[name] = getattr(self, name)
         return made
 
-    def _divided(self, parts: Tensor) -> Tensor:
+    def _divide(self, parts: Tensor) -> Tensor:
         return parts if self.divisor is None else parts / self.divisor
 
-    def product(self, other: Scattered) -> Tensor:
+    def product(self, other: SparseParts) -> Tensor:
         """P P'ᵀ, tile by tile of the image: a small product of the regions whose windows touch it."""
-        alike = self.image[-3:] == other.image[-3:] and self.dtype == other.dtype
-        if not (alike and self._small and other._small):
-            return self._divided(self.matrix) @ other._divided(other.matrix).T
-        ours, theirs = self._table, other._table
-        tiles = list(_tiles(self.image, ours.side))
+        alike = self.value_shape[-3:] == other.value_shape[-3:] and self.dtype == other.dtype
+        if not (alike and self._is_small and other._is_small):
+            return self._divide(self.dense_parts) @ other._divide(other.dense_parts).T
+        ours, theirs = self._window_table, other._window_table
+        tiles = list(_iter_tiles(self.value_shape, ours.tile_size))
         made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
         def multiply(number: int) -> None:
-            (rows, left), (columns, right) = (each.inside(*tiles[number]) for each in (ours, theirs))
-            made[number] = rows, columns, self._divided(left) @ other._divided(right).T
+            (rows, left), (columns, right) = (each.gather_tile(*tiles[number]) for each in (ours, theirs))
+            made[number] = rows, columns, self._divide(left) @ other._divide(right).T
 
-        share(multiply, range(len(tiles)))
-        out = ours.numbers.new_zeros(self.regions, other.regions)
+        parallel_for(multiply, range(len(tiles)))
+        out = ours.values.new_zeros(self.region_count, other.region_count)
         for number in range(len(tiles)):  # in one order, whichever thread was first: sums round
             rows, columns, found = made[number]
             out[rows[:, None], columns] += found
         return out
 
     @cached_property
-    def _small(self) -> bool:
+    def _is_small(self) -> bool:
         """Do regions reach a small part of the image, so that few of them touch a tile?"""
-        return sum(piece.area for piece in self.pieces) <= SMALL * self.regions * self.image[-2:].numel()
+        return (
+            sum(piece.area for piece in self.chunks)
+            <= MAX_SPARSE_FRACTION * self.region_count * self.value_shape[-2:].numel()
+        )
 
     @cached_property
-    def _table(self) -> _Table:
-        return _table(self.windows, self.regions)
+    def _window_table(self) -> _WindowTable:
+        return _build_window_table(self.windowed_chunks, self.region_count)
 
 
-Parts = Tensor | Scattered
+AnyParts = Tensor | SparseParts
 if TYPE_CHECKING:
-    Asked = Float[Tensor, "regions h"]  # what a field under `matrix_when_asked` is for whoever reads it
+    LazyDenseParts = Float[Tensor, "regions h"]  # what a field under `lazy_dense` is for whoever reads it
 else:
-    Asked = Float[Tensor, "regions h"] | Scattered  # what it may be given
+    LazyDenseParts = Float[Tensor, "regions h"] | SparseParts  # what it may be given
 
 
-def matrix(parts: Parts) -> Tensor:
+def densify(parts: AnyParts) -> Tensor:
     """Parts as a matrix, however they are kept."""
-    return parts if isinstance(parts, Tensor) else parts.matrix
+    return parts if isinstance(parts, Tensor) else parts.dense_parts
 
 
-def zeros(rows: int, columns: int, like: Tensor) -> Tensor:
+def lazy_zeros(rows: int, columns: int, like: Tensor) -> Tensor:
     """Zeros that take memory only where they are written: early values are zero for a region but near it."""
     if like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(np.zeros((rows, columns), like.numpy().dtype))
@@ -213,101 +221,103 @@ def zeros(rows: int, columns: int, like: Tensor) -> Tensor:
 T = TypeVar("T")
 
 
-def matrix_when_asked(held: type[T]) -> type[T]:
-    """A dataclass whose field `parts` may be given as `Scattered`: once read it is a matrix; `kept(found)` is what it is."""
+def lazy_dense(cls: type[T]) -> type[T]:
+    """A dataclass whose field `parts` may be given as `SparseParts`: once read it is a matrix; `stored_parts(found)`
+    is what it is.
+    """
 
-    def keep(found: T, parts: Parts) -> None:
+    def keep(found: T, parts: AnyParts) -> None:
         vars(found)["parts"] = parts
 
     def read(found: T) -> Tensor:
-        parts = kept(found)
+        parts = stored_parts(found)
         if not isinstance(parts, Tensor):
-            keep(found, parts := parts.matrix)  # made twice, it is the same
+            keep(found, parts := parts.dense_parts)  # made twice, it is the same
         return parts
 
-    held.parts = property(read, keep)  # type: ignore[attr-defined]
+    cls.parts = property(read, keep)  # type: ignore[attr-defined]
     # what is kept otherwise belongs to this process and its library
-    held.__getstate__ = lambda found: {**vars(found), "parts": read(found)}  # type: ignore[attr-defined]
-    return held
+    cls.__getstate__ = lambda found: {**vars(found), "parts": read(found)}  # type: ignore[attr-defined]
+    return cls
 
 
-def kept(found: object) -> Parts:
+def stored_parts(owner: object) -> AnyParts:
     """Parts as they are kept."""
-    return vars(found)["parts"]
+    return vars(owner)["parts"]
 
 
 # ---------------------------------------------------------------- what is kept so
 
 
-def worth_keeping(setting: Setting, way: Way) -> dict[Key, int]:
+def choose_sparse_taps(context: PlanContext, schedule: Schedule) -> dict[Key, int]:
     """Values on the way that are kept as they are computed, on windows or rows, and how many numbers that takes."""
-    arrived = setting.links[way.cut - 1].target if way.cut else setting.program.output
+    arrived = context.links[schedule.cut - 1].target if schedule.cut else context.program.output
     found = {}
-    for number, link in enumerate(setting.links[: way.rows]):
-        if link.target in setting.taps and link.target != arrived:
-            size = _on_windows(setting, link.target, link.shape) if number < way.crops else 0
-            size = size or setting.rows.size(
-                Layout(setting.possible[link.target], setting.cones[link.target])
+    for number, link in enumerate(context.links[: schedule.sparse_end]):
+        if link.target in context.taps and link.target != arrived:
+            size = _windowed_numel(context, link.target, link.shape) if number < schedule.windowed_end else 0
+            size = size or context.tangent_type.required_numel(
+                SparseLayout(context.output_support[link.target], context.cones[link.target])
             )
-            if size < SMALL * setting.regions * link.shape.numel():
+            if size < MAX_SPARSE_FRACTION * context.region_count * link.shape.numel():
                 found[link.target] = size
     return found
 
 
-def _on_windows(setting: Setting, key: Key, shape: torch.Size) -> int:
-    return setting.cones[key].area * shape[-3]
+def _windowed_numel(context: PlanContext, key: Key, shape: torch.Size) -> int:
+    return context.cones[key].area * shape[-3]
 
 
 # ---------------------------------------------------------------- products
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _WindowTable:
     """Windows of all regions, one position after another: numbers (positions + 1, C), the last of them zero."""
 
-    numbers: Tensor
-    first: Tensor  # position of each region
+    values: Tensor
+    offset: Tensor  # position of each region
     low: Tensor  # its window's upper left corner (regions, 2)
     size: Tensor
 
     @property
-    def side(self) -> tuple[int, int]:
+    def tile_size(self) -> tuple[int, int]:
         """An ordinary window's: tiles as large touch few regions, and there are few of them."""
-        height, width = self.size.double().mean(0).ceil().int().clamp(min=TILE).tolist()
+        height, width = self.size.double().mean(0).ceil().int().clamp(min=MIN_TILE_SIDE).tolist()
         return height, width
 
-    def inside(self, rows: range, columns: range) -> tuple[Tensor, Tensor]:
+    def gather_tile(self, rows: range, columns: range) -> tuple[Tensor, Tensor]:
         """Regions whose windows touch a tile of the image, and their numbers there (regions, positions · C)."""
         begin, end = torch.tensor([[rows.start, columns.start], [rows.stop, columns.stop]])
         touch = ((self.low < end) & (self.low + self.size > begin)).all(1).nonzero()[:, 0]
         (top, left), (height, width) = self.low[touch].T[..., None], self.size[touch].T[..., None]
         y, x = torch.arange(rows.start, rows.stop) - top, torch.arange(columns.start, columns.stop) - left
         there = ((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]
-        place = self.first[touch][:, None, None] + y[:, :, None] * width[:, None] + x[:, None, :]
-        place = torch.where(there, place, len(self.numbers) - 1)
-        found = self.numbers.index_select(0, place.flatten())
+        place = self.offset[touch][:, None, None] + y[:, :, None] * width[:, None] + x[:, None, :]
+        place = torch.where(there, place, len(self.values) - 1)
+        found = self.values.index_select(0, place.flatten())
         return touch, found.reshape(*place.shape, found.shape[1]).flatten(1)
 
 
-def _table(pieces: Sequence[OnWindows], regions: int) -> _Table:
-    numbers = [each.window.data.permute(0, 2, 3, 1).flatten(0, 2) for each in pieces]
-    first, low, size = torch.zeros(regions).long(), *torch.zeros(2, regions, 2).long()
+def _build_window_table(chunks: Sequence[WindowedChunk], region_count: int) -> _WindowTable:
+    numbers = [each.window.data.permute(0, 2, 3, 1).flatten(0, 2) for each in chunks]
+    first, low, size = torch.zeros(region_count).long(), *torch.zeros(2, region_count, 2).long()
     begin = 0
-    for each in pieces:
+    for each in chunks:
         first[each.index] = begin + torch.arange(len(each.index)) * each.window.data[0, 0].numel()
         low[each.index], size[each.index] = each.window.origin, torch.tensor(each.window.shape)
         begin += each.area
-    return _Table(torch.cat([*numbers, numbers[0].new_zeros(1, numbers[0].shape[1])]), first, low, size)
+    return _WindowTable(torch.cat([*numbers, numbers[0].new_zeros(1, numbers[0].shape[1])]), first, low, size)
 
 
-def _tiles(image: torch.Size, side: tuple[int, int]) -> Iterator[tuple[range, range]]:
+def _iter_tiles(shape: torch.Size, side: tuple[int, int]) -> Iterator[tuple[range, range]]:
     """The image cut into tiles of that size, smaller ones at its end."""
     tops, lefts = (
         [range(start, min(start + step, size)) for start in range(0, size, step)]
-        for size, step in zip(image[-2:], side, strict=True)
+        for size, step in zip(shape[-2:], side, strict=True)
     )
     return product(tops, lefts)
 
 
-def _with(piece: OnWindows, data: Tensor) -> OnWindows:
-    return replace(piece, window=replace(piece.window, data=data))
+def _with_data(chunk: WindowedChunk, data: Tensor) -> WindowedChunk:
+    return replace(chunk, window=replace(chunk.window, data=data))

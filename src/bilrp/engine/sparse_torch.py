@@ -1,6 +1,6 @@
 """Active rows as one matrix of torch's: one row for each feature, one column for each region, also where it cannot reach.
 
-The plain twin of `engine.ragged`, and what works everywhere.
+The plain twin of `engine.sparse_native`, and what works everywhere.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine.sparse_layout import Layout, Rows, Term
 from bilrp.engine.maps import sparse_convolution
-from bilrp.engine.maps.position_blocks import blocks
+from bilrp.engine.maps.position_blocks import make_blocks
+from bilrp.engine.sparse_layout import GatherTerm, SparseLayout, SparseTangent
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix(Rows):
+class TorchSparseTangent(SparseTangent):
     """Rows as one matrix."""
 
     @staticmethod
-    def size(layout: Layout) -> int:
-        return layout.rows * len(layout.cone.low)
+    def required_numel(layout: SparseLayout) -> int:
+        return layout.row_count * len(layout.cone.low)
 
     @property
     def matrix(self) -> Tensor:
-        return self.numbers.view(self.layout.rows, len(self.layout.cone.low))
+        return self.values.view(self.layout.row_count, len(self.layout.cone.low))
 
-    def combine(self, terms: Sequence[Term]) -> None:
+    def combine(self, terms: Sequence[GatherTerm]) -> None:
         target = self.matrix
         for turn, term in enumerate(terms):
-            assert isinstance(term.source, Matrix)
+            assert isinstance(term.source, TorchSparseTangent)
             into, rows = (term.rows >= 0).nonzero()[:, 0], term.source.matrix
             whole = len(into) == len(target)
             if not whole or len(rows) > len(target):
@@ -50,25 +50,27 @@ class Matrix(Rows):
     def scale(self, factor: Tensor) -> None:
         self.matrix.mul_(factor[:, None])
 
-    def convolve(self, source: Rows, work: sparse_convolution.Convolving) -> None:
-        assert isinstance(source, Matrix)
-        side = work.amount(source.layout, self.layout).side
-        found = blocks(self.layout.cone, side)
-        sparse_convolution.convolve(work, found, source.matrix, source.layout, self.matrix, self.layout)
+    def convolve(self, source: SparseTangent, convolution: sparse_convolution.SparseConvolution) -> None:
+        assert isinstance(source, TorchSparseTangent)
+        side = convolution.cost(source.layout, self.layout).side
+        found = make_blocks(self.layout.cone, side)
+        sparse_convolution.convolve_blocks(
+            convolution, found, source.matrix, source.layout, self.matrix, self.layout
+        )
 
-    def collect(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
-        (height, width), layout, across = images.shape[-2:], self.layout, self.layout.active.shape[1]
+    def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
+        (height, width), layout, across = images.shape[-2:], self.layout, self.layout.mask.shape[1]
         corners = [[0, 0]] * len(images) if origin is None else origin.tolist()
         last, out = images.permute(0, 2, 3, 1), self.matrix
         for data, (top, left), column in zip(last, corners, columns.tolist(), strict=True):
-            found, done = data[layout.active[top : top + height, left : left + width]], 0
+            found, done = data[layout.mask[top : top + height, left : left + width]], 0
             for y in range(top, top + height):  # the rows of one image line follow each other
-                first, end = (layout.starts[y * across + x] for x in (left, left + width))
+                first, end = (layout.row_offset_list[y * across + x] for x in (left, left + width))
                 out[first:end, column] = found[done : done + end - first]
                 done += end - first
 
-    def spread(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
+    def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         rows = self.matrix if columns is None else self.matrix[:, columns]
         # In the order of their places, so that writing runs along each region's image.
-        place, order = self.layout.places.sort()
+        place, order = self.layout.chw_index.sort()
         out[index[:, None], place] = rows[order].T.contiguous().to(out.dtype)  # the model may change the type

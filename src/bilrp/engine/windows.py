@@ -18,19 +18,19 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Reach:
+class Geometry:
     """How far a spatial map looks: output position o sees inputs o·stride − padding … + extent, on each axis."""
 
     extent: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
 
-    def field(self, size: tuple[int, int]) -> tuple[int, int]:
+    def input_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """How much of the input a window of that size of the output looks at."""
         height, width = ((n - 1) * s + e for n, s, e in zip(size, self.stride, self.extent, strict=True))
         return height, width
 
-    def start(self, origin: Tensor) -> Tensor:
+    def input_origin(self, origin: Tensor) -> Tensor:
         """Where that begins (it may lie over the border), for windows of the output that begin at `origin` (K, 2)."""
         return origin * torch.tensor(self.stride) - torch.tensor(self.padding)
 
@@ -43,13 +43,13 @@ class Cone:
     high: Tensor
     size: tuple[int, int]
 
-    def at(self, index: Tensor) -> Cone:
+    def select(self, index: Tensor) -> Cone:
         """Of some regions; of all of them in order it is this one, with what was worked out for it."""
         if len(index) == len(self.low) and torch.equal(index, torch.arange(len(index))):
             return self
         return Cone(self.low[index], self.high[index], self.size)
 
-    def extent(self) -> tuple[int, int]:
+    def max_extent(self) -> tuple[int, int]:
         """The largest interval on each axis: the window that holds every region of a batch."""
         height, width = (self.high - self.low).amax(0).tolist()
         return height, width
@@ -59,12 +59,14 @@ class Cone:
         """Positions that the regions reach, added up."""
         return int((self.high - self.low).prod(1).sum())
 
-    def spread(self, reach: Reach, size: tuple[int, int]) -> Cone:
+    def propagate(self, geometry: Geometry, size: tuple[int, int]) -> Cone:
         """One map further: outputs whose field touches the interval; a region that reaches none keeps one cell."""
-        if reach == Reach() and size == self.size:
+        if geometry == Geometry() and size == self.size:
             return self
         room = torch.tensor(size)
-        extent, stride, padding = (torch.tensor(v) for v in (reach.extent, reach.stride, reach.padding))
+        extent, stride, padding = (
+            torch.tensor(v) for v in (geometry.extent, geometry.stride, geometry.padding)
+        )
         low = -((extent - 1 - padding - self.low) // stride)  # ceil((low + padding - extent + 1) / stride)
         high = (self.high - 1 + padding) // stride + 1
         low = torch.minimum(low.clamp(min=0), room - 1)
@@ -78,22 +80,22 @@ class Cone:
         return Cone(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high), self.size)
 
     @cached_property
-    def extents(self) -> Counter[tuple[int, ...]]:
+    def extent_counts(self) -> Counter[tuple[int, ...]]:
         """How many regions have intervals of each size."""
         return Counter(map(tuple, (self.high - self.low).tolist()))
 
-    def regions(self, side: int = 1) -> Tensor:
+    def regions_per_block(self, side: int = 1) -> Tensor:
         """How many regions reach each block of so many positions on a side."""
-        if side not in self.known:
-            self.known[side] = self._count(side)
-        return self.known[side]
+        if side not in self.memo:
+            self.memo[side] = self._count_regions(side)
+        return self.memo[side]
 
     @cached_property
-    def known(self) -> dict[Any, Any]:
+    def memo(self) -> dict[Any, Any]:
         """What was worked out: many values have one cone."""
         return {}
 
-    def _count(self, side: int) -> Tensor:
+    def _count_regions(self, side: int) -> Tensor:
         """Rectangles added up by their corners."""
         height, width = (-(-size // side) for size in self.size)
         (top, left), (bottom, right) = (self.low // side).numpy().T, (-(-self.high // side)).numpy().T
@@ -114,39 +116,41 @@ class Window:
     def shape(self) -> tuple[int, int]:
         return self.data.shape[-2], self.data.shape[-1]
 
-    def places(self) -> tuple[Tensor, Tensor]:
+    def image_positions(self) -> tuple[Tensor, Tensor]:
         """Rows (K, h) and columns (K, w) of the image that the windows show; some may lie outside of it."""
         height, width = self.shape
         return self.origin[:, :1] + torch.arange(height), self.origin[:, 1:] + torch.arange(width)
 
-    def inside(self, height: int, width: int) -> Tensor:
+    def inside_mask(self, height: int, width: int) -> Tensor:
         """Which positions (K, 1, h, w) lie inside an image of that size."""
-        ys, xs = self.places()
+        ys, xs = self.image_positions()
         rows, columns = (ys >= 0) & (ys < height), (xs >= 0) & (xs < width)
         return (rows[:, :, None] & columns[:, None, :])[:, None]
 
-    def times(self, factor: Tensor) -> Window:
+    def scale(self, factor: Tensor) -> Window:
         """Multiplied by an image-shaped factor, which is zero outside of the image."""
-        ys, xs = self.places()
+        ys, xs = self.image_positions()
         height, width = factor.shape[-2:]
         cut = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
-        return replace(self, data=self.data * cut.transpose(0, 1).mul_(self.inside(height, width)))
+        return replace(self, data=self.data * cut.transpose(0, 1).mul_(self.inside_mask(height, width)))
 
     def scatter(self, out: Tensor, index: Tensor, shape: torch.Size) -> None:
         """Write into rows `index` of flattened images (n, C·H·W) of that shape (…, C, H, W)."""
-        ys, xs = self.places()
+        ys, xs = self.image_positions()
         channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
         place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
         out[index.reshape(-1, 1), place.flatten(1)] = self.data.flatten(1).to(out.dtype)
 
-    def whole(self, shape: torch.Size) -> Tensor:
+    def to_images(self, shape: torch.Size) -> Tensor:
         """Laid out in images of that shape (1, C, H, W) that hold nothing else: (K, 1, C, H, W)."""
         count, (height, width) = len(self.data), shape[-2:]
         at = Window(self.data, self.origin)
-        return place(at, torch.zeros(count, 2, dtype=torch.long), (height, width)).reshape(count, *shape)
+        return reframe_window(at, torch.zeros(count, 2, dtype=torch.long), (height, width)).reshape(
+            count, *shape
+        )
 
 
-def cut(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
+def crop_windows(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     """Cut windows out of one image-shaped constant (…, C, H, W): (K, C, h, w), or (1, C, h, w) if all coincide."""
     image = full.reshape(full.shape[-3:])
     if bool((origin == origin[0]).all()):
@@ -158,12 +162,12 @@ def cut(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     return last[rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def for_cutting(full: Tensor) -> Tensor:
-    """The same, laid out as `cut` reads it: done once where many windows are cut out of it."""
+def prepare_for_crop(full: Tensor) -> Tensor:
+    """The same, laid out as `crop_windows` reads it: done once where many windows are cut out of it."""
     return full.contiguous(memory_format=torch.channels_last) if full.dim() == 4 else full
 
 
-def cut_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
+def crop_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     """Cut one window out of each of K images (K, 1, C, H, W): (K, C, h, w)."""
     rows = origin[:, :1] + torch.arange(size[0])
     columns = origin[:, 1:] + torch.arange(size[1])
@@ -171,7 +175,7 @@ def cut_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     return images[:, 0].permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def place(window: Window, origin: Tensor, size: tuple[int, int]) -> Tensor:
+def reframe_window(window: Window, origin: Tensor, size: tuple[int, int]) -> Tensor:
     """The same tangents in windows that stand elsewhere: zeros where they reach beyond, cut where they end short."""
     shift = window.origin - origin
     if bool((shift == shift[0]).all()):
@@ -191,6 +195,6 @@ def place(window: Window, origin: Tensor, size: tuple[int, int]) -> Tensor:
     return out
 
 
-def _overlap(shift: int, have: int, want: int) -> tuple[slice, slice]:
-    start, stop = max(0, shift), max(max(0, shift), min(want, shift + have))
+def _overlap(shift: int, source_size: int, target_size: int) -> tuple[slice, slice]:
+    start, stop = max(0, shift), max(max(0, shift), min(target_size, shift + source_size))
     return slice(start, stop), slice(start - shift, stop - shift)

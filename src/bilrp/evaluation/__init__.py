@@ -1,4 +1,96 @@
-"""Is it true? Baselines, metrics, warps, randomised weights, tuning, the slow reference and the benchmark.
+"""Is the explanation true? One suite for explanations of pairs: each function takes an `Explanation`, or a method.
 
-May import everything a user holds and the rooms below it; not render, studies or cli.
+A *method* is any function (encoder, a, b) → Explanation, such as `bilrp.explain` or a baseline. Where the true
+matches are known, they are a 0/1 matrix shaped like the relevance, [regions of a, regions of b].
+
+| question | function | best | random | reversed |
+|---|---|---|---|---|
+| does it look like the truth? | `acs` (`cosine`) | 1 | 0 | −1 |
+| does it add up to the score? | `conservation` | unattributed share 0 | 1 | 2 |
+| do its pairs carry the score? | `deletion`, `insertion` | least, most area | between | most, least |
+| does it join what truly corresponds (stereo, a known warp)? | `correspondence` | signed share 1 | 0 | −1 |
+| does it point to planted content? | `pointing_game` | signed share 1 | 0 | −1 |
+| does it depend on the model? | `randomization` | 0 | 0 | 1 if it never looks |
+| does it survive small noise? | `stability` | 1 | 0 | −1 |
+
+`tune` finds γ by layer against any of these. Baselines and the slow reference are modules of their own.
+
+May import everything a user holds and the rooms below it; not render or cli.
 """
+
+from __future__ import annotations
+
+from bilrp.evaluation.correspondences import (
+    affine_matrix,
+    correspondence,
+    disparity_pixel_map,
+    match_pasted_regions,
+    match_regions,
+    paste_patch,
+    pointing_game,
+    warp_image,
+    warp_pixel_map,
+)
+from bilrp.evaluation.metrics import (
+    Conservation,
+    Curve,
+    RelevanceShare,
+    acs,
+    blur_baseline,
+    conservation,
+    cosine,
+    deletion,
+    get_relevance,
+    insertion,
+    insertion_order,
+    rank_correlation,
+    relevance_share,
+    removal_order,
+    replace_regions,
+)
+from bilrp.evaluation.sanity_checks import (
+    Method,
+    add_noise,
+    random_method,
+    randomization,
+    randomize_weights,
+    stability,
+    weighted_modules,
+)
+from bilrp.evaluation.tuning import TuningResult, tune
+
+__all__ = [
+    "Conservation",
+    "Curve",
+    "Method",
+    "RelevanceShare",
+    "TuningResult",
+    "acs",
+    "add_noise",
+    "affine_matrix",
+    "blur_baseline",
+    "conservation",
+    "correspondence",
+    "cosine",
+    "deletion",
+    "disparity_pixel_map",
+    "get_relevance",
+    "insertion",
+    "insertion_order",
+    "match_pasted_regions",
+    "match_regions",
+    "paste_patch",
+    "pointing_game",
+    "random_method",
+    "randomization",
+    "randomize_weights",
+    "rank_correlation",
+    "relevance_share",
+    "removal_order",
+    "replace_regions",
+    "stability",
+    "tune",
+    "warp_image",
+    "warp_pixel_map",
+    "weighted_modules",
+]

@@ -20,28 +20,36 @@ import torch
 from torch import Tensor
 
 from bilrp.decomposition import Decomposition, check_embedding
-from bilrp.encoder import Encoder, Pairing, Readable, origin_of, placed, read_item, sides_of
+from bilrp.encoder import (
+    Encoder,
+    EncoderOrPair,
+    InputLike,
+    make_origin,
+    read_item,
+    resolve_encoders,
+    resolve_regions,
+)
 from bilrp.engine import plan
-from bilrp.engine.plan import Setting
+from bilrp.engine.executor import compute_parts
+from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
-from bilrp.progress import Progress, tracking
-from bilrp.engine.executor import compute
-from bilrp.engine.sparse_parts import matrix
+from bilrp.engine.sparse_parts import densify
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.inputs import Item
-from bilrp.regions import Regions, RegionSpec, RegionSpecs, for_both
+from bilrp.progress import Progress, progress_bar
+from bilrp.regions import Regions, RegionSpec, RegionSpecs, as_spec_pair
 from bilrp.rules import composites
 from bilrp.rules.freezing import freeze
 from bilrp.similarity import Similarity
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
-BLOCK = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
+MAX_HESSIAN_ELEMENTS = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
 
 
 def saliency(
-    encoder: Pairing, a: Readable, b: Readable, *, regions: RegionSpecs | None = None
+    encoder: EncoderOrPair, a: InputLike, b: InputLike, *, regions: RegionSpecs | None = None
 ) -> Explanation:
     """Saliency: R_ii' = (x_i x'_i')², summed over regions. It doesn't look at the model at all.
 
@@ -52,13 +60,18 @@ def saliency(
     tensor([[ 9.,  0.],
             [36.,  0.]])
     """
-    sides = _sides(encoder, a, b, regions)
+    sides = _trace_inputs(encoder, a, b, regions)
     squares = [side.regions.pool(side.x.square()[None])[0] for side in sides]
-    return _scored(sides, torch.outer(*squares), "saliency")
+    return _explanation_from_relevance(sides, torch.outer(*squares), "saliency")
 
 
 def curvature(
-    encoder: Pairing, a: Readable, b: Readable, *, regions: RegionSpecs | None = None, progress: bool = False
+    encoder: EncoderOrPair,
+    a: InputLike,
+    b: InputLike,
+    *,
+    regions: RegionSpecs | None = None,
+    progress: bool = False,
 ) -> Explanation:
     """Curvature: R_ii' = (∂²y/∂x_i∂x'_i')² = (Σ_m J_mi J'_mi')², summed over regions.
 
@@ -70,21 +83,21 @@ def curvature(
     >>> torch.allclose(found.relevance, torch.outer(net.weight[0], net.weight[0]).square())
     True
     """
-    left, right = sides = _sides(encoder, a, b, regions)
-    with torch.no_grad(), tracking(progress) as bar:
-        first, second = (_jacobian(side, bar) for side in sides)
+    left, right = sides = _trace_inputs(encoder, a, b, regions)
+    with torch.no_grad(), progress_bar(progress) as bar:
+        first, second = (_compute_jacobian(side, bar) for side in sides)
         rows = [
             right.regions.pool((first[:, block].T @ second).square()[:, None])
-            for block in chunks(first.shape[1], max(1, BLOCK // second.shape[1]))
+            for block in chunks(first.shape[1], max(1, MAX_HESSIAN_ELEMENTS // second.shape[1]))
         ]
         relevance = left.regions.pool(torch.cat(rows).T[:, None]).T.contiguous()
-    return _scored(sides, relevance, "curvature")
+    return _explanation_from_relevance(sides, relevance, "curvature")
 
 
 def hessian_product(
-    encoder: Pairing,
-    a: Readable,
-    b: Readable,
+    encoder: EncoderOrPair,
+    a: InputLike,
+    b: InputLike,
     *,
     similarity: str | Similarity = "dot",
     regions: RegionSpecs | None = None,
@@ -103,14 +116,14 @@ def hessian_product(
     """
     rules = composites.hessian_product()
     return explain(
-        encoder, a, b, similarity=similarity, regions=regions, rules=rules, mode=mode, progress=progress
+        encoder, a, b, similarity=similarity, regions=regions, composite=rules, mode=mode, progress=progress
     )
 
 
 def integrated_hessians(
-    encoder: Pairing,
-    a: Readable,
-    b: Readable,
+    encoder: EncoderOrPair,
+    a: InputLike,
+    b: InputLike,
     *,
     similarity: str | Similarity = "dot",
     regions: RegionSpecs | None = None,
@@ -137,17 +150,19 @@ def integrated_hessians(
     """
     if steps < 1:
         raise InputError(f"integrated_hessians needs at least one step, got {steps}")
-    sides = _sides(encoder, a, b, regions)
-    with torch.no_grad(), tracking(progress) as bar:
+    sides = _trace_inputs(encoder, a, b, regions)
+    with torch.no_grad(), progress_bar(progress) as bar:
         found = [
-            side.decomposition(_integrated(side, steps, baseline, bar), f"integrated_hessians({steps})")
+            side.build_decomposition(
+                _integrate_gradients(side, steps, baseline, bar), f"integrated_hessians({steps})"
+            )
             for side in sides
         ]
     return pair(found[0], found[1], similarity=similarity)
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class TracedInput:
     """One of the two inputs: its tape and regions."""
 
     encoder: Encoder
@@ -159,75 +174,81 @@ class Side:
     def x(self) -> Tensor:
         return self.tape.x
 
-    def decomposition(self, parts: Tensor, name: str) -> Decomposition:
+    def build_decomposition(self, parts: Tensor, name: str) -> Decomposition:
         """These parts beside the model's own embedding."""
-        origin = origin_of(self.encoder, self.tape, composites.Book(name, lambda step: None), None)
+        origin = make_origin(self.encoder, self.tape, composites.Composite(name, lambda step: None), None)
         embedding = self.tape.result.flatten()
         return Decomposition(parts, embedding, self.regions, origin, self.item.view, name=self.item.name)
 
 
-def _sides(encoder: Pairing, a: Readable, b: Readable, regions: RegionSpecs | None) -> tuple[Side, Side]:
+def _trace_inputs(
+    encoder: EncoderOrPair, a: InputLike, b: InputLike, regions: RegionSpecs | None
+) -> tuple[TracedInput, TracedInput]:
     first, second = (
-        _side(reader, thing, spec)
-        for reader, thing, spec in zip(sides_of(encoder, a, b), (a, b), for_both(regions), strict=True)
+        _trace_input(reader, thing, spec)
+        for reader, thing, spec in zip(
+            resolve_encoders(encoder, a, b), (a, b), as_spec_pair(regions), strict=True
+        )
     )
     return first, second
 
 
-def _side(encoder: Encoder, thing: Readable, spec: RegionSpec | None) -> Side:
-    item = read_item(encoder, thing)
+def _trace_input(encoder: Encoder, raw_input: InputLike, spec: RegionSpec | None) -> TracedInput:
+    item = read_item(encoder, raw_input)
     with torch.no_grad():
-        tape = encoder.record(item.x, item.given)
+        tape = encoder.record(item.x, item.model_input)
     check_embedding(tape.result)
-    regions, item = placed(encoder, item, spec)
-    return Side(encoder, item, tape, regions)
+    regions, item = resolve_regions(encoder, item, spec)
+    return TracedInput(encoder, item, tape, regions)
 
 
-def _scored(sides: tuple[Side, Side], relevance: Tensor, name: str) -> Explanation:
+def _explanation_from_relevance(
+    sides: tuple[TracedInput, TracedInput], relevance: Tensor, name: str
+) -> Explanation:
     """Pair relevance from a method that takes no embedding apart: parts of zero, the model's own score."""
     left, right = (
-        side.decomposition(side.x.new_zeros(side.regions.count, side.tape.result.numel()), name)
+        side.build_decomposition(side.x.new_zeros(side.regions.count, side.tape.result.numel()), name)
         for side in sides
     )
     return replace(pair(left, right), relevance=relevance)
 
 
-def _jacobian(side: Side, bar: Progress) -> Tensor:
+def _compute_jacobian(side: TracedInput, bar: Progress) -> Tensor:
     """J (h, d): the true gradient of every coordinate."""
     program = freeze(simplify(side.tape), composites.hessian_product())
     total = program.result.numel()
     bar.start("pulling gradients", total)
     rows = []
-    at_once = plan.make(Setting(program, side.regions, total), "pull").pulled
+    at_once = plan.make_plan(PlanContext(program, side.regions, total), "pull").coordinate_chunk
     for chunk in chunks(total, at_once, bar.advance):
         index = torch.arange(total, device=side.x.device)[chunk]
         seeds = side.x.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
-        rows.append(_gradients(program, seeds.reshape(-1, *program.result.shape)))
+        rows.append(_pull_gradients(program, seeds.reshape(-1, *program.result.shape)))
     return torch.cat(rows)
 
 
-def _gradients(program: Program, seeds: Tensor) -> Tensor:
+def _pull_gradients(program: Program, seeds: Tensor) -> Tensor:
     back = pull_to(program, seeds).get(INPUT)
     return seeds.new_zeros(len(seeds), program.x.numel()) if back is None else back.flatten(1)
 
 
-def _integrated(side: Side, steps: int, baseline: float | Tensor, bar: Progress) -> Tensor:
+def _integrate_gradients(side: TracedInput, steps: int, baseline: float | Tensor, bar: Progress) -> Tensor:
     """Integrated gradients of every coordinate, pooled over regions: [regions, h]."""
-    start = _start(side.x, baseline)
+    start = _baseline_input(side.x, baseline)
     way = side.x - start
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     total = side.x.new_zeros(side.regions.count, side.tape.result.numel())
     bar.start("walking the path", steps)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        tape = side.encoder.record(start + float(node) * way, side.item.given)
+        tape = side.encoder.record(start + float(node) * way, side.item.model_input)
         # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
         program = replace(freeze(simplify(tape), composites.hessian_product()), x=way)
-        total += float(weight) * matrix(compute(program, side.regions)[0][program.output.value])
+        total += float(weight) * densify(compute_parts(program, side.regions)[0][program.output.value])
         bar.advance()
     return total
 
 
-def _start(x: Tensor, baseline: float | Tensor) -> Tensor:
+def _baseline_input(x: Tensor, baseline: float | Tensor) -> Tensor:
     given = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
     try:
         return given.expand_as(x)

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import InputError
+from bilrp.evaluation.metrics import RelevanceShare, relevance_share
 from bilrp.explanation import Explanation
-from bilrp.evaluation.metrics import Share, share
 from bilrp.regions import Regions
 
 
-def affine(
+def affine_matrix(
     *,
     shift: tuple[float, float] = (0.0, 0.0),
     rotate: float = 0.0,
@@ -28,7 +28,7 @@ def affine(
     First flip (left to right), then rotate (degrees, counter-clockwise as seen), zoom (above 1: a crop of the middle,
     enlarged), and shift (down, right).
 
-    >>> affine(shift=(0, 8), size=(32, 32)) @ torch.tensor([4.0, 4.0, 1.0])
+    >>> affine_matrix(shift=(0, 8), size=(32, 32)) @ torch.tensor([4.0, 4.0, 1.0])
     tensor([ 4., 12.])
     """
     angle = math.radians(rotate)
@@ -38,10 +38,10 @@ def affine(
     return torch.cat([linear, (middle + torch.tensor(shift) - linear @ middle)[:, None]], dim=1)
 
 
-def warped(x: Tensor, matrix: Tensor) -> Tensor:
+def warp_image(x: Tensor, matrix: Tensor) -> Tensor:
     """Image (1, channels, H, W) under a warp: b[matrix · p] = a[p], bilinear, edges repeated.
 
-    >>> warped(torch.tensor([[[[1.0, 2.0, 3.0]]]]), affine(flip=True, size=(1, 3)))
+    >>> warp_image(torch.tensor([[[[1.0, 2.0, 3.0]]]]), affine_matrix(flip=True, size=(1, 3)))
     tensor([[[[3., 2., 1.]]]])
     """
     height, width = x.shape[2:]
@@ -54,27 +54,27 @@ def warped(x: Tensor, matrix: Tensor) -> Tensor:
     return F.grid_sample(x, where, mode="bilinear", padding_mode="border", align_corners=True)
 
 
-def correspondence(found: Explanation, where: Tensor, *, within: float = 1.0) -> Share:
+def correspondence(explanation: Explanation, pixel_map: Tensor, *, tolerance: float = 1.0) -> RelevanceShare:
     """The share of relevance `within` one region of the true match, under a known map of pixels [H, W, 2] from a to b.
 
-    The map is that of a warp (`destinations`) or of a stereo pair (`from_disparity`). Like the correct keypoints of
+    The map is that of a warp (`warp_pixel_map`) or of a stereo pair (`disparity_pixel_map`). Like the correct keypoints of
     Yang and Ramanan 2013, with relevance in the place of a vote.
 
     >>> from bilrp import explain
     >>> from bilrp.regions import grid
-    >>> x, still, flip = torch.rand(1, 3, 32, 32), affine(size=(32, 32)), affine(flip=True, size=(32, 32))
+    >>> x, still, flip = torch.rand(1, 3, 32, 32), affine_matrix(size=(32, 32)), affine_matrix(flip=True, size=(32, 32))
     >>> found = explain(torch.nn.AvgPool2d(8), x, x, regions=grid(8))  # each patch is compared with its own place only
-    >>> [correspondence(found, destinations(m, (32, 32)), within=0).positive for m in (still, flip)]
+    >>> [correspondence(found, warp_pixel_map(m, (32, 32)), tolerance=0).positive for m in (still, flip)]
     [1.0, 0.0]
     """
-    match, among = matches(where, found.a.regions, found.b.regions, within=within)
-    return share(found, match, among=among)
+    match, among = match_regions(pixel_map, explanation.a.regions, explanation.b.regions, tolerance=tolerance)
+    return relevance_share(explanation, match, mask=among)
 
 
-def destinations(matrix: Tensor, size: tuple[int, int]) -> Tensor:
+def warp_pixel_map(matrix: Tensor, size: tuple[int, int]) -> Tensor:
     """[H, W, 2]: the (row, column) in b of each pixel of a under a warp; NaN where it leaves the image.
 
-    >>> destinations(affine(shift=(0, 1), size=(1, 2)), (1, 2))
+    >>> warp_pixel_map(affine_matrix(shift=(0, 1), size=(1, 2)), (1, 2))
     tensor([[[0., 1.],
              [nan, nan]]])
     """
@@ -85,13 +85,13 @@ def destinations(matrix: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.where(inside.all(-1, keepdim=True), points, torch.nan)
 
 
-def from_disparity(disparity: Tensor) -> Tensor:
+def disparity_pixel_map(disparity: Tensor) -> Tensor:
     """[H, W, 2] from a stereo pair's disparity map: pixel (r, c) of the left image is (r, c − d) of the right one.
 
     Where the disparity is unknown (infinite, NaN) or leads out of the image, the destination is NaN. The map is as
     large as the images it belongs to: a resized pair wants a resized, and equally scaled, disparity.
 
-    >>> from_disparity(torch.tensor([[1.0, 1.0, torch.inf]]))
+    >>> disparity_pixel_map(torch.tensor([[1.0, 1.0, torch.inf]]))
     tensor([[[nan, nan],
              [0., 0.],
              [nan, nan]]])
@@ -103,71 +103,75 @@ def from_disparity(disparity: Tensor) -> Tensor:
     return torch.where(known[..., None], found, torch.nan)
 
 
-def matches(where: Tensor, a: Regions, b: Regions, *, within: float = 1.0) -> tuple[Tensor, Tensor]:
-    """True matches of regions under a known map of pixels, `where` [H, W, 2]: (match, among) for `share`.
+def match_regions(
+    pixel_map: Tensor, a: Regions, b: Regions, *, tolerance: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """True matches of regions under a known map of pixels, `where` [H, W, 2]: (match, among) for `relevance_share`.
 
     Region I matches I' if the mean destination of I's pixels lies in I', or `within` so many of its widths and heights
     beside it. `among` marks the rows where at least half of the pixels have a destination.
 
     >>> from bilrp.regions import grid
     >>> patches = grid(8)(torch.zeros(1, 3, 32, 32))
-    >>> match, among = matches(destinations(affine(size=(32, 32)), (32, 32)), patches, patches, within=0)
+    >>> match, among = match_regions(warp_pixel_map(affine_matrix(size=(32, 32)), (32, 32)), patches, patches, tolerance=0)
     >>> torch.equal(match, torch.eye(16))
     True
     """
-    rectangles, others = _boxes(where, a, b)
-    points = torch.stack([_mean_point(where, box) for box in rectangles.tolist()])
+    rectangles, others = _region_boxes(pixel_map, a, b)
+    points = torch.stack([_mean_point(pixel_map, box) for box in rectangles.tolist()])
     boxes = others.to(points)
-    extent = within * (boxes[:, 2:] - boxes[:, :2])
+    extent = tolerance * (boxes[:, 2:] - boxes[:, :2])
     low, high = boxes[:, :2] - extent - 0.5, boxes[:, 2:] + extent - 0.5
     inside = ((points[:, None] >= low) & (points[:, None] < high)).all(-1)
     among = ~points.isnan().any(-1, keepdim=True)
     return inside.float(), among.float().expand(len(points), len(boxes))
 
 
-def _boxes(where: Tensor, a: Regions, b: Regions) -> tuple[Tensor, Tensor]:
+def _region_boxes(pixel_map: Tensor, a: Regions, b: Regions) -> tuple[Tensor, Tensor]:
     """The rectangles of both sides' regions, for a map that fits the first image."""
     if a.boxes is None or b.boxes is None:
         raise InputError("a map of pixels needs rectangular regions of an image: use regions=grid(8)")
-    if where.shape != (*a.labels.shape[1:], 2):
+    if pixel_map.shape != (*a.labels.shape[1:], 2):
         raise InputError(
-            f"the map of pixels is {tuple(where.shape)}, the first image is {tuple(a.labels.shape[1:])}: "
+            f"the map of pixels is {tuple(pixel_map.shape)}, the first image is {tuple(a.labels.shape[1:])}: "
             "scale the map and its values with the image"
         )
     return a.boxes, b.boxes
 
 
-def _mean_point(where: Tensor, box: Sequence[int]) -> Tensor:
+def _mean_point(pixel_map: Tensor, box: Sequence[int]) -> Tensor:
     top, left, bottom, right = box
-    points = where[top:bottom, left:right].reshape(-1, 2)
+    points = pixel_map[top:bottom, left:right].reshape(-1, 2)
     known = points[~points.isnan().any(-1)]
     return known.mean(0) if 2 * len(known) >= len(points) else points.new_full((2,), torch.nan)
 
 
-def pointing(found: Explanation, where: Tensor) -> Share:
-    """The share of relevance that connects two pastes of one patch, `where` being the map that `planted` returns.
+def pointing_game(explanation: Explanation, pixel_map: Tensor) -> RelevanceShare:
+    """The share of relevance that connects two pastes of one patch, `where` being the map that `paste_patch` returns.
 
     After the pasted objects of Yang and Kim 2019: what was put there is known to be in both.
 
     >>> from bilrp import explain
     >>> from bilrp.regions import grid
     >>> empty, patch = torch.zeros(1, 3, 32, 32), torch.ones(3, 8, 8)
-    >>> a, b, where = planted(empty, empty, patch=patch, at_a=(0, 8), at_b=(24, 16))
-    >>> pointing(explain(torch.nn.AvgPool2d(32), a, b, regions=grid(8)), where).signed  # there is nothing else to find
+    >>> a, b, where = paste_patch(empty, empty, patch=patch, at_a=(0, 8), at_b=(24, 16))
+    >>> pointing_game(explain(torch.nn.AvgPool2d(32), a, b, regions=grid(8)), where).signed  # there is nothing else to find
     1.0
     """
-    return share(found, pasted(where, found.a.regions, found.b.regions))
+    return relevance_share(
+        explanation, match_pasted_regions(pixel_map, explanation.a.regions, explanation.b.regions)
+    )
 
 
-def planted(
+def paste_patch(
     a: Tensor, b: Tensor, *, patch: Tensor, at_a: tuple[int, int], at_b: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Paste the same patch (channels, h, w) in both images at (row, column); also the map of its pixels from a to b.
 
     >>> empty, patch = torch.zeros(1, 3, 32, 32), torch.ones(3, 8, 8)
-    >>> a, b, where = planted(empty, empty, patch=patch, at_a=(0, 8), at_b=(24, 16))
+    >>> a, b, where = paste_patch(empty, empty, patch=patch, at_a=(0, 8), at_b=(24, 16))
     >>> from bilrp.regions import grid
-    >>> pasted(where, grid(8)(empty), grid(8)(empty)).nonzero()
+    >>> match_pasted_regions(where, grid(8)(empty), grid(8)(empty)).nonzero()
     tensor([[ 1, 14]])
     """
     height, width = patch.shape[1:]
@@ -187,12 +191,12 @@ def planted(
     return images[0], images[1], where
 
 
-def pasted(where: Tensor, a: Regions, b: Regions) -> Tensor:
+def match_pasted_regions(pixel_map: Tensor, a: Regions, b: Regions) -> Tensor:
     """0/1 [regions of a, regions of b]: both regions hold more paste than not, so that the pair connects the two pastes."""
-    boxes = _boxes(where, a, b)
-    known = ~where.isnan().any(-1)
+    boxes = _region_boxes(pixel_map, a, b)
+    known = ~pixel_map.isnan().any(-1)
     covered = torch.zeros(b.labels.shape[1:], dtype=torch.bool)
-    rows, columns = where[known].round().long().unbind(-1)
+    rows, columns = pixel_map[known].round().long().unbind(-1)
     covered[rows, columns] = True
     owned = [
         torch.tensor(

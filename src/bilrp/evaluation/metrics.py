@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp.encoder import Encoder, as_encoder, read_input
+from bilrp.encoder import Encoder, as_encoder, read_tensor
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.regions import Regions
@@ -22,7 +22,7 @@ from bilrp.trace.devices import to_float64
 # ---------------------------------------------------------------- against a known truth
 
 
-def cosine(found: Explanation | Tensor, truth: Explanation | Tensor) -> Tensor:
+def cosine(explanation: Explanation | Tensor, truth: Explanation | Tensor) -> Tensor:
     """Cosine of the angle between relevance and truth, ⟨R, T⟩ / (‖R‖‖T‖), over the last two axes.
 
     A batch [pairs, regions of a, regions of b] gives one number for each pair; NaN where one of the two is all zero.
@@ -30,10 +30,10 @@ def cosine(found: Explanation | Tensor, truth: Explanation | Tensor) -> Tensor:
     >>> cosine(torch.eye(2), torch.ones(2, 2))
     tensor(0.7071)
     """
-    left, right = relevance_of(found).flatten(-2), relevance_of(truth).flatten(-2)
+    left, right = get_relevance(explanation).flatten(-2), get_relevance(truth).flatten(-2)
     if left.shape[-1] != right.shape[-1]:
         raise InputError(
-            f"the relevance is {tuple(relevance_of(found).shape)} and the truth {tuple(relevance_of(truth).shape)}: "
+            f"the relevance is {tuple(get_relevance(explanation).shape)} and the truth {tuple(get_relevance(truth).shape)}: "
             "explain with the truth's regions, or coarsen"
         )
     right = right.to(left)
@@ -41,7 +41,7 @@ def cosine(found: Explanation | Tensor, truth: Explanation | Tensor) -> Tensor:
     return (left * right).sum(-1) / norms
 
 
-def acs(found: Tensor | Sequence[Explanation], truth: Tensor | Sequence[Tensor]) -> float:
+def acs(explanations: Tensor | Sequence[Explanation], truth: Tensor | Sequence[Tensor]) -> float:
     """Average cosine similarity of explanations to their ground truths (Eberle et al. 2022, section 4): 1 is perfect.
 
     Pairs whose truth is all zero have no angle and are left out; an explanation of all zeros scores 0.
@@ -50,8 +50,8 @@ def acs(found: Tensor | Sequence[Explanation], truth: Tensor | Sequence[Tensor])
     0.7071
     """
     relevance, matches = (
-        to_float64(each if isinstance(each, Tensor) else torch.stack([relevance_of(e) for e in each]))
-        for each in (found, truth)
+        to_float64(each if isinstance(each, Tensor) else torch.stack([get_relevance(e) for e in each]))
+        for each in (explanations, truth)
     )
     known = matches.flatten(1).any(1)
     if not bool(known.any()):
@@ -60,7 +60,7 @@ def acs(found: Tensor | Sequence[Explanation], truth: Tensor | Sequence[Tensor])
 
 
 @dataclass(frozen=True)
-class Share:
+class RelevanceShare:
     """How much of an explanation falls on the pairs that truly match.
 
     `positive` = Σ_match R⁺ / Σ R⁺ (1: all of it), `signed` = Σ_match R / Σ|R| (−1 … 1: cancelling noise doesn't
@@ -77,26 +77,28 @@ class Share:
         return self.positive / self.chance
 
 
-def share(found: Explanation | Tensor, match: Tensor, *, among: Tensor | None = None) -> Share:
+def relevance_share(
+    explanation: Explanation | Tensor, match: Tensor, *, mask: Tensor | None = None
+) -> RelevanceShare:
     """The share of relevance on true matches, given as a 0/1 matrix (after the pointing game of Zhang et al. 2018).
 
     `among` (0/1) restricts the account to pairs where the truth is known; everything by default.
 
-    >>> share(torch.eye(3), torch.eye(3))
-    Share(positive=1.0, signed=1.0, chance=0.3333333333333333)
+    >>> relevance_share(torch.eye(3), torch.eye(3))
+    RelevanceShare(positive=1.0, signed=1.0, chance=0.3333333333333333)
     """
-    relevance = to_float64(relevance_of(found))
+    relevance = to_float64(get_relevance(explanation))
     match = match.to(relevance)
     if match.shape != relevance.shape:
         raise InputError(f"matches of shape {tuple(match.shape)} for relevance {tuple(relevance.shape)}")
-    counted = torch.ones_like(relevance) if among is None else among.to(relevance).expand_as(relevance)
+    counted = torch.ones_like(relevance) if mask is None else mask.to(relevance).expand_as(relevance)
     match, relevance = match * counted, relevance * counted
     if not bool(match.any()):
         raise InputError("no pair of regions matches: there is nothing to find")
     positive = relevance.clamp(min=0)
-    return Share(
-        positive=ratio((positive * match).sum(), positive.sum()),
-        signed=ratio((relevance * match).sum(), relevance.abs().sum()),
+    return RelevanceShare(
+        positive=safe_ratio((positive * match).sum(), positive.sum()),
+        signed=safe_ratio((relevance * match).sum(), relevance.abs().sum()),
         chance=float(match.sum() / counted.sum()),
     )
 
@@ -115,7 +117,7 @@ class Conservation:
     negative_share: float
 
 
-def conservation(found: Explanation) -> Conservation:
+def conservation(explanation: Explanation) -> Conservation:
     """Does relevance add up to the score (Prop. 1)? unattributed_share = |y − Σ R| / |y|: 0 is perfect.
 
     `negative_share` = Σ R⁻ / Σ|R| shows cancellation: ½ means as much negative as positive relevance. After the
@@ -127,28 +129,28 @@ def conservation(found: Explanation) -> Conservation:
     >>> conservation(explain(net, *torch.rand(2, 1, 4).double())).unattributed_share < 1e-9
     True
     """
-    relevance = to_float64(found.relevance)
+    relevance = to_float64(explanation.relevance)
     return Conservation(
-        score=found.score,
-        explained=found.explained,
-        unattributed=found.unattributed,
-        unattributed_share=ratio(abs(found.unattributed), abs(found.score)),
-        negative_share=ratio(relevance.clamp(max=0).abs().sum(), relevance.abs().sum()),
+        score=explanation.score,
+        explained=explanation.explained,
+        unattributed=explanation.unattributed,
+        unattributed_share=safe_ratio(abs(explanation.unattributed), abs(explanation.score)),
+        negative_share=safe_ratio(relevance.clamp(max=0).abs().sum(), relevance.abs().sum()),
     )
 
 
 # ---------------------------------------------------------------- against another explanation
 
 
-def rank_correlation(found: Explanation | Tensor, other: Explanation | Tensor) -> float:
+def rank_correlation(explanation: Explanation | Tensor, other: Explanation | Tensor) -> float:
     """Spearman's rank correlation of two relevances, ties ranked by their mean; 0 where one is constant.
 
     >>> round(rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[10.0, 20.0, 40.0]])), 6)
     1.0
     """
-    first, second = (_ranks(relevance_of(r).flatten()) for r in (found, other))
+    first, second = (_ranks(get_relevance(r).flatten()) for r in (explanation, other))
     first, second = first - first.mean(), second - second.mean()
-    return ratio((first * second).sum(), first.norm() * second.norm())
+    return safe_ratio((first * second).sum(), first.norm() * second.norm())
 
 
 def _ranks(values: Tensor) -> Tensor:
@@ -162,28 +164,28 @@ def _ranks(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The similarity as regions are removed or added: `share` of regions changed, and `scores` at each.
+    """The similarity as regions are removed or added: `relevance_share` of regions changed, and `scores` at each.
 
     `area` is the mean height of the curve over the share, in units of the similarity of the two whole inputs.
     """
 
-    share: Tensor
+    fraction: Tensor
     scores: Tensor
-    whole: float
+    full_score: float
 
     @property
-    def relative(self) -> Tensor:
+    def relative_scores(self) -> Tensor:
         """Scores in units of the similarity of the two whole inputs."""
-        return self.scores / self.whole
+        return self.scores / self.full_score
 
     @property
     def area(self) -> float:
-        return float(torch.trapezoid(self.relative, self.share))
+        return float(torch.trapezoid(self.relative_scores, self.fraction))
 
 
 def deletion(
     encoder: Any,
-    found: Explanation,
+    explanation: Explanation,
     a: Any,
     b: Any,
     *,
@@ -195,7 +197,7 @@ def deletion(
 
     An explanation predicts what is left when only the regions S of a and S' of b stay: Σ_{I∈S, I'∈S'} R_II'. Regions
     go in the order that makes this fall fastest (`removal_order`), and take the `baseline`'s values (a number, or a
-    function of the input such as `blurred(8)`). The faster the similarity falls, the better: the smaller the area.
+    function of the input such as `blur_baseline(8)`). The faster the similarity falls, the better: the smaller the area.
     After the pixel flipping of Samek et al. 2017, in the second-order spirit of Vasileiou and Eberle 2024.
 
     >>> from bilrp import explain
@@ -204,13 +206,13 @@ def deletion(
     >>> deletion(net, explain(net, x, x), x, x, steps=4).scores
     tensor([10.,  1.,  0.,  0.,  0.])
     """
-    order = removal_order(found.relevance)
-    return _followed(encoder, found, a, b, order, steps, baseline, similarity, insert=False)
+    order = removal_order(explanation.relevance)
+    return _perturbation_curve(encoder, explanation, a, b, order, steps, baseline, similarity, insert=False)
 
 
 def insertion(
     encoder: Any,
-    found: Explanation,
+    explanation: Explanation,
     a: Any,
     b: Any,
     *,
@@ -229,8 +231,8 @@ def insertion(
     >>> insertion(net, explain(net, x, x), x, x, steps=4).scores
     tensor([ 0.,  0.,  9.,  9., 10.])
     """
-    order = insertion_order(found.relevance)
-    return _followed(encoder, found, a, b, order, steps, baseline, similarity, insert=True)
+    order = insertion_order(explanation.relevance)
+    return _perturbation_curve(encoder, explanation, a, b, order, steps, baseline, similarity, insert=True)
 
 
 def removal_order(relevance: Tensor, *, most_relevant_first: bool = True) -> tuple[Tensor, Tensor]:
@@ -270,10 +272,10 @@ def insertion_order(relevance: Tensor) -> tuple[Tensor, Tensor]:
     return last - a, last - b
 
 
-def blurred(radius: int) -> Callable[[Tensor], Tensor]:
+def blur_baseline(radius: int) -> Callable[[Tensor], Tensor]:
     """A baseline: the image without detail finer than about `radius` pixels (a box blur, twice).
 
-    >>> blurred(4)(torch.rand(1, 3, 32, 32)).shape
+    >>> blur_baseline(4)(torch.rand(1, 3, 32, 32)).shape
     torch.Size([1, 3, 32, 32])
     """
 
@@ -286,9 +288,9 @@ def blurred(radius: int) -> Callable[[Tensor], Tensor]:
     return blur
 
 
-def _followed(
+def _perturbation_curve(
     encoder: Any,
-    found: Explanation,
+    explanation: Explanation,
     a: Any,
     b: Any,
     order: tuple[Tensor, Tensor],
@@ -302,20 +304,22 @@ def _followed(
     if steps < 1:
         raise InputError(f"a curve needs at least one step, got {steps}")
     encoder = as_encoder(encoder)
-    wanted = similarities.resolve(found.similarity if similarity is None else similarity)
+    wanted = similarities.resolve(explanation.similarity if similarity is None else similarity)
     total = len(order[0]) + len(order[1])
     counts = torch.linspace(0, total, steps + 1).round().long()
     embeddings = []
-    for item, side, place in ((a, found.a, order[0]), (b, found.b, order[1])):
-        x = read_input(encoder, item)
+    for item, side, place in ((a, explanation.a, order[0]), (b, explanation.b, order[1])):
+        x = read_tensor(encoder, item)
         empty = baseline(x) if callable(baseline) else torch.full_like(x, baseline)
-        embeddings.append(_encoded(encoder, replaced(x, empty, side.regions, place, counts, insert=insert)))
+        embeddings.append(
+            _encode_batch(encoder, replace_regions(x, empty, side.regions, place, counts, insert=insert))
+        )
     scores = torch.tensor([wanted.score(p, q) for p, q in zip(*embeddings, strict=True)])
-    return Curve(counts / total, scores, whole=float(scores[-1 if insert else 0]))
+    return Curve(counts / total, scores, full_score=float(scores[-1 if insert else 0]))
 
 
-def replaced(
-    x: Tensor, empty: Tensor, regions: Regions, place: Tensor, counts: Tensor, *, insert: bool = False
+def replace_regions(
+    x: Tensor, baseline: Tensor, regions: Regions, order: Tensor, counts: Tensor, *, insert: bool = False
 ) -> Tensor:
     """[steps, *input]: x with the regions whose place is below each count emptied (`insert`: filled, all others empty).
 
@@ -323,31 +327,31 @@ def replaced(
 
     >>> from bilrp.regions import features
     >>> x = torch.tensor([[1.0, 2.0]])
-    >>> replaced(x, 0 * x, features()(x), torch.tensor([1, 0]), torch.tensor([0, 1, 2]))
+    >>> replace_regions(x, 0 * x, features()(x), torch.tensor([1, 0]), torch.tensor([0, 1, 2]))
     tensor([[1., 2.],
             [1., 0.],
             [0., 0.]])
     """
-    last = torch.cat([place.new_full((1,), torch.iinfo(place.dtype).max), place])
-    start, end = (empty, x) if insert else (x, empty)
-    changed = last[regions.labels + 1] < counts.to(place.device).reshape(-1, *[1] * regions.labels.dim())
+    last = torch.cat([order.new_full((1,), torch.iinfo(order.dtype).max), order])
+    start, end = (baseline, x) if insert else (x, baseline)
+    changed = last[regions.labels + 1] < counts.to(order.device).reshape(-1, *[1] * regions.labels.dim())
     return torch.where(changed, end, start)
 
 
-def _encoded(encoder: Encoder, batch: Tensor, chunk: int = 32) -> list[Tensor]:
+def _encode_batch(encoder: Encoder, batch: Tensor, batch_size: int = 32) -> list[Tensor]:
     """Embeddings of a batch, flat, in chunks."""
     with torch.no_grad():
-        return [row for part in batch.split(chunk) for row in encoder.module(part).flatten(1)]
+        return [row for part in batch.split(batch_size) for row in encoder.module(part).flatten(1)]
 
 
 # ---------------------------------------------------------------- small help
 
 
-def relevance_of(found: Explanation | Tensor) -> Tensor:
+def get_relevance(explanation: Explanation | Tensor) -> Tensor:
     """The relevance of an explanation; a tensor stays as it is."""
-    return found.relevance if isinstance(found, Explanation) else found
+    return explanation.relevance if isinstance(explanation, Explanation) else explanation
 
 
-def ratio(part: float | Tensor, whole: float | Tensor) -> float:
+def safe_ratio(part: float | Tensor, total: float | Tensor) -> float:
     """part / whole; 0 where there is nothing to share."""
-    return float(part) / float(whole) if float(whole) != 0 else 0.0
+    return float(part) / float(total) if float(total) != 0 else 0.0

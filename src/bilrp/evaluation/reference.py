@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from bilrp.errors import InputError, RuleError
 
-WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-POOLING = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+WEIGHTED_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+POOLING_LAYERS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
 
 def second_order(
@@ -34,8 +34,8 @@ def second_order(
     >>> torch.allclose(found.sum(), network.double()(x.double()).square().sum())
     True
     """
-    layers = _copy_of(network)
-    gammas = _gammas(layers, gamma)
+    layers = _copy_layers(network)
+    gammas = _layer_gammas(layers, gamma)
     left, right = _activations(layers, a.double()), _activations(layers, b.double())
     if left[-1].numel() != right[-1].numel():
         raise InputError(f"the embeddings have {left[-1].numel()} and {right[-1].numel()} coordinates")
@@ -49,11 +49,11 @@ def second_order(
     return relevance
 
 
-def redistribute(relevance: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+def redistribute(relevance: Tensor, contributions_a: Tensor, contributions_b: Tensor) -> Tensor:
     """Σ_kk' (c_jk c'_j'k' / Σ_jj' c_jk c'_j'k') R_kk', one pair (k, k') at a time; 0 where the sum is 0."""
-    out = ours.new_zeros(ours.shape[0], theirs.shape[0])
+    out = contributions_a.new_zeros(contributions_a.shape[0], contributions_b.shape[0])
     for k, l in relevance.nonzero().tolist():  # noqa: E741
-        pairs = torch.outer(ours[:, k], theirs[:, l])
+        pairs = torch.outer(contributions_a[:, k], contributions_b[:, l])
         total = pairs.sum()
         if total != 0:
             out += pairs / total * relevance[k, l]
@@ -66,8 +66,8 @@ def contributions(layer: nn.Module, a: Tensor, z: Tensor, gamma: float) -> Tenso
     Where a ≥ 0 and z > 0, c_jk = a_j ρ(w_jk). For signed numbers the contributions that have the sign of z_k are
     the ones raised by 1 + γ, which is the generalised γ rule.
     """
-    if isinstance(layer, POOLING):
-        return _winners(layer, a, z)
+    if isinstance(layer, POOLING_LAYERS):
+        return _max_pool_contributions(layer, a, z)
     blank = torch.zeros_like(a)
     constant = layer(blank).flatten()
     basis = torch.eye(a.numel(), dtype=a.dtype).reshape(-1, *a.shape[1:])
@@ -77,7 +77,7 @@ def contributions(layer: nn.Module, a: Tensor, z: Tensor, gamma: float) -> Tenso
     return plain + gamma * favoured
 
 
-def _winners(layer: nn.Module, a: Tensor, z: Tensor) -> Tensor:
+def _max_pool_contributions(layer: nn.Module, a: Tensor, z: Tensor) -> Tensor:
     """a_j [∇a_k]_j of a max-pooling: 1 for the winner of window k, shared equally in a tie."""
     basis = torch.eye(a.numel(), dtype=a.dtype).reshape(-1, *a.shape[1:])
     inside = layer(basis).flatten(1) > 0  # a unit shows up in exactly the windows it belongs to
@@ -85,11 +85,11 @@ def _winners(layer: nn.Module, a: Tensor, z: Tensor) -> Tensor:
     return a.flatten()[:, None] * won / won.sum(0)
 
 
-def _copy_of(network: Iterable[nn.Module]) -> list[nn.Module]:
+def _copy_layers(network: Iterable[nn.Module]) -> list[nn.Module]:
     """The layers in float64, as copies: the network itself stays as it is."""
     layers = [deepcopy(layer).double().eval().requires_grad_(False) for layer in network]
     for n, layer in enumerate(layers):
-        if not isinstance(layer, (*WEIGHTED, *POOLING, nn.ReLU, nn.Flatten)):
+        if not isinstance(layer, (*WEIGHTED_LAYERS, *POOLING_LAYERS, nn.ReLU, nn.Flatten)):
             raise RuleError(
                 f"the reference knows Linear, Conv, ReLU, MaxPool and Flatten, not layer {n}, {type(layer).__name__}: "
                 "use bilrp.explain"
@@ -99,9 +99,9 @@ def _copy_of(network: Iterable[nn.Module]) -> list[nn.Module]:
     return layers
 
 
-def _gammas(layers: list[nn.Module], gamma: float | Sequence[float]) -> list[float]:
+def _layer_gammas(layers: list[nn.Module], gamma: float | Sequence[float]) -> list[float]:
     """γ of every layer; 0 for those without weights."""
-    weighted = [n for n, layer in enumerate(layers) if isinstance(layer, WEIGHTED)]
+    weighted = [n for n, layer in enumerate(layers) if isinstance(layer, WEIGHTED_LAYERS)]
     given = [float(gamma)] * len(weighted) if isinstance(gamma, int | float) else [float(g) for g in gamma]
     if len(given) != len(weighted):
         raise InputError(f"{len(given)} values of gamma for {len(weighted)} linear and convolution layers")

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.encoder import Encoder, Model, Readable, as_encoder, read_input
+from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_tensor
 from bilrp.errors import InputError
-from bilrp.explanation import Explanation
 from bilrp.evaluation.baselines import saliency
 from bilrp.evaluation.metrics import cosine, rank_correlation
-from bilrp.regions import Spec
+from bilrp.explanation import Explanation
+from bilrp.regions import RegionFunction
 
 Method = Callable[[Any, Any, Any], Explanation]
 
 
-def randomisation(
+def randomization(
     method: Method,
     encoder: Any,
     a: Any,
@@ -36,7 +36,7 @@ def randomisation(
 
     >>> from bilrp.evaluation import baselines
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> randomisation(baselines.saliency, net, *torch.rand(2, 1, 4))  # it doesn't look at the model
+    >>> randomization(baselines.saliency, net, *torch.rand(2, 1, 4))  # it doesn't look at the model
     {1: 1.0, 2: 1.0}
     """
     encoder = as_encoder(encoder)
@@ -44,12 +44,12 @@ def randomisation(
     total = len(weighted_modules(encoder.module))
     wanted = range(1, total + 1) if depths is None else depths
     return {
-        depth: rank_correlation(before, method(randomised(encoder, depth, seed=seed), a, b).relevance)
+        depth: rank_correlation(before, method(randomize_weights(encoder, depth, seed=seed), a, b).relevance)
         for depth in wanted
     }
 
 
-def randomised(encoder: Model, depth: int, *, seed: int = 0) -> Encoder:
+def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Encoder:
     """A copy of the encoder whose last `depth` weighted modules hold normal values of the same mean and spread."""
     encoder = as_encoder(encoder)
     module = deepcopy(encoder.module)
@@ -89,29 +89,29 @@ def stability(
     True
     """
     encoder = as_encoder(encoder)
-    first, second = read_input(encoder, a), read_input(encoder, b)
+    first, second = read_tensor(encoder, a), read_tensor(encoder, b)
     before = method(encoder, first, second)
     generator = torch.Generator().manual_seed(seed)
     after = [
-        method(encoder, noisy(first, noise, generator), noisy(second, noise, generator))
+        method(encoder, add_noise(first, noise, generator), add_noise(second, noise, generator))
         for _ in range(repeats)
     ]
     return sum(float(cosine(found, before)) for found in after) / repeats
 
 
-def noisy(x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+def add_noise(x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
     """x plus normal noise of `noise` × the spread of x."""
     return x + noise * x.std() * torch.randn(x.shape, generator=generator).to(x)
 
 
-def random_method(seed: int = 0, *, regions: Spec | None = None) -> Method:
+def random_method(seed: int = 0, *, regions: RegionFunction | None = None) -> Method:
     """The method that knows nothing: normal relevance, the same for the same seed and regions.
 
     >>> random_method(seed=1)(nn.Identity(), *torch.rand(2, 1, 3)).relevance.shape
     torch.Size([3, 3])
     """
 
-    def method(encoder: Model, a: Readable, b: Readable) -> Explanation:
+    def method(encoder: EncoderLike, a: InputLike, b: InputLike) -> Explanation:
         found = saliency(encoder, a, b, regions=regions)
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(found.relevance.shape, generator=generator).to(found.relevance)

@@ -8,32 +8,32 @@ from itertools import pairwise
 
 import numpy as np
 
-from bilrp.findings.region_layout import plane
+from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text, View
 from bilrp.regions import Regions
 
-COMPASS = (
+POSITION_NAMES = (
     ("upper left", "top", "upper right"),
     ("left", "middle", "right"),
     ("lower left", "bottom", "lower right"),
 )
-SPOKEN = 6  # words of a finding that are quoted
-LONG = 0.7  # of a side: a place this long reaches across, and has no left or right
+MAX_QUOTED_WORDS = 6  # words of a finding that are quoted
+MIN_SPANNING_FRACTION = 0.7  # of a side: a place this long reaches across, and has no left or right
 
 
-def amount(value: float | int) -> str:
+def format_number(value: float | int) -> str:
     """A number as people read it.
 
-    >>> amount(27328.8), amount(-0.81234), amount(-0.0)
+    >>> format_number(27328.8), format_number(-0.81234), format_number(-0.0)
     ('27,329', '−0.8123', '0')
     """
     return (f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:z.4g}").replace("-", "−")
 
 
-def column(values: Sequence[float]) -> list[str]:
+def format_column(values: Sequence[float]) -> list[str]:
     """Numbers to be read one below the other: to the precision that shows the largest of them to four digits.
 
-    >>> column([27328.8, -0.81234]), column([0.93, -0.00001])
+    >>> format_column([27328.8, -0.81234]), format_column([0.93, -0.00001])
     (['27,329', '−1'], ['0.9300', '0.0000'])
     """
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
@@ -41,10 +41,10 @@ def column(values: Sequence[float]) -> list[str]:
     return [f"{value:z,.{digits}f}".replace("-", "−") for value in values]
 
 
-def percent(share: float | int | None, digits: int = 0) -> str:
+def format_percent(share: float | int | None, digits: int = 0) -> str:
     """A share as people read it; nothing where there is none.
 
-    >>> percent(0.974), percent(-0.0001), percent(-0.0021, 2), percent(None)
+    >>> format_percent(0.974), format_percent(-0.0001), format_percent(-0.0021, 2), format_percent(None)
     ('97 %', '0 %', '−0.21 %', '')
     """
     if share is None:
@@ -52,10 +52,10 @@ def percent(share: float | int | None, digits: int = 0) -> str:
     return f"{100 * share:z,.{digits}f} %".replace("-", "−")
 
 
-def about(share: float | int) -> str:
+def format_share(share: float | int) -> str:
     """A share to two digits, however small: what one finding holds of a score.
 
-    >>> about(0.1068), about(0.0631), about(-0.0021)
+    >>> format_share(0.1068), format_share(0.0631), format_share(-0.0021)
     ('11 %', '6.3 %', '−0.21 %')
     """
     value = abs(100 * share)
@@ -65,85 +65,90 @@ def about(share: float | int) -> str:
     return f"{sign}{value:.1f} %" if value >= 0.995 else f"{sign}{value:.2g} %"
 
 
-def place(regions: Regions, view: View | None, numbers: Sequence[int], *, size: bool = True) -> str:
+def describe_location(
+    regions: Regions, view: View | None, numbers: Sequence[int], *, include_size: bool = True
+) -> str:
     """Where regions are, in words: of a photograph with their size in its pixels, of a text the words themselves.
 
     >>> import torch
     >>> from bilrp.regions import grid, tokens
-    >>> place(grid(8)(torch.zeros(1, 3, 48, 64)), None, [0, 1, 8, 9])
+    >>> describe_location(grid(8)(torch.zeros(1, 3, 48, 64)), None, [0, 1, 8, 9])
     'upper left, 16 × 16 px'
-    >>> place(tokens(("a", "young", "girl"))(torch.zeros(1, 3, 4)), None, [1, 2])
+    >>> describe_location(tokens(("a", "young", "girl"))(torch.zeros(1, 3, 4)), None, [1, 2])
     '“young girl”'
     """
-    named = view.words if isinstance(view, Text) else regions.names
+    named = view.region_texts if isinstance(view, Text) else regions.names
     if named is not None:
         marks = regions.names or named
-        return _spoken([word or mark for word, mark in zip(named, marks, strict=True)], numbers)
-    labels = plane(regions)
+        return _quote_words([word or mark for word, mark in zip(named, marks, strict=True)], numbers)
+    labels = to_label_image(regions)
     if labels is None:
-        return _counted(numbers)
-    box, whole = _box(labels, numbers), labels.shape[::-1]
+        return _list_region_numbers(numbers)
+    box, whole = _bounding_box(labels, numbers), labels.shape[::-1]
     if isinstance(view, Image):
         high, wide = labels.shape
-        left, top, right, bottom = view.place((box[1], box[0], box[3], box[2]), (high, wide))
-        box = _clipped(view.photograph((left, top, right, bottom)), view.full or view.size)
-        whole = view.full or view.size
-    where = compass(box, whole)
-    return f"{where}, {round(box[2] - box[0])} × {round(box[3] - box[1])} px" if size else where
+        left, top, right, bottom = view.map_to_view((box[1], box[0], box[3], box[2]), (high, wide))
+        box = _clip_box(view.map_to_original((left, top, right, bottom)), view.original_size or view.size)
+        whole = view.original_size or view.size
+    where = describe_position(box, whole)
+    return f"{where}, {round(box[2] - box[0])} × {round(box[3] - box[1])} px" if include_size else where
 
 
-def compass(box: tuple[float, float, float, float], whole: tuple[float, float]) -> str:
+def describe_position(box: tuple[float, float, float, float], image_size: tuple[float, float]) -> str:
     """Where (left, top, right, bottom) lies in a picture of that width and height.
 
-    >>> compass((0, 0, 30, 30), (100, 100)), compass((5, 80, 95, 100), (100, 100)), compass((0, 0, 90, 80), (100, 100))
-    ('upper left', 'across the bottom', 'all over')
+    >>> [describe_position(box, (100, 100)) for box in ((0, 0, 30, 30), (5, 80, 95, 100), (0, 0, 90, 80))]
+    ['upper left', 'across the bottom', 'all over']
     """
     left, top, right, bottom = box
-    wide, high = (right - left) / whole[0] > LONG, (bottom - top) / whole[1] > LONG
-    column = min(2, int(3 * (left + right) / 2 / whole[0]))
-    row = min(2, int(3 * (top + bottom) / 2 / whole[1]))
+    wide, high = (
+        (right - left) / image_size[0] > MIN_SPANNING_FRACTION,
+        (bottom - top) / image_size[1] > MIN_SPANNING_FRACTION,
+    )
+    column = min(2, int(3 * (left + right) / 2 / image_size[0]))
+    row = min(2, int(3 * (top + bottom) / 2 / image_size[1]))
     if wide and high:
         return "all over"
     if wide:
-        return f"across the {COMPASS[row][1]}"
+        return f"across the {POSITION_NAMES[row][1]}"
     if high:
-        return f"down the {COMPASS[1][column]}"
-    return COMPASS[row][column]
+        return f"down the {POSITION_NAMES[1][column]}"
+    return POSITION_NAMES[row][column]
 
 
-def _box(labels: np.ndarray, numbers: Sequence[int]) -> tuple[float, float, float, float]:
+def _bounding_box(labels: np.ndarray, numbers: Sequence[int]) -> tuple[float, float, float, float]:
     """(left, top, right, bottom) around these regions."""
     y, x = np.nonzero(np.isin(labels, numbers))
     return float(x.min()), float(y.min()), float(x.max() + 1), float(y.max() + 1)
 
 
-def _clipped(
-    box: tuple[float, float, float, float], whole: tuple[float, float]
+def _clip_box(
+    box: tuple[float, float, float, float], image_size: tuple[float, float]
 ) -> tuple[float, float, float, float]:
     """What of a box lies in the picture; padding has no place in a photograph."""
     left, top, right, bottom = box
-    return max(left, 0.0), max(top, 0.0), min(right, whole[0]), min(bottom, whole[1])
+    return max(left, 0.0), max(top, 0.0), min(right, image_size[0]), min(bottom, image_size[1])
 
 
-def _spoken(words: Sequence[str], numbers: Sequence[int]) -> str:
+def _quote_words(words: Sequence[str], numbers: Sequence[int]) -> str:
     """Words in quotes, those that follow each other as one phrase; the tokenizer's own marks by their name.
 
-    >>> _spoken(("the", "cat", "and", "the", "dog"), [0, 1, 3])
+    >>> _quote_words(("the", "cat", "and", "the", "dog"), [0, 1, 3])
     '“the cat … the”'
-    >>> _spoken(("the", "cat") * 8, range(0, 16, 2))
+    >>> _quote_words(("the", "cat") * 8, range(0, 16, 2))
     '“the … the … the … the … the … the …” and 2 more'
     """
     pieces = [words[numbers[0]]]
-    for before, number in pairwise(numbers[:SPOKEN]):
+    for before, number in pairwise(numbers[:MAX_QUOTED_WORDS]):
         pieces.append(f"{' ' if number == before + 1 else ' … '}{words[number]}")
-    more = len(numbers) - SPOKEN
+    more = len(numbers) - MAX_QUOTED_WORDS
     return f"“{''.join(pieces).strip()}{' …' if more > 0 else ''}”{f' and {more} more' if more > 0 else ''}"
 
 
-def _counted(numbers: Sequence[int]) -> str:
+def _list_region_numbers(numbers: Sequence[int]) -> str:
     """Regions by their numbers, those that follow each other as a range.
 
-    >>> _counted([3]), _counted([0, 1, 2, 7])
+    >>> _list_region_numbers([3]), _list_region_numbers([0, 1, 2, 7])
     ('region 3', 'regions 0–2, 7')
     """
     runs: list[list[int]] = []

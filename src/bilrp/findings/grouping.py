@@ -12,20 +12,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bilrp.findings.region_layout import Layout, layout
+from bilrp.findings.region_layout import RegionLayout, compute_layout
 from bilrp.regions import Regions
 
-EDGE = 0.3, 0.75  # of a peak's relevance per area: a finding ends where the mean falls below it,
-FLOOR = 2.0  # which is, between these two, this many times the average of all pairs
-HIGHER = 0.5, 0.75  # where a block that ends there has run away from its peak
-KEPT = 0.4  # of a finding must be left where stronger ones have taken pairs of it,
-WORTHY = 0.2  # or this much of the strongest, or it is dropped
-PART = 0.25  # of either input at most: a finding is a part, not the whole
-SMALL = 4  # regions are always a part
-FEW = 3  # findings, and a finer window is tried
-LEAST = 0.02  # of the strongest finding, or it is not worth a word
-PEAKS = 100  # the strongest that are looked at
-ROUNDS = 20  # of growth; most settle after three
+EDGE_FRACTION_RANGE = (
+    0.3,
+    0.75,
+)  # of a peak's relevance per area: a finding ends where the mean falls below it,
+EDGE_MEAN_FACTOR = 2.0  # which is, between these two, this many times the average of all pairs
+RETRY_EDGE_FRACTIONS = 0.5, 0.75  # where a block that ends there has run away from its peak
+MIN_REMAINING_FRACTION = 0.4  # of a finding must be left where stronger ones have taken pairs of it,
+MIN_STRENGTH_FRACTION = 0.2  # or this much of the strongest, or it is dropped
+MAX_AREA_FRACTION = 0.25  # of either input at most: a finding is a part, not the whole
+MAX_SMALL_BLOCK_REGIONS = 4  # regions are always a part
+MIN_FINDINGS = 3  # findings, and a finer window is tried
+MIN_REPORTED_FRACTION = 0.02  # of the strongest finding, or it is not worth a word
+MAX_PEAKS = 100  # the strongest that are looked at
+MAX_GROWTH_ROUNDS = 20  # of growth; most settle after three
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class Finding:
     share: float | None
 
 
-def find(relevance: np.ndarray, a: Regions, b: Regions, *, score: float, k: int = 12) -> list[Finding]:
+def extract_findings(
+    relevance: np.ndarray, a: Regions, b: Regions, *, score: float, k: int = 12
+) -> list[Finding]:
     """At most k findings, those with the most relevance, of either sign, first.
 
     Each grows from a peak of the relevance per area: the regions around it whose mean relevance with those of the other
@@ -53,17 +58,25 @@ def find(relevance: np.ndarray, a: Regions, b: Regions, *, score: float, k: int 
     >>> words = tokens()(torch.zeros(1, 5, 4))
     >>> matrix = np.diag([0.0, 0, 0, 0, -3])
     >>> matrix[0, :2] = 5, 4
-    >>> [(f.a, f.b, f.relevance) for f in find(matrix, words, words, score=6.0)]
+    >>> [(f.a, f.b, f.relevance) for f in extract_findings(matrix, words, words, score=6.0)]
     [([0], [0, 1], 9.0), ([4], [4], -3.0)]
     """
-    field = Field.of(np.asarray(relevance, dtype=np.float64), layout(a), layout(b))
-    blocks = field.blocks()
+    field = RelevanceDensity.from_relevance(
+        np.asarray(relevance, dtype=np.float64), compute_layout(a), compute_layout(b)
+    )
+    blocks = field.find_blocks()
     # a model of details shows little more than one block all over through a wide window
-    while len(blocks) < FEW and (field.a.blurred or field.b.blurred):
-        field = Field.of(field.relevance, field.a.finer(), field.b.finer())
-        blocks = field.blocks()
+    while len(blocks) < MIN_FINDINGS and (field.a.is_blurred or field.b.is_blurred):
+        field = RelevanceDensity.from_relevance(
+            field.relevance, field.a.halve_window(), field.b.halve_window()
+        )
+        blocks = field.find_blocks()
     strongest = sorted(blocks, key=lambda block: -abs(block.relevance))[:k]
-    strongest = [block for block in strongest if abs(block.relevance) >= LEAST * abs(strongest[0].relevance)]
+    strongest = [
+        block
+        for block in strongest
+        if abs(block.relevance) >= MIN_REPORTED_FRACTION * abs(strongest[0].relevance)
+    ]
     return [
         Finding(
             np.flatnonzero(block.members[0]).tolist(),
@@ -81,87 +94,97 @@ class _Block(NamedTuple):
     members: tuple[np.ndarray, np.ndarray]
     relevance: float
 
-    def meets(self, other: _Block) -> bool:
+    def overlaps(self, other: _Block) -> bool:
         """Do the two share a pair?"""
         return all(bool((mine & its).any()) for mine, its in zip(self.members, other.members, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
+class RelevanceDensity:
     """Relevance on pairs of regions, and its density per area as seen through the windows of both sides."""
 
     relevance: np.ndarray
-    a: Layout
-    b: Layout
+    a: RegionLayout
+    b: RegionLayout
     density: np.ndarray
-    turned: np.ndarray  # the same with b first, laid out so that its rows are read as fast
-    average: float
+    density_transposed: np.ndarray  # the same with b first, laid out so that its rows are read as fast
+    mean_density: float
 
     @staticmethod
-    def of(relevance: np.ndarray, a: Layout, b: Layout) -> Field:
-        density = b.density(a.density(relevance).T).T
-        average = float(a.weight @ np.abs(density) @ b.weight)
-        return Field(relevance, a, b, density, np.ascontiguousarray(density.T), average)
+    def from_relevance(relevance: np.ndarray, a: RegionLayout, b: RegionLayout) -> RelevanceDensity:
+        density = b.compute_density(a.compute_density(relevance).T).T
+        average = float(a.area_fraction @ np.abs(density) @ b.area_fraction)
+        return RelevanceDensity(relevance, a, b, density, np.ascontiguousarray(density.T), average)
 
-    def blocks(self) -> list[_Block]:
+    def find_blocks(self) -> list[_Block]:
         """Blocks that share no pair, each a part of either input."""
         taken: list[_Block] = []
-        for peak in self.peaks():  # highest first: the broad and faint take what is left
-            alone = self.grown(peak)
-            if alone is None or self.is_whole(alone):
+        for peak in self.find_peaks():  # highest first: the broad and faint take what is left
+            alone = self.grow(peak)
+            if alone is None or self.is_too_large(alone):
                 continue
-            met = any(alone.meets(other) for other in taken)
-            block = self.grown(peak, taken) if met else alone
+            met = any(alone.overlaps(other) for other in taken)
+            block = self.grow(peak, taken) if met else alone
             if block is None:
                 continue
             strongest = max((abs(other.relevance) for other in taken), default=0.0)
-            if abs(block.relevance) >= min(KEPT * abs(alone.relevance), WORTHY * strongest):
+            if abs(block.relevance) >= min(
+                MIN_REMAINING_FRACTION * abs(alone.relevance), MIN_STRENGTH_FRACTION * strongest
+            ):
                 taken.append(block)
         return taken
 
-    def is_whole(self, block: _Block) -> bool:
+    def is_too_large(self, block: _Block) -> bool:
         """Is it most of an input, and no part of it? (A few regions are always a part.)"""
-        sides = zip(block.members, (self.a.weight, self.b.weight), strict=True)
-        return any(bool(side.sum() > SMALL and weight[side].sum() > PART) for side, weight in sides)
+        sides = zip(block.members, (self.a.area_fraction, self.b.area_fraction), strict=True)
+        return any(
+            bool(side.sum() > MAX_SMALL_BLOCK_REGIONS and weight[side].sum() > MAX_AREA_FRACTION)
+            for side, weight in sides
+        )
 
-    def peaks(self) -> list[tuple[int, int]]:
+    def find_peaks(self) -> list[tuple[int, int]]:
         """The strongest pairs that no neighbouring pair exceeds, of either sign."""
         found = []
         for field in (self.density, -self.density):
-            highest = self.b.highest(self.a.highest(field).T).T
+            highest = self.b.max_over_neighbors(self.a.max_over_neighbors(field).T).T
             rows, columns = np.nonzero((field == highest) & (field > 0))
             found += zip(field[rows, columns].tolist(), rows.tolist(), columns.tolist(), strict=True)
-        return [(row, column) for _, row, column in sorted(found, reverse=True)[:PEAKS]]
+        return [(row, column) for _, row, column in sorted(found, reverse=True)[:MAX_PEAKS]]
 
-    def grown(self, peak: tuple[int, int], taken: Sequence[_Block] = ()) -> _Block | None:
+    def grow(self, peak: tuple[int, int], accepted: Sequence[_Block] = ()) -> _Block | None:
         """The block around a peak that shares no pair with those taken; None where nothing is left of it."""
-        lowest = min(max(FLOOR * self.average / abs(self.density[peak]), EDGE[0]), EDGE[1])
+        lowest = min(
+            max(EDGE_MEAN_FACTOR * self.mean_density / abs(self.density[peak]), EDGE_FRACTION_RANGE[0]),
+            EDGE_FRACTION_RANGE[1],
+        )
         # a block that runs away from its own peak ends sooner
-        for edge in (lowest, *(higher for higher in HIGHER if higher > lowest)):
+        for edge in (lowest, *(higher for higher in RETRY_EDGE_FRACTIONS if higher > lowest)):
             # begun with either side, so that (a, b) and (b, a) have the same findings
-            both = [b for first in (0, 1) if (b := self.grown_from(peak, taken, first, edge)) is not None]
+            both = [
+                b for first in (0, 1) if (b := self.grow_from_side(peak, accepted, first, edge)) is not None
+            ]
             block = max(both, key=lambda one: abs(one.relevance), default=None)
             if block is not None:
                 return block
         return None
 
-    def grown_from(
-        self, peak: tuple[int, int], taken: Sequence[_Block], first: int, part: float
+    def grow_from_side(
+        self, peak: tuple[int, int], accepted: Sequence[_Block], first_side: int, edge_fraction: float
     ) -> _Block | None:
         height = self.density[peak]
-        edge = height * part
-        sides, fields = (self.a, self.b), (self.density, self.turned)
+        edge = height * edge_fraction
+        sides, fields = (self.a, self.b), (self.density, self.density_transposed)
         members = [np.arange(n) == at for n, at in zip(self.density.shape, peak, strict=True)]
-        owned = [np.array([block.members[one] for block in taken]) for one in (0, 1)]
-        for turn in range(2 * ROUNDS):
-            side, other = (first + turn) % 2, (first + turn + 1) % 2
-            weight = sides[other].weight[members[other]]
+        owned = [np.array([block.members[one] for block in accepted]) for one in (0, 1)]
+        for turn in range(2 * MAX_GROWTH_ROUNDS):
+            side, other = (first_side + turn) % 2, (first_side + turn + 1) % 2
+            weight = sides[other].area_fraction[members[other]]
             mean = weight @ fields[other][members[other]] / weight.sum()
             inside = mean / edge > 1
-            if taken:
+            if accepted:
                 met = owned[other][:, members[other]].any(1)
                 inside &= ~owned[side][met].any(0)
-            grown = sides[side].connected(inside, peak[side])
+            grown = sides[side].select_connected(inside, peak[side])
             if not grown.any():
                 return None
             settled = turn > 1 and np.array_equal(grown, members[side])

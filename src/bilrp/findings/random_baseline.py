@@ -7,34 +7,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LEVELS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)  # per cent
+QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)  # per cent
 
 
-class Chance(NamedTuple):
+class RandomBaseline(NamedTuple):
     """Cosines of pairs taken at random: how many pairs, and the quantiles at LEVELS."""
 
-    pairs: int
+    pair_count: int
     quantiles: tuple[float, ...]
 
 
-def of(cosines: Sequence[float] | np.ndarray) -> Chance:
+def compute_baseline(cosines: Sequence[float] | np.ndarray) -> RandomBaseline:
     """The chance of a reference set, from the cosines of its pairs.
 
-    >>> of([0.1, 0.2, 0.3]).quantiles[4]
+    >>> compute_baseline([0.1, 0.2, 0.3]).quantiles[4]
     0.2
     """
-    return Chance(len(cosines), tuple(float(q) for q in np.percentile(np.asarray(cosines, float), LEVELS)))
+    return RandomBaseline(
+        len(cosines), tuple(float(q) for q in np.percentile(np.asarray(cosines, float), QUANTILE_PERCENTS))
+    )
 
 
-def against(cosine: float, chance: Chance, which: str) -> str:
+def compare_with_baseline(cosine: float, baseline: RandomBaseline, pair_description: str) -> str:
     """Where a cosine stands among those of chance, in words.
 
-    >>> against(0.9, of([0.1, 0.2, 0.3]), "taken at random")
+    >>> compare_with_baseline(0.9, compute_baseline([0.1, 0.2, 0.3]), "taken at random")
     'more than any of 3 pairs taken at random (half of them are below 0.2)'
     """
-    pairs = f"{chance.pairs:,} pair{'s' if chance.pairs != 1 else ''} {which}"
-    half = f"half of them are below {chance.quantiles[LEVELS.index(50)]:.2g}"
-    passed = [level for level, bound in zip(LEVELS, chance.quantiles, strict=True) if cosine > bound]
+    pairs = f"{baseline.pair_count:,} pair{'s' if baseline.pair_count != 1 else ''} {pair_description}"
+    half = f"half of them are below {baseline.quantiles[QUANTILE_PERCENTS.index(50)]:.2g}"
+    passed = [
+        level for level, bound in zip(QUANTILE_PERCENTS, baseline.quantiles, strict=True) if cosine > bound
+    ]
     if not passed:
         return f"less than any of {pairs} ({half})"
     if passed[-1] == 100:
@@ -42,29 +46,29 @@ def against(cosine: float, chance: Chance, which: str) -> str:
     return f"more than {passed[-1]} % of {pairs} ({half})"
 
 
-def known(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Chance | None:
+def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> RandomBaseline | None:
     """The chance that was measured for these weights, this layer and inputs of this size; None where none was.
 
-    >>> known({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
+    >>> look_up_baseline({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
     True
     """
-    layer = VGG16.get(str(origin.get("weights")))
-    if layer is None or any(tuple(shape) != SIZE for shape in shapes):
+    layer = VGG16_LAYER_BY_WEIGHTS.get(str(origin.get("weights")))
+    if layer is None or any(tuple(shape) != BASELINE_IMAGE_SIZE_PIXELS for shape in shapes):
         return None
-    return PHOTOGRAPHS.get(origin.get("layer", layer))
+    return VGG16_BASELINES.get(origin.get("layer", layer))
 
 
 # All 2,016 pairs of 64 photographs of Pascal VOC 2007, each as a whole at 128 × 128 pixels, by layer of VGG-16 with the
 # weights of these fingerprints (of the network cut at that layer). A test measures them again.
-SIZE = (128, 128)
-PHOTOGRAPHS = {
-    5: Chance(2016, (0.182, 0.281, 0.297, 0.321, 0.346, 0.377, 0.403, 0.423, 0.457, 0.506)),
-    10: Chance(2016, (0.180, 0.252, 0.267, 0.286, 0.306, 0.327, 0.345, 0.356, 0.379, 0.439)),
-    17: Chance(2016, (0.149, 0.202, 0.216, 0.233, 0.251, 0.268, 0.285, 0.294, 0.311, 0.354)),
-    24: Chance(2016, (0.076, 0.125, 0.137, 0.157, 0.181, 0.207, 0.232, 0.247, 0.290, 0.424)),
-    31: Chance(2016, (0.029, 0.058, 0.068, 0.090, 0.118, 0.156, 0.207, 0.251, 0.346, 0.570)),
+BASELINE_IMAGE_SIZE_PIXELS = (128, 128)
+VGG16_BASELINES = {
+    5: RandomBaseline(2016, (0.182, 0.281, 0.297, 0.321, 0.346, 0.377, 0.403, 0.423, 0.457, 0.506)),
+    10: RandomBaseline(2016, (0.180, 0.252, 0.267, 0.286, 0.306, 0.327, 0.345, 0.356, 0.379, 0.439)),
+    17: RandomBaseline(2016, (0.149, 0.202, 0.216, 0.233, 0.251, 0.268, 0.285, 0.294, 0.311, 0.354)),
+    24: RandomBaseline(2016, (0.076, 0.125, 0.137, 0.157, 0.181, 0.207, 0.232, 0.247, 0.290, 0.424)),
+    31: RandomBaseline(2016, (0.029, 0.058, 0.068, 0.090, 0.118, 0.156, 0.207, 0.251, 0.346, 0.570)),
 }
-VGG16 = {
+VGG16_LAYER_BY_WEIGHTS = {
     "9f969b125b349b51": 5,
     "21508dfec5228981": 10,
     "04fd0295ee7d4063": 17,

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from bilrp.io import store
 from bilrp.errors import BilrpError, InputError
+from bilrp.io import store
 
 
 @dataclass(frozen=True)
 class Cache:
     """A folder of results, each under the hash of its content and origin; `folder=None` keeps nothing.
 
-    >>> cache = Cache(tmp); key = key_of("content", {"encoder": "toy"})
+    >>> cache = Cache(tmp); key = compute_key("content", {"encoder": "toy"})
     >>> cache.put("features", key, {"5": torch.ones(2)})
     >>> cache.get("features", key)[0]["5"]
     tensor([1., 1.])
@@ -53,51 +53,53 @@ class Cache:
         try:
             tensors, words = store.read(path, kind=kind, only=None if only is None else (only,))
         except BilrpError:
-            return self._absent(path)
+            return self._discard(path)
         if words.pop("key", None) != key or words.pop("unchecked", None) or (only and only not in tensors):
-            return self._absent(path)
+            return self._discard(path)
         return tensors, words
 
     def put(
-        self, kind: str, key: str, tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None
+        self, kind: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
         """Keep a result, whole or not at all."""
         if self.folder is None:
             return
         path = self.path(kind, key)
-        store.write(path, dict(tensors), {**(words or {}), "kind": kind, "key": key})
+        store.write(path, dict(tensors), {**(metadata or {}), "kind": kind, "key": key})
 
     def drop(self, kind: str, key: str) -> None:
         """Take an entry away that turned out to be damaged: it counts as absent."""
-        self._absent(self.path(kind, key))
+        self._discard(self.path(kind, key))
 
-    def _absent(self, path: Path) -> None:
+    def _discard(self, path: Path) -> None:
         """Take a damaged entry away, where that can be done."""
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
 
-def key_of(content: str, origin: Mapping[str, Any]) -> str:
+def compute_key(content_hash: str, origin: Mapping[str, Any]) -> str:
     """sha256 of a content hash and an origin; any difference in either gives another key.
 
-    >>> key_of("a", {"layer": 5}) == key_of("a", {"layer": 31})
+    >>> compute_key("a", {"layer": 5}) == compute_key("a", {"layer": 31})
     False
     """
-    text = json.dumps({"content": content, "origin": dict(origin)}, sort_keys=True, default=str)
+    text = json.dumps({"content": content_hash, "origin": dict(origin)}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def content_of(pixels: np.ndarray | Tensor) -> str:
+def hash_array(array_like: np.ndarray | Tensor) -> str:
     """sha256 of an array's shape, type and bytes: two files with the same pixels share their results."""
-    array = np.ascontiguousarray(pixels.detach().cpu().numpy() if isinstance(pixels, Tensor) else pixels)
+    array = np.ascontiguousarray(
+        array_like.detach().cpu().numpy() if isinstance(array_like, Tensor) else array_like
+    )
     digest = hashlib.sha256(f"{array.shape}{array.dtype}".encode())
     digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def weights_of(module: nn.Module) -> str:
+def hash_weights(module: nn.Module) -> str:
     """sha256 over a module's parameters and buffers, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name}{content_of(tensor)}".encode())
+        digest.update(f"{name}{hash_array(tensor)}".encode())
     return digest.hexdigest()[:16]

@@ -15,39 +15,39 @@ from bilrp.errors import InputError
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
-_NAMES = re.compile(r"^(export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
+_DECLARATION = re.compile(r"^(export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
 
 
-def source(name: str) -> str:
+def read_source(name: str) -> str:
     """The text of one file of the page, with the line ends a browser's parser sees."""
     text = resources.files("bilrp.render").joinpath("web", name).read_text("utf-8")
     return text.replace("\r\n", "\n")
 
 
 @cache
-def script(entry: str = "mount") -> str:
+def bundle_script(entry: str = "mount") -> str:
     """All modules that `entry` needs, as the text of one script in which its exports are plain names.
 
-    >>> "function mount(" in script()
+    >>> "function mount(" in bundle_script()
     True
     """
-    order = _order(entry)
-    modules = {name: source(f"{name}.js") for name in order}
-    _check(modules)
+    order = _sort_by_imports(entry)
+    modules = {name: read_source(f"{name}.js") for name in order}
+    _check_names(modules)
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)).strip() for text in modules.values()) + "\n"
 
 
-def module(entry: str = "mount") -> str:
+def bundle_module(entry: str = "mount") -> str:
     """The same as one ES module that exports what `entry` exports: for a notebook, where there is one file.
 
-    >>> module().rstrip().endswith("export { mount };")
+    >>> bundle_module().rstrip().endswith("export { mount };")
     True
     """
-    exported = [name for said, name in _NAMES.findall(source(f"{entry}.js")) if said]
-    return f"{script(entry)}export {{ {', '.join(exported)} }};\n"
+    exported = [name for said, name in _DECLARATION.findall(read_source(f"{entry}.js")) if said]
+    return f"{bundle_script(entry)}export {{ {', '.join(exported)} }};\n"
 
 
-def _order(entry: str) -> list[str]:
+def _sort_by_imports(entry: str) -> list[str]:
     """Modules, each after those it imports."""
     done: list[str] = []
 
@@ -58,7 +58,7 @@ def _order(entry: str) -> list[str]:
             )
         if name in done:
             return
-        for _, other in _IMPORT.findall(source(f"{name}.js")):
+        for _, other in _IMPORT.findall(read_source(f"{name}.js")):
             visit(other, (*above, name))
         done.append(name)
 
@@ -66,9 +66,9 @@ def _order(entry: str) -> list[str]:
     return done
 
 
-def _check(modules: dict[str, str]) -> None:
+def _check_names(modules: dict[str, str]) -> None:
     """In one scope every name is declared once, and whatever is imported is exported by the module named."""
-    declared = {name: _NAMES.findall(text) for name, text in modules.items()}
+    declared = {name: _DECLARATION.findall(text) for name, text in modules.items()}
     twice = [
         n for n, count in Counter(n for found in declared.values() for _, n in found).items() if count > 1
     ]

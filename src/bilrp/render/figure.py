@@ -12,89 +12,99 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from bilrp.errors import InputError, wrap_errors
 from bilrp.io import files
-from bilrp.errors import InputError, guarded
-from bilrp.render import score_line, findings_figure
+from bilrp.render import findings_figure, score_line
 from bilrp.render import links as algorithm
-from bilrp.render.visibility import shown
-from bilrp.render.styles import Palette, palette
+from bilrp.render.styles import Palette, resolve_palette
+from bilrp.render.visibility import select_visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-FAINTEST = 1 / 255
-INK = "#222222"
-SOFT = "#6b6b6b"
+MIN_OPACITY = 1 / 255
+TEXT_COLOR = "#222222"
+MUTED_COLOR = "#6b6b6b"
 
 
 def plot(
     explanation: Any,
     *,
     style: str | algorithm.Style = "auto",
-    colours: str = "paper",
-    heat: bool = True,
+    palette: str = "paper",
+    heatmaps: bool = True,
     title: str | None = None,
     names: tuple[str, str] | None = None,
     links: bool | None = None,
-    marks: bool = False,
+    special_tokens: bool = False,
 ) -> Figure:
     """The explanation as a matplotlib figure: its findings; with `links`, or by a style of the paper, every single pair.
 
-    What has neither pictures nor words is a matrix. `marks` draws the tokenizer's own, [CLS] and the like, with a text.
+    What has neither pictures nor words is a matrix. `special_tokens` draws the tokenizer's own, [CLS] and the like, with
+    a text.
 
     >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
-    chosen = palette(colours)
+    chosen = resolve_palette(palette)
     single = style != "auto" if links is None else links
-    algorithm.style(style)  # refuse a slip, whatever is drawn
+    algorithm.resolve_style(style)  # refuse a slip, whatever is drawn
     if not single:
         heading = title or "Which parts make these two similar?"
-        drawn = findings_figure.draw(explanation, chosen, title=heading, names=names, marks=marks)
+        drawn = findings_figure.draw_findings(
+            explanation, chosen, title=heading, names=names, special_tokens=special_tokens
+        )
         if drawn is not None:
             return drawn
-    if not _has_pictures(explanation):
-        return matrix(explanation, colours=colours, title=title, marks=marks)
+    if not _has_images(explanation):
+        return plot_matrix(explanation, palette=palette, title=title, special_tokens=special_tokens)
     a, b = explanation.a, explanation.b
-    made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
-    canvas, top, bottom = _layout(a.picture.shape, b.picture.shape, heat=heat)
-    arcs(top, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen)
+    made = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
+    canvas, top, bottom = _make_axes(a.input_image.shape, b.input_image.shape, heatmaps=heatmaps)
+    draw_arcs(top, (a.input_image, b.input_image), (a.regions.boxes, b.regions.boxes), made, chosen)
     if bottom is not None:
-        marginals(bottom, explanation, chosen)
-    _words(canvas, explanation, chosen, title=title, names=names, heat=heat)
+        draw_marginals(bottom, explanation, chosen)
+    _draw_text(canvas, explanation, chosen, title=title, names=names, heatmaps=heatmaps)
     return canvas
 
 
-def panels(
+def plot_side_by_side(
     explanations: Sequence[Any],
     titles: Sequence[str],
     *,
     style: str | algorithm.Style = "auto",
-    colours: str = "paper",
+    palette: str = "paper",
     width: float | int = 10.0,
 ) -> Figure:
     """Several explanations of one pair beside each other: only their arcs, each under its title.
 
-    >>> panels([at_layer_17, at_layer_31], ["layer 17", "layer 31"])
+    >>> plot_side_by_side([at_layer_17, at_layer_31], ["layer 17", "layer 31"])
     """
-    chosen = palette(colours)
+    chosen = resolve_palette(palette)
     count = len(explanations)
-    shapes = [(e.a.picture.shape, e.b.picture.shape) for e in explanations]
+    shapes = [(e.a.input_image.shape, e.b.input_image.shape) for e in explanations]
     tall = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
     margin, head, between = 0.15, 0.38, 0.5
     wide = (width - 2 * margin - between * (count - 1)) / count
     height = head + 1.065 * tall * wide + margin
-    drawn = _blank((width, height))
+    drawn = _new_figure((width, height))
     drawn.set_dpi(150)  # what it is saved with, where nothing else is said
     for place, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
         x = (margin + place * (wide + between)) / width
         axes = drawn.add_axes((x, margin / height, wide / width, 1 - (head + margin) / height))
-        made = algorithm.links(explanation.relevance, style, faintest=FAINTEST)
+        made = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
         a, b = explanation.a, explanation.b
-        arcs(axes, (a.picture, b.picture), (a.regions.boxes, b.regions.boxes), made, chosen, line=1.1)
-        words = f"{title}:  {explanation.similarity} {score_line.amount(explanation.score)}"
-        drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=INK)
+        draw_arcs(
+            axes,
+            (a.input_image, b.input_image),
+            (a.regions.boxes, b.regions.boxes),
+            made,
+            chosen,
+            line_width=1.1,
+        )
+        words = f"{title}:  {explanation.similarity} {score_line.format_number(explanation.score)}"
+        drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=TEXT_COLOR)
     return drawn
 
 
@@ -103,14 +113,14 @@ def write(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any)
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
-    with files.whole(path) as temporary:
+    with files.atomic_write(path) as temporary:
         drawn = plot(explanation, **options)
-        with guarded(f"cannot draw {path}"):  # fonts and text layout raise what they like
-            put(drawn, temporary, dpi=dpi)
+        with wrap_errors(f"cannot draw {path}"):  # fonts and text layout raise what they like
+            save_figure(drawn, temporary, dpi=dpi)
     return path
 
 
-def put(drawn: Figure, path: Path, *, dpi: int = 200) -> None:
+def save_figure(figure: Figure, path: Path, *, dpi: int = 200) -> None:
     """Save without a date or a version inside, so that the same numbers give the same bytes."""
     import matplotlib
 
@@ -120,88 +130,90 @@ def put(drawn: Figure, path: Path, *, dpi: int = 200) -> None:
         fast: dict[str, Any] = (
             {"pil_kwargs": {"compress_level": 3}} if kind == "png" else {}
         )  # a third of the time, a tenth more bytes
-        drawn.savefig(path, dpi=dpi, metadata=metadata, **fast)
+        figure.savefig(path, dpi=dpi, metadata=metadata, **fast)
 
 
-def arcs(
+def draw_arcs(
     axes: Axes,
-    pictures: tuple[np.ndarray, np.ndarray],
+    images: tuple[np.ndarray, np.ndarray],
     boxes: tuple[Tensor, Tensor],
-    made: algorithm.Links,
-    chosen: Palette,
+    links: algorithm.Links,
+    palette: Palette,
     *,
     gap: float = 0.30,
-    line: float = 1.5,
+    line_width: float = 1.5,
 ) -> None:
     """Two images side by side in one axes, and every link as an arc between the middles of its regions."""
     from matplotlib.collections import PathCollection
     from matplotlib.colors import to_rgba
 
-    left, right = pictures
+    left, right = images
     tall = max(left.shape[0], right.shape[0])
     shift = left.shape[1] + gap * tall
     lower = (tall - left.shape[0]) / 2, (tall - right.shape[0]) / 2
     for image, x, y in ((left, 0.0, lower[0]), (right, shift, lower[1])):
         extent = (x, x + image.shape[1], y + image.shape[0], y)
-        axes.imshow(_soft(image), extent=extent, interpolation="lanczos", zorder=0)
-    start = middles(boxes[0])[made.rows.numpy()] + [0.0, lower[0]]
-    stop = middles(boxes[1])[made.columns.numpy()] + [shift, lower[1]]
-    alpha, positive = made.opacity.numpy(), made.value.numpy() > 0
-    colours = np.where(positive[:, None], to_rgba(chosen.positive), to_rgba(chosen.negative))
+        axes.imshow(_fade(image), extent=extent, interpolation="lanczos", zorder=0)
+    start = compute_box_centers(boxes[0])[links.rows.numpy()] + [0.0, lower[0]]
+    stop = compute_box_centers(boxes[1])[links.columns.numpy()] + [shift, lower[1]]
+    alpha, positive = links.opacity.numpy(), links.value.numpy() > 0
+    colours = np.where(positive[:, None], to_rgba(palette.positive), to_rgba(palette.negative))
     colours[:, 3] = alpha
-    dashes = [(0, (3, 1.6)) if chosen.dashed and not sign else "solid" for sign in positive]
-    paths = [_arc(p, q, _lift(p, q, tall)) for p, q in zip(start, stop, strict=True)]
+    dashes = [(0, (3, 1.6)) if palette.dashed and not sign else "solid" for sign in positive]
+    paths = [_arc_path(p, q, _arc_height(p, q, tall)) for p, q in zip(start, stop, strict=True)]
     lines = PathCollection(
         paths,
         edgecolors=colours,
         facecolors="none",
-        linewidths=line,
+        linewidths=line_width,
         linestyles=dashes or "solid",
         capstyle="round",
     )
     axes.add_collection(lines)
     for points in (start, stop):
-        axes.scatter(*points.T, s=4 * line**2, c=colours, linewidths=0, zorder=3)
+        axes.scatter(*points.T, s=4 * line_width**2, c=colours, linewidths=0, zorder=3)
     axes.set(xlim=(-0.5, shift + right.shape[1] + 0.5), ylim=(tall + 0.5, -0.06 * tall), aspect="equal")
     axes.set_axis_off()
 
 
-def marginals(axes: Sequence[Axes], explanation: Any, chosen: Palette) -> None:
+def draw_marginals(axes: Sequence[Axes], explanation: Any, palette: Palette) -> None:
     """Each region's share on its own image: row sums on a, column sums on b, one scale for both."""
     relevance = explanation.relevance.detach().cpu().double()
     sides = (explanation.a, relevance.sum(1)), (explanation.b, relevance.sum(0))
     largest = max(float(values.abs().max()) for _, values in sides) or 1.0
     for place, (side, values) in zip(axes, sides, strict=True):
-        place.imshow(overlay(side.picture, side.regions.boxes, values.numpy() / largest, chosen))
+        place.imshow(tint_regions(side.input_image, side.regions.boxes, values.numpy() / largest, palette))
         place.set_axis_off()
 
 
-def overlay(picture: np.ndarray, boxes: Tensor, values: np.ndarray, chosen: Palette) -> np.ndarray:
+def tint_regions(image: np.ndarray, boxes: Tensor, values: np.ndarray, palette: Palette) -> np.ndarray:
     """The picture in grey, each region tinted by its value in [−1, 1]."""
     from matplotlib.colors import to_rgb
 
-    grey = picture.astype(np.float64) @ [0.299, 0.587, 0.114] / 255
+    grey = image.astype(np.float64) @ [0.299, 0.587, 0.114] / 255
     base = np.repeat((0.35 + 0.65 * grey)[..., None], 3, axis=2)
     weight = np.zeros(grey.shape)
     for (top, left, bottom, right), value in zip(boxes.tolist(), values, strict=True):
         weight[top:bottom, left:right] = value
-    tint = np.where(weight[..., None] > 0, to_rgb(chosen.positive), to_rgb(chosen.negative))
+    tint = np.where(weight[..., None] > 0, to_rgb(palette.positive), to_rgb(palette.negative))
     strength = 0.85 * np.abs(weight)[..., None] ** 0.75
     return base * (1 - strength) + tint * strength
 
 
-def matrix(
-    explanation: Any, *, colours: str = "paper", title: str | None = None, marks: bool = False
+def plot_matrix(
+    explanation: Any, *, palette: str = "paper", title: str | None = None, special_tokens: bool = False
 ) -> Figure:
     """Relevance as a table of coloured cells: for inputs that are no pictures (tokens, features)."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    chosen = palette(colours)
-    seen = shown(explanation, marks=marks)
+    chosen = resolve_palette(palette)
+    seen = select_visible(explanation, special_tokens=special_tokens)
     values = seen.relevance.detach().cpu().double().numpy()
-    rows, columns = (_names(side.regions, n) for side, n in zip((seen.a, seen.b), values.shape, strict=True))
+    rows, columns = (
+        _region_names(side.regions, n) for side, n in zip((seen.a, seen.b), values.shape, strict=True)
+    )
     width, height = (min(14, max(3.2, 1.8 + 0.32 * n)) for n in reversed(values.shape))
-    drawn = _blank((width, height + 0.8))
+    drawn = _new_figure((width, height + 0.8))
     axes = drawn.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))
     colourmap = LinearSegmentedColormap.from_list("bilrp", [chosen.negative, "#ffffff", chosen.positive])
     largest = float(np.abs(values).max()) or 1.0
@@ -215,24 +227,30 @@ def matrix(
     for edge in axes.spines.values():
         edge.set_visible(False)
     heading = title or "Which parts match?"
-    drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=INK)
-    line = score_line.line(explanation) if width > 7 else score_line.line(explanation).replace(" = ", " =\n")
-    drawn.text(0.02, 0.12 / (height + 0.8), line, size=8 if width > 4.5 else 6, color=SOFT, va="bottom")
+    drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=TEXT_COLOR)
+    line = (
+        score_line.format_score_line(explanation)
+        if width > 7
+        else score_line.format_score_line(explanation).replace(" = ", " =\n")
+    )
+    drawn.text(
+        0.02, 0.12 / (height + 0.8), line, size=8 if width > 4.5 else 6, color=MUTED_COLOR, va="bottom"
+    )
     return drawn
 
 
-def middles(boxes: Tensor) -> np.ndarray:
+def compute_box_centers(boxes: Tensor) -> np.ndarray:
     """The middle (x, y) of each box (top, left, bottom, right)."""
     top, left, bottom, right = boxes.double().cpu().numpy().T
     return np.stack([(left + right) / 2, (top + bottom) / 2], axis=1)
 
 
-def _has_pictures(explanation: Any) -> bool:
+def _has_images(explanation: Any) -> bool:
     sides = explanation.a, explanation.b
-    return all(side.picture is not None and side.regions.boxes is not None for side in sides)
+    return all(side.input_image is not None and side.regions.boxes is not None for side in sides)
 
 
-def _blank(size: tuple[float | int, float | int]) -> Figure:
+def _new_figure(size: tuple[float | int, float | int]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -241,8 +259,8 @@ def _blank(size: tuple[float | int, float | int]) -> Figure:
     return drawn
 
 
-def _layout(
-    left: tuple[int, ...], right: tuple[int, ...], *, heat: bool, width: float = 8.0
+def _make_axes(
+    left: tuple[int, ...], right: tuple[int, ...], *, heatmaps: bool, width: float = 8.0
 ) -> tuple[Figure, Axes, tuple[Axes, Axes] | None]:
     """Place everything in inches: heading, arcs, heat maps under their images, a line of words."""
     tall = max(left[0], right[0])
@@ -250,12 +268,12 @@ def _layout(
     margin, head, foot = 0.25, 0.66, 0.50
     unit = (width - 2 * margin) / units
     upper = 1.065 * tall * unit
-    lower = 0.72 * tall * unit if heat else 0.0
-    height = head + upper + (lower + 0.2 if heat else 0.0) + foot
-    drawn = _blank((width, height))
+    lower = 0.72 * tall * unit if heatmaps else 0.0
+    height = head + upper + (lower + 0.2 if heatmaps else 0.0) + foot
+    drawn = _new_figure((width, height))
     inner = 1 - 2 * margin / width
     top = drawn.add_axes((margin / width, 1 - (head + upper) / height, inner, upper / height))
-    if not heat:
+    if not heatmaps:
         return drawn, top, None
     places = []
     for start, shape in ((0.0, left), (left[1] + 0.30 * tall, right)):
@@ -265,75 +283,82 @@ def _layout(
     return drawn, top, (places[0], places[1])
 
 
-def _words(
-    drawn: Figure,
+def _draw_text(
+    figure: Figure,
     explanation: Any,
-    chosen: Palette,
+    palette: Palette,
     *,
     title: str | None,
     names: tuple[str, str] | None,
-    heat: bool,
+    heatmaps: bool,
 ) -> None:
     from matplotlib.lines import Line2D
 
-    height = drawn.get_figheight()
+    height = figure.get_figheight()
     heading = title or "Which parts make these two similar?"
-    drawn.text(0.031, 1 - 0.16 / height, heading, size=12.5, weight="bold", va="top", color=INK)
+    figure.text(0.031, 1 - 0.16 / height, heading, size=12.5, weight="bold", va="top", color=TEXT_COLOR)
     if names:
-        text = f"{_short(names[0])}   and   {_short(names[1])}"
-        drawn.text(0.031, 1 - 0.40 / height, text, size=8.5, va="top", color=SOFT)
-    dashes = (0, (3, 1.6)) if chosen.dashed else "solid"
+        text = f"{_shorten(names[0])}   and   {_shorten(names[1])}"
+        figure.text(0.031, 1 - 0.40 / height, text, size=8.5, va="top", color=MUTED_COLOR)
+    dashes = (0, (3, 1.6)) if palette.dashed else "solid"
     # what raises a distance sets the two apart
-    more, less = ("less", "more") if explanation.distance else ("more", "less")
+    more, less = ("less", "more") if explanation.is_distance else ("more", "less")
     handles = [
-        Line2D([], [], color=chosen.positive, lw=2.4, label=f"makes them {more} similar"),
-        Line2D([], [], color=chosen.negative, lw=2.4, ls=dashes, label=f"makes them {less} similar"),
+        Line2D([], [], color=palette.positive, lw=2.4, label=f"makes them {more} similar"),
+        Line2D([], [], color=palette.negative, lw=2.4, ls=dashes, label=f"makes them {less} similar"),
     ]
-    drawn.legend(
+    figure.legend(
         handles=handles,
         loc="upper right",
         bbox_to_anchor=(0.978, 1 - 0.06 / height),
         frameon=False,
         fontsize=8.5,
     )
-    drawn.text(0.031, 0.14 / height, score_line.line(explanation), size=8.5, color=SOFT, va="bottom")
-    if heat:
-        middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in drawn.axes[1:]) / 4
-        inner = drawn.axes[1].get_position().x1, drawn.axes[2].get_position().x0
+    figure.text(
+        0.031,
+        0.14 / height,
+        score_line.format_score_line(explanation),
+        size=8.5,
+        color=MUTED_COLOR,
+        va="bottom",
+    )
+    if heatmaps:
+        middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in figure.axes[1:]) / 4
+        inner = figure.axes[1].get_position().x1, figure.axes[2].get_position().x0
         text = "each region's share,\nsummed over\nits partners"
-        if (inner[1] - inner[0]) * drawn.get_figwidth() < 1.3:  # no room between wide pictures
+        if (inner[1] - inner[0]) * figure.get_figwidth() < 1.3:  # no room between wide pictures
             middle, text = 0.36 / height, "each region's share, summed over its partners"
-        drawn.text(sum(inner) / 2, middle, text, size=8.5, color=SOFT, ha="center", va="center")
+        figure.text(sum(inner) / 2, middle, text, size=8.5, color=MUTED_COLOR, ha="center", va="center")
 
 
-def _lift(start: np.ndarray, stop: np.ndarray, tall: int) -> float:
+def _arc_height(start: np.ndarray, stop: np.ndarray, height: int) -> float:
     """How far an arc is bowed upwards: less near the top, so that none leaves the picture."""
-    return min(0.16 * tall, (min(start[1], stop[1]) + 0.05 * tall) / 0.75)
+    return min(0.16 * height, (min(start[1], stop[1]) + 0.05 * height) / 0.75)
 
 
-def _arc(start: np.ndarray, stop: np.ndarray, lift: float) -> Any:
+def _arc_path(start: np.ndarray, stop: np.ndarray, height: float) -> Any:
     from matplotlib.path import Path as Curve
 
     reach = 0.35 * (stop[0] - start[0])
-    points = [start, (start[0] + reach, start[1] - lift), (stop[0] - reach, stop[1] - lift), stop]
+    points = [start, (start[0] + reach, start[1] - height), (stop[0] - reach, stop[1] - height), stop]
     return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
 
 
-def _soft(image: np.ndarray) -> np.ndarray:
+def _fade(image: np.ndarray) -> np.ndarray:
     """A little paler and greyer than it is, so that thin coloured lines stand out."""
     values = image.astype(np.float64) / 255
     grey = (values @ [0.299, 0.587, 0.114])[..., None]
     return 0.20 + 0.80 * (0.15 * values + 0.85 * grey)
 
 
-def _names(regions: Any, count: int) -> list[str]:
+def _region_names(regions: Any, count: int) -> list[str]:
     names = getattr(regions, "names", None)
-    return [_short(str(name)) for name in names] if names else [str(i) for i in range(count)]
+    return [_shorten(str(name)) for name in names] if names else [str(i) for i in range(count)]
 
 
-def _short(name: str, most: int = 44) -> str:
+def _shorten(name: str, max_length: int = 44) -> str:
     """A name as it is: characters the font lacks as a box, $ not as the start of a formula."""
-    name = name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+    name = name if len(name) <= max_length else f"{name[: max_length // 2 - 1]}…{name[-max_length // 2 :]}"
     return "".join(c if _has_glyph(c) else "□" for c in name).replace("$", r"\$")
 
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bilrp.errors import InputError, to_printable
 from bilrp.io import files
-from bilrp.errors import InputError, printable
 from bilrp.render import page
-from bilrp.render.styles import palette
+from bilrp.render.styles import resolve_palette
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
 
-MOST = 28  # explanations on a page: all pairs of eight inputs
+MAX_EXPLANATIONS = 28  # explanations on a page: all pairs of eight inputs
 
-_FRAME = """
+_PAGE_CSS = """
 :root{--paper:#fdfcfa;--ink:#1c1b1a;--soft:#625e58;--rule:#dcd8d1}
 @media (prefers-color-scheme:dark){:root{--paper:#161514;--ink:#efece7;--soft:#aaa49b;--rule:#3a3733}}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 "Inter","Helvetica Neue","Segoe UI",system-ui,sans-serif}
@@ -34,13 +34,13 @@ section.drawn{min-height:0}
 @media (min-width:1200px){.side{display:grid;grid-template-columns:repeat(2,minmax(0,1fr))}.side section+section{border-left:1px solid var(--rule)}}
 noscript p{padding:40px}
 """  # noqa: E501
-_START = """
+_START_SCRIPT = """
 album(document.querySelector("main"), JSON.parse(document.querySelector("script[type='application/json']").textContent));
 """
 
 
 @dataclass(frozen=True, eq=False)
-class Chapter:
+class GalleryEntry:
     """One explanation of an album, and what it is called there."""
 
     explanation: Explanation
@@ -48,42 +48,55 @@ class Chapter:
     names: tuple[str, str] | None = None
 
 
-def html(
-    chapters: Sequence[Chapter],
+def render_html(
+    entries: Sequence[GalleryEntry],
     *,
     title: str,
     lead: str = "",
     columns: int = 1,
     style: str | None = None,
-    colours: str = "paper",
-    marks: bool = False,
+    palette: str = "paper",
+    special_tokens: bool = False,
 ) -> str:
     """The page as one string: every sentence of finding first, then each explanation to explore.
 
     `columns=2` sets neighbours side by side where the screen is wide enough: the same pair, seen by two encoders.
 
-    >>> Path("why.html").write_text(html([Chapter(found, "layer 17")], title="Two layers"))  # doctest: +SKIP
+    >>> Path("why.html").write_text(render_html([GalleryEntry(found, "layer 17")], title="Two layers"))  # doctest: +SKIP
     """
-    palette(colours)  # refuse an unknown one
-    if not 1 <= len(chapters) <= MOST:
+    resolve_palette(palette)  # refuse an unknown one
+    if not 1 <= len(entries) <= MAX_EXPLANATIONS:
         raise InputError(
-            f"a page holds 1 to {MOST} explanations, and these are {len(chapters)}: give fewer inputs"
+            f"a page holds 1 to {MAX_EXPLANATIONS} explanations, and these are {len(entries)}: give fewer inputs"
         )
-    drawn = [_payload(chapter, style, marks) | {"palette": colours, "compact": True} for chapter in chapters]
-    data = {"title": printable(title), "lead": printable(lead), "columns": columns, "chapters": drawn}
-    return page.document(data, title=data["title"], entry="album", start=_START, css=_FRAME)
+    drawn = [
+        _build_payload(chapter, style, special_tokens) | {"palette": palette, "compact": True}
+        for chapter in entries
+    ]
+    data = {"title": to_printable(title), "lead": to_printable(lead), "columns": columns, "chapters": drawn}
+    return page.build_document(data, title=data["title"], entry="album", start=_START_SCRIPT, css=_PAGE_CSS)
 
 
-def _payload(chapter: Chapter, style: str | None, marks: bool) -> dict:
-    names = None if chapter.names is None else (printable(chapter.names[0]), printable(chapter.names[1]))
-    heading = printable(chapter.heading)
-    return page.payload(chapter.explanation, title=heading, style=style, names=names, marks=marks)
+def _build_payload(entry: GalleryEntry, style: str | None, special_tokens: bool) -> dict:
+    names = None if entry.names is None else (to_printable(entry.names[0]), to_printable(entry.names[1]))
+    heading = to_printable(entry.heading)
+    return page.build_payload(
+        entry.explanation, title=heading, style=style, names=names, special_tokens=special_tokens
+    )
 
 
 def write(
-    chapters: Sequence[Chapter], path: str | os.PathLike[str], *, title: str, lead: str = "", columns: int = 1,
-    style: str | None = None, colours: str = "paper", marks: bool = False,
+    entries: Sequence[GalleryEntry], path: str | os.PathLike[str], *, title: str, lead: str = "", columns: int = 1,
+    style: str | None = None, palette: str = "paper", special_tokens: bool = False,
 ) -> Path:  # fmt: skip
     """Write the page to `path`, whole or not at all."""
-    text = html(chapters, title=title, lead=lead, columns=columns, style=style, colours=colours, marks=marks)
+    text = render_html(
+        entries,
+        title=title,
+        lead=lead,
+        columns=columns,
+        style=style,
+        palette=palette,
+        special_tokens=special_tokens,
+    )
     return files.write_bytes(Path(path), text.encode("utf-8"))

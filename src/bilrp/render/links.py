@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import InputError
-from bilrp.render.styles import STYLES, Style, style
+from bilrp.render.styles import STYLES, Style, resolve_style
 
 __all__ = [
     "STYLES",
     "Links",
     "Style",
-    "links",
-    "normalise",
+    "compute_links",
+    "normalize",
     "opacity",
+    "resolve_style",
     "sparsify",
-    "style",
     "threshold",
 ]
 
@@ -42,7 +42,7 @@ class Links:
         )
 
 
-def normalise(relevance: Tensor) -> Tensor:
+def normalize(relevance: Tensor) -> Tensor:
     """R ← R / E[R⁴]^(1/4); all zero stays all zero."""
     relevance = relevance.cpu().double()
     largest = relevance.abs().max() if relevance.numel() else relevance.new_tensor(0.0)
@@ -68,23 +68,23 @@ def opacity(relevance: Tensor, *, power: float | int) -> Tensor:
     return relevance.abs().pow(power)
 
 
-def links(relevance: Tensor, how: str | Style = "auto", *, faintest: float = 0.0) -> Links:
+def compute_links(relevance: Tensor, style: str | Style = "auto", *, min_opacity: float = 0.0) -> Links:
     """Algorithm 1 on a matrix of relevance that is already on regions.
 
-    Every non-zero entry becomes a link; `faintest` leaves out those a picture could not show anyway
+    Every non-zero entry becomes a link; `min_opacity` leaves out those a picture could not show anyway
     (1/255 for eight bits).
 
-    >>> [(i, j) for i, j, value, alpha in links(explanation.relevance, "pascal_voc")]
+    >>> [(i, j) for i, j, value, alpha in compute_links(explanation.relevance, "pascal_voc")]
     """
     if relevance.ndim != 2:
         raise InputError(f"relevance on pairs is a matrix, got shape {tuple(relevance.shape)}")
     if not torch.isfinite(relevance).all():
         raise InputError("relevance holds NaN or infinite values: nothing to draw")
-    chosen = style(how, pairs=relevance.numel())
-    matrix = normalise(relevance.detach().cpu())
+    chosen = resolve_style(style, pairs=relevance.numel())
+    matrix = normalize(relevance.detach().cpu())
     matrix = threshold(sparsify(matrix, low=chosen.low), low=chosen.low, high=chosen.high)
     alpha = opacity(matrix, power=chosen.power)
-    rows, columns = ((matrix != 0) & (alpha >= faintest)).nonzero(as_tuple=True)
+    rows, columns = ((matrix != 0) & (alpha >= min_opacity)).nonzero(as_tuple=True)
     order = alpha[rows, columns].argsort(stable=True)
     rows, columns = rows[order], columns[order]
     return Links(rows, columns, matrix[rows, columns], alpha[rows, columns])

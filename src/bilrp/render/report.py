@@ -12,12 +12,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from bilrp.errors import to_printable
 from bilrp.io import files
-from bilrp.errors import printable
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraph:
     """A paragraph (plain text: it is escaped in HTML and Markdown)."""
 
     text: str
@@ -53,7 +53,7 @@ class Section:
     """A heading and what stands under it."""
 
     title: str
-    blocks: Sequence[Text | Table | Picture] = ()
+    blocks: Sequence[Paragraph | Table | Picture] = ()
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class Report:
         the rest is.
         """
         out = Path(out)
-        contents: dict[str, bytes] = {name: _bytes(value) for name, value in self.attachments.items()}
+        contents: dict[str, bytes] = {name: _encode(value) for name, value in self.attachments.items()}
         for picture in self._pictures():
-            contents[picture.name] = _render(picture)
-        contents["report.md"] = _bytes(markdown(self))
-        contents["report.html"] = _bytes(page(self))
-        contents["results.json"] = _bytes(
-            json.dumps(plain(self.results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            contents[picture.name] = _render_picture(picture)
+        contents["report.md"] = _encode(to_markdown(self))
+        contents["report.html"] = _encode(to_html(self))
+        contents["results.json"] = _encode(
+            json.dumps(to_jsonable(self.results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         )
         for name, data in contents.items():
             files.write_bytes(out / name, data)
@@ -93,7 +93,7 @@ class Report:
         return [block for part in self.sections for block in part.blocks if isinstance(block, Picture)]
 
 
-def left_out(skipped: Sequence[Any]) -> list[Section]:
+def skipped_sections(skipped: Sequence[Any]) -> list[Section]:
     """A section about the files that were skipped (each with `file` and `reason`); none, if none was."""
     if not skipped:
         return []
@@ -103,40 +103,43 @@ def left_out(skipped: Sequence[Any]) -> list[Section]:
     return [Section("What was left out", [Table(("file", "reason"), rows, caption)])]
 
 
-def markdown(report: Report) -> str:
+def to_markdown(report: Report) -> str:
     """The report as Markdown."""
-    lines = [f"# {_plain_markdown(report.title)}", "", _plain_markdown(report.summary), ""]
+    lines = [f"# {_escape_markdown(report.title)}", "", _escape_markdown(report.summary), ""]
     for section in report.sections:
-        lines += [f"## {_plain_markdown(section.title)}", ""]
+        lines += [f"## {_escape_markdown(section.title)}", ""]
         for block in section.blocks:
             lines += [_markdown_block(block), ""]
     return "\n".join(lines)
 
 
-def page(report: Report) -> str:
+def to_html(report: Report) -> str:
     """The report as one HTML page beside its figures; no script, no network."""
-    body = [f"<h1>{_text(report.title)}</h1>", f"<p class='summary'>{_text(report.summary)}</p>"]
+    body = [
+        f"<h1>{_escape_html(report.title)}</h1>",
+        f"<p class='summary'>{_escape_html(report.summary)}</p>",
+    ]
     for section in report.sections:
-        body += ["<section>", f"<h2>{_text(section.title)}</h2>"]
+        body += ["<section>", f"<h2>{_escape_html(section.title)}</h2>"]
         body += [_html_block(block) for block in section.blocks]
         body += ["</section>"]
     content = "\n".join(body)
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{_text(report.title)}</title><style>{_STYLE}</style></head>\n<body><main>\n{content}\n"
+        f"<title>{_escape_html(report.title)}</title><style>{_STYLE}</style></head>\n<body><main>\n{content}\n"
         "</main></body></html>\n"
     )
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """`value` as JSON can hold it: tensors and arrays as lists, NaN and infinities as null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # tensors, arrays and numpy scalars alike
-        return plain(value.tolist())
+        return to_jsonable(value.tolist())
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int, str)):
@@ -144,29 +147,29 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """A number and what it counts.
 
-    >>> counted(1, "step"), counted(2, "step")
+    >>> pluralize(1, "step"), pluralize(2, "step")
     ('1 step', '2 steps')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(things: Sequence[Any]) -> str:
+def join_words(items: Sequence[Any]) -> str:
     """Things in a sentence.
 
-    >>> listed([5]), listed([17, 31]), listed([5, 17, 31])
+    >>> join_words([5]), join_words([17, 31]), join_words([5, 17, 31])
     ('5', '17 and 31', '5, 17 and 31')
     """
-    words = [str(thing) for thing in things]
+    words = [str(thing) for thing in items]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def number(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """How a cell is shown.
 
-    >>> number(0.123456), number(12), number(None)
+    >>> format_cell(0.123456), format_cell(12), format_cell(None)
     ('0.1235', '12', '–')
     """
     if value is None:
@@ -178,7 +181,7 @@ def number(value: Any) -> str:
     return str(value)
 
 
-def _render(picture: Picture) -> bytes:
+def _render_picture(picture: Picture) -> bytes:
     content = picture.content
     if hasattr(content, "savefig"):
         buffer = BytesIO()
@@ -187,58 +190,61 @@ def _render(picture: Picture) -> bytes:
         metadata = {"png": {"Software": None}, "svg": {"Date": None}}.get(kind)
         content.savefig(buffer, format=kind, metadata=metadata)
         return buffer.getvalue()
-    return _bytes(content)
+    return _encode(content)
 
 
-def _bytes(value: str | bytes) -> bytes:
+def _encode(value: str | bytes) -> bytes:
     """UTF-8; half a surrogate pair, as in the name of a file that is not UTF-8, as JSON and people can read it."""
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else bytes(value)
 
 
-def _markdown_block(block: Text | Table | Picture) -> str:
-    if isinstance(block, Text):
-        return _plain_markdown(block.text)
-    caption = _plain_markdown(block.caption)
+def _markdown_block(block: Paragraph | Table | Picture) -> str:
+    if isinstance(block, Paragraph):
+        return _escape_markdown(block.text)
+    caption = _escape_markdown(block.caption)
     if isinstance(block, Picture):
-        image = f"![{caption or _plain_markdown(block.name)}]({_url(block.name)})"
-        image = f"[{image}]({_url(block.link)})" if block.link else image
+        image = f"![{caption or _escape_markdown(block.name)}]({_quote_url(block.name)})"
+        image = f"[{image}]({_quote_url(block.link)})" if block.link else image
         return f"{image}\n\n*{caption}*" if caption else image
-    escape: Callable[[str], str] = lambda cell: _plain_markdown(printable(cell)).replace("|", "\\|")  # noqa: E731
-    rows = [" | ".join(escape(number(cell)) for cell in row) for row in block.rows]
+    escape: Callable[[str], str] = lambda cell: _escape_markdown(to_printable(cell)).replace("|", "\\|")  # noqa: E731
+    rows = [" | ".join(escape(format_cell(cell)) for cell in row) for row in block.rows]
     head = [" | ".join(map(escape, block.header)), " | ".join("---" for _ in block.header)]
     table = "\n".join(f"| {row} |" for row in head + rows)
     return f"{table}\n\n*{caption}*" if caption else table
 
 
-def _plain_markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Text as Markdown shows it as it is: a name in it opens no tag, no link, no code and no formula."""
-    shown = "\n".join(map(printable, text.split("\n")))
+    shown = "\n".join(map(to_printable, text.split("\n")))
     return re.sub(r"([\\`\[\]$])", r"\\\1", shown.replace("&", "&amp;").replace("<", "&lt;"))
 
 
-def _html_block(block: Text | Table | Picture) -> str:
-    if isinstance(block, Text):
-        return f"<p>{_text(block.text)}</p>"
+def _html_block(block: Paragraph | Table | Picture) -> str:
+    if isinstance(block, Paragraph):
+        return f"<p>{_escape_html(block.text)}</p>"
     caption = getattr(block, "caption", "")
     if isinstance(block, Picture):
-        image = f"<img src='{_url(block.name)}' alt='{_text(caption or block.name)}' loading='lazy'>"
-        image = f"<a href='{_url(block.link)}'>{image}</a>" if block.link else image
-        return f"<figure>{image}<figcaption>{_text(caption)}</figcaption></figure>"
-    head = "".join(f"<th scope='col'>{_text(cell)}</th>" for cell in block.header)
+        image = (
+            f"<img src='{_quote_url(block.name)}' alt='{_escape_html(caption or block.name)}' loading='lazy'>"
+        )
+        image = f"<a href='{_quote_url(block.link)}'>{image}</a>" if block.link else image
+        return f"<figure>{image}<figcaption>{_escape_html(caption)}</figcaption></figure>"
+    head = "".join(f"<th scope='col'>{_escape_html(cell)}</th>" for cell in block.header)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{_text(number(cell))}</td>" for cell in row) + "</tr>" for row in block.rows
+        "<tr>" + "".join(f"<td>{_escape_html(format_cell(cell))}</td>" for cell in row) + "</tr>"
+        for row in block.rows
     )
-    title = f"<caption>{_text(caption)}</caption>" if caption else ""
+    title = f"<caption>{_escape_html(caption)}</caption>" if caption else ""
     return (
         f"<div class='wide'><table>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
-def _text(value: str) -> str:
-    return html.escape("\n".join(map(printable, str(value).split("\n"))), quote=True)
+def _escape_html(value: str) -> str:
+    return html.escape("\n".join(map(to_printable, str(value).split("\n"))), quote=True)
 
 
-def _url(name: str) -> str:
+def _quote_url(name: str) -> str:
     from urllib.parse import quote
 
     return quote(name, errors="surrogateescape")

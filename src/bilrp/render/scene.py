@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bilrp.findings.region_layout import plane
+from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text
-from bilrp.render.typesetting import glyphs, set_in_lines
+from bilrp.render.typesetting import layout_words, replace_missing_glyphs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from bilrp.decomposition import Decomposition
     from bilrp.render.typesetting import Word
 
-INK = "#222222"
-SOFT = "#6b6b6b"
-GAP = 1.15  # inches between the two inputs: where ribbons are seen against white
-BADGE = 0.085  # radius of a number's disc
-WIDEST = 0.14  # of the strongest finding's ribbon
-FINE = 1 / 24  # of a picture's longer side: smaller regions are details,
-LEGIBLE = 0.24  # and a close-up shows them at least this large
-LANE, LANES = 0.035, 4  # under a line of words: how far apart ribbons run, and how many
+TEXT_COLOR = "#222222"
+MUTED_COLOR = "#6b6b6b"
+PANEL_GAP_INCHES = 1.15  # inches between the two inputs: where ribbons are seen against white
+BADGE_RADIUS_INCHES = 0.085  # radius of a number's disc
+MAX_RIBBON_WIDTH_INCHES = 0.14  # of the strongest finding's ribbon
+MAX_DETAIL_FRACTION = 1 / 24  # of a picture's longer side: smaller regions are details,
+MIN_DETAIL_INCHES = 0.24  # and a close-up shows them at least this large
+LANE_SPACING_INCHES, MAX_LANES = 0.035, 4  # under a line of words: how far apart ribbons run, and how many
 
 
 @dataclass(frozen=True, eq=False)
-class Photograph:
+class ImagePanel:
     """An input that is a picture, at its place on the sheet: (left, top, width, height) in inches."""
 
     view: Image
     labels: np.ndarray
     left: float
     top: float
-    wide: float
-    high: float
+    width: float
+    height: float
 
     @property
     def scale(self) -> float:
         """Inches for a pixel of the view."""
         first, _, last, _ = self.view.frame
-        return self.wide / (last - first)
+        return self.width / (last - first)
 
-    def at(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def to_sheet(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where places of the model's input (columns x, rows y of its pixels) are on the sheet."""
         left, top, right, bottom = self.view.box
         start, above, _, _ = self.view.frame
@@ -65,60 +65,63 @@ class Photograph:
         wide, high = self.view.size
         corner = self.left - start * self.scale, self.top - above * self.scale
         extent = (corner[0], corner[0] + wide * self.scale, corner[1] + high * self.scale, corner[1])
-        shown = _soft(self.view.pixels)
+        shown = _fade(self.view.pixels)
         left, top, right, bottom = self.view.box
         rows, columns = np.arange(high) + 0.5, np.arange(wide) + 0.5
         unseen = ((rows < top) | (rows > bottom))[:, None] | (columns < left) | (columns > right)
         shown[unseen] = 0.75 + 0.25 * shown[unseen]
         axes.imshow(shown, extent=extent, interpolation="lanczos", zorder=0)
         if unseen.any() or min(left, top) < 0 or right > wide or bottom > high:
-            x, y = self.at(np.array([0, self.labels.shape[1]]), np.array([0, self.labels.shape[0]]))
-            axes.plot(x[[0, 1, 1, 0, 0]], y[[0, 0, 1, 1, 0]], color=SOFT, lw=0.8, ls=(0, (2, 2)), zorder=1)
+            x, y = self.to_sheet(np.array([0, self.labels.shape[1]]), np.array([0, self.labels.shape[0]]))
+            axes.plot(
+                x[[0, 1, 1, 0, 0]], y[[0, 0, 1, 1, 0]], color=MUTED_COLOR, lw=0.8, ls=(0, (2, 2)), zorder=1
+            )
 
-    def outline(self, numbers: Sequence[int]) -> np.ndarray:
+    def outline_edges(self, numbers: Sequence[int]) -> np.ndarray:
         """The edges [n, 2, 2] around these regions, as (x, y) on the sheet."""
         inside = np.pad(np.isin(self.labels, numbers), 1)
         edges = [
-            *_runs(inside[1:] != inside[:-1]),
-            *(e[:, ::-1] for e in _runs((inside[:, 1:] != inside[:, :-1]).T)),
+            *_edge_runs(inside[1:] != inside[:-1]),
+            *(e[:, ::-1] for e in _edge_runs((inside[:, 1:] != inside[:, :-1]).T)),
         ]
         points = np.array(edges, dtype=float).reshape(-1, 2, 2)
-        return np.stack(self.at(points[..., 0], points[..., 1]), axis=-1)
+        return np.stack(self.to_sheet(points[..., 0], points[..., 1]), axis=-1)
 
-    def mark(self, axes: Axes, numbers: Sequence[int], colour: str, strength: float) -> None:
+    def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
         """Outline these regions, on a white line, so that it is seen on any photograph."""
         from matplotlib.collections import LineCollection
 
-        edges = self.outline(numbers)
+        edges = self.outline_edges(numbers)
         axes.add_collection(LineCollection(list(edges), colors="white", linewidths=2.6, alpha=0.7, zorder=2))
         axes.add_collection(
             LineCollection(
-                list(edges), colors=colour, linewidths=1.3, alpha=0.45 + 0.55 * strength, zorder=2.1
+                list(edges), colors=color, linewidths=1.3, alpha=0.45 + 0.55 * strength, zorder=2.1
             )
         )
 
-    def close_up(
+    def draw_close_up(
         self,
         axes: Axes,
         numbers: Sequence[int],
-        core: int,
+        core_region: int,
         box: tuple[float, float, float, float],
-        colour: str,
+        color: str,
     ) -> float:
         """The photograph around these regions, as it is, in a box (left, top, wide, high); how wide it is there.
 
-        Where regions are details that would be lost in it, as the numbers of a page, it is the surroundings of `core`.
+        Where regions are details that would be lost in it, as the numbers of a page, it is the surroundings of
+        `core_region`.
         """
-        left, top, right, bottom = self._around(numbers)
+        left, top, right, bottom = self._bounds(numbers)
         wide, high = right - left, bottom - top
         ratio = box[2] / box[3]
         wide, high = 1.15 * max(wide, high * ratio * 0.5), 1.15 * max(high, wide / ratio * 0.5)
         middle = (left + right) / 2, (top + bottom) / 2
-        start, above, stop, below = self._around([core])
+        start, above, stop, below = self._bounds([core_region])
         side = max(stop - start, below - above)
-        fine = side < FINE * max(self.view.size)
-        if fine and side * min(box[2] / wide, box[3] / high) < LEGIBLE:
-            wide, high = side / LEGIBLE * box[2], side / LEGIBLE * box[3]
+        fine = side < MAX_DETAIL_FRACTION * max(self.view.size)
+        if fine and side * min(box[2] / wide, box[3] / high) < MIN_DETAIL_INCHES:
+            wide, high = side / MIN_DETAIL_INCHES * box[2], side / MIN_DETAIL_INCHES * box[3]
             middle = (start + stop) / 2, (above + below) / 2
         first, start = (
             max(0, round(min(m - n / 2, size - n)))
@@ -136,18 +139,18 @@ class Photograph:
         if fine:
             left, top, right, bottom = self.view.frame
             moved = replace(self, left=box[0] + (left - first) * scale, top=upper + (top - start) * scale,
-                            wide=(right - left) * scale, high=(bottom - top) * scale)  # fmt: skip
-            moved.mark(axes, [core], colour, 1.0)
+                            width=(right - left) * scale, height=(bottom - top) * scale)  # fmt: skip
+            moved.draw_outline(axes, [core_region], color, 1.0)
         return wide
 
-    def _around(self, numbers: Sequence[int]) -> tuple[float, float, float, float]:
+    def _bounds(self, numbers: Sequence[int]) -> tuple[float, float, float, float]:
         """(left, top, right, bottom) of these regions in pixels of the view."""
         y, x = np.nonzero(np.isin(self.labels, numbers))
         rows, columns = self.labels.shape
         place = float(y.min()), float(x.min()), float(y.max() + 1), float(x.max() + 1)
-        return self.view.place(place, (rows, columns))
+        return self.view.map_to_view(place, (rows, columns))
 
-    def way(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
+    def ribbon_path(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
         """From these regions to the ribbon: one point, on their outline at the height of their middle."""
         inside = np.isin(self.labels, numbers)
         rows = np.nonzero(inside.any(1))[0]
@@ -155,71 +158,71 @@ class Photograph:
         row = rows[np.searchsorted(weight.cumsum(), weight.sum() / 2)]
         columns = np.nonzero(inside[row])[0]
         edge = columns.max() + 1 if right else columns.min()
-        return np.stack(self.at(np.array([edge]), np.array([row + 0.5])), axis=1)
+        return np.stack(self.to_sheet(np.array([edge]), np.array([row + 0.5])), axis=1)
 
-    def line(self, numbers: Sequence[int], *, right: bool) -> float | None:
+    def line_top(self, numbers: Sequence[int], *, right: bool) -> float | None:
         """Ribbons leave a photograph wherever they are, in no line."""
         return None
 
-    def spot(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
+    def badge_position(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
         """Where the number of a finding stands: at the beginning of its ribbon."""
-        return self.way(numbers, right=right)[0]
+        return self.ribbon_path(numbers, right=right)[0]
 
 
 @dataclass(frozen=True, eq=False)
-class Paragraph:
+class TextPanel:
     """An input that is a text: its words in lines, each with its box on the sheet."""
 
     words: tuple[Word, ...]
     left: float
     top: float
-    wide: float
-    high: float
-    point: float  # size of the letters
+    width: float
+    height: float
+    font_size: float  # size of the letters
 
     def draw(self, axes: Axes) -> None:
         for word in self.words:
             axes.text(
-                word.left, word.base, glyphs(word.text), size=self.point, color=SOFT if word.mark else INK,
-                va="baseline", zorder=3,
+                word.left, word.baseline, replace_missing_glyphs(word.text), size=self.font_size,
+                color=MUTED_COLOR if word.is_special else TEXT_COLOR, va="baseline", zorder=3,
             )  # fmt: skip
 
-    def mark(self, axes: Axes, numbers: Sequence[int], colour: str, strength: float) -> None:
+    def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
         """A box around each of these words."""
         from matplotlib.patches import FancyBboxPatch
 
         for word in (self.words[n] for n in numbers):
             axes.add_patch(
                 FancyBboxPatch(
-                    (word.left - 0.02, word.top), word.wide + 0.04, word.high, boxstyle="round,pad=0,rounding_size=0.05",
-                    facecolor=(*_rgb(colour), 0.06 + 0.2 * strength), edgecolor=colour, linewidth=1.0,
+                    (word.left - 0.02, word.top), word.width + 0.04, word.height, boxstyle="round,pad=0,rounding_size=0.05",
+                    facecolor=(*_to_rgb(color), 0.06 + 0.2 * strength), edgecolor=color, linewidth=1.0,
                     alpha=None, zorder=1,
                 )
             )  # fmt: skip
 
     @property
-    def lines(self) -> int:
+    def line_count(self) -> int:
         """How many lines it has."""
         return len({word.top for word in self.words})
 
-    def way(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
+    def ribbon_path(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
         """From the edge of a word along under its line to the edge of the text: never through a word."""
-        word = self._outermost(numbers, right=right)
-        under = word.top + word.high + LANE * (0.7 + lane % LANES)
+        word = self._outermost_word(numbers, right=right)
+        under = word.top + word.height + LANE_SPACING_INCHES * (0.7 + lane % MAX_LANES)
         if right:
-            return np.array([[word.left + word.wide / 2, under], [self.left + self.wide, under]])
-        return np.array([[word.left + word.wide / 2, under], [self.left, under]])
+            return np.array([[word.left + word.width / 2, under], [self.left + self.width, under]])
+        return np.array([[word.left + word.width / 2, under], [self.left, under]])
 
-    def line(self, numbers: Sequence[int], *, right: bool) -> float | None:
+    def line_top(self, numbers: Sequence[int], *, right: bool) -> float | None:
         """The line that a ribbon runs under: several take a lane each."""
-        return self._outermost(numbers, right=right).top
+        return self._outermost_word(numbers, right=right).top
 
-    def spot(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
+    def badge_position(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
         """Where the number of a finding stands: over the corner of the word that its ribbon begins at."""
-        word = self._outermost(numbers, right=right)
+        word = self._outermost_word(numbers, right=right)
         return np.array([word.left, word.top - 0.03])
 
-    def across(self, numbers: Sequence[int], *, below: bool) -> np.ndarray:
+    def phrase_center(self, numbers: Sequence[int], *, below: bool) -> np.ndarray:
         """The middle of the longest run of these words, at their lower or their upper edge."""
         runs: list[list[int]] = [[]]
         for number in numbers:
@@ -229,77 +232,79 @@ class Paragraph:
         longest = max(runs, key=len)
         first, last = self.words[longest[0]], self.words[longest[-1]]
         return np.array(
-            [(first.left + last.left + last.wide) / 2, first.top + (first.high if below else 0.0)]
+            [(first.left + last.left + last.width) / 2, first.top + (first.height if below else 0.0)]
         )
 
-    def _outermost(self, numbers: Sequence[int], *, right: bool) -> Word:
+    def _outermost_word(self, numbers: Sequence[int], *, right: bool) -> Word:
         chosen = [self.words[n] for n in numbers]
         return max(chosen, key=lambda one: one.left) if right else min(chosen, key=lambda one: one.left)
 
 
-Panel = Photograph | Paragraph
+Panel = ImagePanel | TextPanel
 
 
-def panel(
-    side: Decomposition, *, left: float, top: float, wide: float, high: float, lines: int | None = None
+def make_panel(
+    side: Decomposition, *, left: float, top: float, width: float, height: float, max_lines: int | None = None
 ) -> Panel | None:
     """An input at its place, no larger than given; None for what is neither a picture nor words."""
-    named = side.view.words if isinstance(side.view, Text) else side.regions.names
+    named = side.view.region_texts if isinstance(side.view, Text) else side.regions.names
     if named is not None:
-        return _paragraph(side, tuple(named), left=left, top=top, wide=wide, high=high, lines=lines)
-    labels = plane(side.regions)
+        return _make_text_panel(
+            side, tuple(named), left=left, top=top, width=width, height=height, max_lines=max_lines
+        )
+    labels = to_label_image(side.regions)
     if not isinstance(side.view, Image) or labels is None:
         return None
     first, above, last, below = side.view.frame
-    scale = min(wide / (last - first), high / (below - above))
-    return Photograph(side.view, labels, left, top, (last - first) * scale, (below - above) * scale)
+    scale = min(width / (last - first), height / (below - above))
+    return ImagePanel(side.view, labels, left, top, (last - first) * scale, (below - above) * scale)
 
 
-def _paragraph(
+def _make_text_panel(
     side: Decomposition,
-    named: tuple[str, ...],
+    word_texts: tuple[str, ...],
     *,
     left: float,
     top: float,
-    wide: float,
-    high: float,
-    lines: int | None,
-) -> Paragraph:
-    marks = side.regions.names or named
-    spans = side.view.spans if isinstance(side.view, Text) else (None,) * len(named)
-    text = [word or marks[n] or "·" for n, word in enumerate(named)]
+    width: float,
+    height: float,
+    max_lines: int | None,
+) -> TextPanel:
+    marks = side.regions.names or word_texts
+    spans = side.view.spans if isinstance(side.view, Text) else (None,) * len(word_texts)
+    text = [word or marks[n] or "·" for n, word in enumerate(word_texts)]
     joined = [
         n > 0 and here is not None and spans[n - 1] is not None and here[0] == spans[n - 1][1]  # type: ignore[index]
         for n, here in enumerate(spans)
     ]
-    is_mark = [isinstance(side.view, Text) and not word for word in named]
-    smallest = 6.0 if lines is None else 9.0
+    is_mark = [isinstance(side.view, Text) and not word for word in word_texts]
+    smallest = 6.0 if max_lines is None else 9.0
 
-    def at(point: float) -> Paragraph:
-        words = set_in_lines(text, joined, is_mark, left=left, top=top, wide=wide, point=point)
-        found = Paragraph(words, left, top, wide, words[-1].top + words[-1].high - top, point)
-        fits = found.high <= high and (lines is None or found.lines <= lines)
-        return found if fits or point <= smallest else at(point - 1)
+    def try_font_size(point: float) -> TextPanel:
+        words = layout_words(text, joined, is_mark, left=left, top=top, width=width, font_size=point)
+        found = TextPanel(words, left, top, width, words[-1].top + words[-1].height - top, point)
+        fits = found.height <= height and (max_lines is None or found.line_count <= max_lines)
+        return found if fits or point <= smallest else try_font_size(point - 1)
 
-    return at(12.0)
+    return try_font_size(12.0)
 
 
-def ribbon(
+def draw_ribbon(
     axes: Axes,
     start: np.ndarray,
     stop: np.ndarray,
     *,
-    colour: str,
-    wide: float,
+    color: str,
+    width: float,
     dashed: bool = False,
-    down: bool = False,
+    vertical: bool = False,
 ) -> None:
-    """One band from the way out of a to the way into b, `wide` inches wide; `down` where b stands under a."""
+    """One band from the way out of a to the way into b, `width` inches wide; `vertical` where b stands under a."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
     out, into = start[-1], stop[-1]
-    aside = (0.5 * (into - out)) * ([0.0, 1.0] if down else [1.0, 0.0])
+    aside = (0.5 * (into - out)) * ([0.0, 1.0] if vertical else [1.0, 0.0])
     points = [*start, out + aside, into - aside, *stop[::-1]]
     codes = [
         Curve.MOVETO,
@@ -309,35 +314,37 @@ def ribbon(
     ]
     axes.add_patch(
         PathPatch(
-            Curve(points, codes), facecolor="none", edgecolor=colour, linewidth=72 * wide, alpha=0.45, zorder=2.5,
+            Curve(points, codes), facecolor="none", edgecolor=color, linewidth=72 * width, alpha=0.45, zorder=2.5,
             capstyle="butt", joinstyle="round", linestyle=(0, (2.2, 0.7)) if dashed else "solid",
         )
     )  # fmt: skip
 
 
-def badges(axes: Axes, places: Sequence[np.ndarray], colours: Sequence[str], *, aside: bool = False) -> None:
+def draw_badges(
+    axes: Axes, positions: Sequence[np.ndarray], colors: Sequence[str], *, horizontal: bool = False
+) -> None:
     """Numbers from 1 at these places, each moved down (or aside) where it would cover another."""
     taken: list[np.ndarray] = []
-    for number, (place, colour) in enumerate(zip(places, colours, strict=True), 1):
+    for number, (place, colour) in enumerate(zip(positions, colors, strict=True), 1):
         spot = place.astype(float).copy()
-        while any(np.hypot(*(spot - other)) < 2.1 * BADGE for other in taken):
-            spot[0 if aside else 1] += 0.25 * BADGE
+        while any(np.hypot(*(spot - other)) < 2.1 * BADGE_RADIUS_INCHES for other in taken):
+            spot[0 if horizontal else 1] += 0.25 * BADGE_RADIUS_INCHES
         taken.append(spot)
-        badge(axes, spot, number, colour)
+        draw_badge(axes, spot, number, colour)
 
 
-def badge(axes: Axes, spot: np.ndarray, number: int, colour: str) -> None:
+def draw_badge(axes: Axes, position: np.ndarray, number: int, color: str) -> None:
     """A number on a disc."""
     from matplotlib.patches import Circle
 
-    x, y = float(spot[0]), float(spot[1])
-    axes.add_patch(Circle((x, y), BADGE, facecolor=colour, edgecolor="white", lw=0.8, zorder=4))
+    x, y = float(position[0]), float(position[1])
+    axes.add_patch(Circle((x, y), BADGE_RADIUS_INCHES, facecolor=color, edgecolor="white", lw=0.8, zorder=4))
     axes.text(
         x, y, str(number), size=7, weight="bold", color="white", ha="center", va="center_baseline", zorder=5
     )
 
 
-def _runs(edges: np.ndarray) -> list[np.ndarray]:
+def _edge_runs(edges: np.ndarray) -> list[np.ndarray]:
     """Edges between rows as straight pieces ((x, y), (x, y)): neighbouring ones are one piece."""
     found = []
     for y in np.nonzero(edges.any(1))[0]:
@@ -347,13 +354,13 @@ def _runs(edges: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-def _rgb(colour: str) -> tuple[float, float, float]:
+def _to_rgb(color: str) -> tuple[float, float, float]:
     from matplotlib.colors import to_rgb
 
-    return to_rgb(colour)
+    return to_rgb(color)
 
 
-def _soft(image: np.ndarray) -> np.ndarray:
+def _fade(image: np.ndarray) -> np.ndarray:
     """A little paler and greyer than it is, so that coloured lines stand out."""
     values = image.astype(np.float64) / 255
     grey = (values @ [0.299, 0.587, 0.114])[..., None]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bilrp.findings.formatting import amount, percent
+from bilrp.findings.formatting import format_number, format_percent
 from bilrp.inputs import Image, Text
 
-ROUNDED = 1e-4  # of a score
+MAX_ROUNDING_SHARE = 1e-4  # of a score
 
 if TYPE_CHECKING:
-    from bilrp.explanation import Account, Explanation
+    from bilrp.explanation import Explanation, ScoreBreakdown
 
 
-def line(explanation: Explanation) -> str:
+def format_score_line(explanation: Explanation) -> str:
     """One line that adds up: score = explained + where a tokenizer's marks take part + unattributed.
 
     Of the unattributed it says what is against a reference picture or text.
@@ -21,50 +21,55 @@ def line(explanation: Explanation) -> str:
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(2, 2)
     >>> _ = torch.nn.init.ones_(net.weight), torch.nn.init.ones_(net.bias)
-    >>> line(bilrp.explain(net, torch.ones(1, 2), torch.ones(1, 2)))
+    >>> format_score_line(bilrp.explain(net, torch.ones(1, 2), torch.ones(1, 2)))
     'dot 18 = 8 explained by pairs of regions (44 %) + 10 unattributed (56 %)'
     """
-    found = explanation.account
+    found = explanation.breakdown
     # of a distance, each side owes something to itself
-    by = "pairs of regions" if explanation.within is None else "regions"
-    score = f"{explanation.similarity} {amount(found.score)}"
-    if found.closed and not found.marks:
+    by = "pairs of regions" if explanation.self_terms is None else "regions"
+    score = f"{explanation.similarity} {format_number(found.score)}"
+    if found.is_complete and not found.special_tokens:
         return f"{score}, all of it explained by {by}"
-    if found.score == 0 and found.unattributed == 0 and not found.marks:
-        for_it, against = found.positive + found.within_a + found.within_b, -found.negative
+    if found.score == 0 and found.unattributed == 0 and not found.special_tokens:
+        for_it, against = found.positive + found.self_terms_a + found.self_terms_b, -found.negative
         return (
-            f"{score}, {amount(for_it)} for it and {amount(against)} against"
+            f"{score}, {format_number(for_it)} for it and {format_number(against)} against"
             if for_it
             else f"{score}, and no region counts"
         )
-    on_pairs = found.explained - found.marks
-    terms = [f"{amount(on_pairs)} explained by {by}{_share(found.share(on_pairs))}"]
-    if found.marks:
-        terms.append(_term(found, found.marks, "with the tokenizer's marks"))
-    if not found.closed:
-        terms.append(_term(found, found.unattributed, "unattributed") + _references(explanation))
+    on_pairs = found.explained - found.special_tokens
+    terms = [
+        f"{format_number(on_pairs)} explained by {by}{_format_share_suffix(found.compute_share(on_pairs))}"
+    ]
+    if found.special_tokens:
+        terms.append(_format_term(found, found.special_tokens, "with the tokenizer's marks"))
+    if not found.is_complete:
+        terms.append(
+            _format_term(found, found.unattributed, "unattributed") + _format_reference_part(explanation)
+        )
     return f"{score} = {' '.join(terms)}"
 
 
-def _term(found: Account, value: float, what: str) -> str:
-    return f"{'−' if value < 0 else '+'} {amount(abs(value))} {what}{_share(found.share(value))}"
+def _format_term(breakdown: ScoreBreakdown, value: float, what: str) -> str:
+    share = _format_share_suffix(breakdown.compute_share(value))
+    return f"{'−' if value < 0 else '+'} {format_number(abs(value))} {what}{share}"
 
 
-def _references(explanation: Explanation) -> str:
+def _format_reference_part(explanation: Explanation) -> str:
     """How much of the unattributed is known to be against a reference input: either side's regions, or the references."""
-    if explanation.against is None:
+    if explanation.reference_terms is None:
         return ""
-    found = explanation.account
-    known = found.against_a + found.against_b + found.references
-    all_of_it = abs(found.unattributed - known) <= ROUNDED * abs(found.score)
-    return f", {'all' if all_of_it else amount(known)} of it against the reference {against(explanation)}"
+    found = explanation.breakdown
+    known = found.reference_terms_a + found.reference_terms_b + found.reference_score
+    all_of_it = abs(found.unattributed - known) <= MAX_ROUNDING_SHARE * abs(found.score)
+    return f", {'all' if all_of_it else format_number(known)} of it against the reference {name_reference_kind(explanation)}"
 
 
-def against(explanation: Explanation) -> str:
+def name_reference_kind(explanation: Explanation) -> str:
     """What a reference is: a picture, a text or just an input."""
     kinds = {type(side.view) for side in (explanation.a, explanation.b) if side.reference is not None}
     return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 
 
-def _share(share: float | None) -> str:
-    return "" if share is None else f" ({percent(abs(share))})"
+def _format_share_suffix(share: float | None) -> str:
+    return "" if share is None else f" ({format_percent(abs(share))})"

@@ -39,7 +39,7 @@ STYLES = {
 }
 
 
-def style(
+def resolve_style(
     name: str | Style = "auto",
     *,
     pairs: int | None = None,
@@ -52,7 +52,7 @@ def style(
     "auto" is pascal_voc at 256 × 256 pairs. For other counts h is scaled by the fourth root of the number of
     pairs, for a lone link among n pairs is n^(1/4) after normalisation: few regions stay readable.
 
-    >>> style("faces", power=2).high
+    >>> resolve_style("faces", power=2).high
     60
     """
     if isinstance(name, Style):
@@ -85,7 +85,7 @@ PALETTES = {
 }
 
 
-def palette(name: str) -> Palette:
+def resolve_palette(name: str) -> Palette:
     """A palette by name: "paper" (red and blue) or "safe" (vermilion and blue, negative links dashed)."""
     if name not in PALETTES:
         raise InputError(f"no palette {name!r}; there are {', '.join(PALETTES)}")

@@ -7,78 +7,78 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-SPACE = 0.32  # of the letters' size, between words
-LEADING = 2.3  # of the letters' size, from line to line: room for what runs under a line
+WORD_SPACE_EM = 0.32  # of the letters' size, between words
+LINE_SPACING_EM = 2.3  # of the letters' size, from line to line: room for what runs under a line
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its box in inches, y downwards; `base` is where its letters stand, `mark` a tokenizer's own."""
+    """A word with its box in inches, y downwards; `baseline` is where its letters stand, `is_special` a tokenizer's own."""
 
     text: str
     left: float
     top: float
-    wide: float
-    high: float
-    base: float
-    mark: bool = False
+    width: float
+    height: float
+    baseline: float
+    is_special: bool = False
 
 
-def set_in_lines(
-    text: Sequence[str],
+def layout_words(
+    texts: Sequence[str],
     joined: Sequence[bool],
-    marks: Sequence[bool],
+    is_special: Sequence[bool],
     *,
     left: float,
     top: float,
-    wide: float,
-    point: float,
+    width: float,
+    font_size: float,
 ) -> tuple[Word, ...]:
-    """Words in lines no longer than `wide`, `joined` ones without a space before them.
+    """Words in lines no longer than `width`, `joined` ones without a space before them.
 
-    >>> [word.top for word in set_in_lines(["a", "b"], [False] * 2, [False] * 2, left=0, top=0, wide=0.15, point=12)]
+    >>> [word.top for word in layout_words(["a", "b"], [False] * 2, [False] * 2, left=0, top=0, width=0.15, font_size=12)]
     [0, 0.3833333333333333]
     """
-    inch = point / 72
+    inch = font_size / 72
     x, y = left, top
     words: list[Word] = []
-    for one, together, mark in zip(text, joined, marks, strict=True):
-        size = width(one, point)
-        x += 0.0 if together or x == left else SPACE * inch
-        if x + size > left + wide and x > left:
-            x, y = left, y + LEADING * inch
+    for one, together, mark in zip(texts, joined, is_special, strict=True):
+        size = measure_width(one, font_size)
+        x += 0.0 if together or x == left else WORD_SPACE_EM * inch
+        if x + size > left + width and x > left:
+            x, y = left, y + LINE_SPACING_EM * inch
         words.append(Word(one, x, y, size, 1.35 * inch, y + 1.02 * inch, mark))
         x += size
     return tuple(words)
 
 
 @lru_cache(maxsize=4096)
-def width(text: str, point: float) -> float:
+def measure_width(text: str, font_size: float) -> float:
     """How many inches a text takes."""
     font = _font()
-    font.set_size(point, 72)
-    font.set_text(glyphs(text).replace(r"\$", "$"))
+    font.set_size(font_size, 72)
+    font.set_text(replace_missing_glyphs(text).replace(r"\$", "$"))
     return font.get_width_height()[0] / 64 / 72
 
 
-def wrapped(text: str, *, wide: float, point: float) -> list[str]:
-    """The text in lines of at most `wide` inches; a number and its % stay together."""
+def wrap(text: str, *, width: float, font_size: float) -> list[str]:
+    """The text in lines of at most `width` inches; a number and its % stay together."""
     lines: list[str] = []
     for word in text.replace(" %", "\u00a0%").split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and width(longer, point) <= wide:
+        if lines and measure_width(longer, font_size) <= width:
             lines[-1] = longer
         else:
             lines.append(word)
     return lines
 
 
-def short(name: str, most: int = 44) -> str:
+def shorten(name: str, max_length: int = 44) -> str:
     """A name in at most so many characters, its beginning and its end."""
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+    return name if len(name) <= max_length else f"{name[: max_length // 2 - 1]}…{name[-max_length // 2 :]}"
 
 
-def glyphs(text: str) -> str:
+def replace_missing_glyphs(text: str) -> str:
     """Characters the font lacks as a box, $ not as the start of a formula."""
     return "".join(c if _has_glyph(c) else "□" for c in text).replace("$", r"\$")
 

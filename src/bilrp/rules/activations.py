@@ -9,12 +9,12 @@ from torch import Tensor
 
 from bilrp.engine.maps import Map, Scale
 from bilrp.errors import RuleError
-from bilrp.rules.affine import is_first
+from bilrp.rules.affine import is_first_argument
 from bilrp.rules.rule import Rule
-from bilrp.trace.numerics import all_finite, gate_of
-from bilrp.trace.devices import on_host, require
-from bilrp.trace.tape import Step, tensors_in
-from bilrp.trace.layer_weights import weights_of
+from bilrp.trace.devices import is_on_cpu, require
+from bilrp.trace.layer_weights import extract_weights
+from bilrp.trace.numerics import all_finite, compute_relu_gate
+from bilrp.trace.tape import Step, collect_tensors
 
 
 def gate() -> Rule:
@@ -22,11 +22,11 @@ def gate() -> Rule:
 
     def made(step: Step) -> Map:
         elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
-        if not elementwise or weights_of(step) is not None:
+        if not elementwise or extract_weights(step) is not None:
             raise RuleError(
                 f"gate is a rule for elementwise functions of one tensor, not for {step.describe()}"
             )
-        return Scale(gate_of(step.values[0]).to(step.result.dtype))
+        return Scale(compute_relu_gate(step.values[0]).to(step.result.dtype))
 
     return Rule("gate", made)
 
@@ -35,10 +35,10 @@ def clamp() -> Rule:
     """Clamping: inside the range the identity; outside, f(a)/a where the range contains 0, else constant (0)."""
 
     def made(step: Step) -> Map:
-        if step.operation.rule != "clamp" or len(step.inputs) != 1 or not is_first(step):
+        if step.operation.rule != "clamp" or len(step.inputs) != 1 or not is_first_argument(step):
             raise RuleError(f"clamp is a rule for clamping to constants, not for {step.describe()}")
-        plain = not tensors_in((step.args, step.kwargs))
-        zero = _one_zero(step.values[0]) if plain else torch.zeros_like(step.values[0])
+        plain = not collect_tensors((step.args, step.kwargs))
+        zero = _scalar_zero(step.values[0]) if plain else torch.zeros_like(step.values[0])
         if bool((step.run(zero) == 0).all()):
             return freeze_activation(step)
         return Scale((step.values[0] == step.result).to(step.result.dtype))
@@ -53,20 +53,22 @@ def freeze_activation(step: Step) -> Map:
         raise RuleError(
             f"frozen is a rule for elementwise functions, norms and attention, not for {step.describe()}"
         )
-    alone = step.operation.kind == "activation" and not step.operation.checked
-    alone = alone and not tensors_in((step.args, step.kwargs))
-    zero = _one_zero(a) if alone else torch.zeros_like(a)
-    require((step.run(zero) == 0).all(), lambda: _refuse_curve(step))
-    if step.operation.kind == "activation" and step.operation.checked and not looks_elementwise(step):
+    alone = step.operation.kind == "activation" and not step.operation.verify_derivative
+    alone = alone and not collect_tensors((step.args, step.kwargs))
+    zero = _scalar_zero(a) if alone else torch.zeros_like(a)
+    require((step.run(zero) == 0).all(), lambda: _raise_nonzero_at_zero(step))
+    if step.operation.kind == "activation" and step.operation.verify_derivative and not is_elementwise(step):
         raise RuleError(
             f"{step.describe()} is no activation, as its row says: numbers in other places change its result, so that it is "
             "not elementwise; leave the row out and choose its rule, e.g. bilrp.rules.jacobian()"
         )
     factor = step.result / a
-    if on_host(a) and all_finite(factor):
+    if is_on_cpu(a) and all_finite(factor):
         return Scale(factor)
     slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(zero))[0]
-    if alone and on_host(a) and all_finite(a) and all_finite(step.result):  # then it is 0/0 that is no number
+    if (
+        alone and is_on_cpu(a) and all_finite(a) and all_finite(step.result)
+    ):  # then it is 0/0 that is no number
         at_zero = float(
             slope
         )  # infinite for a root: nothing is shared there, as where any ratio is no number
@@ -75,24 +77,24 @@ def freeze_activation(step: Step) -> Map:
     return Scale(torch.where(factor.isfinite(), factor, 0))
 
 
-def _one_zero(a: Tensor) -> Tensor:
+def _scalar_zero(a: Tensor) -> Tensor:
     """Of a function that is known to look at each number alone, one zero says what all would, on the CPU at once.
 
     Not every function is there in the narrow types of accelerators.
     """
-    dtype = a.dtype if on_host(a) or a.dtype == torch.float64 else torch.float32
+    dtype = a.dtype if is_on_cpu(a) or a.dtype == torch.float64 else torch.float32
     return torch.zeros((1,) * a.dim(), dtype=dtype)
 
 
-def _refuse_curve(step: Step) -> None:
+def _raise_nonzero_at_zero(step: Step) -> None:
     raise RuleError(
-        f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is a curve in the table, no "
-        "activation): choose its rule yourself, e.g. "
+        f"{step.describe()} does not send 0 to 0, so it cannot be frozen into a scale (it is 'elementwise_nonzero' in the "
+        "table, no activation): choose its rule yourself, e.g. "
         f"bilrp.composites.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.composites.uniform(0.25))"
     )
 
 
-def looks_elementwise(step: Step) -> bool:
+def is_elementwise(step: Step) -> bool:
     """Does every place keep its number while others, a random half of them, are set to zero?"""
     a = step.values[0]
     kept = torch.rand(a.shape, generator=torch.Generator().manual_seed(0)).to(a.device) < 0.5

@@ -7,53 +7,53 @@ import math
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Move, Pad, Pick, Scale, Sum, Turn
+from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Narrow, Pad, PermuteChannels, Rearrange, Scale, Sum
 from bilrp.errors import RuleError
-from bilrp.rules.attention import plain_attention
-from bilrp.rules.norms import NORMALISING, counts_itself, freeze_norm
+from bilrp.rules.attention import unfused_attention
+from bilrp.rules.norms import NORM_FREEZERS, freeze_norm, uses_input_statistics
 from bilrp.rules.rule import Rule
-from bilrp.rules.verification import verify_stand_in
-from bilrp.rules.writes import ADDS, PUTS, overwrites, staying
+from bilrp.rules.verification import verify_substitute
+from bilrp.rules.writes import ACCUMULATE_MODES, OVERWRITE_MODES, freeze_overwrite, is_overwrite
 from bilrp.trace.tape import Step
 
 
 def linear() -> Rule:
     """Already linear: J is the step itself (add, cat, reshape, pad, mean, average pooling, interpolation …)."""
-    return Rule("linear", lambda step: _any_linear(step))
+    return Rule("linear", lambda step: _freeze_linear(step))
 
 
-def _any_linear(step: Step) -> Map:
+def _freeze_linear(step: Step) -> Map:
     slots = tuple(range(len(step.inputs)))
-    if not known_linear(step):
+    if not is_known_linear(step):
         _check_linear(step)
     if step.operation.kind == "random":
-        return Move(lambda x: x, step.values)
-    if _plain_sum(step):
+        return Rearrange(lambda x: x, step.values)
+    if _is_plain_sum(step):
         return Sum(slots)
-    if overwrites(step):
-        return staying(step)
-    local = _local(step)
+    if is_overwrite(step):
+        return freeze_overwrite(step)
+    local = _local_map(step)
     if local is not None:
-        verify_stand_in(step, lambda a: local.push(a[None])[0] + step.run(torch.zeros_like(a)))
+        verify_substitute(step, lambda a: local.push(a[None])[0] + step.run(torch.zeros_like(a)))
         return local
-    return (Move if step.operation.mask == "moves" else Linear)(step.run, step.values, slots)
+    return (Rearrange if step.operation.mask == "moves" else Linear)(step.run, step.values, slots)
 
 
-def _plain_sum(step: Step) -> bool:
+def _is_plain_sum(step: Step) -> bool:
     """a + b (+ a constant) of one shape and type, as at the end of a residual block."""
     same = all(v.shape == step.result.shape and v.dtype == step.result.dtype for v in step.values)
-    return step.operation.sums and "alpha" not in step.kwargs and same
+    return step.operation.is_sum and "alpha" not in step.kwargs and same
 
 
-def _local(step: Step) -> Map | None:
+def _local_map(step: Step) -> Map | None:
     """Steps that keep to their place in an image: zeros around it, its channels moved last or first, constant factors."""
     value, op = step.values[0], step.operation
     if len(step.inputs) != 1 or value.dtype != step.result.dtype:
         return None
     if op.kind == "arithmetic" and value.shape == step.result.shape:
-        if op.rule == "product" or (op.rule == "quotient" and is_first(step)):
+        if op.rule == "product" or (op.rule == "quotient" and is_first_argument(step)):
             return Scale(step.run(torch.ones_like(value)))
-        return Sum((0,)) if op.name == "sub" and is_first(step) else None
+        return Sum((0,)) if op.name == "sub" and is_first_argument(step) else None
     if op.name == "pad" and value.dim() == 4 and step.argument(2, "mode", "constant") == "constant":
         left, right, top, bottom, *others = (*step.argument(1, "pad"), 0, 0)
         return None if any(others) else Pad((left, right, top, bottom))
@@ -63,11 +63,11 @@ def _local(step: Step) -> Map | None:
         for last, (a, b) in ((True, (-3, -1)), (False, (-1, -3))):
             moved = blank.movedim(a, b)
             if (turned.shape, turned.stride()) == (moved.shape, moved.stride()):
-                return Turn(last)
-    return _pooling(step)
+                return PermuteChannels(last)
+    return _pooling_map(step)
 
 
-def _pooling(step: Step) -> Map | None:
+def _pooling_map(step: Step) -> Map | None:
     """Means and sums over some axes, and one stretch of an axis: what the engine can do before what stands before it."""
     value, result, op = step.values[0], step.result, step.operation
     if op.name in {"mean", "sum"}:
@@ -75,20 +75,20 @@ def _pooling(step: Step) -> Map | None:
         given = (dims,) if isinstance(dims, int) else dims if isinstance(dims, tuple | list) else ()
         axes = tuple(sorted(d % value.dim() - value.dim() for d in given)) if value.dim() else ()
         drop = result.dim() < value.dim()
-        return _mean(value, axes, drop=drop, plain=op.name == "sum") if axes and value.numel() else None
+        return _mean_map(value, axes, drop=drop, is_sum=op.name == "sum") if axes and value.numel() else None
     if op.name.startswith("adaptive_avg_pool"):
         axes = tuple(range(-int(op.name[-2]), 0))
-        return _mean(value, axes) if all(result.shape[axis] == 1 for axis in axes) else None
-    return _pick(step) if op.name in {"__getitem__", "select", "narrow", "slice"} else None
+        return _mean_map(value, axes) if all(result.shape[axis] == 1 for axis in axes) else None
+    return _slice_map(step) if op.name in {"__getitem__", "select", "narrow", "slice"} else None
 
 
-def _mean(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, plain: bool = False) -> Map:
+def _mean_map(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, is_sum: bool = False) -> Map:
     lengths = [n if axis in axes else 1 for axis, n in enumerate(value.shape, -value.dim())]
-    weight = 1.0 if plain else 1 / math.prod(lengths)
+    weight = 1.0 if is_sum else 1 / math.prod(lengths)
     return Mean(torch.full(lengths, weight, dtype=value.dtype, device=value.device), axes, drop, weight)
 
 
-def _pick(step: Step) -> Map | None:
+def _slice_map(step: Step) -> Map | None:
     """One stretch of one axis: a view says by its shape, its strides and its start which numbers it shows."""
     blank = torch.empty(step.values[0].shape, device="meta")
     try:
@@ -101,13 +101,13 @@ def _pick(step: Step) -> Map | None:
     for axis, size in enumerate(blank.shape, -blank.dim()):
         start, length = int(seen.storage_offset()) // blank.stride(axis), 1 if drop else seen.shape[axis]
         if length < size and start + length <= size:
-            made = Pick((axis,), (start,), (length,), (size,), drop)
-            if _shown(made.push(blank[None])[0]) == _shown(seen):
+            made = Narrow((axis,), (start,), (length,), (size,), drop)
+            if _view_layout(made.push(blank[None])[0]) == _view_layout(seen):
                 return made
     return None
 
 
-def _shown(view: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+def _view_layout(view: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
     return view.shape, view.stride(), int(view.storage_offset())
 
 
@@ -134,40 +134,48 @@ def _check_linear(step: Step) -> None:
 
 def jacobian() -> Rule:
     """The true derivative at this input, whatever the step: gradient × input."""
-    return Rule("jacobian", _derivative)
+    return Rule("jacobian", _freeze_jacobian)
 
 
-def _derivative(step: Step) -> Map:
+def _freeze_jacobian(step: Step) -> Map:
     """In closed form where there is one: diag(f'(a)), or a batch norm's scale; torch's derivatives for the rest.
 
     Torch's backward pass of a batch norm is wrong for gradients that lie in memory in some orders (2.13).
     """
     elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
     if (
-        step.op in NORMALISING
+        step.op in NORM_FREEZERS
         and step.operation.kind == "statistics"
         and elementwise
-        and not counts_itself(step)
+        and not uses_input_statistics(step)
     ):
         return freeze_norm(step)
-    if step.operation.kind in {"activation", "curve"} and elementwise and not step.operation.checked:
+    if (
+        step.operation.kind in {"activation", "elementwise_nonzero"}
+        and elementwise
+        and not step.operation.verify_derivative
+    ):
         slope = torch.func.vjp(step.run, *step.values)[1](torch.ones_like(step.result))[0]
         return Scale(slope)
-    function = plain_attention(step) if step.operation.kind == "attention" else step.run
+    function = unfused_attention(step) if step.operation.kind == "attention" else step.run
     return Jacobian(function, step.values, tuple(range(len(step.inputs))))
 
 
-def known_linear(step: Step) -> bool:
+def is_known_linear(step: Step) -> bool:
     """Linear in all its live operands together, by what the operation is; nothing has to be tried."""
     op = step.operation
     if op.rule == "quotient":
-        return len(step.inputs) == 1 and is_first(step) and step.kwargs.get("rounding_mode") is None
-    linear_word = op.rule in {"linear", "product"} and (op.live == "all" or len(step.inputs) == 1)
-    fixed = [step.given(argument) for argument in op.fixed]
-    adding = None if op.adds is None else step.given(op.adds)
-    return linear_word and adding in PUTS + ADDS and not any(f is v for f in fixed for v in step.values)
+        return len(step.inputs) == 1 and is_first_argument(step) and step.kwargs.get("rounding_mode") is None
+    linear_word = op.rule in {"linear", "product"} and (op.linear_in == "all" or len(step.inputs) == 1)
+    fixed = [step.argument_value(argument) for argument in op.nonlinear_args]
+    adding = None if op.accumulate_arg is None else step.argument_value(op.accumulate_arg)
+    return (
+        linear_word
+        and adding in OVERWRITE_MODES + ACCUMULATE_MODES
+        and not any(f is v for f in fixed for v in step.values)
+    )
 
 
-def is_first(step: Step) -> bool:
+def is_first_argument(step: Step) -> bool:
     """The live tensor is the step's first argument."""
     return step.argument(0, "input") is step.values[0]

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Map, Mix
+from bilrp.engine.maps import FrozenMatmul, Map
 from bilrp.errors import RuleError
-from bilrp.rules.verification import verify_stand_in
-from bilrp.trace.tape import Slot, Step, fill
+from bilrp.rules.verification import verify_substitute
+from bilrp.trace.tape import Slot, Step, fill_slots
 
 
 def freeze_attention(step: Step) -> Map:
     """y = P V with P frozen. P comes out of the same call when the values are the identity matrix."""
     value = step.argument(2, "value")
-    slot = _slot_of(step, 2, "value")
+    slot = _live_slot(step, 2, "value")
     basis = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device)
     stand_in = basis.expand(*value.shape[:-1], value.shape[-2])
     args = [*step.args[:2], stand_in, *step.args[3:]] if len(step.args) > 2 else list(step.args)
@@ -26,20 +26,20 @@ def freeze_attention(step: Step) -> Map:
     weights = _call_with(step, args, kwargs)
 
     shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # grouped queries share values
-    mix = Mix(weights, shared, (slot,))
-    verify_stand_in(step, lambda *live: mix.push(live[slot][None])[0])
+    mix = FrozenMatmul(weights, shared, (slot,))
+    verify_substitute(step, lambda *live: mix.push(live[slot][None])[0])
     return mix
 
 
-def plain_attention(step: Step) -> Callable[..., Tensor]:
+def unfused_attention(step: Step) -> Callable[..., Tensor]:
     """The same attention by torch's mathematical kernel: the fused kernels have no forward derivative.
 
     Chosen here, for this step; torch's own choice of kernels belongs to the whole process.
     """
-    return verify_stand_in(step, replace(step, call=_by_products).run)
+    return verify_substitute(step, replace(step, call=_math_attention).run)
 
 
-def _by_products(
+def _math_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -59,10 +59,10 @@ def _by_products(
 
 
 def _call_with(step: Step, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return step.call(*fill(tuple(args), step.values), **fill(kwargs, step.values))
+    return step.call(*fill_slots(tuple(args), step.values), **fill_slots(kwargs, step.values))
 
 
-def _slot_of(step: Step, position: int, name: str) -> int:
+def _live_slot(step: Step, position: int, name: str) -> int:
     place = step.args[position] if position < len(step.args) else step.kwargs.get(name)
     if not isinstance(place, Slot):
         raise RuleError(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
-from bilrp.rules.attention import plain_attention
-from bilrp.rules.rule import Rule, exact
+from bilrp.rules.attention import unfused_attention
+from bilrp.rules.rule import Rule, format_number
 from bilrp.trace.tape import Slot, Step
 
 
@@ -48,8 +48,8 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
     def made(step: Step) -> Map:
         if step.operation.kind != "attention":
             raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
-        by_slot = _by_slot(step, shares)
-        at, plain = step.values, plain_attention(step)
+        by_slot = _shares_by_slot(step, shares)
+        at, plain = step.values, unfused_attention(step)
 
         def function(*live: Tensor) -> Tensor:
             # f(v + share·(t − v)) has at t = v the derivative of f, times the share.
@@ -57,10 +57,12 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
 
         return Jacobian(function, at, tuple(range(len(at))))
 
-    return Rule(f"shared_attention({exact(query)}, {exact(key)}, {exact(value)})", made)
+    return Rule(
+        f"shared_attention({format_number(query)}, {format_number(key)}, {format_number(value)})", made
+    )
 
 
-def _by_slot(step: Step, shares: dict[str, float]) -> list[float]:
+def _shares_by_slot(step: Step, shares: dict[str, float]) -> list[float]:
     """The share of each live tensor, by the argument it stands at; a live mask gets none."""
     found = [0.0] * len(step.inputs)
     for position, (name, share) in enumerate(shares.items()):
@@ -72,13 +74,13 @@ def _by_slot(step: Step, shares: dict[str, float]) -> list[float]:
     return found
 
 
-def written_out(step: Step) -> bool:
+def is_unfused_attention(step: Step) -> bool:
     """Weights times values, P V, of an attention written out as matmul, softmax, matmul.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record
     >>> tape = record(lambda x: torch.softmax(x @ x.mT, -1) @ x, torch.rand(1, 3, 2))
-    >>> [step.op for step in tape.steps if written_out(step)]
+    >>> [step.op for step in tape.steps if is_unfused_attention(step)]
     ['matmul']
     """
     weights = any(source.factor == "attention" for source in step.sources)

@@ -1,6 +1,6 @@
-"""Rule books: which rule for which step. A rule book is a plain function step → rule (None: no rule).
+"""Composites: which rule for which step. A composite is a plain function step → rule (None: no rule).
 
->>> book = first_match(("classifier*", rules.epsilon(1e-4)), ("conv2d", rules.gamma(0.1)), otherwise=uniform(0.0))
+>>> composite = first_match(("classifier*", rules.epsilon(1e-4)), ("conv2d", rules.gamma(0.1)), otherwise=uniform(0.0))
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import nn
 
 from bilrp import rules
-from bilrp.errors import RuleError, printable
+from bilrp.errors import RuleError, to_printable
 from bilrp.rules.attnlrp import halves, shared_attention
-from bilrp.rules.reference_inputs import Given, Reference, as_reference
-from bilrp.rules.rule import Rule, exact
-from bilrp.trace.fingerprint import of_code
+from bilrp.rules.reference_inputs import Reference, ReferenceLike, as_reference
+from bilrp.rules.rule import Rule, format_number
+from bilrp.trace.fingerprint import hash_code
+from bilrp.trace.layer_weights import extract_weights, is_convolution
 from bilrp.trace.tape import Step
-from bilrp.trace.layer_weights import convolves, weights_of
 
-RuleBook = Callable[[Step], Rule | None]
+CompositeFunction = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]
 
 if TYPE_CHECKING:
     Entry: TypeAlias = tuple[Condition, Rule]
-    Rest: TypeAlias = RuleBook | Rule
+    CompositeLike: TypeAlias = CompositeFunction | Rule
 else:  # what is given is checked in words that say what to do
-    Entry = Rest = Any
+    Entry = CompositeLike = Any
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -38,46 +38,47 @@ IMAGENET_HIGH = tuple(round((1 - m) / s, 6) for m, s in zip(IMAGENET_MEAN, IMAGE
 
 
 @dataclass(frozen=True)
-class Book:
-    """A rule book with a name, so that a decomposition can say which rules made it.
+class Composite:
+    """A composite with a name, so that a decomposition can say which rules made it.
 
     With a `reference`, steps are seen at that input too, and it is x − x₀ that is taken apart.
     """
 
     name: str
-    choose: RuleBook
+    choose_rule: CompositeFunction
     reference: Reference | None = None
 
     def __call__(self, step: Step) -> Rule | None:
-        return self.choose(step)
+        return self.choose_rule(step)
 
 
-def uniform(gamma: float = 0.25) -> Book:
-    """LRP-γ with one γ for every weighted step; everything else by its natural rule. γ = 0 is LRP-0.
+def uniform(gamma: float = 0.25) -> Composite:
+    """LRP-γ with one γ for every weighted step; everything else by its default rule. γ = 0 is LRP-0.
 
     >>> uniform(0.09).name
     'uniform(0.09)'
     """
     weighted = rules.zero() if gamma == 0 else rules.gamma(gamma)
-    return Book(
-        f"uniform({exact(gamma)})", lambda step: weighted if is_weighted(step) else rules.natural(step)
+    return Composite(
+        f"uniform({format_number(gamma)})",
+        lambda step: weighted if is_weighted(step) else rules.default_rule(step),
     )
 
 
-def hessian_product() -> Book:
+def hessian_product() -> Composite:
     """True gradients everywhere: parts are gradient × input, and a pair is the Hessian×Product baseline."""
 
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
             return rules.zero()
         straight = step.operation.rule in {"gate", "select"} or step.operation.mask == "moves"
-        natural = rules.natural(step)
+        natural = rules.default_rule(step)
         return natural if straight or (natural and natural.name == "linear") else rules.jacobian()
 
-    return Book("hessian_product", choose)
+    return Composite("hessian_product", choose)
 
 
-def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = IMAGENET_HIGH) -> Book:
+def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = IMAGENET_HIGH) -> Composite:
     """The paper's rules for VGG-16: γ by 1-based layer (2–10: .5, 11–17: .25, 18–24: .1, 25–31: 0), z^B first.
 
     A step's layer is one more than the last number in its name: features.10 is layer 11. `low` and `high` are the
@@ -90,13 +91,13 @@ def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = I
 
     def choose(step: Step) -> Rule | None:
         if not is_weighted(step):
-            return rules.natural(step)
-        layer = layer_of(step)
+            return rules.default_rule(step)
+        layer = layer_number(step)
         if layer is None:
             return None  # no number, no γ: a guess would be a wrong number nobody sees
         return first if layer == 1 else rules.gamma(paper_gamma(layer))
 
-    return Book("paper_vgg" if usual else f"paper_vgg({first.name})", choose)
+    return Composite("paper_vgg" if usual else f"paper_vgg({first.name})", choose)
 
 
 def paper_gamma(layer: int) -> float:
@@ -108,37 +109,38 @@ def paper_gamma(layer: int) -> float:
     return 0.5 if layer <= 10 else 0.25 if layer <= 17 else 0.1 if layer <= 24 else 0.0
 
 
-def layer_of(step: Step) -> int | None:
+def layer_number(step: Step) -> int | None:
     """The 1-based position of a step's module in its sequence, from its name."""
     numbers = re.findall(r"\d+", step.name)
     return int(numbers[-1]) + 1 if numbers else None
 
 
-def resnet(gamma: float = 0.25) -> Book:
+def resnet(gamma: float = 0.25) -> Composite:
     """Residual networks: γ on convolutions (batch norm is folded into them), LRP-0 on linear heads."""
     convolution = rules.gamma(gamma)
 
     def choose(step: Step) -> Rule | None:
-        if convolves(step) and is_weighted(step):
+        if is_convolution(step) and is_weighted(step):
             return convolution
-        return rules.zero() if is_weighted(step) else rules.natural(step)
+        return rules.zero() if is_weighted(step) else rules.default_rule(step)
 
-    return Book(f"resnet({exact(gamma)})", choose)
+    return Composite(f"resnet({format_number(gamma)})", choose)
 
 
-def absorbing(gamma: float = 0.25) -> Book:
+def bias_to_inputs(gamma: float = 0.25) -> Composite:
     """Networks with batch norm: γ on every weighted step, and its bias handed to its inputs by |w·a|.
 
-    >>> absorbing().name
-    'absorbing(0.25)'
+    >>> bias_to_inputs().name
+    'bias_to_inputs(0.25)'
     """
     weighted = rules.gamma(gamma, bias="inputs")
-    return Book(
-        f"absorbing({exact(gamma)})", lambda step: weighted if is_weighted(step) else rules.natural(step)
+    return Composite(
+        f"bias_to_inputs({format_number(gamma)})",
+        lambda step: weighted if is_weighted(step) else rules.default_rule(step),
     )
 
 
-def secant(reference: Given = "mean", *, gamma: float = 0.0) -> Book:
+def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composite:
     """Every step by its secant between a reference input x₀ and x: Σ_I P_I = φ(x) − φ(x₀), exactly, with no bias left.
 
     The reference is 'mean' (the picture's mean colour), 'blurred', 'zero', a tensor, or a function of the input. A score
@@ -148,17 +150,17 @@ def secant(reference: Given = "mean", *, gamma: float = 0.0) -> Book:
     ('secant(blurred)', 'secant(mean, 0.25)')
     """
     rule, given = rules.secant(gamma), as_reference(reference)
-    name = given.name if gamma == 0 else f"{given.name}, {exact(gamma)}"
-    return Book(f"secant({name})", lambda step: rule, given)
+    name = given.name if gamma == 0 else f"{given.name}, {format_number(gamma)}"
+    return Composite(f"secant({name})", lambda step: rule, given)
 
 
-def transformer(gamma: float = 0.0) -> Book:
+def transformer(gamma: float = 0.0) -> Composite:
     """Transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
     book = uniform(gamma)
-    return Book(f"transformer({exact(gamma)})", book.choose)
+    return Composite(f"transformer({format_number(gamma)})", book.choose_rule)
 
 
-def attnlrp(gamma: float = 0.0) -> Book:
+def attnlrp(gamma: float = 0.0) -> Composite:
     """AttnLRP (Achtibat et al. 2024): ¼ of attention to queries, ¼ to keys, ½ to values; halves of any gate's product.
 
     Norms and activations are frozen as elsewhere, γ is for linear steps. Softmax is not homogeneous, so this leaves
@@ -178,60 +180,64 @@ def attnlrp(gamma: float = 0.0) -> Book:
             return rules.jacobian()
         if len(step.inputs) == 2 and step.operation.rule == "product" and not scaling(step):
             return halves()
-        return rules.natural(step)
+        return rules.default_rule(step)
 
     def scaling(step: Step) -> bool:
         """One factor is a norm's scale or the gate inside a written-out activation: that one is frozen."""
         return step.inputs[0] == step.inputs[1] or any(s.factor == "scale" for s in step.sources)
 
-    return Book(f"attnlrp({exact(gamma)})", choose)
+    return Composite(f"attnlrp({format_number(gamma)})", choose)
 
 
-def mixed(gamma: float = 0.25) -> Book:
+def conv_attention(gamma: float = 0.25) -> Composite:
     """Convolutions and attention in one network: γ on convolutions, LRP-0 on linear steps, frozen attention."""
-    return Book(f"mixed({exact(gamma)})", resnet(gamma).choose)
+    return Composite(f"conv_attention({format_number(gamma)})", resnet(gamma).choose_rule)
 
 
-def first_match(*entries: Entry, otherwise: Rest) -> Book:
-    """Extend a rule book: the first entry whose condition fits decides, else `otherwise`.
+def first_match(*entries: Entry, otherwise: CompositeLike) -> Composite:
+    """Extend a composite: the first entry whose condition fits decides, else `otherwise`.
 
     A condition is a pattern for the step's name or operation ('features.0', 'layer4.*', 'softmax') or a function.
     """
     for entry in entries:
         check_entry(entry)
-    rest = as_book(otherwise)
+    rest = as_composite(otherwise)
 
     def choose(step: Step) -> Rule | None:
-        return next((rule for condition, rule in entries if _fits(condition, step)), None) or rest(step)
+        return next((rule for condition, rule in entries if _matches(condition, step)), None) or rest(step)
 
-    listed = ", ".join(f"{c if isinstance(c, str) else book_name(c)}: {r.name}" for c, r in entries)
-    return Book(f"first_match({listed}, otherwise: {book_name(rest)})", choose, reference_of(rest))
+    listed = ", ".join(f"{c if isinstance(c, str) else composite_name(c)}: {r.name}" for c, r in entries)
+    return Composite(
+        f"first_match({listed}, otherwise: {composite_name(rest)})", choose, composite_reference(rest)
+    )
 
 
-def reference_of(book: RuleBook) -> Reference | None:
-    """The reference input that a rule book asks for, if it does."""
-    return getattr(book, "reference", None)
+def composite_reference(composite: CompositeFunction) -> Reference | None:
+    """The reference input that a composite asks for, if it does."""
+    return getattr(composite, "reference", None)
 
 
 def is_weighted(step: Step) -> bool:
     """True for linear and convolution steps with constant weights."""
-    return weights_of(step) is not None
+    return extract_weights(step) is not None
 
 
-def book_name(book: Callable[[Step], object]) -> str:
+def composite_name(composite: Callable[[Step], object]) -> str:
     """What a decomposition's origin calls its rules; a plain function by its name and a hash of what it does."""
-    name = getattr(book, "name", None)
-    return name or f"{getattr(book, '__qualname__', type(book).__qualname__)} {of_code(book)}"
+    name = getattr(composite, "name", None)
+    return (
+        name or f"{getattr(composite, '__qualname__', type(composite).__qualname__)} {hash_code(composite)}"
+    )
 
 
-def call_of(book: RuleBook) -> str:
-    """How to write the book in a call; … where only its maker knows.
+def format_call(composite: CompositeFunction) -> str:
+    """How to write the composite in a call; … where only its maker knows.
 
-    >>> call_of(uniform(0.25)), call_of(secant("blurred")), call_of(first_match(otherwise=uniform()))
+    >>> format_call(uniform(0.25)), format_call(secant("blurred")), format_call(first_match(otherwise=uniform()))
     ('bilrp.composites.uniform(0.25)', "bilrp.composites.secant('blurred')", '...')
     """
-    name = getattr(book, "name", "")
-    if re.fullmatch(r"(uniform|transformer|resnet|absorbing|mixed|attnlrp)\([-.e\d]+\)", name):
+    name = getattr(composite, "name", "")
+    if re.fullmatch(r"(uniform|transformer|resnet|bias_to_inputs|conv_attention|attnlrp)\([-.e\d]+\)", name):
         return f"bilrp.composites.{name}"
     if name in {"hessian_product", "paper_vgg"}:
         return f"bilrp.composites.{name}()"
@@ -243,8 +249,8 @@ def check_entry(entry: Any) -> None:
     """Refuse what is no pair of a condition and a rule, in words that say what to write."""
     if not isinstance(entry, tuple | list) or len(entry) != 2:
         raise RuleError(
-            "first_match takes pairs, as in first_match(('softmax', bilrp.rules.jacobian()), otherwise=book), "
-            f"got {type(entry).__name__} {printable(entry)[:60]}"
+            "first_match takes pairs, as in first_match(('softmax', bilrp.rules.jacobian()), otherwise=composite), "
+            f"got {type(entry).__name__} {to_printable(entry)[:60]}"
         )
     condition, rule = entry
     module = isinstance(condition, nn.Module) or (
@@ -262,20 +268,23 @@ def check_entry(entry: Any) -> None:
         raise RuleError(f"the rule for {condition!r} is no rule but {type(rule).__name__} {name}: {way}")
 
 
-def as_book(given: Any) -> RuleBook:
-    """A single rule stands for: this rule on weighted steps, natural rules elsewhere."""
-    if not isinstance(given, Rule):
-        book: RuleBook = given
+def as_composite(composite_or_rule: Any) -> CompositeFunction:
+    """A single rule stands for: this rule on weighted steps, default rules elsewhere."""
+    if not isinstance(composite_or_rule, Rule):
+        book: CompositeFunction = composite_or_rule
         if not callable(book):
             raise RuleError(
-                f"rules are a rule, or a function step -> rule such as bilrp.composites.uniform(0.25), "
-                f"got {type(given).__name__}"
+                f"a composite is a rule, or a function step -> rule such as bilrp.composites.uniform(0.25), "
+                f"got {type(composite_or_rule).__name__}"
             )
         return book
-    return Book(given.name, lambda step: given if is_weighted(step) else rules.natural(step))
+    return Composite(
+        composite_or_rule.name,
+        lambda step: composite_or_rule if is_weighted(step) else rules.default_rule(step),
+    )
 
 
-def _fits(condition: Condition, step: Step) -> bool:
+def _matches(condition: Condition, step: Step) -> bool:
     if callable(condition):
         return condition(step)
     return fnmatchcase(step.name, condition) or fnmatchcase(step.op, condition)

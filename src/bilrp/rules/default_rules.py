@@ -1,4 +1,4 @@
-"""The rule that needs no choice: which one comes naturally with an operation."""
+"""The rule that needs no choice: the default of each operation."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 from bilrp.engine.maps import Map
 from bilrp.rules.activations import clamp, freeze_activation, gate
-from bilrp.rules.affine import is_first, known_linear, linear
+from bilrp.rules.affine import is_first_argument, is_known_linear, linear
 from bilrp.rules.attention import freeze_attention
-from bilrp.rules.norms import NORMALISING, freeze_norm
-from bilrp.rules.product_rules import division, evident_product
+from bilrp.rules.norms import NORM_FREEZERS, freeze_norm
+from bilrp.rules.product_rules import infer_product_rule, quotient_rule
 from bilrp.rules.rule import Rule
-from bilrp.rules.selection import select, selects
+from bilrp.rules.selection import is_selection, select
 from bilrp.trace.tape import Step
 
 
-def natural(step: Step) -> Rule | None:
+def default_rule(step: Step) -> Rule | None:
     """The rule that needs no choice: linear, gate, frozen, select, or a product with one evident gate.
 
-    Weighted steps come as `linear` (LRP-0); a rule book usually decides about them before asking here.
+    Weighted steps come as `linear` (LRP-0); a composite usually decides about them before asking here.
     """
     word = step.operation.rule
-    return None if word is None else NATURAL[word](step)
+    return None if word is None else DEFAULT_RULES[word](step)
 
 
 def frozen() -> Rule:
@@ -34,32 +34,32 @@ def frozen() -> Rule:
 
 
 def _freeze_scale(step: Step) -> Map:
-    if step.op in NORMALISING:
+    if step.op in NORM_FREEZERS:
         return freeze_norm(step)
     return freeze_attention(step) if step.operation.kind == "attention" else freeze_activation(step)
 
 
-def _linear(step: Step) -> Rule | None:
-    if selects(step):  # a write of the largest
+def _linear_rule(step: Step) -> Rule | None:
+    if is_selection(step):  # a write of the largest
         return select()
-    return linear() if known_linear(step) else None
+    return linear() if is_known_linear(step) else None
 
 
-def _frozen(step: Step) -> Rule | None:
+def _frozen_rule(step: Step) -> Rule | None:
     return frozen() if len(step.inputs) == 1 or step.operation.kind == "attention" else None
 
 
-def _clamp(step: Step) -> Rule | None:
-    return clamp() if len(step.inputs) == 1 and is_first(step) else None
+def _clamp_rule(step: Step) -> Rule | None:
+    return clamp() if len(step.inputs) == 1 and is_first_argument(step) else None
 
 
 # What the words of the table of operations mean.
-NATURAL: dict[str, Callable[[Step], Rule | None]] = {
-    "linear": _linear,
+DEFAULT_RULES: dict[str, Callable[[Step], Rule | None]] = {
+    "linear": _linear_rule,
     "gate": lambda step: gate(),
-    "frozen": _frozen,
-    "clamp": _clamp,
+    "frozen": _frozen_rule,
+    "clamp": _clamp_rule,
     "select": lambda step: select(),
-    "product": lambda step: evident_product(step) if len(step.inputs) == 2 else _linear(step),
-    "quotient": division,
+    "product": lambda step: infer_product_rule(step) if len(step.inputs) == 2 else _linear_rule(step),
+    "quotient": quotient_rule,
 }

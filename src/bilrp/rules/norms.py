@@ -7,16 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Centred, Linear, Map, Scale
-from bilrp.rules.verification import verify_stand_in
+from bilrp.engine.maps import CenterAndScale, Linear, Map, Scale
+from bilrp.rules.verification import verify_substitute
+from bilrp.trace.layer_weights import compute_batch_norm_affine
 from bilrp.trace.tape import Step
-from bilrp.trace.layer_weights import batch_norm_scale
 
 
 def freeze_norm(step: Step) -> Map:
     """The norm with its scale frozen, J a + f(0) = f(a)."""
-    made = NORMALISING[step.op](step)
-    verify_stand_in(step, lambda a: made.push(a[None])[0] + step.run(torch.zeros_like(a)))
+    made = NORM_FREEZERS[step.op](step)
+    verify_substitute(step, lambda a: made.push(a[None])[0] + step.run(torch.zeros_like(a)))
     return made
 
 
@@ -25,10 +25,10 @@ def _layer_norm(step: Step) -> Map:
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     axes, eps = tuple(range(-len(shape), 0)), step.argument(4, "eps", 1e-5)
     if axes != (-1,):
-        return _centred(step, lambda t: t, axes, eps, weight)
+        return _centered_norm(step, lambda t: t, axes, eps, weight)
     a = step.values[0]
     rstd = torch.native_layer_norm(a, shape, None, None, eps)[2].to(a.dtype)  # a seventh of the time of `var`
-    return Centred((rstd if weight is None else rstd * weight).expand_as(step.result))
+    return CenterAndScale((rstd if weight is None else rstd * weight).expand_as(step.result))
 
 
 def _group_norm(step: Step) -> Map:
@@ -38,7 +38,7 @@ def _group_norm(step: Step) -> Map:
     def grouped(t: Tensor) -> Tensor:
         return t.reshape(t.shape[0], groups, -1)
 
-    return _centred(step, grouped, (-1,), step.argument(4, "eps", 1e-5), _per_channel(weight, value))
+    return _centered_norm(step, grouped, (-1,), step.argument(4, "eps", 1e-5), _per_channel(weight, value))
 
 
 def _instance_norm(step: Step) -> Map:
@@ -46,7 +46,7 @@ def _instance_norm(step: Step) -> Map:
         return _batch_norm(step)
     value, weight = step.values[0], step.argument(3, "weight")
     eps = step.argument(7, "eps", 1e-5)
-    return _centred(step, lambda t: t.flatten(2), (-1,), eps, _per_channel(weight, value))
+    return _centered_norm(step, lambda t: t.flatten(2), (-1,), eps, _per_channel(weight, value))
 
 
 def _rms_norm(step: Step) -> Map:
@@ -65,16 +65,16 @@ def _normalize(step: Step) -> Map:
 
 
 def _batch_norm(step: Step) -> Map:
-    if counts_itself(step):
+    if uses_input_statistics(step):
         # No running statistics: those of this very input, as in an instance norm.
         a, weight = step.values[0], step.argument(3, "weight")
         axes = (0, *range(2, a.dim()))
-        return _centred(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
-    scale, _ = batch_norm_scale(step)
+        return _centered_norm(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
+    scale, _ = compute_batch_norm_affine(step)
     return Scale(scale.reshape(-1, *[1] * (step.result.dim() - 2)).expand_as(step.result))
 
 
-def counts_itself(step: Step) -> bool:
+def uses_input_statistics(step: Step) -> bool:
     """A batch norm with the statistics of this very input."""
     return bool(step.argument(5, "training", False)) or step.argument(1, "running_mean") is None
 
@@ -83,7 +83,7 @@ def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
     return None if weight is None else weight.reshape(-1, *[1] * (value.dim() - 2))
 
 
-def _centred(step: Step, view, axes: tuple[int, ...], eps: float, weight: Tensor | None) -> Map:
+def _centered_norm(step: Step, view, axes: tuple[int, ...], eps: float, weight: Tensor | None) -> Map:
     """(s − mean s) / std · w: the centring is linear and stays live, 1/std is frozen."""
     grouped = view(step.values[0])
     rstd = (grouped.var(axes, unbiased=False, keepdim=True) + eps).rsqrt()
@@ -97,7 +97,7 @@ def _centred(step: Step, view, axes: tuple[int, ...], eps: float, weight: Tensor
 
 
 # What each norm is frozen by.
-NORMALISING: dict[str, Callable[[Step], Map]] = {
+NORM_FREEZERS: dict[str, Callable[[Step], Map]] = {
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bilrp.engine.maps import Linear, Map, Mix, Scale
+from bilrp.engine.maps import FrozenMatmul, Linear, Map, Scale
 from bilrp.errors import RuleError
-from bilrp.rules.affine import is_first, linear
+from bilrp.rules.affine import is_first_argument, linear
 from bilrp.rules.rule import Rule
-from bilrp.rules.verification import verify_stand_in
-from bilrp.trace.provenance import frozen_factor
+from bilrp.rules.verification import verify_substitute
+from bilrp.trace.provenance import find_frozen_factor
 from bilrp.trace.tape import Step
 
 
@@ -42,22 +42,22 @@ def product(freeze: int) -> Rule:
             return Scale(kept.expand_as(step.result), slots=(live,))
         heads = {step.values[live].shape[:-2], kept.shape[:-2], step.result.shape[:-2]}
         if step.op in {"matmul", "bmm"} and freeze == 0 and kept.dim() > 1 and len(heads) == 1:
-            mix = Mix(kept, slots=(live,))  # attention written out: softmax weights times values
-            verify_stand_in(step, lambda *values: mix.push(values[live][None])[0])
+            mix = FrozenMatmul(kept, slots=(live,))  # attention written out: softmax weights times values
+            verify_substitute(step, lambda *values: mix.push(values[live][None])[0])
             return mix
         return Linear(function, (step.values[live],), (live,))
 
     return Rule(f"product(freeze={freeze})", made)
 
 
-def evident_product(step: Step) -> Rule | None:
+def infer_product_rule(step: Step) -> Rule | None:
     if step.inputs[0] == step.inputs[1]:
         return product(freeze=1)
-    evident = frozen_factor(step.sources, _spread(step))
+    evident = find_frozen_factor(step.sources, _broadcast_factor(step))
     return None if evident is None else product(freeze=evident)
 
 
-def _spread(step: Step) -> int | None:
+def _broadcast_factor(step: Step) -> int | None:
     """The factor that is broadcast over the other: a number for each channel, or for each position."""
     sizes = [value.numel() for value in step.values]
     larger = sizes.index(max(sizes))
@@ -65,10 +65,10 @@ def _spread(step: Step) -> int | None:
     return 1 - larger if elementwise and sizes[0] != sizes[1] else None
 
 
-def division(step: Step) -> Rule | None:
+def quotient_rule(step: Step) -> Rule | None:
     """x / live norm: the denominator is frozen. A constant over a live tensor has no rule."""
     if step.kwargs.get("rounding_mode") is not None:
         return None
     if len(step.inputs) == 2:
         return product(freeze=1)
-    return linear() if is_first(step) else None
+    return linear() if is_first_argument(step) else None

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import RuleError
-from bilrp.trace.fingerprint import of_code, of_tensors
+from bilrp.trace.fingerprint import hash_code, hash_tensors
 
 if TYPE_CHECKING:
-    Given: TypeAlias = "str | Tensor | Reference | Callable[[Tensor], Tensor]"
+    ReferenceLike: TypeAlias = "str | Tensor | Reference | Callable[[Tensor], Tensor]"
     """A reference by its name, as a tensor of the input's shape, or as a function of the input."""
 else:  # checked by `as_reference`, in words that say what to do
-    Given = Any
+    ReferenceLike = Any
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Reference:
     """x₀ for an input x, by a name that travels in a decomposition's origin."""
 
     name: str
-    of: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor]
 
     def __call__(self, x: Tensor) -> Tensor:
         """x₀, checked: of the input's shape, and of numbers."""
-        made = self.of(x)
+        made = self.function(x)
         if not isinstance(made, Tensor) or made.shape != x.shape:
             shape = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise RuleError(
@@ -47,7 +47,7 @@ def mean(x: Tensor) -> Tensor:
     >>> mean(torch.tensor([[[[1.0, 3.0]]]]))
     tensor([[[[2., 2.]]]])
     """
-    _image(x, "mean")
+    _check_image(x, "mean")
     return x.mean((2, 3), keepdim=True).expand_as(x).contiguous()
 
 
@@ -57,45 +57,49 @@ def blurred(x: Tensor) -> Tensor:
     >>> blurred(torch.ones(1, 3, 32, 32)).shape
     torch.Size([1, 3, 32, 32])
     """
-    _image(x, "blurred")
+    _check_image(x, "blurred")
     radius = max(1, min(x.shape[2:]) // 8)
     for _ in range(2):
         x = F.avg_pool2d(F.pad(x, (radius,) * 4, mode="replicate"), 2 * radius + 1, stride=1)
     return x
 
 
-NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": mean,
     "blurred": blurred,
     "zero": torch.zeros_like,
 }
 
 
-def as_reference(given: Given) -> Reference:
+def as_reference(reference: ReferenceLike) -> Reference:
     """A reference by its name, as a tensor of the input's shape, or as a function of the input.
 
     >>> as_reference("mean").name
     'mean'
     """
-    if isinstance(given, Reference):
-        return given
-    if isinstance(given, str):
-        if given not in NAMED:
+    if isinstance(reference, Reference):
+        return reference
+    if isinstance(reference, str):
+        if reference not in REFERENCES:
             raise RuleError(
-                f"unknown reference {given!r}: use one of {', '.join(NAMED)}, a tensor, or a function of the input"
+                f"unknown reference {reference!r}: use one of {', '.join(REFERENCES)}, a tensor, or a function of the input"
             )
-        return Reference(given, NAMED[given])
-    if isinstance(given, Tensor):
-        kept = given.detach().clone()  # whatever becomes of the one given
-        return Reference(f"tensor{tuple(given.shape)} {of_tensors([kept])}", lambda x: kept)
-    if not callable(given):
+        return Reference(reference, REFERENCES[reference])
+    if isinstance(reference, Tensor):
+        kept = reference.detach().clone()  # whatever becomes of the one given
+        return Reference(f"tensor{tuple(reference.shape)} {hash_tensors([kept])}", lambda x: kept)
+    if not callable(reference):
         raise RuleError(
-            f"a reference is one of {', '.join(NAMED)}, a tensor, or a function of the input, got {type(given).__name__}"
+            f"a reference is one of {', '.join(REFERENCES)}, a tensor, or a function of the input, got "
+            f"{type(reference).__name__}"
         )
-    return Reference(f"{getattr(given, '__qualname__', type(given).__qualname__)} {of_code(given)}", given)
+    return Reference(
+        f"{getattr(reference, '__qualname__', type(reference).__qualname__)} {hash_code(reference)}",
+        reference,
+    )
 
 
-def _image(x: Tensor, name: str) -> None:
+def _check_image(x: Tensor, name: str) -> None:
     if x.dim() != 4:
         raise RuleError(
             f"the reference '{name}' is for images (1, channels, height, width), and this input has shape "

@@ -29,13 +29,13 @@ class Rule:
             )
         if step.gate is None:
             return made
-        return made.gated(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
+        return made.with_gate(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
 
 
-def exact(value: float) -> str:
+def format_number(value: float) -> str:
     """The shortest way to write a number that still gives it back: two that differ never have one name.
 
-    >>> exact(0.25), exact(0.1234567)
+    >>> format_number(0.25), format_number(0.1234567)
     ('0.25', '0.1234567')
     """
     short = f"{value:g}"

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from bilrp.engine.maps import Linear, Map, Scale, Term, Weighted
 from bilrp.errors import RuleError
-from bilrp.rules.affine import known_linear, linear
-from bilrp.rules.norms import counts_itself, freeze_norm
-from bilrp.rules.rule import Rule, exact
+from bilrp.rules.affine import is_known_linear, linear
+from bilrp.rules.norms import freeze_norm, uses_input_statistics
+from bilrp.rules.rule import Rule, format_number
 from bilrp.rules.selection import Candidates, freeze_selection
-from bilrp.rules.verification import verify_stand_in
-from bilrp.rules.weighted_rules import at_least_zero, gamma_terms
-from bilrp.trace.devices import on_host
-from bilrp.trace.tape import At, Step
-from bilrp.trace.layer_weights import weights_of
+from bilrp.rules.verification import verify_substitute
+from bilrp.rules.weighted_rules import check_nonnegative, gamma_terms
+from bilrp.trace.devices import is_on_cpu
+from bilrp.trace.layer_weights import extract_weights
+from bilrp.trace.tape import ReferenceValues, Step
 
 
 def secant(gamma: float = 0.0) -> Rule:
@@ -33,66 +33,71 @@ def secant(gamma: float = 0.0) -> Rule:
     >>> secant().name, secant(0.25).name
     ('secant', 'secant(0.25)')
     """
-    at_least_zero("secant", gamma)
-    return Rule("secant" if gamma == 0 else f"secant({exact(gamma)})", lambda step: _frozen(step, gamma))
+    check_nonnegative("secant", gamma)
+    return Rule(
+        "secant" if gamma == 0 else f"secant({format_number(gamma)})",
+        lambda step: _freeze_secant(step, gamma),
+    )
 
 
-def _frozen(step: Step, gamma: float) -> Map:
+def _freeze_secant(step: Step, gamma: float) -> Map:
     reference = step.reference
     if reference is None:
         raise RuleError(
             f"secant needs a reference input, and {step.describe()} was seen at one input only: use "
-            "rules=bilrp.composites.secant('mean')"
+            "composite=bilrp.composites.secant('mean')"
         )
-    if weights_of(step) is not None:
+    if extract_weights(step) is not None:
         return _weighted(step, gamma)
-    if known_linear(step):
+    if is_known_linear(step):
         return linear()(step)
     special = (
-        SPECIAL.get(step.op) or SPECIAL.get(step.operation.kind) or SPECIAL.get(step.operation.rule or "")
+        SECANTS.get(step.op) or SECANTS.get(step.operation.kind) or SECANTS.get(step.operation.rule or "")
     )
     made = None if special is None else special(step)
-    if made is None and len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE:
+    if made is None and len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE_KINDS:
         made = _elementwise(step)
     if made is None:
         raise RuleError(
             f"no secant is known for {step.describe()}: use rules without a reference, or leave a rest there with "
             f"bilrp.composites.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.composites.secant(…))"
         )
-    verify_stand_in(step, lambda *live: _moved(made, reference, live))
+    verify_substitute(step, lambda *live: _secant_value(made, reference, live))
     return made
 
 
-def _moved(made: Map, reference: At, values: tuple[Tensor, ...]) -> Tensor:
+def _secant_value(frozen_map: Map, reference: ReferenceValues, values: tuple[Tensor, ...]) -> Tensor:
     """f(a₀) + J Δa; what is infinite at both ends did not move."""
-    ends = [(values[slot], reference.values[slot]) for slot in made.slots]
-    return reference.result + made.push(*(torch.where(a == a0, 0, a - a0)[None] for a, a0 in ends))[0]
+    ends = [(values[slot], reference.values[slot]) for slot in frozen_map.slots]
+    return reference.result + frozen_map.push(*(torch.where(a == a0, 0, a - a0)[None] for a, a0 in ends))[0]
 
 
-ELEMENTWISE = {"activation", "curve", "arithmetic"}
+ELEMENTWISE_KINDS = {"activation", "elementwise_nonzero", "arithmetic"}
 
 
 def has_secant(step: Step) -> bool:
     """As strict as freezing: the step is tried with its own run as the reference."""
     try:
-        _frozen(replace(step, reference=At(step.values, step.result)), 0.0)
+        _freeze_secant(replace(step, reference=ReferenceValues(step.values, step.result)), 0.0)
     except RuleError:
         return False
     return True
 
 
-def both(step: Step) -> list[tuple[Tensor, Tensor]]:
+def value_pairs(step: Step) -> list[tuple[Tensor, Tensor]]:
     """(at the input, at the reference) of every live operand."""
     assert step.reference is not None
     return list(zip(step.values, step.reference.values, strict=True))
 
 
-def slope(a: Tensor, a0: Tensor, f: Tensor, f0: Tensor, derivative: Callable[[Tensor], Tensor]) -> Tensor:
+def secant_slope(
+    a: Tensor, a0: Tensor, f: Tensor, f0: Tensor, derivative: Callable[[Tensor], Tensor]
+) -> Tensor:
     """Δf/Δa; where Δa is a difference of almost equal numbers, f' in the middle."""
     change = a - a0
     near = change.abs() <= torch.finfo(a.dtype).eps ** 0.5 * torch.maximum(a.abs(), a0.abs())
     found = (f - f0) / torch.where(near, 1, change)
-    if not on_host(near) or bool(near.any()):
+    if not is_on_cpu(near) or bool(near.any()):
         found = torch.where(near, derivative((a + a0) / 2), found)
     return torch.where(found.isfinite(), found, 0)
 
@@ -102,7 +107,7 @@ def slope(a: Tensor, a0: Tensor, f: Tensor, f0: Tensor, derivative: Callable[[Te
 
 def _weighted(step: Step, gamma: float) -> Map:
     """Δz = WΔa: the bias is in both. γ asks for the signs and sizes of differences instead of values."""
-    w = weights_of(step)
+    w = extract_weights(step)
     assert w is not None and step.reference is not None
     if gamma == 0:
         return Weighted(w.operator, (Term(w.weight),), at=w.a)
@@ -112,7 +117,7 @@ def _weighted(step: Step, gamma: float) -> Map:
 
 def _elementwise(step: Step) -> Map | None:
     """diag(Δf/Δa): of a ReLU in [0, 1]."""
-    ((a, a0),) = both(step)
+    ((a, a0),) = value_pairs(step)
     if a.shape != step.result.shape:
         return None
     assert step.reference is not None
@@ -120,14 +125,14 @@ def _elementwise(step: Step) -> Map | None:
     def derivative(at: Tensor) -> Tensor:
         return torch.func.vjp(step.run, at)[1](torch.ones_like(at))[0]
 
-    return Scale(slope(a, a0, step.result, step.reference.result, derivative))
+    return Scale(secant_slope(a, a0, step.result, step.reference.result, derivative))
 
 
 def _product(step: Step) -> Map | None:
     """u v − u₀ v₀ = ū Δv + v̄ Δu with the means ū and v̄: of any call that is linear in each of two operands."""
-    if len(step.inputs) != 2 or step.operation.live != "one":
+    if len(step.inputs) != 2 or step.operation.linear_in != "one":
         return None
-    left, right = ((v + v0) / 2 for v, v0 in both(step))
+    left, right = ((v + v0) / 2 for v, v0 in value_pairs(step))
     return Linear(lambda s, t: step.run(s, right) + step.run(left, t), step.values, (0, 1))
 
 
@@ -135,17 +140,17 @@ def _quotient(step: Step) -> Map | None:
     """u/v as a product with 1/v, whose secant is −Δv/(v v₀)."""
     if len(step.inputs) != 2 or step.kwargs.get("rounding_mode") is not None:
         return None
-    (u, u0), (v, v0) = both(step)
+    (u, u0), (v, v0) = value_pairs(step)
     upper, lower, steep = (u + u0) / 2, (1 / v + 1 / v0) / 2, -1 / (v * v0)
     return Linear(lambda s, t: s * lower + upper * (t * steep), step.values, (0, 1))
 
 
 def _selection(step: Step) -> Map | None:
     """max and min: each candidate with the share of the way on which it wins."""
-    return None if step.operation.kind == "order" else freeze_selection(step, way_won)
+    return None if step.operation.kind == "sort" else freeze_selection(step, path_shares)
 
 
-def way_won(step: Step, candidates: Candidates) -> Tensor:
+def path_shares(step: Step, candidates: Candidates) -> Tensor:
     """The share of the way a₀ + t Δa, t from 0 to 1, on which each candidate is the largest; equal ones share.
 
     Σ_k share_k Δa_k = max a − max a₀. The largest of lines is followed from crossing to crossing, to ever steeper ones.
@@ -175,39 +180,39 @@ def way_won(step: Step, candidates: Candidates) -> Tensor:
 
 def _batch_norm(step: Step) -> Map | None:
     """Affine with running statistics; with its own ones a norm like any other."""
-    if not counts_itself(step):
+    if not uses_input_statistics(step):
         return freeze_norm(step)
     a, weight = step.values[0], step.argument(3, "weight")
     axes = (0, *range(2, a.dim()))
-    return _normed(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
+    return _norm(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
 
 
 # ---------------------------------------------------------------- norms
 
 
-def _normed(
+def _norm(
     step: Step,
     view: Callable[[Tensor], Tensor],
     axes: tuple[int, ...],
     eps: float,
     weight: Tensor | None,
     *,
-    centred: bool = True,
+    centered: bool = True,
     mean: bool = True,
 ) -> Map | None:
     """y = c r w with c = a − mean a and r = (mean c² + ε)^−½: Δy = (r̄ Δc + c̄ Δr) w, Δr = −(r r₀)²/(r + r₀) · mean 2 c̄ Δc."""
 
     def centre(t: Tensor) -> Tensor:
-        return t - t.mean(axes, keepdim=True) if centred else t
+        return t - t.mean(axes, keepdim=True) if centered else t
 
     def total(t: Tensor) -> Tensor:
         return t.mean(axes, keepdim=True) if mean else t.sum(axes, keepdim=True)
 
-    ((a, a0),) = both(step)
+    ((a, a0),) = value_pairs(step)
     c, c0 = centre(view(a)), centre(view(a0))
     r, r0 = ((total(t.square()) + eps).rsqrt() for t in (c, c0))
     sure = (
-        not on_host(a) and eps >= torch.finfo(a.dtype).tiny
+        not is_on_cpu(a) and eps >= torch.finfo(a.dtype).tiny
     )  # an accelerator is asked only where it may say no
     if not sure and not bool((r.isfinite() & r0.isfinite()).all()):
         return None  # a vector of length zero has no direction, and none to it
@@ -227,18 +232,18 @@ def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
     return None if weight is None else weight.reshape(-1, *[1] * (value.dim() - 2))
 
 
-def _last(shape: Any) -> tuple[int, ...]:
+def _last_axes(shape: Any) -> tuple[int, ...]:
     return tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
 
 
 def _layer_norm(step: Step) -> Map | None:
-    axes, weight = _last(step.argument(1, "normalized_shape")), step.argument(2, "weight")
-    return _normed(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
+    axes, weight = _last_axes(step.argument(1, "normalized_shape")), step.argument(2, "weight")
+    return _norm(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
 
 
 def _group_norm(step: Step) -> Map | None:
     groups, weight = step.argument(1, "num_groups"), _per_channel(step.argument(2, "weight"), step.values[0])
-    return _normed(
+    return _norm(
         step, lambda t: t.reshape(t.shape[0], groups, -1), (-1,), step.argument(4, "eps", 1e-5), weight
     )
 
@@ -247,13 +252,13 @@ def _instance_norm(step: Step) -> Map | None:
     if not step.argument(5, "use_input_stats", True):
         return None
     weight = _per_channel(step.argument(3, "weight"), step.values[0])
-    return _normed(step, lambda t: t.flatten(2), (-1,), step.argument(7, "eps", 1e-5), weight)
+    return _norm(step, lambda t: t.flatten(2), (-1,), step.argument(7, "eps", 1e-5), weight)
 
 
 def _rms_norm(step: Step) -> Map | None:
-    axes, eps = _last(step.argument(1, "normalized_shape")), step.argument(3, "eps")
+    axes, eps = _last_axes(step.argument(1, "normalized_shape")), step.argument(3, "eps")
     eps = torch.finfo(step.values[0].dtype).eps if eps is None else eps
-    return _normed(step, lambda t: t, axes, eps, step.argument(2, "weight"), centred=False)
+    return _norm(step, lambda t: t, axes, eps, step.argument(2, "weight"), centered=False)
 
 
 def _normalize(step: Step) -> Map | None:
@@ -261,19 +266,19 @@ def _normalize(step: Step) -> Map | None:
     if step.argument(1, "p", 2.0) != 2:
         return None
     axes = (dim,) if isinstance(dim, int) else tuple(dim)
-    return _normed(step, lambda t: t, axes, 0.0, None, centred=False, mean=False)
+    return _norm(step, lambda t: t, axes, 0.0, None, centered=False, mean=False)
 
 
 # ---------------------------------------------------------------- softmax and attention
 
 
-def _mixing(a: Tensor, a0: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+def _softmax_secant(a: Tensor, a0: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
     """The secant of softmax as a function: diag(m) − m mᵀ/Σm, with the logarithmic means m = Δp / Δ log p.
 
     Δ log p = Δa − c for one number c, and ΣΔp = 0 says which: c = Σ mΔa / Σm.
     """
     log, log0 = a.log_softmax(dim), a0.log_softmax(dim)
-    means = slope(log, log0, log.exp(), log0.exp(), torch.exp)
+    means = secant_slope(log, log0, log.exp(), log0.exp(), torch.exp)
     total = means.sum(dim, keepdim=True)
     return lambda s: means * (s - (means * s).sum(dim, keepdim=True) / total)
 
@@ -282,15 +287,15 @@ def _softmax(step: Step) -> Map | None:
     dim = step.argument(1, "dim")
     if step.op != "softmax" or dim is None:
         return None
-    ((a, a0),) = both(step)
-    return Linear(_mixing(a, a0, dim), step.values)
+    ((a, a0),) = value_pairs(step)
+    return Linear(_softmax_secant(a, a0, dim), step.values)
 
 
 def _attention(step: Step) -> Map | None:
     """y = softmax(Q Kᵀ · scale + mask) V, product by product."""
     if len(step.inputs) != 3 or step.argument(7, "enable_gqa", False):
         return None
-    (q, q0), (k, k0), (v, v0) = both(step)
+    (q, q0), (k, k0), (v, v0) = value_pairs(step)
     mask, causal = step.argument(3, "attn_mask"), step.argument(5, "is_causal", False)
     factor = step.argument(6, "scale")
     factor = q.shape[-1] ** -0.5 if factor is None else factor
@@ -302,7 +307,7 @@ def _attention(step: Step) -> Map | None:
             shut.new_zeros(mask.shape).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask
         )
     logits, logits0 = (x @ y.transpose(-1, -2) * factor + shut for x, y in ((q, k), (q0, k0)))
-    mix = _mixing(logits, logits0, -1)
+    mix = _softmax_secant(logits, logits0, -1)
     weights = (logits.softmax(-1) + logits0.softmax(-1)) / 2
     query, key, value = (q + q0) / 2, (k + k0) / 2, (v + v0) / 2
 
@@ -313,8 +318,8 @@ def _attention(step: Step) -> Map | None:
     return Linear(function, step.values, (0, 1, 2))
 
 
-# What is no sum and no elementwise function: by operation, else by kind, else by the word for its natural rule.
-SPECIAL: dict[str, Callable[[Step], Map | None]] = {
+# What is no sum and no elementwise function: by operation, else by kind, else by the word for its default rule.
+SECANTS: dict[str, Callable[[Step], Map | None]] = {
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.maps import Linear, Map, Pool, Scale
+from bilrp.engine.maps import Linear, Map, MaxPool, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule
-from bilrp.rules.verification import verify_stand_in
-from bilrp.trace.tape import Step, fill
-from bilrp.trace.layer_weights import spread
+from bilrp.rules.verification import verify_substitute
+from bilrp.trace.layer_weights import expand_to_rank
+from bilrp.trace.tape import Step, fill_slots
 
 Candidates = Callable[[tuple[Tensor, ...]], Tensor]
 """From the values of a step's live operands to what its outputs choose the largest of, (candidates, *outputs)."""
@@ -27,26 +27,26 @@ Shares = Callable[[Step, Candidates], Tensor]
 
 def select() -> Rule:
     """Max and min, over windows, axes or operands: J selects the winner; ties share equally."""
-    return Rule("select", lambda step: freeze_selection(step, winners))
+    return Rule("select", lambda step: freeze_selection(step, winner_shares))
 
 
-def winners(step: Step, candidates: Candidates) -> Tensor:
+def winner_shares(step: Step, candidates: Candidates) -> Tensor:
     """All to the largest; equal ones share."""
     among = candidates(step.values)
     largest = among.amax(0)
-    verify_stand_in(step, lambda *live: (_sign(step) * largest).reshape(step.result.shape))
+    verify_substitute(step, lambda *live: (_sign(step) * largest).reshape(step.result.shape))
     won = torch.eq(among, largest, out=torch.empty_like(among))  # as numbers at once
     return won.div_(won.sum(0)).to(step.result.dtype)
 
 
 def freeze_selection(step: Step, shares: Shares) -> Map:
-    if not selects(step):
+    if not is_selection(step):
         raise RuleError(
             f"select is a rule for max, min, topk, sort and max-pooling, not for {step.describe()}"
         )
     if step.operation.kind == "write":
-        return _scattered(step)
-    if step.operation.kind == "order":
+        return _scatter_reduce(step)
+    if step.operation.kind == "sort":
         return _by_index(step)
     if step.operation.kind == "pool":
         return _pool(step, shares)
@@ -56,19 +56,23 @@ def freeze_selection(step: Step, shares: Shares) -> Map:
     return _between_operands(step, shares) if operands else _along_axes(step, shares)
 
 
-def selects(step: Step) -> bool:
+def is_selection(step: Step) -> bool:
     """The step passes winners on."""
     op = step.operation
-    written = op.kind == "write" and op.adds is not None and step.given(op.adds) in {"amax", "amin"}
+    written = (
+        op.kind == "write"
+        and op.accumulate_arg is not None
+        and step.argument_value(op.accumulate_arg) in {"amax", "amin"}
+    )
     return written or op.rule == "select"
 
 
-def _scattered(step: Step) -> Map:
+def _scatter_reduce(step: Step) -> Map:
     """scatter_reduce with amax or amin: of the numbers put in one place the winner stays; ties share equally."""
     names = ((0, "input"), (3, "src"))
     places = [step.args[i] if i < len(step.args) else step.kwargs[name] for i, name in names]
     dim, index = step.argument(1, "dim"), step.argument(2, "index")
-    here, put = (fill(place, step.values) for place in places)
+    here, put = (fill_slots(place, step.values) for place in places)
     read = tuple(slice(n) for n in index.shape)  # what else the source has is left out
     won = (put[read] == step.result.gather(dim, index)).to(step.result.dtype)
     if step.argument(5, "include_self", True):
@@ -79,7 +83,7 @@ def _scattered(step: Step) -> Map:
     stayed, won = stayed / ties, won / ties.gather(dim, index)
 
     def function(*live: Tensor) -> Tensor:
-        tangents = [torch.zeros_like(t) if isinstance(t, Tensor) else fill(t, live) for t in places]
+        tangents = [torch.zeros_like(t) if isinstance(t, Tensor) else fill_slots(t, live) for t in places]
         return (tangents[0] * stayed).scatter_add(dim, index, tangents[1][read] * won)
 
     return Linear(function, step.values, tuple(range(len(step.inputs))))
@@ -97,7 +101,9 @@ def _between_operands(step: Step, shares: Shares) -> Map:
     ]
 
     def candidates(values: tuple[Tensor, ...]) -> Tensor:
-        return _sign(step) * torch.stack(torch.broadcast_tensors(*(fill(place, values) for place in places)))
+        return _sign(step) * torch.stack(
+            torch.broadcast_tensors(*(fill_slots(place, values) for place in places))
+        )
 
     found = shares(step, candidates)
     live = [share for share, place in zip(found, places, strict=True) if not isinstance(place, Tensor)]
@@ -129,20 +135,20 @@ def _along_axes(step: Step, shares: Shares) -> Map:
 
 def _by_index(step: Step) -> Map:
     """topk and sort: each output is one input element."""
-    values = fill((step.args, step.kwargs), step.values)
+    values = fill_slots((step.args, step.kwargs), step.values)
     index = step.call(*values[0], **values[1])[1]
-    assert step.operation.axis is not None
-    dim = step.given(step.operation.axis)
+    assert step.operation.dim_arg is not None
+    dim = step.argument_value(step.operation.dim_arg)
     return Linear(lambda s: s.gather(dim, index), step.values)
 
 
 def _pool(step: Step, shares: Shares) -> Map:
-    rank = step.operation.axes
-    kernel = spread(step.argument(1, "kernel_size"), rank)
+    rank = step.operation.window_dims
+    kernel = expand_to_rank(step.argument(1, "kernel_size"), rank)
     stride = step.argument(2, "stride")
-    stride = kernel if stride is None or stride == [] else spread(stride, rank)
-    padding = spread(step.argument(3, "padding", 0), rank)
-    dilation = spread(step.argument(4, "dilation", 1), rank)
+    stride = kernel if stride is None or stride == [] else expand_to_rank(stride, rank)
+    padding = expand_to_rank(step.argument(3, "padding", 0), rank)
+    dilation = expand_to_rank(step.argument(4, "dilation", 1), rank)
     return _windows(step, shares, kernel, stride, padding, dilation)
 
 
@@ -153,7 +159,7 @@ def _windows(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-) -> Pool:
+) -> MaxPool:
     a, out, rank = step.values[0], step.result, len(kernel)
     sizes_in, sizes_out = a.shape[-rank:], out.shape[-rank:]
     # zeros after the last element, as far as the last window reaches (ceil_mode reaches further)
@@ -166,23 +172,23 @@ def _windows(
         tuple(i * d for i, d in zip(index, dilation, strict=True))
         for index in itertools.product(*(range(k) for k in kernel))
     )
-    blank = Pool(shares=out.unsqueeze(0), offsets=offsets, stride=tuple(stride), padding=pads, at=a)
+    blank = MaxPool(shares=out.unsqueeze(0), offsets=offsets, stride=tuple(stride), padding=pads, at=a)
 
     def candidates(values: tuple[Tensor, ...]) -> Tensor:
         lowest = F.pad(values[0], [p for pad in reversed(pads) for p in pad], value=-math.inf)
-        return torch.stack([blank.window(lowest, o) for o in range(len(offsets))])
+        return torch.stack([blank.window_at_offset(lowest, o) for o in range(len(offsets))])
 
     return replace(blank, shares=shares(step, candidates))
 
 
 def _adaptive_pool(step: Step, shares: Shares) -> Map:
     a, out = step.values[0], step.result
-    rank = step.operation.axes
+    rank = step.operation.window_dims
     sizes = list(zip(a.shape[-rank:], out.shape[-rank:], strict=True))
     if all(n % m == 0 for n, m in sizes):
         kernel = tuple(n // m for n, m in sizes)
         return _windows(step, shares, kernel, kernel, (0,) * rank, (1,) * rank)
-    if shares is not winners:
+    if shares is not winner_shares:
         raise RuleError(f"the windows of {step.describe()} are uneven: only select is a rule for it")
     # Uneven windows overlap irregularly: follow torch's own winner (a tie goes to the first).
     pool = getattr(F, f"adaptive_max_pool{rank}d")

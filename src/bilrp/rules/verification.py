@@ -14,25 +14,25 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Move, Scale
+from bilrp.engine.maps import Gated, Jacobian, Linear, Map, Rearrange, Scale
 from bilrp.errors import RuleError
-from bilrp.trace.numerics import agree, equal
-from bilrp.trace.devices import on_host, require
+from bilrp.trace.devices import is_on_cpu, require
+from bilrp.trace.numerics import all_close, equal
 from bilrp.trace.tape import Step
 
-SLACK = {torch.float64: 1e-7, torch.float32: 1e-3}  # of rounding; wider for narrower types
-STAND_IN_SLACK = {
+ADJOINT_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}  # of rounding; wider for narrower types
+SUBSTITUTE_TOLERANCE = {
     torch.float64: 1e-5,
     torch.float32: 1e-3,
 }  # also of steps that a float64 model ran in float32
 
 
-def tried(made: Map, step: Step) -> Map:
+def verify_adjoint(frozen_map: Map, step: Step) -> Map:
     """The map itself, if ⟨c, J s⟩ = ⟨Jᵀ c, s⟩ for two random c and s, and Jᵀ c is the same in a batch and alone."""
-    inner = made.inner if isinstance(made, Gated) else made
-    doubtful = step.operation.checked or step.operation.adds is not None
-    if not doubtful or isinstance(inner, Move) or not isinstance(inner, Linear | Jacobian):
-        return made
+    inner = frozen_map.inner if isinstance(frozen_map, Gated) else frozen_map
+    doubtful = step.operation.verify_derivative or step.operation.accumulate_arg is not None
+    if not doubtful or isinstance(inner, Rearrange) or not isinstance(inner, Linear | Jacobian):
+        return frozen_map
     generator = torch.Generator().manual_seed(0)
 
     def drawn(like: Tensor) -> Tensor:
@@ -43,26 +43,26 @@ def tried(made: Map, step: Step) -> Map:
         pulled = inner.pull(cotangents)
         alone = torch.func.vjp(inner.function, *inner.at)[1](cotangents[1])
     except RuntimeError as error:
-        raise RuleError(_none(step)) from error
-    if not any(bool(a.any()) for a in alone) and _moves(inner, tangents):
-        raise RuleError(_none(step))
-    off = max(_apart(p[1], a) for p, a in zip(pulled, alone, strict=True))
-    pushed = _pushed(inner, tangents)
+        raise RuleError(_no_derivative_message(step)) from error
+    if not any(bool(a.any()) for a in alone) and _changes_output(inner, tangents):
+        raise RuleError(_no_derivative_message(step))
+    off = max(_relative_difference(p[1], a) for p, a in zip(pulled, alone, strict=True))
+    pushed = _try_push(inner, tangents)
     if pushed is not None:
         there = cotangents.reshape(2, -1) @ pushed.reshape(2, -1).T
         back = sum(p.reshape(2, -1) @ t.reshape(2, -1).T for p, t in zip(pulled, tangents, strict=True))
         assert isinstance(back, Tensor)
         scale = cotangents.reshape(2, -1).norm(dim=1)[:, None] * pushed.reshape(2, -1).norm(dim=1)
         off = max(off, float(((there - back).abs() / scale.clamp(min=1e-30)).max()))
-    if not off <= SLACK.get(step.result.dtype, 0.1):
+    if not off <= ADJOINT_TOLERANCE.get(step.result.dtype, 0.1):
         raise RuleError(
             f"torch's derivatives of {step.describe()} contradict each other (by {_percent(off)}), so none can be "
             "trusted: write the operation out, or explain the layer before it"
         )
-    return made
+    return frozen_map
 
 
-def verify_stand_in(step: Step, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def verify_substitute(step: Step, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function that a rule uses in place of the step's own call, if it gives the step's result at its values.
 
     A rule that computes a step in another way (by another kernel, from a norm's own statistics) is right only as far as
@@ -72,90 +72,95 @@ def verify_stand_in(step: Step, function: Callable[..., Tensor]) -> Callable[...
     with torch.no_grad():
         found = function(*step.values)
     if found.shape == expected.shape:
-        found, slack = found.to(expected.dtype), STAND_IN_SLACK.get(expected.dtype, 0.1)
-        if not on_host(expected):
-            require(agree(found, expected, slack), lambda: _refuse_stand_in(step))
+        found, slack = found.to(expected.dtype), SUBSTITUTE_TOLERANCE.get(expected.dtype, 0.1)
+        if not is_on_cpu(expected):
+            require(all_close(found, expected, slack), lambda: _raise_wrong_substitute(step))
             return function
         if equal(found, expected):
             return function
         largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
         if torch.allclose(found, expected, rtol=slack, atol=slack * largest, equal_nan=True):
             return function
-    return _refuse_stand_in(step)
+    return _raise_wrong_substitute(step)
 
 
-def _refuse_stand_in(step: Step) -> NoReturn:
+def _raise_wrong_substitute(step: Step) -> NoReturn:
     raise RuleError(
         f"a rule computes {step.describe()} in a form of its own, which here gives another result than the call: write "
         "the operation out in the model, or explain the layer before it"
     )
 
 
-def fitting(made: Map, step: Step, rule: str) -> Map:
+def check_shapes(frozen_map: Map, step: Step, rule: str) -> Map:
     """The map itself, if it leads from the step's values to its result; a map of the user's own is tried on zeros."""
-    inner = made.inner if isinstance(made, Gated) else made
-    wrong = _misfit(inner, step)
+    inner = frozen_map.inner if isinstance(frozen_map, Gated) else frozen_map
+    wrong = _describe_mismatch(inner, step)
     if wrong is None:
-        return made
+        return frozen_map
     raise RuleError(f"the map of rule '{rule}' does not fit {step.describe()}: {wrong}")
 
 
-def _misfit(made: Map, step: Step) -> str | None:
-    if not set(made.slots) <= set(range(len(step.inputs))):
-        return f"its slots are {made.slots}, and the step has {len(step.inputs)} live inputs, counted from 0"
+def _describe_mismatch(frozen_map: Map, step: Step) -> str | None:
+    if not set(frozen_map.slots) <= set(range(len(step.inputs))):
+        return f"its slots are {frozen_map.slots}, and the step has {len(step.inputs)} live inputs, counted from 0"
     target = step.result.shape
-    if isinstance(made, Scale):
-        shape = made.factor.shape
+    if isinstance(frozen_map, Scale):
+        shape = frozen_map.factor.shape
         fits = len(shape) <= len(target) and all(
             n in (1, m) for n, m in zip(reversed(shape), reversed(target), strict=False)
         )
         return None if fits else f"a Scale of shape {tuple(shape)} cannot be spread over {tuple(target)}"
-    if type(made).__module__.startswith("bilrp."):
+    if type(frozen_map).__module__.startswith("bilrp."):
         return None
     try:
-        pushed = made.push(*(torch.zeros_like(step.values[slot])[None] for slot in made.slots))
-        pulled = made.pull(torch.zeros_like(step.result)[None])
+        pushed = frozen_map.push(*(torch.zeros_like(step.values[slot])[None] for slot in frozen_map.slots))
+        pulled = frozen_map.pull(torch.zeros_like(step.result)[None])
     except Exception:  # the run says what is wrong, if it gets there: a map may only ever be pushed
         return None
     if not isinstance(pushed, Tensor) or pushed.shape[1:] != target:
-        return f"push gives {_shape(pushed)}, not a tensor of shape (K, {', '.join(map(str, target))})"
-    if not isinstance(pulled, tuple | list) or len(pulled) != len(made.slots):
         return (
-            f"pull gives {_shape(pulled)}, not a tuple of {len(made.slots)}, one for each slot: return (…,)"
+            f"push gives {_describe_shape(pushed)}, not a tensor of shape (K, {', '.join(map(str, target))})"
+        )
+    if not isinstance(pulled, tuple | list) or len(pulled) != len(frozen_map.slots):
+        return (
+            f"pull gives {_describe_shape(pulled)}, not a tuple of {len(frozen_map.slots)}, one for each slot: "
+            f"return (…,)"
         )
     return None
 
 
-def _shape(found: object) -> str:
-    return f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+def _describe_shape(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _none(step: Step) -> str:
+def _no_derivative_message(step: Step) -> str:
     return f"torch has no derivative of {step.describe()}: write the operation out, or explain the layer before it"
 
 
-def _moves(made: Linear | Jacobian, tangents: list[Tensor]) -> bool:
+def _changes_output(frozen_map: Linear | Jacobian, tangents: list[Tensor]) -> bool:
     """Does a small step change the result? Torch's zero for a derivative is right where nothing does (a count, a sign)."""
     step = [
         torch.finfo(a.dtype).eps ** 0.5 * a.abs().mean() * t[0]
-        for a, t in zip(made.at, tangents, strict=True)
+        for a, t in zip(frozen_map.at, tangents, strict=True)
     ]
-    before = made.function(*made.at)
-    return not torch.equal(before, made.function(*(a + s for a, s in zip(made.at, step, strict=True))))
+    before = frozen_map.function(*frozen_map.at)
+    return not torch.equal(
+        before, frozen_map.function(*(a + s for a, s in zip(frozen_map.at, step, strict=True)))
+    )
 
 
-def _pushed(made: Linear | Jacobian, tangents: list[Tensor]) -> Tensor | None:
+def _try_push(frozen_map: Linear | Jacobian, tangents: list[Tensor]) -> Tensor | None:
     """J s; None where torch cannot go forward, which the run will say if it has to."""
     try:
-        return made.push(*tangents)
+        return frozen_map.push(*tangents)
     except RuleError:
         return None
 
 
-def _apart(a: Tensor, b: Tensor) -> float:
+def _relative_difference(a: Tensor, b: Tensor) -> float:
     largest = max(float(a.abs().max()), float(b.abs().max()))
     return float((a - b).abs().max()) / largest if largest else 0.0
 
 
-def _percent(off: float) -> str:
-    return f"{off:.0%}" if math.isfinite(off) else "all bounds"
+def _percent(difference: float) -> str:
+    return f"{difference:.0%}" if math.isfinite(difference) else "all bounds"

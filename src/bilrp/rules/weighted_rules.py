@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Map, Ratio, Term, Weighted
-from bilrp.engine.maps.base import sum_of
+from bilrp.engine.maps import LazyGammaFactor, Map, Term, Weighted
+from bilrp.engine.maps.base import sum_in_place
 from bilrp.errors import RuleError
-from bilrp.rules.rule import Rule, exact
-from bilrp.trace.numerics import all_finite, all_negative, gate_of, has_negative
-from bilrp.trace.devices import on_host
-from bilrp.trace.fingerprint import of_tensors
+from bilrp.rules.rule import Rule, format_number
+from bilrp.trace.devices import is_on_cpu
+from bilrp.trace.fingerprint import hash_tensors
+from bilrp.trace.layer_weights import Weights, empty_weights_like, extract_weights, to_kernel_layout
 from bilrp.trace.linear_operators import Convolution
-from bilrp.trace.weight_cache import kept
+from bilrp.trace.numerics import all_finite, all_negative, compute_relu_gate, has_negative
 from bilrp.trace.tape import Step
-from bilrp.trace.layer_weights import Weights, blank, for_reading, weights_of
+from bilrp.trace.weight_cache import cached_tensor
 
 
 def by_terms(
@@ -44,7 +44,7 @@ def by_terms(
     """
 
     def freeze(step: Step) -> Map:
-        w = weights_of(step)
+        w = extract_weights(step)
         if w is None:
             raise RuleError(
                 f"{name} is a rule for linear and convolution steps, but {step.describe()} is neither: "
@@ -61,18 +61,18 @@ def zero() -> Rule:
     >>> zero().name
     'zero'
     """
-    return by_terms("zero", lambda w, gate: [Term(_turned(w))])
+    return by_terms("zero", lambda w, gate: [Term(_weights_for_reading(w))])
 
 
 def epsilon(eps: float = 1e-6) -> Rule:
     """LRP-ε: J = diag(z / (z + ε·sign z)) W, with sign 0 = +1."""
-    at_least_zero("epsilon", eps)
+    check_nonnegative("epsilon", eps)
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         sign = torch.where(w.z < 0, -1.0, 1.0).to(w.z.dtype)
-        return [Term(w.weight, after=_ratio(w.z, w.z + eps * sign))]
+        return [Term(w.weight, after=_safe_divide(w.z, w.z + eps * sign))]
 
-    return by_terms(f"epsilon({exact(eps)})", terms)
+    return by_terms(f"epsilon({format_number(eps)})", terms)
 
 
 def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
@@ -85,29 +85,31 @@ def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
     >>> gamma(0.0).name, gamma(0.25, bias="inputs").name
     ('gamma(0)', 'gamma(0.25, bias=inputs)')
     """
-    at_least_zero("gamma", value)
-    if bias not in BIASES:
-        raise RuleError(f"unknown bias={bias!r} for gamma: use one of {', '.join(BIASES)}")
+    check_nonnegative("gamma", value)
+    if bias not in BIAS_OPTIONS:
+        raise RuleError(f"unknown bias={bias!r} for gamma: use one of {', '.join(BIAS_OPTIONS)}")
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         if bias == "inputs" and w.bias is not None:
-            return _handed_terms(w, w.bias, value)
-        return [Term(_turned(w))] if value == 0 else gamma_terms(w, value, gated=gate is not None)
+            return _bias_to_inputs_terms(w, w.bias, value)
+        return (
+            [Term(_weights_for_reading(w))] if value == 0 else gamma_terms(w, value, gated=gate is not None)
+        )
 
-    return by_terms(f"gamma({exact(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
+    return by_terms(f"gamma({format_number(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
 
 
-BIASES = ("rest", "inputs")
+BIAS_OPTIONS = ("rest", "inputs")
 
 
-def _turned(w: Weights) -> Tensor:
+def _weights_for_reading(w: Weights) -> Tensor:
     """The weights of a convolution in the order in which windows and rows read them."""
     if not isinstance(w.operator, Convolution) or w.operator.transposed or w.operator.groups > 1:
         return w.weight
-    return kept("turned", [w.weight], lambda: for_reading(w.weight))
+    return cached_tensor("turned", [w.weight], lambda: to_kernel_layout(w.weight))
 
 
-def _handed_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
+def _bias_to_inputs_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
     """J = diag(u) ((1 + γ/2) W + diag(γ/2 sign z + β) |W| diag(sign a)), β = ((1 + γ/2) b + γ/2 sign z |b|) / |W||a|.
 
     u as for γ. J a = z wherever an input reaches, so that nothing is left over.
@@ -116,8 +118,12 @@ def _handed_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
     size, sign = w.weight.abs(), torch.sign(w.z)
     reached = w.apply(size, w.a.abs())
     b = w.operator.bias(bias).expand_as(w.z)
-    u = _ratio(w.z.abs(), more * w.z.abs() + half * (reached + b.abs())) if value else torch.ones_like(w.z)
-    handed = _ratio(more * b + half * sign * b.abs(), reached)
+    u = (
+        _safe_divide(w.z.abs(), more * w.z.abs() + half * (reached + b.abs()))
+        if value
+        else torch.ones_like(w.z)
+    )
+    handed = _safe_divide(more * b + half * sign * b.abs(), reached)
     signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
     return [Term(w.weight, after=more * u), Term(size, signs, u * (half * sign + handed))]
 
@@ -134,26 +140,28 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
         mixed, sign = False, -1.0
     # A ReLU right behind this step removes every output z < 0.
     if not mixed and (gated or not has_negative(w.z, w.ranges)):
-        return [_one_sided(w, more, half, sign)]
-    size = kept("size", [w.weight], lambda: torch.abs(w.weight, out=blank(w.weight)))
+        return [_one_sided_term(w, more, half, sign)]
+    size = cached_tensor("size", [w.weight], lambda: torch.abs(w.weight, out=empty_weights_like(w.weight)))
     total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
-    u = _ratio(w.z.abs(), more * w.z.abs() + half * total)
-    sided = half * (u * gate_of(w.z) if gated else torch.where(w.z > 0, u, -u))
+    u = _safe_divide(w.z.abs(), more * w.z.abs() + half * total)
+    sided = half * (u * compute_relu_gate(w.z) if gated else torch.where(w.z > 0, u, -u))
     if not mixed:
         return [Term(w.weight, after=more * u), Term(size, after=sign * sided)]
     signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
     return [Term(w.weight, after=more * u), Term(size, signs, sided)]
 
 
-def _one_sided(w: Weights, more: float, half: float, sign: float) -> Term:
+def _one_sided_term(w: Weights, more: float, half: float, sign: float) -> Term:
     """diag(z / ρ(z)) ρ(W) for the outputs z > 0 of inputs of one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
-    shares = kept(("shared", more, half * sign), [w.weight], lambda: _shares(w.weight, more, half * sign))
+    shares = cached_tensor(
+        ("shared", more, half * sign), [w.weight], lambda: _modified_weights(w.weight, more, half * sign)
+    )
     bias = None if w.bias is None else more * w.bias + half * w.bias.abs()
-    return Term(shares, after=Ratio(w.operator, shares, w.a, bias, torch.relu(w.z), more))
+    return Term(shares, after=LazyGammaFactor(w.operator, shares, w.a, bias, torch.relu(w.z), more))
 
 
-def _shares(weight: Tensor, more: float, less: float) -> Tensor:
-    return torch.abs(weight, out=blank(weight)).mul_(less).add_(weight, alpha=more)
+def _modified_weights(weight: Tensor, more: float, less: float) -> Tensor:
+    return torch.abs(weight, out=empty_weights_like(weight)).mul_(less).add_(weight, alpha=more)
 
 
 def zplus() -> Rule:
@@ -169,23 +177,23 @@ def alphabeta(alpha: float = 2.0, beta: float = 1.0) -> Rule:
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         plus, minus = w.weight.clamp(min=0), w.weight.clamp(max=0)
-        found = _contributions(w, plus, minus, alpha, low=None)
-        return [*found, *_contributions(w, minus, plus, -beta, low=0)] if beta else found
+        found = _signed_terms(w, plus, minus, alpha, low=None)
+        return [*found, *_signed_terms(w, minus, plus, -beta, low=0)] if beta else found
 
-    return by_terms(f"alphabeta({exact(alpha)}, {exact(beta)})", terms)
+    return by_terms(f"alphabeta({format_number(alpha)}, {format_number(beta)})", terms)
 
 
-def _contributions(
+def _signed_terms(
     w: Weights, of_positive: Tensor, of_negative: Tensor, factor: float, low: int | None
 ) -> list[Term]:
     """Terms for the contributions of one sign: a⁺·of_positive + a⁻·of_negative (+ the bias of that sign)."""
     bias = None if w.bias is None else (w.bias.clamp(min=0) if low is None else w.bias.clamp(max=0))
     sides = [(of_positive, w.a > 0), (of_negative, w.a < 0)]
-    known = None if w.ranges is None else w.ranges.of(w.a)
+    known = None if w.ranges is None else w.ranges.get(w.a)
     some = [bool(side.any()) for _, side in sides] if known is None else [known[1] > 0, known[0] < 0]
     sides = [side for side, occurs in zip(sides, some, strict=True) if occurs] or sides[:1]
-    total = sum_of(w.apply(weight, w.a * side) for weight, side in sides)
-    after = factor * _ratio(w.z, total if bias is None else total + w.operator.bias(bias))
+    total = sum_in_place(w.apply(weight, w.a * side) for weight, side in sides)
+    after = factor * _safe_divide(w.z, total if bias is None else total + w.operator.bias(bias))
     return [Term(weight, side.to(w.a.dtype), after) for weight, side in sides]
 
 
@@ -200,14 +208,14 @@ def zbox(low: float | Tensor | tuple[float, ...], high: float | Tensor | tuple[f
     """
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
-        lower, upper = _bound(low, w.a), _bound(high, w.a)
-        _within(w.a, lower, upper)
+        lower, upper = _expand_bound(low, w.a), _expand_bound(high, w.a)
+        _check_bounds(w.a, lower, upper)
         plus, minus = w.weight.clamp(min=0), w.weight.clamp(max=0)
         total = w.apply(w.weight, w.a) - w.apply(plus, lower) - w.apply(minus, upper)
-        after = _ratio(w.z, total)
+        after = _safe_divide(w.z, total)
         return [Term(w.weight, w.a, after), Term(plus, -lower, after), Term(minus, -upper, after)]
 
-    return by_terms(f"zbox({_show(low)}, {_show(high)})", terms, on_mask=True)
+    return by_terms(f"zbox({_format_bound(low)}, {_format_bound(high)})", terms, on_mask=True)
 
 
 def flat() -> Rule:
@@ -215,7 +223,7 @@ def flat() -> Rule:
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         ones = torch.ones_like(w.weight)
-        return [Term(ones, after=_ratio(w.z, w.apply(ones, torch.ones_like(w.a))))]
+        return [Term(ones, after=_safe_divide(w.z, w.apply(ones, torch.ones_like(w.a))))]
 
     return by_terms("flat", terms, on_mask=True)
 
@@ -225,19 +233,19 @@ def wsquare() -> Rule:
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         square = w.weight**2
-        return [Term(square, after=_ratio(w.z, w.apply(square, torch.ones_like(w.a))))]
+        return [Term(square, after=_safe_divide(w.z, w.apply(square, torch.ones_like(w.a))))]
 
     return by_terms("wsquare", terms, on_mask=True)
 
 
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """numerator / denominator, 0 where there is nothing to divide by."""
     ratio = numerator / denominator
-    plain = on_host(ratio) and all_finite(ratio)  # an accelerator divides sooner than it answers
+    plain = is_on_cpu(ratio) and all_finite(ratio)  # an accelerator divides sooner than it answers
     return ratio if plain else ratio.masked_fill_(denominator == 0, 0)
 
 
-def _bound(bound: Any, a: Tensor) -> Tensor:
+def _expand_bound(bound: Any, a: Tensor) -> Tensor:
     value = torch.as_tensor(bound, dtype=a.dtype, device=a.device)
     if value.dim() == 1 and a.dim() > 2:
         value = value.reshape(-1, *[1] * (a.dim() - 2))
@@ -250,7 +258,7 @@ def _bound(bound: Any, a: Tensor) -> Tensor:
         ) from None
 
 
-def _within(a: Tensor, low: Tensor, high: Tensor) -> None:
+def _check_bounds(a: Tensor, low: Tensor, high: Tensor) -> None:
     if not bool((low <= high).all()):
         raise RuleError("zbox needs bounds low ≤ high everywhere, and these are not")
     beyond = torch.maximum(low - a, a - high).flatten()
@@ -263,17 +271,17 @@ def _within(a: Tensor, low: Tensor, high: Tensor) -> None:
         )
 
 
-def _show(bound: Any) -> str:
+def _format_bound(bound: Any) -> str:
     """Bounds as they stand in a rule's name: numbers, or the hash of many."""
     if isinstance(bound, Real):
-        return exact(float(bound))
+        return format_number(float(bound))
     values = torch.as_tensor(bound, dtype=None if isinstance(bound, Tensor) else torch.float64)
     if values.numel() > 8:
-        return f"tensor{tuple(values.shape)} {of_tensors([values])}"
-    return "(" + ", ".join(exact(v) for v in values.flatten().tolist()) + ")"
+        return f"tensor{tuple(values.shape)} {hash_tensors([values])}"
+    return "(" + ", ".join(format_number(v) for v in values.flatten().tolist()) + ")"
 
 
-def at_least_zero(name: str, value: float) -> None:
+def check_nonnegative(name: str, value: float) -> None:
     if not isinstance(value, Real):
         raise RuleError(f"{name} needs a number, got {type(value).__name__}: call it, as in {name}(0.1)")
     if not 0 <= value < math.inf:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Map, Move
+from bilrp.engine.maps import Map, Rearrange
 from bilrp.errors import RuleError
 from bilrp.trace.devices import has_float64, require
-from bilrp.trace.tape import Step, fill, mapped
+from bilrp.trace.tape import Step, fill_slots, tree_map
 
-PUTS, ADDS = (
+OVERWRITE_MODES, ACCUMULATE_MODES = (
     (None, False),
     (True, "add", "sum", "mean"),
 )  # what a write is told that overwrites, or adds to, what is there
 
 
-def overwrites(step: Step) -> bool:
+def is_overwrite(step: Step) -> bool:
     """The step puts numbers where others may have been put by the same call."""
-    return step.operation.adds is not None and step.given(step.operation.adds) in PUTS
+    return (
+        step.operation.accumulate_arg is not None
+        and step.argument_value(step.operation.accumulate_arg) in OVERWRITE_MODES
+    )
 
 
-def staying(step: Step) -> Map:
+def freeze_overwrite(step: Step) -> Map:
     """J selects, for each place, the number that stayed there: out[k] = live[winner[k]], 0 where a constant stayed.
 
     Torch's own derivative hands the overwritten numbers what belongs to the one that stayed. The winners come out of the
@@ -30,7 +33,7 @@ def staying(step: Step) -> Map:
     sizes, device = [v.numel() for v in step.values], step.result.device
     home = device if has_float64(device) else torch.device("cpu")
     addresses = torch.arange(1, sum(sizes) + 1, dtype=torch.float64, device=home)
-    found, moved = (_run_on(step, addresses + shift, sizes) for shift in (0, len(addresses)))
+    found, moved = (_run_with_addresses(step, addresses + shift, sizes) for shift in (0, len(addresses)))
     live = moved - found == len(addresses)  # what moves with the addresses is no constant
     winner, live = torch.where(live, found - 1, 0).long().to(device), live.to(device)
 
@@ -45,17 +48,17 @@ def staying(step: Step) -> Map:
         )
 
     require(((function(*step.values) == step.result) | ~live).all(), refuse)
-    return Move(function, step.values, tuple(range(len(step.inputs))))
+    return Rearrange(function, step.values, tuple(range(len(step.inputs))))
 
 
-def _run_on(step: Step, addresses: Tensor, sizes: list[int]) -> Tensor:
+def _run_with_addresses(step: Step, addresses: Tensor, sizes: list[int]) -> Tensor:
     """The step's call in float64 with these numbers in the places of its live tensors."""
     chunks = [part.reshape(v.shape) for part, v in zip(addresses.split(sizes), step.values, strict=True)]
-    wide = mapped((step.args, step.kwargs), lambda t: _widened(t, addresses.device))
-    args, kwargs = fill(wide, tuple(chunks))
+    wide = tree_map((step.args, step.kwargs), lambda t: _to_float64(t, addresses.device))
+    args, kwargs = fill_slots(wide, tuple(chunks))
     return step.call(*args, **kwargs)
 
 
-def _widened(t: Tensor, home: torch.device) -> Tensor:
+def _to_float64(t: Tensor, home: torch.device) -> Tensor:
     t = t.to(home)
     return t.double() if t.is_floating_point() else t

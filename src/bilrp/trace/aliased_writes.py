@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.errors import TapeError
-from bilrp.trace.tape import storage_of
+from bilrp.trace.tape import get_storage_pointer
 
 # torch's code and ours, with the checks of types around it
-NOT_THE_MODEL = ("<@", str(Path(__file__).parent), *torch.__path__, *jaxtyping.__path__)
+LIBRARY_PATH_PREFIXES = ("<@", str(Path(__file__).parent), *torch.__path__, *jaxtyping.__path__)
 
 
-def assigned(base: Tensor, *writes: tuple[Any, Any]) -> Tensor:
+def apply_assignments(base: Tensor, *writes: tuple[Any, Any]) -> Tensor:
     """`base` after x[index] = value for each of `writes`, (index, value).
 
-    >>> assigned(torch.zeros(3), (slice(1, None), torch.tensor([5.0, 6.0])), (2, 7.0))
+    >>> apply_assignments(torch.zeros(3), (slice(1, None), torch.tensor([5.0, 6.0])), (2, 7.0))
     tensor([0., 5., 7.])
     """
     sources = torch.arange(base.numel(), device=base.device).reshape(base.shape)
@@ -32,108 +32,111 @@ def assigned(base: Tensor, *writes: tuple[Any, Any]) -> Tensor:
         sources[index] = places.reshape(value.shape)
         values.append(value.to(base.device, base.dtype))
         first += value.numel()
-    return picked(sources, base, *values)
+    return gather_elements(sources, base, *values)
 
 
-def picked(sources: Tensor, *tensors: Tensor) -> Tensor:
+def gather_elements(sources: Tensor, *tensors: Tensor) -> Tensor:
     """Every number from where it came from: `sources` counts through all tensors. Linear in all of them together.
 
-    >>> picked(torch.tensor([[0, 3]]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0]))
+    >>> gather_elements(torch.tensor([[0, 3]]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0]))
     tensor([[1., 6.]])
     """
     flat = torch.cat([t.reshape(-1) for t in tensors])
     return flat.index_select(0, sources.reshape(-1)).reshape(sources.shape)
 
 
-def addresses(t: Tensor) -> Tensor:
+def storage_indices(t: Tensor) -> Tensor:
     """Where each number of a tensor lies in its memory."""
     room = t.untyped_storage().nbytes() // t.element_size()
     return torch.arange(room, device=t.device).as_strided(t.shape, t.stride(), t.storage_offset())
 
 
-def written_over(t: Tensor, targets: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """Where the numbers of `t` came from after writes into `targets`, which share its memory: sources as `picked` takes
+def resolve_overwrites(t: Tensor, targets: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """Where the numbers of `t` came from after writes into `targets`, which share its memory: sources as
+    `gather_elements` takes
     them, and which of the targets are needed."""
-    own, first, needed = addresses(t), t.numel(), []
+    own, first, needed = storage_indices(t), t.numel(), []
     latest = torch.full((t.untyped_storage().nbytes() // t.element_size(),), -1, device=t.device)
     for number, target in enumerate(targets):
-        latest[addresses(target)] = number
+        latest[storage_indices(target)] = number
     writer = latest[own]
     sources = torch.arange(t.numel(), device=t.device).reshape(t.shape)
     for number, target in enumerate(targets):
         mine = writer == number
         if bool(mine.any()):
             order = torch.zeros_like(latest)
-            order[addresses(target)] = torch.arange(target.numel(), device=t.device).reshape(target.shape)
+            order[storage_indices(target)] = torch.arange(target.numel(), device=t.device).reshape(
+                target.shape
+            )
             sources = torch.where(mine, first + order[own], sources)
             needed.append(number)
             first += target.numel()
     return sources, needed
 
 
-def strided_like(t: Tensor) -> Callable[..., Tensor]:
+def make_strided_reader(t: Tensor) -> Callable[..., Tensor]:
     """`as_strided` as it reads the memory of `t`, for tensors that may lie in memory in another order."""
     room = t.untyped_storage().nbytes() // t.element_size()
     order, start = torch.full((room,), -1, device=t.device), t.storage_offset()
-    order[addresses(t)] = torch.arange(t.numel(), device=t.device).reshape(t.shape)
+    order[storage_indices(t)] = torch.arange(t.numel(), device=t.device).reshape(t.shape)
 
     def read(source: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-        return picked(
+        return gather_elements(
             order.as_strided(size, stride, start if storage_offset is None else storage_offset), source
         )
 
     return read
 
 
-class Write(NamedTuple):
+class InplaceWrite(NamedTuple):
     """A write in place that was recorded: into what, the live value that it holds since, and where in the model."""
 
     target: Tensor
     number: int
     version: int
-    place: str
+    location: str
 
 
-class Writes:
+class InplaceWriteLog:
     """The writes in place of a run, by the memory that they went to."""
 
-    def __init__(self, modules: Mapping[int, str]):
-        self.modules = modules  # id -> name
-        self.by_storage: dict[int, list[Write]] = {}
+    def __init__(self, module_names: Mapping[int, str]):
+        self.module_names = module_names  # id -> name
+        self.by_storage: dict[int, list[InplaceWrite]] = {}
 
-    def add(self, target: Tensor, number: int, *, joined: bool) -> None:
+    def add(self, target: Tensor, number: int, *, merged: bool) -> None:
         """One more; `joined`: one step with the last one, since which nobody looked there."""
-        writes = self.by_storage.setdefault(storage_of(target), [])
-        if joined:
+        writes = self.by_storage.setdefault(get_storage_pointer(target), [])
+        if merged:
             writes[-1] = writes[-1]._replace(number=number, version=target._version)
         else:
-            writes.append(Write(target, number, target._version, self.place()))
+            writes.append(InplaceWrite(target, number, target._version, self.call_location()))
 
-    def place(self) -> str:
-        return place_of_call(self.modules)
+    def call_location(self) -> str:
+        return find_call_location(self.module_names)
 
-    def since(self, t: Tensor, number: int) -> list[Write]:
+    def writes_after(self, t: Tensor, number: int) -> list[InplaceWrite]:
         """Writes into the memory of a tensor after value `number` was made."""
-        return [write for write in self.by_storage.get(storage_of(t), ()) if write.number > number]
+        return [write for write in self.by_storage.get(get_storage_pointer(t), ()) if write.number > number]
 
-    def refuse(self, t: Tensor, op: str) -> NoReturn:
-        writes = self.by_storage.get(storage_of(t))
-        place = f" ({writes[-1].place})" if writes and writes[-1].place else ""
+    def raise_overwritten(self, t: Tensor, op: str) -> NoReturn:
+        writes = self.by_storage.get(get_storage_pointer(t))
+        place = f" ({writes[-1].location})" if writes and writes[-1].location else ""
         raise TapeError(
             f"a tensor of shape {tuple(t.shape)} was overwritten through a view{place} before '{op}' used it, where the "
             "tape cannot follow: write out of place (torch.cat, torch.where, masked_fill, index_fill, x = x + y)"
         )
 
 
-def place_of_call(modules: Mapping[int, str]) -> str:
+def find_call_location(module_names: Mapping[int, str]) -> str:
     """Where the model makes the call that is being recorded: its module, by name, and the line of its source."""
     frame, line = sys._getframe(1), ""
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(NOT_THE_MODEL):
+        if not frame.f_code.co_filename.startswith(LIBRARY_PATH_PREFIXES):
             line = line or f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and id(owner) in modules:
-                name = modules[id(owner)]  # the whole model has none
+            if isinstance(owner, nn.Module) and id(owner) in module_names:
+                name = module_names[id(owner)]  # the whole model has none
                 return f"{type(owner).__name__}{name and f' {name!r}'}, {line}"
         frame = frame.f_back
     return line

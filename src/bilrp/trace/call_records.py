@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bilrp.trace.provenance import descend, entrance, sources_of
 from bilrp.trace.operation import Op
-from bilrp.trace.tape import Slot, Step, mapped, storage_of, tensors_in
+from bilrp.trace.provenance import derive_provenance, resolve_sources, start_provenance
+from bilrp.trace.tape import Slot, Step, collect_tensors, get_storage_pointer, tree_map
 
-NEVER = -1  # a version that no tensor has
+NO_VERSION = -1  # a version that no tensor has
 
 
-class Note(NamedTuple):
+class CallRecord(NamedTuple):
     """A call and one tensor that it gave: no more than must be kept at that moment, since the model waits for it."""
 
     operation: Op
@@ -25,19 +25,23 @@ class Note(NamedTuple):
     inputs: tuple[int, ...]
     owner: str | None  # the module whose weights are among its constants
     versions: tuple[int, ...]  # of its constants
-    item: int | None
+    output_index: int | None
 
 
-def steps_of(notes: Sequence[Note], values: Sequence[Tensor], versions: Sequence[int]) -> list[Step]:
+def build_steps(
+    records: Sequence[CallRecord], values: Sequence[Tensor], versions: Sequence[int]
+) -> list[Step]:
     """The steps: `values` are the input and what each call gave, `versions` how often they had been written to."""
-    lineage, counts, found = [entrance(0)], Counter(), []
-    for number, note in enumerate(notes, 1):
+    lineage, counts, found = [start_provenance(0)], Counter(), []
+    for number, note in enumerate(records, 1):
         op, live, result = note.operation, tuple([values[v] for v in note.inputs]), values[number]
         parents = [lineage[v] for v in note.inputs]
-        sources = sources_of(op, parents)
+        sources = resolve_sources(op, parents)
         alike = all(t.shape == result.shape for t in live)
         first = isinstance(next(iter((*note.args, *note.kwargs.values())), None), Slot)
-        lineage.append(descend(op, parents, sources, number, alike=alike, first=first))
+        lineage.append(
+            derive_provenance(op, parents, sources, number, same_shapes=alike, first_is_live=first)
+        )
         counts[op.name] += note.owner is None
         step = Step(
             operation=op,
@@ -50,14 +54,14 @@ def steps_of(notes: Sequence[Note], values: Sequence[Tensor], versions: Sequence
             output=number,
             result=result,
             sources=sources,
-            item=note.item,
+            output_index=note.output_index,
             versions=(versions[number], *note.versions),
         )
         found.append(step)
     return found
 
 
-def leading_to(output: int, steps: Sequence[Step]) -> tuple[Step, ...]:
+def prune_steps(output: int, steps: Sequence[Step]) -> tuple[Step, ...]:
     """Only the steps the output depends on."""
     needed, kept = {output}, []
     for step in reversed(steps):
@@ -67,21 +71,21 @@ def leading_to(output: int, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(reversed(kept))
 
 
-def with_constants_copied(note: Note, storage: int) -> Note:
+def copy_constants(record: CallRecord, storage: int) -> CallRecord:
     """The note with its own copy of every constant that lives in a storage about to be overwritten.
 
     A copy is as untouched as what it is a copy of.
     """
-    held = tensors_in((note.args, note.kwargs))
-    if all(storage_of(t) != storage for t in held):
-        return note
-    untouched = note.versions == tuple(t._version for t in held)
+    held = collect_tensors((record.args, record.kwargs))
+    if all(get_storage_pointer(t) != storage for t in held):
+        return record
+    untouched = record.versions == tuple(t._version for t in held)
     copies: list[Tensor] = []
 
     def copied(t: Tensor) -> Tensor:
-        copies.append(t.clone() if storage_of(t) == storage else t)
+        copies.append(t.clone() if get_storage_pointer(t) == storage else t)
         return copies[-1]
 
-    args, kwargs = mapped(note.args, copied), mapped(note.kwargs, copied)
-    versions = tuple(t._version for t in copies) if untouched else (NEVER,)
-    return note._replace(args=args, kwargs=kwargs, versions=versions)
+    args, kwargs = tree_map(record.args, copied), tree_map(record.kwargs, copied)
+    versions = tuple(t._version for t in copies) if untouched else (NO_VERSION,)
+    return record._replace(args=args, kwargs=kwargs, versions=versions)

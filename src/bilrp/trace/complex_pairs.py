@@ -12,21 +12,21 @@ from torch import Tensor
 from bilrp.errors import TapeError
 from bilrp.trace.functionalization import is_inplace
 from bilrp.trace.operation import Op
-from bilrp.trace.replay import same_numbers
+from bilrp.trace.replay import is_close
 
 
-class Pairs:
+class ComplexPairs:
     """The real tensor (..., 2) on the tape that stands for each complex tensor of the run."""
 
     def __init__(self) -> None:
-        self.held: dict[
+        self.pair_by_id: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # by id: the complex tensor, kept alive, and the real one
 
-    def follow(self, name: str, tensors: Sequence[Tensor], live: Sequence[Tensor]) -> bool:
+    def is_complex_call(self, name: str, tensors: Sequence[Tensor], live: Sequence[Tensor]) -> bool:
         """Is this call to be followed in real numbers?"""
         return (name == "view_as_complex" and bool(live)) or (
-            bool(self.held) and any(id(t) in self.held for t in tensors)
+            bool(self.pair_by_id) and any(id(t) in self.pair_by_id for t in tensors)
         )
 
     def call(
@@ -44,23 +44,23 @@ class Pairs:
             func: the call itself, with its `args` and `kwargs`.
             recorder: the mode that takes notes of calls, which is off within its own `__torch_function__`.
         """
-        written_out = None if is_inplace(op, func, args, kwargs) else WRITTEN_OUT.get(op.name)
-        given = [a for a in args if id(a) in self.held] or list(args[:1])
+        written_out = None if is_inplace(op, func, args, kwargs) else REAL_EQUIVALENTS.get(op.name)
+        given = [a for a in args if id(a) in self.pair_by_id] or list(args[:1])
         if written_out is None or kwargs or len(given) > 1:
-            raise TapeError(no_complex(op.name))
+            raise TapeError(format_complex_error(op.name))
         result = func(*args)
-        pair = self.held[id(given[0])][1] if id(given[0]) in self.held else given[0]
+        pair = self.pair_by_id[id(given[0])][1] if id(given[0]) in self.pair_by_id else given[0]
         with recorder:
             pair = written_out(pair, *(a for a in args if a is not given[0]))
         if not result.is_complex():
             return pair
-        if not same_numbers(pair.detach(), torch.view_as_real(result.detach()).to(pair.dtype)):
-            raise TapeError(no_complex(op.name))
-        self.held[id(result)] = (result, pair)
+        if not is_close(pair.detach(), torch.view_as_real(result.detach()).to(pair.dtype)):
+            raise TapeError(format_complex_error(op.name))
+        self.pair_by_id[id(result)] = (result, pair)
         return result
 
 
-def no_complex(name: str) -> str:
+def format_complex_error(name: str) -> str:
     return (
         f"'{name}' makes complex numbers of a live tensor, which cannot be followed: write it with real ones (a rotation "
         "by cos and sin, a transform by its matrix)"
@@ -78,7 +78,7 @@ def _multiply(pair: Tensor, other: Any) -> Tensor:
     return torch.stack([x * u - y * v, x * v + y * u], -1)
 
 
-WRITTEN_OUT: dict[str, Callable[..., Tensor]] = {
+REAL_EQUIVALENTS: dict[str, Callable[..., Tensor]] = {
     "view_as_complex": lambda pair: pair,
     "view_as_real": lambda pair: pair,
     "real": lambda pair: pair[..., 0],

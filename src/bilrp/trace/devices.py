@@ -15,15 +15,17 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-BUDGET = 512 * 2**20  # bytes of tangents alive at once: on the CPU, and where nobody says how much is free
-SHARE = 4  # one in so many of an accelerator's free bytes is its budget
-WITHOUT_FLOAT64 = {"mps"}
+DEFAULT_BUDGET_BYTES = (
+    512 * 2**20
+)  # bytes of tangents alive at once: on the CPU, and where nobody says how much is free
+FREE_MEMORY_DIVISOR = 4  # one in so many of an accelerator's free bytes is its budget
+DEVICES_WITHOUT_FLOAT64 = {"mps"}
 
-Check = tuple[Tensor, Callable[[], object]]
-_CHECKS: ContextVar[list[Check] | None] = ContextVar("checks", default=None)
+DeferredCheck = tuple[Tensor, Callable[[], object]]
+_DEFERRED_CHECKS: ContextVar[list[DeferredCheck] | None] = ContextVar("checks", default=None)
 
 
-def on_host(t: Tensor) -> bool:
+def is_on_cpu(t: Tensor) -> bool:
     """The CPU can read the tensor's numbers at once."""
     return t.device.type == "cpu"
 
@@ -37,7 +39,7 @@ def has_float64(device: torch.device) -> bool:
     >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
     (True, False)
     """
-    return device.type not in WITHOUT_FLOAT64
+    return device.type not in DEVICES_WITHOUT_FLOAT64
 
 
 def to_float64(t: Tensor) -> Tensor:
@@ -49,7 +51,7 @@ def to_float64(t: Tensor) -> Tensor:
 
 
 @runtime_checkable
-class Backend(Protocol):
+class DeviceBackend(Protocol):
     """What `torch.cuda` and `torch.xpu` tell about a device's memory."""
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]: ...
@@ -57,15 +59,18 @@ class Backend(Protocol):
     def memory_allocated(self, device: torch.device) -> int: ...
 
 
-def free(device: torch.device) -> int | None:
+def get_free_bytes(device: torch.device) -> int | None:
     """Bytes that can still be taken there, with those that torch's allocator holds and does not use; None if unknown."""
     if device.type == "cpu":
-        known = [available(Path("/proc/meminfo")), group(Path("/sys/fs/cgroup"))]
+        known = [
+            read_system_free_bytes(Path("/proc/meminfo")),
+            read_cgroup_free_bytes(Path("/sys/fs/cgroup")),
+        ]
         return min((bytes for bytes in known if bytes is not None), default=None)
     try:
         if device.type == "mps":
             return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-        return left(torch.get_device_module(device), device)
+        return get_device_free_bytes(torch.get_device_module(device), device)
     except (
         AttributeError,
         RuntimeError,
@@ -75,19 +80,19 @@ def free(device: torch.device) -> int | None:
         return None
 
 
-def left(backend: Backend, device: torch.device) -> int:
+def get_device_free_bytes(backend: DeviceBackend, device: torch.device) -> int:
     """Free bytes of the device, and bytes that torch's caching allocator holds for tensors to come."""
     cached = backend.memory_reserved(device) - backend.memory_allocated(device)
     return backend.mem_get_info(device)[0] + cached
 
 
-def budget(device: torch.device) -> int:
+def get_memory_budget(device: torch.device) -> int:
     """Bytes of tangents that may be alive at once: more of them keep an accelerator busy, and the CPU no faster."""
-    room = None if device.type == "cpu" else free(device)
-    return BUDGET if room is None else room // SHARE
+    room = None if device.type == "cpu" else get_free_bytes(device)
+    return DEFAULT_BUDGET_BYTES if room is None else room // FREE_MEMORY_DIVISOR
 
 
-def available(meminfo: Path) -> int | None:
+def read_system_free_bytes(meminfo: Path) -> int | None:
     """What the system says is available, in bytes."""
     try:
         lines = meminfo.read_text().splitlines()
@@ -97,7 +102,7 @@ def available(meminfo: Path) -> int | None:
     return 1024 * sum(kilobytes) if kilobytes else None
 
 
-def group(folder: Path) -> int | None:
+def read_cgroup_free_bytes(folder: Path) -> int | None:
     """What a container's limit leaves, in bytes: pages of files it has read can be given back."""
     try:
         limit, current = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
@@ -110,66 +115,68 @@ def group(folder: Path) -> int | None:
 # ---------------------------------------------------------------- reading numbers
 
 
-def read(numbers: Sequence[Tensor]) -> list[float]:
+def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
     """Tensors of one number each as numbers, in one transfer from each device.
 
-    >>> read([torch.tensor(True), torch.tensor(2.5)])
+    >>> read_scalars([torch.tensor(True), torch.tensor(2.5)])
     [1.0, 2.5]
     """
-    known = [0.0] * len(numbers)
-    for device in dict.fromkeys(t.device for t in numbers):
-        places = [i for i, t in enumerate(numbers) if t.device == device]
+    known = [0.0] * len(scalars)
+    for device in dict.fromkeys(t.device for t in scalars):
+        places = [i for i, t in enumerate(scalars) if t.device == device]
         dtype = torch.float64 if has_float64(device) else torch.float32
-        values = torch.stack([numbers[i].detach().reshape(()).to(dtype) for i in places]).tolist()
+        values = torch.stack([scalars[i].detach().reshape(()).to(dtype) for i in places]).tolist()
         for i, value in zip(places, values, strict=True):
             known[i] = value
     return known
 
 
-def require(holds: Tensor, otherwise: Callable[[], object]) -> None:
-    """Call `otherwise`, which says what is wrong, unless `holds` is true; on an accelerator at the end of `gather`."""
-    checks = _CHECKS.get()
-    if checks is None or on_host(holds):
-        if not bool(holds):
-            otherwise()
+def require(condition: Tensor, on_failure: Callable[[], object]) -> None:
+    """Call `otherwise`, which says what is wrong, unless `holds` is true; on an accelerator at the end of `defer_checks`."""
+    checks = _DEFERRED_CHECKS.get()
+    if checks is None or is_on_cpu(condition):
+        if not bool(condition):
+            on_failure()
     else:
-        checks.append((holds, otherwise))
+        checks.append((condition, on_failure))
 
 
 @contextmanager
-def gather() -> Iterator[None]:
+def defer_checks() -> Iterator[None]:
     """Within it, accelerators are asked nothing by `require`: all answers are read at its end, in one transfer.
 
     An error within it may follow from what a check would have said: the first check that fails goes before. One within
     another leaves its checks to that.
     """
-    if _CHECKS.get() is not None:
+    if _DEFERRED_CHECKS.get() is not None:
         yield
         return
-    checks: list[Check] = []
-    token = _CHECKS.set(checks)
+    checks: list[DeferredCheck] = []
+    token = _DEFERRED_CHECKS.set(checks)
     try:
         yield
     finally:
-        _CHECKS.reset(token)
-        for true, (_, otherwise) in zip(read([holds for holds, _ in checks]), checks, strict=True):
+        _DEFERRED_CHECKS.reset(token)
+        for true, (_, otherwise) in zip(read_scalars([holds for holds, _ in checks]), checks, strict=True):
             if not true:
                 otherwise()
 
 
-class Ranges:
+class ValueRanges:
     """The smallest and largest number of some tensors; all of them are read in one transfer when one is asked for."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._tensors = {id(t): t for t in tensors if t.numel()}
-        self._known: dict[int, tuple[float, float]] = {}
+        self._ranges: dict[int, tuple[float, float]] = {}
 
-    def of(self, t: Tensor) -> tuple[float, float] | None:
+    def get(self, t: Tensor) -> tuple[float, float] | None:
         """(smallest, largest), None of a tensor that is not among them."""
         if id(t) not in self._tensors:
             return None
-        if not self._known:
+        if not self._ranges:
             ends = [end for each in self._tensors.values() for end in torch.aminmax(each.detach())]
-            numbers = read(ends)
-            self._known = dict(zip(self._tensors, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
-        return self._known[id(t)]
+            numbers = read_scalars(ends)
+            self._ranges = dict(
+                zip(self._tensors, zip(numbers[::2], numbers[1::2], strict=True), strict=True)
+            )
+        return self._ranges[id(t)]

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp.trace.checksum import bytes_of, checksum
+from bilrp.trace.checksum import compute_checksum, view_bytes
 
-LENGTH = 16  # hexadecimal digits
-MOST_KEPT = 32  # sets of weights whose hash is remembered
-_KEPT: dict[Any, str] = {}
-_LOCK = Lock()
-PLAIN = (
+HASH_DIGITS = 16  # hexadecimal digits
+MAX_CACHED_HASHES = 32  # sets of weights whose hash is remembered
+_HASH_CACHE: dict[Any, str] = {}
+_HASH_CACHE_LOCK = Lock()
+LITERAL_TYPES = (
     type(None),
     bool,
     int,
@@ -36,84 +36,84 @@ PLAIN = (
 )
 
 
-def of_tensors(tensors: Iterable[Tensor]) -> str:
+def hash_tensors(tensors: Iterable[Tensor]) -> str:
     """A hash over the numbers of some tensors, with their shapes and types."""
     digest = hashlib.sha256()
     for t in tensors:
         digest.update(f"{tuple(t.shape)}{t.dtype}".encode())
-        digest.update(bytes_of(t).data)
-    return digest.hexdigest()[:LENGTH]
+        digest.update(view_bytes(t).data)
+    return digest.hexdigest()[:HASH_DIGITS]
 
 
-def of_weights(weights: Sequence[Tensor]) -> str:
-    """`of_tensors`, of numbers that were hashed before from memory: their places, versions and a checksum tell.
+def hash_weights(weights: Sequence[Tensor]) -> str:
+    """`hash_tensors`, of numbers that were hashed before from memory: their places, versions and a checksum tell.
 
     Places and versions alone would not do: what is written through `.data` or numpy changes neither.
     """
-    key = (places(weights), checksum(weights))
-    with _LOCK:
-        found = _KEPT.get(key)
+    key = (get_memory_keys(weights), compute_checksum(weights))
+    with _HASH_CACHE_LOCK:
+        found = _HASH_CACHE.get(key)
     if found is None:
-        found = of_tensors(weights)
-        with _LOCK:
-            _KEPT[key] = found
-            for oldest in list(_KEPT)[:-MOST_KEPT]:
-                del _KEPT[oldest]
+        found = hash_tensors(weights)
+        with _HASH_CACHE_LOCK:
+            _HASH_CACHE[key] = found
+            for oldest in list(_HASH_CACHE)[:-MAX_CACHED_HASHES]:
+                del _HASH_CACHE[oldest]
     return found
 
 
-def places(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
-    """Where the tensors' numbers lie, in what shape, and how often they were written to (but see `of_weights`).
+def get_memory_keys(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
+    """Where the tensors' numbers lie, in what shape, and how often they were written to (but see `hash_weights`).
 
     Two devices may give out the same address.
     """
     return tuple((t.device, t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
 
 
-def of_code(function: Callable[..., object], *, tensors: bool = True) -> str:
+def hash_code(function: Callable[..., object], *, tensors: bool = True) -> str:
     """A hash over what a plain function does: its code, its constants, and what it refers to.
 
     Modules count by their class: their weights are seen when they run. Without `tensors`, tensors don't count either.
 
-    >>> of_code(lambda x: x * 2) == of_code(lambda x: x * 2), of_code(lambda x: x * 2) == of_code(lambda x: x * 3)
+    >>> hash_code(lambda x: x * 2) == hash_code(lambda x: x * 2), hash_code(lambda x: x * 2) == hash_code(lambda x: x * 3)
     (True, False)
     """
     digest = hashlib.sha256()
-    for piece in _pieces(function, getattr(function, "__module__", None), tensors, {}):
+    for piece in _hash_tokens(function, getattr(function, "__module__", None), tensors, {}):
         digest.update(piece.encode() + b"\0")
-    return digest.hexdigest()[:LENGTH]
+    return digest.hexdigest()[:HASH_DIGITS]
 
 
-def _pieces(value: Any, home: str | None, tensors: bool, seen: dict[int, Any]) -> Iterator[str]:
+def _hash_tokens(value: Any, module_name: str | None, tensors: bool, seen: dict[int, Any]) -> Iterator[str]:
     """Words that tell one value from another; functions of other modules count by their name."""
     yield type(value).__qualname__
-    if isinstance(value, PLAIN):
+    if isinstance(value, LITERAL_TYPES):
         yield repr(value)
     elif isinstance(value, np.ndarray | np.generic):
-        yield of_tensors([torch.from_numpy(np.atleast_1d(value).copy())])
+        yield hash_tensors([torch.from_numpy(np.atleast_1d(value).copy())])
     elif isinstance(value, Tensor):
         if tensors:
-            yield of_tensors([value])
+            yield hash_tensors([value])
     elif isinstance(value, types.ModuleType):
         yield value.__name__
     elif _has_name(value):
         yield value.name
     elif id(value) not in seen:
         seen[id(value)] = value  # kept, so that no other value takes its place in memory
-        for part in _parts(value, home):
-            yield from _pieces(part, home, tensors, seen)
+        for part in _components(value, module_name):
+            yield from _hash_tokens(part, module_name, tensors, seen)
 
 
 def _has_name(value: Any) -> bool:
-    """A rule or a rule book: its name says what it is."""
+    """A rule or a composite: its name says what it is."""
     bare = isinstance(value, type | nn.Module)
     return not bare and callable(value) and isinstance(getattr(value, "name", None), str)
 
 
-def _parts(value: Any, home: str | None) -> list[Any]:
+def _components(value: Any, module_name: str | None) -> list[Any]:
     """What a compound value is made of."""
     if isinstance(value, type):
-        own = sorted(vars(value).items()) if value.__module__ == home else []
+        own = sorted(vars(value).items()) if value.__module__ == module_name else []
         return [value.__module__, value.__qualname__, *(member for _, member in own if _is_code(member))]
     if isinstance(value, nn.Module):
         return [type(value)]
@@ -126,7 +126,7 @@ def _parts(value: Any, home: str | None) -> list[Any]:
     if isinstance(value, types.CodeType):
         return [value.co_code, value.co_names, *value.co_consts]
     if isinstance(value, types.FunctionType):
-        if value.__module__ != home and "<" not in value.__qualname__:
+        if value.__module__ != module_name and "<" not in value.__qualname__:
             return [value.__module__, value.__qualname__]
         outside = getclosurevars(value)
         return [

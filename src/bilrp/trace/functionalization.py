@@ -11,15 +11,20 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from bilrp.errors import TapeError
-from bilrp.trace.aliased_writes import assigned, strided_like
-from bilrp.trace.introspection import function_name, has_underscore
+from bilrp.trace.aliased_writes import apply_assignments, make_strided_reader
+from bilrp.trace.introspection import get_function_name, has_inplace_suffix
 from bilrp.trace.operation import Op
 
 
 def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    name = function_name(func)
-    underscore = has_underscore(name) and name != "requires_grad_"
-    return op.kind == "overwrite" or name in op.inplace or underscore or _inplace_flag(func, args, kwargs)[1]
+    name = get_function_name(func)
+    underscore = has_inplace_suffix(name) and name != "requires_grad_"
+    return (
+        op.kind == "overwrite"
+        or name in op.inplace_aliases
+        or underscore
+        or _inplace_flag(func, args, kwargs)[1]
+    )
 
 
 def _inplace_flag(
@@ -47,7 +52,7 @@ _STATISTICS_LAST = [
     "cudnn_enabled",
 ]
 _STATISTICS_FIRST = ["input", "running_mean", "running_var", "weight", "bias", "{}", "momentum", "eps"]
-_REORDERED: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
+_FUNCTIONAL_NORMS: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
     torch.batch_norm: (F.batch_norm, "training"),
     torch.ops.aten.batch_norm.default: (F.batch_norm, "training"),
     torch.instance_norm: (F.instance_norm, "use_input_stats"),
@@ -55,18 +60,20 @@ _REORDERED: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
 }
 
 
-def in_row_order(
+def normalize_argument_order(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """The same call with its arguments where the table of operations has them."""
-    if func not in _REORDERED:
+    if func not in _FUNCTIONAL_NORMS:
         return func, args, kwargs
-    twin, mode = _REORDERED[func]
+    twin, mode = _FUNCTIONAL_NORMS[func]
     given = dict(zip((name.format(mode) for name in _STATISTICS_LAST), args, strict=False)) | kwargs
     return twin, tuple(given[name.format(mode)] for name in _STATISTICS_FIRST), {}
 
 
-def written(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def find_inplace_target(
+    op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor | None:
     """The tensor an in-place call writes into; None for other calls."""
     if not is_inplace(op, func, args, kwargs):
         return None
@@ -76,19 +83,19 @@ def written(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return target
 
 
-def out_of_place(
+def make_out_of_place(
     op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
     """The same call without the write, so that a step can be run again on other tensors."""
     if op.kind == "overwrite":
-        return assigned, ((args[0], args[1:]), {})
+        return apply_assignments, ((args[0], args[1:]), {})
     place, flagged = _inplace_flag(func, args, kwargs)
     if flagged and place >= 0:
         return func, ((*args[:place], False, *args[place + 1 :]), kwargs)
     if flagged:
         return func, (args, {**kwargs, "inplace": False})
-    name = function_name(func)
-    plain = op.name if name in op.inplace else name.rstrip("_")
+    name = get_function_name(func)
+    plain = op.name if name in op.inplace_aliases else name.rstrip("_")
     if isinstance(func, OpOverload):
         call = getattr(getattr(torch.ops.aten, plain, None), func._overloadname, None)
     else:
@@ -102,15 +109,15 @@ def out_of_place(
     return call, (args, kwargs)
 
 
-def run_again_by(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+def make_replay_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
     """A call that does the same for tensors which lie in memory in another order."""
     if op.name == "as_strided":
-        return strided_like(args[0] if args else kwargs["input"])
+        return make_strided_reader(args[0] if args else kwargs["input"])
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
         raise TapeError(
             "the model reads a tensor's bits as another type with view(dtype), which no rule can share"
         )
-    return getattr(torch.Tensor, op.again)
+    return getattr(torch.Tensor, op.replay_as)
 
 
 def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.replay import require_same
-from bilrp.trace.tape import tensors_in
+from bilrp.trace.replay import require_close
+from bilrp.trace.tape import collect_tensors
 
 
 def multi_head_attention(
@@ -75,10 +75,10 @@ def multi_head_attention(
     hinted = is_causal and key_padding_mask is None and not need_weights  # then torch ignores the mask itself
     mask = None
     if attn_mask is not None and not hinted:
-        mask = _additive(attn_mask, dtype)
+        mask = _to_additive_mask(attn_mask, dtype)
         mask = mask.unflatten(0, (batch, num_heads)) if mask.dim() == 3 else mask
     if key_padding_mask is not None:
-        padding = _additive(key_padding_mask, dtype)[:, None, None]
+        padding = _to_additive_mask(key_padding_mask, dtype)[:, None, None]
         mask = padding if mask is None else mask + padding
     added = int(bias_k is not None) + int(add_zero_attn)  # positions that no mask hides
     if mask is not None and added:
@@ -95,7 +95,7 @@ def multi_head_attention(
     return out, attention if batched else attention.squeeze(0)
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _to_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask to add to scores; in a boolean mask of this call, unlike that of SDPA, True hides."""
     if mask.dtype != torch.bool:
         return mask
@@ -109,13 +109,13 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 # By the name of an operation that is "fused" in the table.
-WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+FUSED_EXPANSIONS: dict[str, Callable[..., Any]] = {
     "multi_head_attention_forward": multi_head_attention,
     "glu": glu,
 }
 
 
-def write_out(
+def expand_fused_call(
     name: str,
     func: Callable[..., Any],
     args: tuple[Any, ...],
@@ -130,16 +130,16 @@ def write_out(
         recorder: the mode that takes notes of calls, which is off within its own `__torch_function__`.
     """
     with torch.no_grad():
-        expected = tensors_in(func(*args, **kwargs))
+        expected = collect_tensors(func(*args, **kwargs))
     with recorder:
-        result = WRITTEN_OUT[name](*args, **kwargs)
+        result = FUSED_EXPANSIONS[name](*args, **kwargs)
     shape = tuple(args[0].shape)
-    for a, b in zip(tensors_in(result), expected, strict=True):
-        require_same(a.detach(), b, lambda: _refuse(name, shape))
+    for a, b in zip(collect_tensors(result), expected, strict=True):
+        require_close(a.detach(), b, lambda: _raise_mismatch(name, shape))
     return result
 
 
-def _refuse(name: str, shape: tuple[int, ...]) -> NoReturn:
+def _raise_mismatch(name: str, shape: tuple[int, ...]) -> NoReturn:
     raise TapeError(
         f"'{name}' on a tensor of shape {shape} gives other numbers than the calls it is made of: "
         "write it in the model with the calls it is made of"

@@ -10,26 +10,26 @@ from typing import Any
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 
-from bilrp.trace.operation import Op, Table
+from bilrp.trace.operation import Op, OperationTable
 from bilrp.trace.operation_table import OPERATIONS
 
 
-def operation_of(func: Callable[..., Any], table: Table = OPERATIONS) -> Op:
+def find_operation(func: Callable[..., Any], operations: OperationTable = OPERATIONS) -> Op:
     """The row of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
 
     >>> import torch
-    >>> operation_of(torch.Tensor.add_).name
+    >>> find_operation(torch.Tensor.add_).name
     'add'
     """
-    name = function_name(func)
-    return table.find(name[:-1] if has_underscore(name) else name)
+    name = get_function_name(func)
+    return operations.find(name[:-1] if has_inplace_suffix(name) else name)
 
 
-def function_name(func: Callable[..., Any]) -> str:
+def get_function_name(func: Callable[..., Any]) -> str:
     """What torch calls a function, an attribute, or an overload; other libraries' operators keep their namespace.
 
     >>> import torch
-    >>> function_name(torch.Tensor.add_), function_name(torch.ops.aten.linear.default)
+    >>> get_function_name(torch.Tensor.add_), get_function_name(torch.ops.aten.linear.default)
     ('add_', 'linear')
     """
     if isinstance(func, OpOverload | OpOverloadPacket):
@@ -39,23 +39,23 @@ def function_name(func: Callable[..., Any]) -> str:
     return getattr(func.__self__, "__name__", name) if name == "__get__" else name  # type: ignore[attr-defined]
 
 
-def has_underscore(name: str) -> bool:
+def has_inplace_suffix(name: str) -> bool:
     """Torch's sign for a call that writes in place: add_, but not __add__."""
     return name.endswith("_") and not name.endswith("__")
 
 
-def modules_of(encoder: object) -> list[nn.Module]:
+def find_modules(encoder: object) -> list[nn.Module]:
     """The modules an encoder runs: itself, or those a function, method or partial refers to.
 
     >>> net = nn.Linear(2, 1)
-    >>> modules_of(lambda x: net(x)) == modules_of(net.forward) == [net]
+    >>> find_modules(lambda x: net(x)) == find_modules(net.forward) == [net]
     True
     """
     if isinstance(encoder, nn.Module):
         return [encoder]
     if isinstance(encoder, functools.partial):
         reached = [encoder.func, *encoder.args, *encoder.keywords.values()]
-        return [m for value in reached if callable(value) for m in modules_of(value)]
+        return [m for value in reached if callable(value) for m in find_modules(value)]
     owner = getattr(encoder, "__self__", None)
     found = [owner] if isinstance(owner, nn.Module) else []
     if inspect.isfunction(encoder):
@@ -65,15 +65,15 @@ def modules_of(encoder: object) -> list[nn.Module]:
     return found
 
 
-Parts = list[tuple[str, nn.Module]]
+NamedModules = list[tuple[str, nn.Module]]
 
 
-def tensors_of(encoder: object, modules: Iterable[Parts]) -> list[Tensor]:
+def find_referenced_tensors(encoder: object, modules: Iterable[NamedModules]) -> list[Tensor]:
     """Tensors that an encoder refers to itself, besides weights: attributes of its modules, names in a function.
 
     >>> import torch
     >>> w = torch.ones(2)
-    >>> tensors_of(lambda x: x * w, []) == [w]
+    >>> find_referenced_tensors(lambda x: x * w, []) == [w]
     True
     """
     values = [value for parts in modules for _, part in parts for value in vars(part).values()]
@@ -83,12 +83,12 @@ def tensors_of(encoder: object, modules: Iterable[Parts]) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def parts_of(module: nn.Module) -> Parts:
+def list_submodules(module: nn.Module) -> NamedModules:
     """Every module inside a module, itself included, with its name."""
     return list(module.named_modules())
 
 
-def named_weights(modules: Iterable[Parts]) -> list[tuple[str, Tensor]]:
+def list_named_weights(modules: Iterable[NamedModules]) -> list[tuple[str, Tensor]]:
     """Of each module its parameters, then its buffers, each once: what torch says, without a walk for every question."""
     found: dict[int, tuple[str, Tensor]] = {}
     for parts in modules:
@@ -100,6 +100,6 @@ def named_weights(modules: Iterable[Parts]) -> list[tuple[str, Tensor]]:
     return list(found.values())
 
 
-def owners(named: Sequence[tuple[str, Tensor]]) -> dict[int, str]:
+def map_weight_owners(weights: Sequence[tuple[str, Tensor]]) -> dict[int, str]:
     """Where each weight lives -> the name of the module that owns it."""
-    return {t.data_ptr(): name.rpartition(".")[0] or name for name, t in reversed(named) if t.numel()}
+    return {t.data_ptr(): name.rpartition(".")[0] or name for name, t in reversed(weights) if t.numel()}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import RuleError
-from bilrp.trace.devices import Ranges
+from bilrp.trace.devices import ValueRanges
 from bilrp.trace.linear_operators import Convolution, Dense
 from bilrp.trace.tape import Step
 
@@ -25,22 +25,22 @@ class Weights:
     a: Tensor
     z: Tensor
     columns: bool = False  # as in x @ W: outputs lie on the last axis
-    ranges: Ranges | None = None  # of a and z, where the device would have to be waited for
+    ranges: ValueRanges | None = None  # of a and z, where the device would have to be waited for
 
     def apply(self, weight: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
         out = self.operator.apply(a, weight)
         return out if bias is None else out + self.operator.bias(bias)
 
 
-def weights_of(step: Step) -> Weights | None:
+def extract_weights(step: Step) -> Weights | None:
     """Take a linear or convolution step with constant weights apart; None for any other step."""
-    at = step.operation.places
-    if at is None or len(step.inputs) != 1 or step.given(at.input) is not step.values[0]:
+    at = step.operation.arg_positions
+    if at is None or len(step.inputs) != 1 or step.argument_value(at.input) is not step.values[0]:
         return None
-    weight, bias = step.given(at.weight), None if at.bias is None else step.given(at.bias)
-    if at.windows:
-        operator = _convolution(step, weight, transposed=at.windows == "transposed")
-    elif _plain(step, weight, bias):
+    weight, bias = step.argument_value(at.weight), None if at.bias is None else step.argument_value(at.bias)
+    if at.conv_type:
+        operator = _build_convolution(step, weight, transposed=at.conv_type == "transposed")
+    elif _is_plain_linear(step, weight, bias):
         operator, weight = Dense(), weight.T if at.columns else weight
     else:
         return None
@@ -49,57 +49,57 @@ def weights_of(step: Step) -> Weights | None:
     )
 
 
-def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def empty_weights_like(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Room for weights made of these, laid out as windows and rows will read them."""
-    return torch.empty_like(weight, dtype=dtype, memory_format=_order(weight))
+    return torch.empty_like(weight, dtype=dtype, memory_format=_kernel_memory_format(weight))
 
 
-def for_reading(weight: Tensor) -> Tensor:
+def to_kernel_layout(weight: Tensor) -> Tensor:
     """The weights so laid out; themselves where they are."""
-    return weight.contiguous(memory_format=_order(weight)) if weight.dim() == 4 else weight
+    return weight.contiguous(memory_format=_kernel_memory_format(weight)) if weight.dim() == 4 else weight
 
 
-def _order(weight: Tensor) -> torch.memory_format:
+def _kernel_memory_format(weight: Tensor) -> torch.memory_format:
     return torch.channels_last if weight.dim() == 4 else torch.preserve_format
 
 
-def convolves(step: Step) -> bool:
+def is_convolution(step: Step) -> bool:
     """The step is a convolution or a transposed one, with constant weights or not."""
-    return step.operation.places is not None and step.operation.places.windows != ""
+    return step.operation.arg_positions is not None and step.operation.arg_positions.conv_type != ""
 
 
-def _plain(step: Step, weight: Tensor, bias: Tensor | None) -> bool:
+def _is_plain_linear(step: Step, weight: Tensor, bias: Tensor | None) -> bool:
     """x Wᵀ + b with one matrix and one number for each output, nothing scaled (addmm can)."""
     unscaled = step.kwargs.get("beta", 1) == 1 and step.kwargs.get("alpha", 1) == 1
     return weight.dim() == 2 and (bias is None or bias.dim() == 1) and unscaled
 
 
-def _convolution(step: Step, weight: Tensor, *, transposed: bool) -> Convolution:
+def _build_convolution(step: Step, weight: Tensor, *, transposed: bool) -> Convolution:
     rank = weight.dim() - 2
     padding, dilation = step.argument(4, "padding", 0), step.argument(7 if transposed else 5, "dilation", 1)
     return Convolution(
-        stride=spread(step.argument(3, "stride", 1), rank),
-        padding=_padding(padding, weight, spread(dilation, rank), step),
-        dilation=spread(dilation, rank),
+        stride=expand_to_rank(step.argument(3, "stride", 1), rank),
+        padding=_resolve_padding(padding, weight, expand_to_rank(dilation, rank), step),
+        dilation=expand_to_rank(dilation, rank),
         groups=step.argument(6, "groups", 1),
         transposed=transposed,
-        output_padding=spread(step.argument(5, "output_padding", 0) if transposed else 0, rank),
+        output_padding=expand_to_rank(step.argument(5, "output_padding", 0) if transposed else 0, rank),
     )
 
 
-def spread(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
+def expand_to_rank(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * rank
     values = tuple(value)
     return values * rank if len(values) == 1 else values
 
 
-def _padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step) -> tuple[int, ...]:
+def _resolve_padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step) -> tuple[int, ...]:
     if not isinstance(padding, str):
-        return spread(padding, weight.dim() - 2)
+        return expand_to_rank(padding, weight.dim() - 2)
     if padding == "valid":
         return (0,) * (weight.dim() - 2)
-    pads = same_padding(weight, dilation)
+    pads = compute_same_padding(weight, dilation)
     if any(before != after for before, after in pads):
         raise RuleError(
             f"{step.describe()} pads one side more than the other: call bilrp.trace.rewrite.simplify first"
@@ -107,13 +107,13 @@ def _padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], step: Step
     return tuple(before for before, _ in pads)
 
 
-def same_padding(weight: Tensor, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
+def compute_same_padding(weight: Tensor, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
     """What padding='same' adds before and after each axis."""
     total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     return [(t // 2, t - t // 2) for t in total]
 
 
-def batch_norm_scale(step: Step) -> tuple[Tensor, Tensor]:
+def compute_batch_norm_affine(step: Step) -> tuple[Tensor, Tensor]:
     """Batch norm in evaluation as one affine map per channel: z = scale·a + shift."""
     mean, var = step.argument(1, "running_mean"), step.argument(2, "running_var")
     weight, bias = step.argument(3, "weight"), step.argument(4, "bias")

@@ -40,7 +40,7 @@ class Convolution:
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         lead, flat = x.shape[: -self.rank - 1], x.reshape(-1, *x.shape[-self.rank - 1 :])
-        out = torch.ops.aten.convolution(flat, weight, None, *self._settings())
+        out = torch.ops.aten.convolution(flat, weight, None, *self._convolution_args())
         return out.reshape(*lead, *out.shape[1:])
 
     def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Convolution:
         else:
             blank = flat.new_empty(1).expand(flat.shape[0], *shape)
             out = torch.ops.aten.convolution_backward(
-                flat, blank, weight, None, *self._settings(), [True, False, False]
+                flat, blank, weight, None, *self._convolution_args(), [True, False, False]
             )[0]
         return out.reshape(*lead, *shape)
 
@@ -72,6 +72,6 @@ class Convolution:
         )
         return not self.transposed and self.groups == 1 and set(self.stride) == {1} and room
 
-    def _settings(self):
+    def _convolution_args(self):
         output_padding = self.output_padding or (0,) * self.rank
         return (self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups)

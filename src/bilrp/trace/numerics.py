@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bilrp.trace.devices import Ranges
+from bilrp.trace.devices import ValueRanges
 
 
-def gate_of(z: Tensor) -> Tensor:
+def compute_relu_gate(z: Tensor) -> Tensor:
     """1[z > 0] as numbers of z's own type.
 
-    >>> gate_of(torch.tensor([-1.0, 0.0, 2.0]))
+    >>> compute_relu_gate(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 1.])
     """
     return torch.gt(z, 0, out=torch.empty_like(z))
@@ -30,9 +30,9 @@ def equal(a: Tensor, b: Tensor) -> bool:
     (True, False)
     """
     if (
-        a.numel() < LARGE
+        a.numel() < MIN_NUMPY_ELEMENTS
         or a.dtype != b.dtype
-        or a.dtype not in NUMPY
+        or a.dtype not in NUMPY_DTYPES
         or a.device.type != "cpu"
         or b.device.type != "cpu"
     ):
@@ -40,21 +40,21 @@ def equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a.detach().numpy() == b.detach().numpy()).all())
 
 
-def agree(a: Tensor, b: Tensor, slack: float) -> Tensor:
+def all_close(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
     """Are all numbers equal, or apart by at most that share of the largest? One boolean, which nobody waits for.
 
-    >>> agree(torch.tensor([1.0, torch.inf]), torch.tensor([1.001, torch.inf]), 0.01)
+    >>> all_close(torch.tensor([1.0, torch.inf]), torch.tensor([1.001, torch.inf]), 0.01)
     tensor(True)
     """
     if not a.numel():
         return torch.ones((), dtype=torch.bool, device=b.device)
     largest = torch.nan_to_num(b, nan=0.0, posinf=0.0, neginf=0.0).abs().amax()
     same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(same, 0, a - b).abs().amax() <= slack * largest
+    return torch.where(same, 0, a - b).abs().amax() <= tolerance * largest
 
 
-LARGE = 2**14  # numbers from which on numpy is faster, with all it takes to call it
-NUMPY = {torch.float16, torch.float32, torch.float64}  # types that it compares as torch does
+MIN_NUMPY_ELEMENTS = 2**14  # numbers from which on numpy is faster, with all it takes to call it
+NUMPY_DTYPES = {torch.float16, torch.float32, torch.float64}  # types that it compares as torch does
 
 
 def all_finite(t: Tensor) -> bool:
@@ -66,28 +66,28 @@ def all_finite(t: Tensor) -> bool:
     return math.isfinite(float(t.sum()))
 
 
-def has_negative(t: Tensor, ranges: Ranges | None = None) -> bool:
+def has_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
     """Is any number below zero? `ranges` may know.
 
     >>> has_negative(torch.tensor([0.0, -1.0])), has_negative(torch.zeros(0))
     (True, False)
     """
-    known = None if ranges is None else ranges.of(t)
+    known = None if ranges is None else ranges.get(t)
     return t.numel() > 0 and (bool(t.amin() < 0) if known is None else known[0] < 0)
 
 
-def all_negative(t: Tensor, ranges: Ranges | None = None) -> bool:
+def all_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
     """Are all numbers below zero? `ranges` may know.
 
     >>> all_negative(torch.tensor([0.0, -1.0])), all_negative(torch.tensor([-1.0]))
     (False, True)
     """
-    known = None if ranges is None else ranges.of(t)
+    known = None if ranges is None else ranges.get(t)
     return bool(t.amax() < 0) if known is None else known[1] < 0
 
 
-COMPARABLE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-HIDDEN = -1e4  # added to the score of a position, this or less hides it in every one of these types
+MASK_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+MAX_MASKED_SCORE = -1e4  # added to the score of a position, this or less hides it in every one of these types
 
 
 def is_mask(t: Tensor) -> bool:
@@ -96,16 +96,16 @@ def is_mask(t: Tensor) -> bool:
     >>> is_mask(torch.tensor([0.0, 1.0])), is_mask(torch.tensor([0.0, -0.5]))
     (True, False)
     """
-    return is_comparable(t) and any(bool(sign) for sign in mask_signs(t))
+    return can_be_mask(t) and any(bool(sign) for sign in check_mask_values(t))
 
 
-def is_comparable(t: Tensor) -> bool:
+def can_be_mask(t: Tensor) -> bool:
     """Can its numbers be compared with those of a mask?"""
-    return t.dtype in COMPARABLE and t.layout == torch.strided and not t.is_meta and t.dim() > 0
+    return t.dtype in MASK_DTYPES and t.layout == torch.strided and not t.is_meta and t.dim() > 0
 
 
-def mask_signs(t: Tensor) -> Iterator[Tensor]:
+def check_mask_values(t: Tensor) -> Iterator[Tensor]:
     """Has it only 0 and 1? Has it only 0 and −∞ (or so)?"""
     zero = t == 0
     yield (zero | (t == 1)).all()
-    yield (zero | (t <= HIDDEN)).all()
+    yield (zero | (t <= MAX_MASKED_SCORE)).all()

@@ -9,14 +9,14 @@ A model that calls something else brings its own rows: `bilrp.Encoder(model, ope
 from __future__ import annotations
 
 from bilrp.trace.operation import (
+    ArgPositions,
     Argument,
     Op,
-    Places,
-    Table,
+    OperationTable,
     activation,
     arithmetic,
-    curve,
     dropout,
+    elementwise_nonzero,
     identity,
     linear,
     norm,
@@ -29,17 +29,23 @@ from bilrp.trace.operation import (
     write,
 )
 
-INPUT = Argument(0, ("input",))
-NEVER = Argument(99, ())  # an argument no call has
-DENSE = Places(INPUT, Argument(1, ("weight",)), Argument(2, ("bias",)))
-MATRIX = Places(INPUT, Argument(1, ("other", "mat2")), columns=True)
-ADDED = Places(Argument(1, ("mat1",)), Argument(2, ("mat2",)), Argument(0, ("input",)), columns=True)
-CONVOLUTION = Places(INPUT, Argument(1, ("weight",)), Argument(2, ("bias",)), windows="convolution")
-TRANSPOSED = Places(INPUT, Argument(1, ("weight",)), Argument(2, ("bias",)), windows="transposed")
-STATISTICS = (Argument(5, ("training",), False), Argument(1, ("running_mean",)))
+INPUT_ARGUMENT = Argument(0, ("input",))
+ABSENT_ARGUMENT = Argument(99, ())  # an argument no call has
+LINEAR_POSITIONS = ArgPositions(INPUT_ARGUMENT, Argument(1, ("weight",)), Argument(2, ("bias",)))
+MATMUL_POSITIONS = ArgPositions(INPUT_ARGUMENT, Argument(1, ("other", "mat2")), columns=True)
+ADDMM_POSITIONS = ArgPositions(
+    Argument(1, ("mat1",)), Argument(2, ("mat2",)), Argument(0, ("input",)), columns=True
+)
+CONV_POSITIONS = ArgPositions(
+    INPUT_ARGUMENT, Argument(1, ("weight",)), Argument(2, ("bias",)), conv_type="convolution"
+)
+CONV_TRANSPOSE_POSITIONS = ArgPositions(
+    INPUT_ARGUMENT, Argument(1, ("weight",)), Argument(2, ("bias",)), conv_type="transposed"
+)
+BATCH_NORM_TRAINING_ARGS = (Argument(5, ("training",), False), Argument(1, ("running_mean",)))
 
 # Interpolation in exported programs.
-UPSAMPLING = (
+UPSAMPLING_NAMES = (
     "upsample_nearest1d",
     "upsample_nearest2d",
     "upsample_linear1d",
@@ -48,16 +54,16 @@ UPSAMPLING = (
 )
 
 # What a value is called that no call made, or that a written-out x·f(x) made.
-ENTRANCE = Op("input", "unknown")
-WRITTEN_OUT = Op("a written-out activation", "activation", factor="gate")
+INPUT_OP = Op("input", "unknown")
+MANUAL_ACTIVATION_OP = Op("a written-out activation", "activation", factor="gate")
 
-OPERATIONS = Table(
+OPERATIONS = OperationTable(
     (
         # only move numbers about
         structural("reshape"),
-        structural("reshape_as", lends=True),
-        structural("view", again="reshape"),  # other tensors may lie in memory in another order
-        structural("view_as", again="reshape_as", lends=True),
+        structural("reshape_as", is_like_op=True),
+        structural("view", replay_as="reshape"),  # other tensors may lie in memory in another order
+        structural("view_as", replay_as="reshape_as", is_like_op=True),
         structural("flatten"),
         structural("unflatten"),
         structural("ravel"),
@@ -69,7 +75,7 @@ OPERATIONS = Table(
         structural("t", "T"),
         structural("mT", "adjoint", "H", "mH"),
         structural("expand"),
-        structural("expand_as", lends=True),
+        structural("expand_as", is_like_op=True),
         structural("broadcast_to"),
         structural("broadcast_tensors"),
         structural("meshgrid"),
@@ -99,7 +105,7 @@ OPERATIONS = Table(
         structural("take_along_dim"),
         structural("masked_select"),
         structural("unfold"),
-        structural("as_strided", again="as_strided"),
+        structural("as_strided", replay_as="as_strided"),
         structural("pad", "constant_pad_nd"),
         structural("pad_sequence"),
         structural("roll"),
@@ -126,9 +132,9 @@ OPERATIONS = Table(
         identity("data"),
         identity("alias"),
         identity("positive"),
-        identity("to", lends=True),
+        identity("to", is_like_op=True),
         identity("type"),
-        identity("type_as", lends=True),
+        identity("type_as", is_like_op=True),
         identity("float"),
         identity("double"),
         identity("half"),
@@ -144,19 +150,25 @@ OPERATIONS = Table(
         dropout("feature_dropout"),
         Op("native_dropout", "random", rule="linear", mask="moves"),  # there None is on: seen when it draws
         # arithmetic
-        arithmetic("add", "__add__", "__radd__", inplace=("__iadd__",), sums=True),
-        arithmetic("sub", "__sub__", "subtract", inplace=("__isub__",)),
+        arithmetic("add", "__add__", "__radd__", inplace_aliases=("__iadd__",), is_sum=True),
+        arithmetic("sub", "__sub__", "subtract", inplace_aliases=("__isub__",)),
         arithmetic("rsub", "__rsub__"),
         arithmetic("neg", "__neg__", "negative"),
         arithmetic(
-            "mul", "__mul__", "__rmul__", "multiply", inplace=("__imul__",), rule="product", live="one"
+            "mul",
+            "__mul__",
+            "__rmul__",
+            "multiply",
+            inplace_aliases=("__imul__",),
+            rule="product",
+            linear_in="one",
         ),
         arithmetic(
             "div",
             "__truediv__",
             "true_divide",
             "divide",
-            inplace=("__itruediv__", "__idiv__"),
+            inplace_aliases=("__itruediv__", "__idiv__"),
             rule="quotient",
         ),
         # sums
@@ -175,10 +187,10 @@ OPERATIONS = Table(
         reduction("adaptive_avg_pool3d"),
         # linear in other ways
         linear("where"),
-        linear("lerp", fixed=(Argument(2, ("weight",)),)),
-        linear("ldexp", fixed=(Argument(1, ("other",)),)),
-        linear("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", *UPSAMPLING),
-        linear("grid_sample", "grid_sampler", fixed=(Argument(1, ("grid",)),)),
+        linear("lerp", nonlinear_args=(Argument(2, ("weight",)),)),
+        linear("ldexp", nonlinear_args=(Argument(1, ("other",)),)),
+        linear("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", *UPSAMPLING_NAMES),
+        linear("grid_sample", "grid_sampler", nonlinear_args=(Argument(1, ("grid",)),)),
         linear("fold"),
         # put numbers into a tensor
         Op("__setitem__", "overwrite", rule="linear", mask="moves"),
@@ -190,13 +202,13 @@ OPERATIONS = Table(
         write("slice_scatter"),
         write("index_add"),
         write("scatter_add"),
-        write("scatter", adds=Argument(4, ("reduce",))),
-        write("index_put", adds=Argument(3, ("accumulate",))),
-        write("index_copy", adds=NEVER),
-        write("scatter_reduce", adds=Argument(4, ("reduce",))),
-        write("put", adds=Argument(3, ("accumulate",))),
+        write("scatter", accumulate_arg=Argument(4, ("reduce",))),
+        write("index_put", accumulate_arg=Argument(3, ("accumulate",))),
+        write("index_copy", accumulate_arg=ABSENT_ARGUMENT),
+        write("scatter_reduce", accumulate_arg=Argument(4, ("reduce",))),
+        write("put", accumulate_arg=Argument(3, ("accumulate",))),
         # products
-        product("matmul", "__matmul__", "mm", places=MATRIX),
+        product("matmul", "__matmul__", "mm", arg_positions=MATMUL_POSITIONS),
         product("__rmatmul__"),
         product("bmm"),
         product("einsum"),
@@ -206,19 +218,19 @@ OPERATIONS = Table(
         product("outer"),
         product("tensordot"),
         product("kron", rule="linear"),
-        product("addmm", rule="linear", places=ADDED),
+        product("addmm", rule="linear", arg_positions=ADDMM_POSITIONS),
         product("baddbmm", rule="linear"),
         product("addbmm", rule="linear"),
         product("addmv", rule="linear"),
         product("addcmul", rule="linear"),
         # layers
-        weighted("linear", DENSE),
-        weighted("conv1d", CONVOLUTION),
-        weighted("conv2d", CONVOLUTION),
-        weighted("conv3d", CONVOLUTION),
-        weighted("conv_transpose1d", TRANSPOSED),
-        weighted("conv_transpose2d", TRANSPOSED),
-        weighted("conv_transpose3d", TRANSPOSED),
+        weighted("linear", LINEAR_POSITIONS),
+        weighted("conv1d", CONV_POSITIONS),
+        weighted("conv2d", CONV_POSITIONS),
+        weighted("conv3d", CONV_POSITIONS),
+        weighted("conv_transpose1d", CONV_TRANSPOSE_POSITIONS),
+        weighted("conv_transpose2d", CONV_TRANSPOSE_POSITIONS),
+        weighted("conv_transpose3d", CONV_TRANSPOSE_POSITIONS),
         # activations: f(0) = 0
         activation("relu", rule="gate", factor="gate"),
         activation("gelu", factor="gate"),
@@ -252,23 +264,23 @@ OPERATIONS = Table(
         activation("expm1"),
         activation("log1p"),
         activation("square"),
-        activation("pow", "__pow__", inplace=("__ipow__",)),
+        activation("pow", "__pow__", inplace_aliases=("__ipow__",)),
         activation("clamp", "clip", rule="clamp"),
         activation("clamp_min", rule="clamp"),
         activation("clamp_max", rule="clamp"),
         Op("glu", "fused"),
         # other curves: gates and scales of a product, without a rule of their own
-        curve("sigmoid", "special_expit", factor="scale"),
-        curve("hardsigmoid", factor="scale"),
-        curve("softplus", factor="scale"),
-        curve("exp", factor="scale"),
-        curve("rsqrt", factor="scale"),
-        curve("reciprocal", factor="scale"),
-        curve("rdiv", "__rdiv__", "__rtruediv__", factor="scale"),
-        curve("log_sigmoid", "logsigmoid"),
-        curve("log"),
-        curve("cos"),
-        curve("cosh"),
+        elementwise_nonzero("sigmoid", "special_expit", factor="scale"),
+        elementwise_nonzero("hardsigmoid", factor="scale"),
+        elementwise_nonzero("softplus", factor="scale"),
+        elementwise_nonzero("exp", factor="scale"),
+        elementwise_nonzero("rsqrt", factor="scale"),
+        elementwise_nonzero("reciprocal", factor="scale"),
+        elementwise_nonzero("rdiv", "__rdiv__", "__rtruediv__", factor="scale"),
+        elementwise_nonzero("log_sigmoid", "logsigmoid"),
+        elementwise_nonzero("log"),
+        elementwise_nonzero("cos"),
+        elementwise_nonzero("cosh"),
         Op("softmax", "softmax", ("special_softmax",), factor="attention"),
         Op("softmin", "softmax", factor="attention"),
         Op("log_softmax", "softmax", ("special_log_softmax",)),
@@ -278,17 +290,17 @@ OPERATIONS = Table(
         norm("instance_norm"),
         norm("rms_norm"),
         norm("normalize"),
-        Op("batch_norm", "statistics", rule="frozen", active=STATISTICS),
+        Op("batch_norm", "statistics", rule="frozen", training_args=BATCH_NORM_TRAINING_ARGS),
         Op(
             "scaled_dot_product_attention",
             "attention",
             rule="frozen",
-            active=(Argument(4, ("dropout_p",), 0.0),),
+            training_args=(Argument(4, ("dropout_p",), 0.0),),
         ),
         Op(
             "multi_head_attention_forward",
             "fused",
-            active=(Argument(13, ("training",), True), Argument(10, ("dropout_p",), 0.0)),
+            training_args=(Argument(13, ("training",), True), Argument(10, ("dropout_p",), 0.0)),
         ),
         # winners
         select("max"),
@@ -299,8 +311,8 @@ OPERATIONS = Table(
         select("minimum"),
         select("fmax"),
         select("fmin"),
-        Op("topk", "order", rule="select", axis=Argument(2, ("dim",), -1)),
-        Op("sort", "order", rule="select", axis=Argument(1, ("dim",), -1)),
+        Op("topk", "sort", rule="select", dim_arg=Argument(2, ("dim",), -1)),
+        Op("sort", "sort", rule="select", dim_arg=Argument(1, ("dim",), -1)),
         pool("max_pool1d", 1),
         pool("max_pool2d", 2),
         pool("max_pool3d", 3),
@@ -308,43 +320,43 @@ OPERATIONS = Table(
         pool("adaptive_max_pool2d", 2, "adaptive"),
         pool("adaptive_max_pool3d", 3, "adaptive"),
         # no rule without a choice
-        Op("norm", "measure", factor="scale"),
-        Op("linalg_norm", "measure", factor="scale"),
-        Op("linalg_vector_norm", "measure", factor="scale"),
-        Op("std", "measure", factor="scale"),
-        Op("var", "measure"),
-        Op("cosine_similarity", "measure"),
-        Op("cdist", "measure", checked=True),
-        Op("logsumexp", "mixture"),
-        Op("prod", "mixture"),
-        Op("cumprod", "mixture"),
-        Op("det", "mixture", ("linalg_det",)),
-        Op("inverse", "mixture", ("linalg_inv",)),
+        Op("norm", "distance", factor="scale"),
+        Op("linalg_norm", "distance", factor="scale"),
+        Op("linalg_vector_norm", "distance", factor="scale"),
+        Op("std", "distance", factor="scale"),
+        Op("var", "distance"),
+        Op("cosine_similarity", "distance"),
+        Op("cdist", "distance", verify_derivative=True),
+        Op("logsumexp", "nonlinear"),
+        Op("prod", "nonlinear"),
+        Op("cumprod", "nonlinear"),
+        Op("det", "nonlinear", ("linalg_det",)),
+        Op("inverse", "nonlinear", ("linalg_inv",)),
         Op("lstm", "recurrent"),
         Op("gru", "recurrent"),
         Op("rnn_tanh", "recurrent"),
         Op("rnn_relu", "recurrent"),
         # constants of the run
-        Op("zeros_like", "blank"),
-        Op("ones_like", "blank"),
-        Op("full_like", "blank"),
-        Op("empty_like", "blank"),
-        Op("rand_like", "blank"),
-        Op("randn_like", "blank"),
-        Op("new_zeros", "blank"),
-        Op("new_ones", "blank"),
-        Op("new_full", "blank"),
-        Op("new_empty", "blank"),
-        Op("new_tensor", "blank"),
+        Op("zeros_like", "like"),
+        Op("ones_like", "like"),
+        Op("full_like", "like"),
+        Op("empty_like", "like"),
+        Op("rand_like", "like"),
+        Op("randn_like", "like"),
+        Op("new_zeros", "like"),
+        Op("new_ones", "like"),
+        Op("new_full", "like"),
+        Op("new_empty", "like"),
+        Op("new_tensor", "like"),
         # where the tape ends
-        Op("item", "unseen"),
-        Op("tolist", "unseen"),
-        Op("numpy", "unseen"),
-        Op("__float__", "unseen"),
-        Op("__int__", "unseen"),
-        Op("__array__", "unseen"),
-        Op("__dlpack__", "unseen"),
+        Op("item", "host_read"),
+        Op("tolist", "host_read"),
+        Op("numpy", "host_read"),
+        Op("__float__", "host_read"),
+        Op("__int__", "host_read"),
+        Op("__array__", "host_read"),
+        Op("__dlpack__", "host_read"),
         Op("__iter__", "iteration"),
-        Op("_set_grad_enabled", "switch"),
+        Op("_set_grad_enabled", "grad_mode"),
     )
 )

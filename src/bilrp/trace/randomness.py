@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bilrp.errors import InputError
 from bilrp.trace.operation import Op
-from bilrp.trace.tape import storage_of, tensors_in
+from bilrp.trace.tape import collect_tensors, get_storage_pointer
 
 # Calls that give no tensor and read no numbers of theirs, beside those that begin with `is_`.
-DESCRIPTIONS = {
+METADATA_CALLS = {
     "__len__",
     "data_ptr",
     "element_size",
@@ -31,15 +31,15 @@ DESCRIPTIONS = {
 }
 
 
-class WatchDraws(TorchDispatchMode):
+class RandomCallDetector(TorchDispatchMode):
     """Notices random numbers; with `refusal`, refuses them before they are drawn.
 
     Modes belong to one thread; the generator belongs to all of them, so it is neither looked at nor put back.
     """
 
-    def __init__(self, refusal: Callable[[], InputError] | None = None):
+    def __init__(self, make_error: Callable[[], InputError] | None = None):
         super().__init__()
-        self.refusal, self.drew = refusal, False
+        self.make_error, self.detected = make_error, False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -48,17 +48,17 @@ class WatchDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
-            self.drew = True
-            if self.refusal is not None:
-                raise self.refusal()
+        if torch.Tag.nondeterministic_seeded in func.tags and _uses_global_generator(func, args, kwargs):
+            self.detected = True
+            if self.make_error is not None:
+                raise self.make_error()
         with (
             torch._C.DisableTorchFunction()
         ):  # this is below the tape: it must not see the call a second time
             return func(*args, **kwargs)
 
 
-class Drawn:
+class RandomTensors:
     """The memory that holds random numbers of this run, or what was made of them.
 
     `training`: a module of the model is in training mode; None where no module is known.
@@ -66,25 +66,31 @@ class Drawn:
 
     def __init__(self, training: bool | None):
         self.training = training
-        self.held: dict[int, Tensor] = {}  # by storage, kept alive so that no other tensor comes to lie there
+        self.tensors_by_storage: dict[
+            int, Tensor
+        ] = {}  # by storage, kept alive so that no other tensor comes to lie there
 
-    def touch(self, tensors: Sequence[Tensor]) -> bool:
+    def has_any(self, tensors: Sequence[Tensor]) -> bool:
         """Does one of them hold such numbers?"""
-        return bool(self.held) and any(storage_of(t) in self.held for t in tensors)
+        return bool(self.tensors_by_storage) and any(
+            get_storage_pointer(t) in self.tensors_by_storage for t in tensors
+        )
 
-    def follow(self, op: Op, drew: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def update(
+        self, op: Op, is_random: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """After a call on constants: what it made, or wrote into, holds random numbers if it drew or was given any."""
-        if not drew and (op.kind == "blank" or not self.touch(tensors_in((args, kwargs)))):
+        if not is_random and (op.kind == "like" or not self.has_any(collect_tensors((args, kwargs)))):
             return
-        made = tensors_in(result)
+        made = collect_tensors(result)
         if result is None and args:  # x[...] = y
-            made = tensors_in(args[0])
-        elif not made and not (op.name in DESCRIPTIONS or op.name.startswith("is_")):
-            raise self.refusal(op.name)
+            made = collect_tensors(args[0])
+        elif not made and not (op.name in METADATA_CALLS or op.name.startswith("is_")):
+            raise self.make_error(op.name)
         for t in made:
-            self.held[storage_of(t)] = t
+            self.tensors_by_storage[get_storage_pointer(t)] = t
 
-    def refusal(self, name: str) -> InputError:
+    def make_error(self, name: str) -> InputError:
         """Why the model cannot be explained, with advice that helps in the mode that it is in."""
         way = (
             "draw them once outside the model and keep them as a buffer, or draw them with a torch.Generator seeded in "
@@ -102,7 +108,7 @@ class Drawn:
         )
 
 
-def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _uses_global_generator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Would this call draw from the shared generator? Not with one of its own, nor where dropout is off."""
     arguments = func._schema.arguments
     given = {each.name: each.default_value for each in arguments if each.has_default_value()}

@@ -8,15 +8,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.trace.numerics import gate_of
+from bilrp.trace.layer_weights import (
+    compute_batch_norm_affine,
+    compute_same_padding,
+    empty_weights_like,
+    expand_to_rank,
+    extract_weights,
+    is_convolution,
+)
 from bilrp.trace.linear_operators import Convolution, Dense
+from bilrp.trace.numerics import compute_relu_gate
 from bilrp.trace.operation_table import OPERATIONS
-from bilrp.trace.weight_cache import kept
 from bilrp.trace.tape import Slot, Step, Tape
-from bilrp.trace.layer_weights import batch_norm_scale, blank, convolves, same_padding, spread, weights_of
-from bilrp.trace.upcast import widen
+from bilrp.trace.upcast import upcast_to_float64
+from bilrp.trace.weight_cache import cached_tensor
 
-NORM = ("running_mean", "running_var", "weight", "bias")  # what a batch norm knows, in its order
+BATCH_NORM_ARGUMENTS = (
+    "running_mean",
+    "running_var",
+    "weight",
+    "bias",
+)  # what a batch norm knows, in its order
 
 
 def simplify(tape: Tape, keep: frozenset[int] = frozenset(), *, fuse: bool = True) -> Tape:
@@ -28,11 +40,11 @@ def simplify(tape: Tape, keep: frozenset[int] = frozenset(), *, fuse: bool = Tru
     >>> [step.label for step in simplify(record(net, torch.ones(1, 1, 4, 4))).steps]
     ['conv2d+relu']
     """
-    folded = fold_batch_norm(drop_identities(pad_first(widen(tape)), keep), keep)
+    folded = fold_batch_norm(drop_identities(split_uneven_padding(upcast_to_float64(tape)), keep), keep)
     return fuse_relu(folded, keep) if fuse else folded
 
 
-def pad_first(tape: Tape) -> Tape:
+def split_uneven_padding(tape: Tape) -> Tape:
     """Take a convolution with padding='same' and an even kernel apart: pad (one side more), then convolve.
 
     As after any F.pad, the zeros are constants of the run: what z^B, flat and w² hand them is left unattributed.
@@ -40,7 +52,7 @@ def pad_first(tape: Tape) -> Tape:
     steps: list[Step] = []
     fresh = max((step.output for step in tape.steps), default=0) + 1
     for step in tape.steps:
-        pads = _uneven(step)
+        pads = _uneven_pads(step)
         if not pads:
             steps.append(step)
             continue
@@ -62,12 +74,12 @@ def pad_first(tape: Tape) -> Tape:
     return replace(tape, steps=tuple(steps))
 
 
-def _uneven(step: Step) -> list[int] | None:
+def _uneven_pads(step: Step) -> list[int] | None:
     """The pads of a convolution that pads one side more, last axis first as F.pad wants them."""
-    if not convolves(step) or len(step.inputs) != 1 or step.argument(4, "padding", 0) != "same":
+    if not is_convolution(step) or len(step.inputs) != 1 or step.argument(4, "padding", 0) != "same":
         return None
     weight = step.argument(1, "weight")
-    pads = same_padding(weight, spread(step.argument(5, "dilation", 1), weight.dim() - 2))
+    pads = compute_same_padding(weight, expand_to_rank(step.argument(5, "dilation", 1), weight.dim() - 2))
     uneven = any(before != after for before, after in pads)
     return [p for pair in reversed(pads) for p in pair] if uneven else None
 
@@ -77,8 +89,12 @@ def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     steps: list[Step] = []
     same: dict[int, int] = {}
     for step in tape.steps:
-        step = _rewired(step, same)
-        if step.operation.kind in {"identity", "random"} and _same_kind(step) and step.output not in keep:
+        step = _rewire(step, same)
+        if (
+            step.operation.kind in {"identity", "random"}
+            and _has_same_dtype_and_device(step)
+            and step.output not in keep
+        ):
             same[step.output] = step.inputs[0]
         else:
             steps.append(step)
@@ -87,12 +103,12 @@ def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
 
 def fold_batch_norm(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     """W ← W·scale, b ← b·scale + shift, where a convolution or linear step feeds a batch norm and nothing else."""
-    return _merge_pairs(tape, keep, _folded)
+    return _merge_pairs(tape, keep, _fold_norm)
 
 
 def fuse_relu(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
     """Let a weighted step know the gate of the ReLU that alone consumes it: the other half is never computed."""
-    return _merge_pairs(tape, keep, _gated)
+    return _merge_pairs(tape, keep, _fuse_gate)
 
 
 def _merge_pairs(tape: Tape, keep: frozenset[int], merge) -> Tape:
@@ -113,23 +129,23 @@ def _merge_pairs(tape: Tape, keep: frozenset[int], merge) -> Tape:
     return replace(tape, steps=steps)
 
 
-def _gated(first: Step, second: Step) -> Step | None:
-    if second.operation.rule != "gate" or first.gate is not None or weights_of(first) is None:
+def _fuse_gate(first: Step, second: Step) -> Step | None:
+    if second.operation.rule != "gate" or first.gate is not None or extract_weights(first) is None:
         return None
-    return replace(first, output=second.output, gate=gate_of(first.result))
+    return replace(first, output=second.output, gate=compute_relu_gate(first.result))
 
 
-def _folded(first: Step, second: Step) -> Step | None:
-    weights = weights_of(first) if second.operation.kind == "statistics" else None
+def _fold_norm(first: Step, second: Step) -> Step | None:
+    weights = extract_weights(first) if second.operation.kind == "statistics" else None
     if weights is None or weights.columns:
         return None
     if first.result.dim() != weights.weight.dim() or second.argument(5, "training", False):
         return None  # batch norm counts channels on axis 1, a linear step on the last, an unbatched conv on axis 0
-    scale, shift = batch_norm_scale(second)
+    scale, shift = compute_batch_norm_affine(second)
     bias = shift if weights.bias is None else weights.bias * scale + shift
-    sources = (weights.weight, *(second.argument(i, name) for i, name in enumerate(NORM, 1)))
+    sources = (weights.weight, *(second.argument(i, name) for i, name in enumerate(BATCH_NORM_ARGUMENTS, 1)))
     name = ("folded", second.argument(7, "eps", 1e-5), weights.operator)
-    weight = kept(name, sources, lambda: _scaled(weights.weight, scale, weights.operator))
+    weight = cached_tensor(name, sources, lambda: _scale_channels(weights.weight, scale, weights.operator))
     return replace(
         first,
         args=(Slot(0), weight, bias, *first.args[3:]),
@@ -139,22 +155,22 @@ def _folded(first: Step, second: Step) -> Step | None:
     )
 
 
-def _scaled(weight: Tensor, scale: Tensor, operator: Dense | Convolution) -> Tensor:
+def _scale_channels(weight: Tensor, scale: Tensor, operator: Dense | Convolution) -> Tensor:
     """Scale each output channel; a transposed convolution keeps them on axis 1, group by group."""
     if not isinstance(operator, Convolution) or not operator.transposed:
         each = scale.reshape(-1, *[1] * (weight.dim() - 1))
-        return torch.mul(weight, each, out=blank(weight, torch.result_type(weight, scale)))
+        return torch.mul(weight, each, out=empty_weights_like(weight, torch.result_type(weight, scale)))
     groups, ones = operator.groups, [1] * (weight.dim() - 2)
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *ones)
     return grouped.reshape(weight.shape)
 
 
-def _same_kind(step: Step) -> bool:
+def _has_same_dtype_and_device(step: Step) -> bool:
     before = step.values[0]
     return step.result.dtype == before.dtype and step.result.device == before.device
 
 
-def _rewired(step: Step, same: dict[int, int]) -> Step:
-    if not any(value in same for value in step.inputs):
+def _rewire(step: Step, replacements: dict[int, int]) -> Step:
+    if not any(value in replacements for value in step.inputs):
         return step
-    return replace(step, inputs=tuple(same.get(value, value) for value in step.inputs))
+    return replace(step, inputs=tuple(replacements.get(value, value) for value in step.inputs))

@@ -15,7 +15,7 @@ NO_RULE = "none"
 
 
 @dataclass(frozen=True)
-class Row:
+class StepSummary:
     """One step: its name, operation, shapes and rule; `problem` says why it has none and what to do, `note` which factor
     of a product is frozen (by the operation that made it)."""
 
@@ -28,10 +28,10 @@ class Row:
     note: str | None = None
 
 
-def random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
+def make_random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
     """Numbers from 0 to 1 of that shape ('1,3,128,128'), seeded, in the type and on the device of the model.
 
-    >>> random_input(torch.nn.Identity(), "1,3").shape
+    >>> make_random_input(torch.nn.Identity(), "1,3").shape
     torch.Size([1, 3])
     """
     try:
@@ -46,14 +46,14 @@ def random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
     return x.to(like)
 
 
-def default_shape(module: Callable[[Tensor], Tensor], size: int) -> str:
+def guess_input_shape(module: Callable[[Tensor], Tensor], size: int) -> str:
     """The shape of an image as the model takes it: as many channels as its first convolution, else three."""
     modules = module.modules() if isinstance(module, nn.Module) else iter(())
     first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)
     return f"1,{3 if first is None else first.in_channels},{size},{size}"
 
 
-def show(rows: list[Row], *, title: str = "") -> None:
+def print_summary(rows: list[StepSummary], *, title: str = "") -> None:
     """Print the rows as a table; steps without a rule in red, with what to do about each below."""
     from rich.console import Console
     from rich.table import Table
@@ -64,9 +64,9 @@ def show(rows: list[Row], *, title: str = "") -> None:
         table.add_column(column, justify="right" if column == "#" else "left", overflow="fold")
     for number, row in enumerate(rows, 1):
         style = "bold red" if row.problem else "dim" if row.rule == NOT_NEEDED else None
-        shapes = ", ".join(_times(shape) for shape in row.inputs)
+        shapes = ", ".join(_format_shape(shape) for shape in row.inputs)
         rule = row.rule if row.note is None else f"{row.rule}: {row.note}"
-        table.add_row(str(number), row.name, row.op, shapes, _times(row.output), rule, style=style)
+        table.add_row(str(number), row.name, row.op, shapes, _format_shape(row.output), rule, style=style)
     console.print(table)
     missing = [row for row in rows if row.problem]
     steps = "1 step" if len(rows) == 1 else f"{len(rows)} steps"
@@ -76,5 +76,5 @@ def show(rows: list[Row], *, title: str = "") -> None:
         console.print(f"  {row.problem}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _times(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return "×".join(str(n) for n in shape) or "()"

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from bilrp.trace.devices import Ranges
-from bilrp.trace.fingerprint import of_weights
+from bilrp.trace.devices import ValueRanges
+from bilrp.trace.fingerprint import hash_weights
 from bilrp.trace.operation import Argument, Op
 
-SEVERAL = (list, tuple)
-PLAIN = {int, float, bool, str, type(None)}  # most arguments, which hold nothing
+SEQUENCE_TYPES = (list, tuple)
+SCALAR_TYPES = {int, float, bool, str, type(None)}  # most arguments, which hold nothing
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Slot:
 
 
 @dataclass(frozen=True, eq=False)
-class At:
+class ReferenceValues:
     """What went in and what came out at a reference input."""
 
     values: tuple[Tensor, ...]
@@ -40,7 +40,7 @@ class Step:
     arguments are constants of the run. `sources[k]` is the operation that made it, looking through reshapes,
     arithmetic with constants and denominators. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
     this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it). `reference`,
-    where set, is the same step at a reference input (`trace.beside`). `versions` says how often its result and its
+    where set, is the same step at a reference input (`trace.reference_run`). `versions` says how often its result and its
     constants had been written to. `ranges`, on an accelerator, knows the smallest and largest numbers of weighted steps.
     """
 
@@ -54,37 +54,37 @@ class Step:
     output: int
     result: Tensor
     sources: tuple[Op, ...] = ()
-    item: int | None = None
+    output_index: int | None = None
     gate: Tensor | None = None
-    reference: At | None = None
+    reference: ReferenceValues | None = None
     versions: tuple[int, ...] = ()
-    ranges: Ranges | None = field(default=None, repr=False)
+    ranges: ValueRanges | None = field(default=None, repr=False)
 
     def run(self, *live: Tensor) -> Tensor:
         """Call the step again with other tensors in the places of the live ones."""
-        args, kwargs = fill(self.args, live), fill(self.kwargs, live)
+        args, kwargs = fill_slots(self.args, live), fill_slots(self.kwargs, live)
         result = self.call(*args, **kwargs)
-        return result if self.item is None else result[self.item]
+        return result if self.output_index is None else result[self.output_index]
 
     @property
-    def written(self) -> tuple[int, ...]:
+    def current_versions(self) -> tuple[int, ...]:
         """How often torch has seen its result and its constants written to, by now."""
-        return tuple(t._version for t in (self.result, *tensors_in((self.args, self.kwargs))))
+        return tuple(t._version for t in (self.result, *collect_tensors((self.args, self.kwargs))))
 
     @property
     def op(self) -> str:
-        """The operation's name: what rule books match."""
+        """The operation's name: what composites match."""
         return self.operation.name
 
-    def given(self, argument: Argument) -> Any:
+    def argument_value(self, argument: Argument) -> Any:
         """What the call was given for an argument of the table; live tensors come as their recorded values."""
-        return fill(argument.of(self.args, self.kwargs), self.values)
+        return fill_slots(argument.get(self.args, self.kwargs), self.values)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """The argument given at `position` or as keyword `name`; live tensors come as their recorded values."""
         if position < len(self.args):
-            return fill(self.args[position], self.values)
-        return fill(self.kwargs.get(name, default), self.values)
+            return fill_slots(self.args[position], self.values)
+        return fill_slots(self.kwargs.get(name, default), self.values)
 
     @property
     def label(self) -> str:
@@ -114,7 +114,7 @@ class Tape:
     output: int
     weights: tuple[Tensor, ...] = field(default=(), repr=False)
     input: int = 0
-    reference: At | None = field(default=None, repr=False)
+    reference: ReferenceValues | None = field(default=None, repr=False)
 
     def consumers(self) -> dict[int, list[Step]]:
         """Which steps use each value."""
@@ -127,17 +127,17 @@ class Tape:
     @cached_property
     def fingerprint(self) -> str:
         """A sha256 over the weights the run used, so that decompositions of different weights never pair."""
-        return of_weights(self.weights)
+        return hash_weights(self.weights)
 
 
-def fill(tree: Any, live: tuple[Tensor, ...]) -> Any:
+def fill_slots(tree: Any, live: tuple[Tensor, ...]) -> Any:
     """Put live tensors back in the places of their slots."""
-    if type(tree) in PLAIN:
+    if type(tree) in SCALAR_TYPES:
         return tree
-    return mapped(tree, lambda slot: live[slot.index], Slot)
+    return tree_map(tree, lambda slot: live[slot.index], Slot)
 
 
-def storage_of(t: Tensor) -> int:
+def get_storage_pointer(t: Tensor) -> int:
     """Where the tensor's memory starts; tensors without memory of their own share it with none."""
     try:
         return t.untyped_storage().data_ptr() or -id(t)
@@ -145,36 +145,37 @@ def storage_of(t: Tensor) -> int:
         return -id(t)
 
 
-def tensors_in(tree: Any) -> list[Tensor]:
+def collect_tensors(tree: Any) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
     found: list[Tensor] = []
-    _collect(tree if type(tree) is tuple else (tree,), found)
+    _collect_into(tree if type(tree) is tuple else (tree,), found)
     return found
 
 
-def _collect(items: Iterable[Any], found: list[Tensor]) -> None:
+def _collect_into(items: Iterable[Any], tensors: list[Tensor]) -> None:
     for item in items:
-        if type(item) in PLAIN:
+        if type(item) in SCALAR_TYPES:
             continue
         if isinstance(item, Tensor):
-            found.append(item)
-        elif isinstance(item, SEVERAL):
-            _collect(item, found)
+            tensors.append(item)
+        elif isinstance(item, SEQUENCE_TYPES):
+            _collect_into(item, tensors)
         elif isinstance(item, dict):
-            _collect(item.values(), found)
+            _collect_into(item.values(), tensors)
         elif isinstance(item, slice):
-            _collect((item.start, item.stop, item.step), found)
+            _collect_into((item.start, item.stop, item.step), tensors)
 
 
-def mapped(tree: Any, leaf: Callable[[Any], Any], kind: type | tuple[type, ...] = Tensor) -> Any:
+def tree_map(tree: Any, fn: Callable[[Any], Any], leaf_types: type | tuple[type, ...] = Tensor) -> Any:
     """Replace every `kind` in nested arguments by `leaf(it)`."""
-    if isinstance(tree, kind):
-        return leaf(tree)
-    if isinstance(tree, SEVERAL):
-        items = [item if type(item) in PLAIN else mapped(item, leaf, kind) for item in tree]
+    if isinstance(tree, leaf_types):
+        return fn(tree)
+    if isinstance(tree, SEQUENCE_TYPES):
+        items = [item if type(item) in SCALAR_TYPES else tree_map(item, fn, leaf_types) for item in tree]
         return items if isinstance(tree, list) else tuple(items)
     if isinstance(tree, dict):
         return {
-            key: value if type(value) in PLAIN else mapped(value, leaf, kind) for key, value in tree.items()
+            key: value if type(value) in SCALAR_TYPES else tree_map(value, fn, leaf_types)
+            for key, value in tree.items()
         }
     return tree

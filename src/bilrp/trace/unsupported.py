@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.errors import InputError, TapeError
-from bilrp.trace.introspection import Parts
+from bilrp.trace.introspection import NamedModules
 from bilrp.trace.operation import Op
 
 
-def refuse_what_cannot_be_seen(encoder: Callable[..., object], modules: list[Parts]) -> None:
+def reject_compiled_code(encoder: Callable[..., object], modules: list[NamedModules]) -> None:
     for part in [encoder, *(part for parts in modules for _, part in parts)]:
-        scripted = issubclass(type(part), SCRIPTED)
+        scripted = issubclass(type(part), SCRIPTED_TYPES)
         # a module's `hasattr` is slow where the answer is no
-        marked = COMPILED in vars(part) if isinstance(part, nn.Module) else hasattr(part, COMPILED)
+        marked = (
+            COMPILED_ATTRIBUTE in vars(part)
+            if isinstance(part, nn.Module)
+            else hasattr(part, COMPILED_ATTRIBUTE)
+        )
         if scripted or marked or type(part).__name__ == "OptimizedModule":
             kind = "scripted" if scripted else "compiled"
             raise TapeError(
@@ -27,24 +31,24 @@ def refuse_what_cannot_be_seen(encoder: Callable[..., object], modules: list[Par
             )
 
 
-COMPILED = "_torchdynamo_orig_callable"
-SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+COMPILED_ATTRIBUTE = "_torchdynamo_orig_callable"
+SCRIPTED_TYPES = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
 
 
-def refuse_moving_targets(modules: list[Parts]) -> None:
+def reject_training_mode(modules: list[NamedModules]) -> None:
     """The same, before anything runs: batch norm in training mode would change its statistics."""
     for name, part in (each for parts in modules for each in parts if each[1].training):
         dropping = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
         counting = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
         if dropping or counting:
-            raise InputError(_moving(f"{type(part).__name__} '{name}'", True))
+            raise InputError(_format_training_error(f"{type(part).__name__} '{name}'", True))
 
 
-def refuse_call(
+def reject_unsupported_call(
     op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], live: Tensor, training: bool | None = None
 ) -> None:
     """A call on live tensors that no tape can hold; `training` says of the model whether it is in training mode."""
-    if op.kind == "unseen":
+    if op.kind == "host_read":
         raise TapeError(
             f"the model reads numbers out of a live tensor with '{op.name}', where the tape cannot follow: "
             "keep them as tensors (or compute them before the model)"
@@ -57,18 +61,20 @@ def refuse_call(
             "the model runs under autocast, which rounds where the tape cannot see it: leave the autocast block, "
             "or convert the model, e.g. model.to(torch.bfloat16)"
         )
-    if op.active:
-        refuse_training(op, args, kwargs, training)
+    if op.training_args:
+        reject_training_call(op, args, kwargs, training)
 
 
-def refuse_training(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool | None) -> None:
+def reject_training_call(
+    op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool | None
+) -> None:
     """Random or batch-dependent layers make the embedding a moving target: refuse them."""
-    given = [argument.of(args, kwargs) for argument in op.active]
+    given = [argument.get(args, kwargs) for argument in op.training_args]
     if given and all(True if isinstance(value, Tensor) else bool(value) for value in given):
-        raise InputError(_moving(f"'{op.name}'", training))
+        raise InputError(_format_training_error(f"'{op.name}'", training))
 
 
-def _moving(what: str, training: bool | None) -> str:
+def _format_training_error(what: str, training: bool | None) -> str:
     """`training`: of the model; None where no module of it is known."""
     if training:
         return f"the model is in training mode ({what} is active), so its embedding is not fixed: call model.eval() first"
@@ -77,7 +83,7 @@ def _moving(what: str, training: bool | None) -> str:
     return f"{what} is active, so the embedding is not fixed: {way}"
 
 
-def in_our_words(error: RuntimeError) -> str | None:
+def translate_torch_error(error: RuntimeError) -> str | None:
     """What to do about an error of torch that comes of being watched; None where the model itself fails."""
     said = str(error)
     if "modified inplace" in said or "modified by an inplace" in said:
@@ -103,22 +109,25 @@ def in_our_words(error: RuntimeError) -> str | None:
     return None
 
 
-def no_tensor(result: object) -> str:
+def describe_non_tensor(result: object) -> str:
     """What the encoder returned instead of an embedding, and how to take one out of it."""
     if result is None:
         return "the encoder returned None, not a tensor: its forward needs a return"
     names = list(result) if isinstance(result, Mapping) else list(getattr(result, "_fields", ()))
     if not names:
         way = "model(x)[0]" if isinstance(result, tuple | list) else "model(x).pooler_output"
-        return _taken_out(type(result).__name__, way)
+        return _format_wrapper_advice(type(result).__name__, way)
     chosen = next((name for name in ("embedding", "pooler_output") if name in names), names[0])
-    way = f"model(x).{chosen}" if hasattr(result, str(chosen)) else f"model(x)[{_quoted(chosen)}]"
-    return _taken_out(f"{type(result).__name__} with {', '.join(map(str, names[:8]))}", way)
+    way = f"model(x).{chosen}" if hasattr(result, str(chosen)) else f"model(x)[{_quote(chosen)}]"
+    return _format_wrapper_advice(f"{type(result).__name__} with {', '.join(map(str, names[:8]))}", way)
 
 
-def _quoted(key: object) -> str:
+def _quote(key: object) -> str:
     return f'"{key}"' if isinstance(key, str) else repr(key)
 
 
-def _taken_out(what: str, way: str) -> str:
-    return f"the encoder returned {what}, not a tensor: wrap it so that it returns the embedding, e.g. lambda x: {way}"
+def _format_wrapper_advice(returned: str, expression: str) -> str:
+    return (
+        f"the encoder returned {returned}, not a tensor: wrap it so that it returns the embedding, e.g. lambda "
+        f"x: {expression}"
+    )

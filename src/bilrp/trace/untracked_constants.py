@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.devices import gather, on_host, require
-from bilrp.trace.tape import storage_of
+from bilrp.trace.devices import defer_checks, is_on_cpu, require
+from bilrp.trace.tape import get_storage_pointer
 
-NEARBY = 0.01  # how far, of each number; towards zero, where no bound is crossed
+PERTURBATION_SCALE = 0.01  # how far, of each number; towards zero, where no bound is crossed
 
 
-class Unknown(NamedTuple):
+class UntrackedConstant(NamedTuple):
     """A constant that no recorded call made, with its numbers when it was first used, by which call and where."""
 
     tensor: Tensor  # kept, so that its id stays its own
     value: Tensor
     op: str
-    place: str
+    location: str
 
 
 def depends_on(node: Any, origin: Any) -> bool:
@@ -42,24 +42,26 @@ def depends_on(node: Any, origin: Any) -> bool:
     return False
 
 
-def nearby(x: Tensor) -> Tensor:
+def perturb(x: Tensor) -> Tensor:
     """Another input, for which a model most likely goes the same way."""
     draw = torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return x.detach() * (1 - NEARBY * draw.to(x))
+    return x.detach() * (1 - PERTURBATION_SCALE * draw.to(x))
 
 
-def find_overwritten(constants: Mapping[Any, Unknown]) -> set[Any]:
+def find_overwritten(constants: Mapping[Any, UntrackedConstant]) -> set[Any]:
     """Keys of constants whose memory was written during their own run: replaying the tape reports these."""
     return {
         key
         for key, one in constants.items()
-        if on_host(one.value)
+        if is_on_cpu(one.value)
         and not torch.equal(torch.nan_to_num(one.tensor.detach()), torch.nan_to_num(one.value))
     }
 
 
-def refuse_changing(
-    first: Mapping[Any, Unknown], again: Mapping[Any, Unknown], overwritten: Collection[Any] = ()
+def reject_input_dependent(
+    first: Mapping[Any, UntrackedConstant],
+    second: Mapping[Any, UntrackedConstant],
+    overwritten: Collection[Any] = (),
 ) -> None:
     """Refuse constants of a run that are others at another input.
 
@@ -68,31 +70,31 @@ def refuse_changing(
         again: those of the run at a nearby input, in the same order.
         overwritten: keys in `first` that are left out.
     """
-    others = list(again.values())
-    with gather():
+    others = list(second.values())
+    with defer_checks():
         for number, (key, one) in enumerate(first.items()):
             other = others[number] if number < len(others) else None
             if key in overwritten:
                 continue
             if other is None or one.value.shape != other.value.shape:
-                _refuse(one)
-            elif on_host(one.value):
+                _raise_input_dependent(one)
+            elif is_on_cpu(one.value):
                 if not torch.equal(torch.nan_to_num(one.value), torch.nan_to_num(other.value)):
-                    _refuse(one)
+                    _raise_input_dependent(one)
             else:
                 same = torch.nan_to_num(one.value) == torch.nan_to_num(other.value)
-                require(same.all(), partial(_refuse, one))
+                require(same.all(), partial(_raise_input_dependent, one))
 
 
-def _refuse(one: Unknown) -> NoReturn:
-    place = f" ({one.place})" if one.place else ""
+def _raise_input_dependent(constant: UntrackedConstant) -> NoReturn:
+    place = f" ({constant.location})" if constant.location else ""
     raise TapeError(
-        f"'{one.op}' received a tensor of shape {tuple(one.value.shape)}{place} that changes with the input and "
+        f"'{constant.op}' received a tensor of shape {tuple(constant.value.shape)}{place} that changes with the input and "
         "that no recorded call made: a part of the model runs in another thread, or outside torch; run it in the "
         "thread of the model's forward, with torch calls"
     )
 
 
-def written_state(t: Tensor) -> tuple[int, int]:
+def get_storage_and_version(t: Tensor) -> tuple[int, int]:
     """The memory of a tensor, and how often it was written to as far as torch counts."""
-    return storage_of(t), 0 if t.is_inference() else t._version
+    return get_storage_pointer(t), 0 if t.is_inference() else t._version

@@ -13,14 +13,14 @@ import torch
 from PIL import Image
 
 from bilrp.collection import tables
-from bilrp.collection.batch_encoder import BATCH
+from bilrp.collection.batch_encoder import MAX_BATCH_SIZE
 from bilrp.collection.core import Collection, open
-from bilrp.collection.indexing import build, indexed
+from bilrp.collection.indexing import build, build_with_report
 from bilrp.encoder import Encoder, read_item
-from bilrp_studies.bench.timing import Ratio, measured
+from bilrp_studies.bench.timing import Measurement, measure_cost
 
-PHOTOGRAPHS = 64
-ITEMS = 10_000
+PHOTOGRAPH_COUNT = 64
+ITEM_COUNT = 10_000
 
 
 def run(
@@ -28,24 +28,24 @@ def run(
     photograph: Image.Image,
     *,
     rounds: int = 2,
-    items: int = ITEMS,
+    items: int = ITEM_COUNT,
     say: Callable[[str], object],
-) -> tuple[Ratio, ...]:
+) -> tuple[Measurement, ...]:
     """Time a collection of crops of one photograph, as files, and of `items` embeddings like theirs."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        files = crops(photograph, folder / "photographs", PHOTOGRAPHS)
+        files = write_crops(photograph, folder / "photographs", PHOTOGRAPH_COUNT)
         say("indexing")
-        rate = index_rate(encoder, files, folder, rounds=rounds)
+        rate = time_indexing(encoder, files, folder, rounds=rounds)
         few = build(files[:4], encoder, folder / "few.lance", parts=True)
         say("stored pairs")
-        pair = stored_pair(few, rounds=rounds)
+        pair = time_stored_pair(few, rounds=rounds)
         say(f"{items} embeddings")
-        many = multiplied(few, folder / "many.lance", items)
-        return rate, pair, one_sided_map(many, rounds=rounds), *neighbours(many)
+        many = build_enlarged(few, folder / "many.lance", items)
+        return rate, pair, time_one_sided_map(many, rounds=rounds), *time_neighbours(many)
 
 
-def crops(photograph: Image.Image, folder: Path, count: int) -> list[Path]:
+def write_crops(photograph: Image.Image, folder: Path, count: int) -> list[Path]:
     """Different crops of a photograph, as JPEG files of 400 × 300 pixels."""
     folder.mkdir()
     rng, made = np.random.default_rng(0), []
@@ -60,93 +60,102 @@ def crops(photograph: Image.Image, folder: Path, count: int) -> list[Path]:
     return made
 
 
-def index_rate(encoder: Encoder, files: list[Path], folder: Path, *, rounds: int) -> Ratio:
+def time_indexing(encoder: Encoder, files: list[Path], folder: Path, *, rounds: int) -> Measurement:
     """Files to a collection, against the encoder alone on the same inputs, decoded and in batches before the clock runs."""
     inputs = torch.cat([read_item(encoder, file).x for file in files])
 
     def bare() -> None:
         with torch.inference_mode():
-            for few in inputs.split(BATCH):
+            for few in inputs.split(MAX_BATCH_SIZE):
                 encoder.module(few)
 
     bare()
     alone, index = [], []
     for number in range(rounds):
-        alone.append(_seconds(bare))
-        index.append(_seconds(lambda number=number: indexed(files, encoder, folder / f"{number}.lance")))
+        alone.append(_measure_seconds(bare))
+        index.append(
+            _measure_seconds(
+                lambda number=number: build_with_report(files, encoder, folder / f"{number}.lance")
+            )
+        )
     (bare_wall, bare_worked), (wall, worked) = (np.min(times, axis=0) for times in (alone, index))
     ratio = float(bare_wall / wall)
     said = f"{len(files) / wall:.1f} items a second, the encoder alone {len(files) / bare_wall:.1f}"
     said += f"; by processor time {bare_worked / worked:.2f}"
-    return Ratio("indexing, of the encoder's own rate", ratio, "×", f"≥ 0.85; {said}")
+    return Measurement("indexing, of the encoder's own rate", ratio, "×", f"≥ 0.85; {said}")
 
 
-def stored_pair(found: Collection, *, rounds: int) -> Ratio:
+def time_stored_pair(collection: Collection, *, rounds: int) -> Measurement:
     """R = P P'ᵀ of two items by number, both read from the table: of each pair the best, of all pairs the median."""
-    pairs = [(i, j) for i in range(len(found)) for j in range(i)]
-    regions = tuple(found.relevance(0, 1).shape)
+    pairs = [(i, j) for i in range(len(collection)) for j in range(i)]
+    regions = tuple(collection.relevance(0, 1).shape)
     times = 1000 * np.array(
-        [[_seconds(lambda i=i, j=j: found.relevance(i, j)) for _ in range(5 * rounds)] for i, j in pairs]
+        [
+            [_measure_seconds(lambda i=i, j=j: collection.relevance(i, j)) for _ in range(5 * rounds)]
+            for i, j in pairs
+        ]
     )
     worked = times[..., 1]
     told = f"≤ 3; {regions[0]} × {regions[1]} regions, reading included"
     told += f"; of all times, processor: median {np.median(worked):.1f}, best {worked.min():.1f}"
-    return Ratio("a stored pair", float(np.median(times[..., 0].min(1))), "ms", told)
+    return Measurement("a stored pair", float(np.median(times[..., 0].min(1))), "ms", told)
 
 
-def multiplied(found: Collection, path: Path, count: int) -> Collection:
+def build_enlarged(collection: Collection, path: Path, count: int) -> Collection:
     """A collection with as many embeddings, mixed of those that are there, and the same parts."""
-    rng, known = np.random.default_rng(0), found.embeddings
-    schema = tables.items_schema(found.width, found.about)
-    first = found.items.take(range(len(found)), [f.name for f in schema])
-    rows = [{name: values[i] for name, values in first.items()} for i in range(len(found))]
-    tables.appended(str(path), tables.ITEMS, rows, schema)
-    for start in range(len(found), count, 1000):
+    rng, known = np.random.default_rng(0), collection.embeddings
+    schema = tables.items_schema(collection.width, collection.description)
+    first = collection.items.take(range(len(collection)), [f.name for f in schema])
+    rows = [{name: values[i] for name, values in first.items()} for i in range(len(collection))]
+    tables.append_rows(str(path), tables.ITEMS_TABLE, rows, schema)
+    for start in range(len(collection), count, 1000):
         weights = rng.dirichlet(np.ones(len(known)), min(1000, count - start)).astype(np.float32)
         mixed = weights @ known
         rows = [
             {"id": f"{start + n:032}", "name": f"{start + n}", "group": "", "source": "", "embedding": each}
             for n, each in enumerate(mixed)
         ]
-        tables.appended(str(path), tables.ITEMS, rows, schema)
-    made = open(path, found.encoder)
-    made.parts = found.parts
+        tables.append_rows(str(path), tables.ITEMS_TABLE, rows, schema)
+    made = open(path, collection.encoder)
+    made.parts = collection.parts
     return made
 
 
-def one_sided_map(found: Collection, *, rounds: int) -> Ratio:
+def time_one_sided_map(collection: Collection, *, rounds: int) -> Measurement:
     """⟨P_I, φ(x')⟩ for all items, parts read from the table, against NumPy's product of the same arrays."""
-    parts, embeddings = found.decomposition(0).parts.numpy(), found.embeddings
-    found.share(0, against=[0])
+    parts, embeddings = collection.decomposition(0).parts.numpy(), collection.embeddings
+    collection.share(0, against=[0])
     plain, ours = [], []
     for _ in range(max(3, rounds)):
-        plain.append(_seconds(lambda: parts @ embeddings.T)[0])
-        ours.append(_seconds(lambda: found.share(0))[0])
+        plain.append(_measure_seconds(lambda: parts @ embeddings.T)[0])
+        ours.append(_measure_seconds(lambda: collection.share(0))[0])
     told = f"≤ 2; {len(parts)} regions, {1000 * min(ours):.0f} ms against {1000 * min(plain):.0f}"
-    return Ratio(f"a map against {len(found)} items, of NumPy's product", min(ours) / min(plain), "×", told)
+    return Measurement(
+        f"a map against {len(collection)} items, of NumPy's product", min(ours) / min(plain), "×", told
+    )
 
 
-def neighbours(found: Collection) -> Iterator[Ratio]:
+def time_neighbours(collection: Collection) -> Iterator[Measurement]:
     """Ten neighbours, with the embeddings in memory and with none of them."""
-    seconds, _ = measured(lambda: found.nearest(0, 10))
-    yield Ratio(f"10 neighbours of {len(found)}, in memory", 1000 * seconds, "ms", "")
-    with _not_resident(found):
-        found.nearest(0, 10)
-        seconds, peak = measured(lambda: found.nearest(0, 10))
-    told = f"{1000 * seconds:.0f} ms, of {found.width * len(found) * 2 / 2**20:.0f} MB of halves"
-    yield Ratio("the same with none in memory: memory above the start", peak, "MB", told)
+    seconds, _ = measure_cost(lambda: collection.nearest(0, 10))
+    yield Measurement(f"10 neighbours of {len(collection)}, in memory", 1000 * seconds, "ms", "")
+    with _without_resident_embeddings(collection):
+        collection.nearest(0, 10)
+        seconds, peak = measure_cost(lambda: collection.nearest(0, 10))
+    told = f"{1000 * seconds:.0f} ms, of {collection.width * len(collection) * 2 / 2**20:.0f} MB of halves"
+    yield Measurement("the same with none in memory: memory above the start", peak, "MB", told)
 
 
 @contextmanager
-def _not_resident(found: Collection) -> Iterator[None]:
-    before, found.items.most = found.items.most, 0
+def _without_resident_embeddings(collection: Collection) -> Iterator[None]:
+    before, collection.items.max_resident_bytes = collection.items.max_resident_bytes, 0
     try:
         yield
     finally:
-        found.items.most = before
+        collection.items.max_resident_bytes = before
 
 
-def _seconds(work: Callable[[], object]) -> tuple[float, float]:
+def _measure_seconds(work: Callable[[], object]) -> tuple[float, float]:
     """On the wall, and of the processor: others may use the machine at the same time."""
     wall, worked = time.perf_counter(), time.process_time()
     work()

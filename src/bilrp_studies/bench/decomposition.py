@@ -20,25 +20,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bilrp.decomposition import decompose
-from bilrp.io import store
-from bilrp.encoder import Encoder, book_of
+from bilrp.encoder import Encoder, resolve_composite
 from bilrp.engine import plan
-from bilrp.engine.plan import Setting
+from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import pull
-from bilrp_studies.bench import other_libraries
-from bilrp_studies.bench.timing import Ratio, measured
+from bilrp.io import store
 from bilrp.regions import grid
 from bilrp.rules.composites import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freezing import freeze
-from bilrp.similarity import projection
+from bilrp.similarity import random_projection
 from bilrp.trace.rewrite import simplify
+from bilrp_studies.bench import other_libraries
+from bilrp_studies.bench.timing import Measurement, measure_cost
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-COORDINATES = 100  # what the paper projects to
-LAYERS = (5, 10, 17, 24, 31)
-MEASURED_REGIONS = 1024  # more are planned, not run: their parts alone are gigabytes
+PROJECTED_COORDINATES = 100  # what the paper projects to
+TIMED_LAYERS = (5, 10, 17, 24, 31)
+MAX_TIMED_REGIONS = 1024  # more are planned, not run: their parts alone are gigabytes
 
 
 @dataclass(frozen=True)
@@ -65,83 +65,85 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """Everything one run found, with the facts of the machine."""
 
     rows: tuple[Row, ...]
     growth: tuple[Growth, ...]
     forward_seconds: float
     machine: dict[str, Any]
-    collection: tuple[Ratio, ...] = ()
+    collection: tuple[Measurement, ...] = ()
 
 
-def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, say=print) -> Report:
+def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, log=print) -> BenchmarkReport:
     """Time everything on one input of a VGG-16 encoder at layer 31."""
     module = encoder.module
     assert isinstance(module, nn.Module)
-    ways = _ways(encoder, x)
-    forward = min(_forward(module, x, 1), _forward(module, x, 10))
+    ways = _methods(encoder, x)
+    forward = min(_time_forward(module, x, 1), _time_forward(module, x, 10))
     best, peaks = {name: float("inf") for name in ways}, dict.fromkeys(ways, 0.0)
     for number in range(rounds):
         # In one round everything meets the same weather: the forward pass is timed again beside it.
-        forward = min(forward, _forward(module, x, 1), _forward(module, x, 10))
+        forward = min(forward, _time_forward(module, x, 1), _time_forward(module, x, 10))
         for name, (measure, times) in ways.items():
             seconds, peak = measure()
             best[name], peaks[name] = min(best[name], seconds * times), max(peaks[name], peak)
-            say(f"round {number + 1}/{rounds}  {name}: {seconds * times:.2f} s")
-    loop = best[LOOP]
+            log(f"round {number + 1}/{rounds}  {name}: {seconds * times:.2f} s")
+    loop = best[LOOP_NAME]
     rows = tuple(
         Row(name, best[name], best[name] / (100 * forward), loop / best[name], peaks[name]) for name in ways
     )
-    grown = tuple(_growth(encoder, say)) if growth else ()
-    return Report(rows, grown, forward, machine())
+    grown = tuple(_measure_growth(encoder, log)) if growth else ()
+    return BenchmarkReport(rows, grown, forward, describe_machine())
 
 
-LOOP = "loop: forward and LRP pass for each of 100 coordinates (×25 of 4)"
+LOOP_NAME = "loop: forward and LRP pass for each of 100 coordinates (×25 of 4)"
 
 
-Measure = Callable[[], tuple[float, float]]  # seconds, megabytes
+Timer = Callable[[], tuple[float, float]]  # seconds, megabytes
 
 
-def _ways(encoder: Encoder, x: Tensor) -> dict[str, tuple[Measure, float]]:
+def _methods(encoder: Encoder, x: Tensor) -> dict[str, tuple[Timer, float]]:
     """Name → (how it is measured, by how much to multiply its time)."""
     module = encoder.module
     assert isinstance(module, nn.Module)
     layers = list(next(module.children()).children())
-    seeds = projection(COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
+    seeds = random_projection(PROJECTED_COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
     peak = torch.unravel_index(module(x).argmax(), module(x).shape)[1:]
     place = int(peak[0]), int(peak[1]), int(peak[2])
     works: dict[str, tuple[Callable[[], object], float]] = {
-        LOOP: (lambda: [lrp_pass(layers, x, seeds[m]) for m in range(4)], COORDINATES / 4),
+        LOOP_NAME: (lambda: [run_lrp_pass(layers, x, seeds[m]) for m in range(4)], PROJECTED_COORDINATES / 4),
         "pull: 100 coordinates on one stored run (×5 of 20)": (
-            lambda: _pulled(encoder, x, seeds[:20]),
-            COORDINATES / 20,
+            lambda: _pull_parts(encoder, x, seeds[:20]),
+            PROJECTED_COORDINATES / 20,
         ),
-        "bilrp, 100 projected coordinates": (lambda: decompose(encoder, x, project=COORDINATES), 1),
+        "bilrp, 100 projected coordinates": (lambda: decompose(encoder, x, project=PROJECTED_COORDINATES), 1),
         "bilrp, exact (all coordinates)": (lambda: decompose(encoder, x), 1),
-        f"bilrp, exact, layers {', '.join(map(str, LAYERS))} in one sweep": (
-            lambda: decompose(encoder, x, layers=LAYERS),
+        f"bilrp, exact, layers {', '.join(map(str, TIMED_LAYERS))} in one sweep": (
+            lambda: decompose(encoder, x, layers=TIMED_LAYERS),
             1,
         ),
     }
     return {
-        **{name: (partial(measured, work), times) for name, (work, times) in works.items()},
+        **{name: (partial(measure_cost, work), times) for name, (work, times) in works.items()},
         **{
             f"{name}: one pass for each of 100 coordinates (×100 of 1)": (
-                partial(_rival, name, layers, x, place),
-                COORDINATES,
+                partial(_time_other_library, name, layers, x, place),
+                PROJECTED_COORDINATES,
             )
-            for name in other_libraries.installed()
+            for name in other_libraries.list_installed()
         },
     }
 
 
-def _rival(name: str, layers: list[nn.Module], x: Tensor, place: other_libraries.Place) -> tuple[float, float]:
-    found = other_libraries.timed(name, layers, x, place)
+def _time_other_library(
+    name: str, layers: list[nn.Module], x: Tensor, coordinate: other_libraries.Coordinate
+) -> tuple[float, float]:
+    found = other_libraries.time_pass(name, layers, x, coordinate)
     return found.seconds, found.peak_mb
 
 
-def lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
+def run_lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
     """One LRP pass as the paper describes it: forward, then relevance layer by layer, for one (projected) coordinate.
 
     R_j = a_j Σ_k ρ(w_jk) R_k / Σ_j a_j ρ(w_jk), γ by layer, and z^B at the first.
@@ -152,11 +154,13 @@ def lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
             values.append(layer(values[-1]))
         relevance = values[-1] * seed
         for number in range(len(layers), 0, -1):
-            relevance = _through(layers[number - 1], number, values[number - 1], values[number], relevance)
+            relevance = _propagate_layer(
+                layers[number - 1], number, values[number - 1], values[number], relevance
+            )
     return relevance
 
 
-def _through(layer: nn.Module, number: int, a: Tensor, out: Tensor, relevance: Tensor) -> Tensor:
+def _propagate_layer(layer: nn.Module, number: int, a: Tensor, output: Tensor, relevance: Tensor) -> Tensor:
     if isinstance(layer, nn.ReLU):
         return relevance
     if isinstance(layer, nn.MaxPool2d):
@@ -164,14 +168,14 @@ def _through(layer: nn.Module, number: int, a: Tensor, out: Tensor, relevance: T
         return F.max_unpool2d(relevance, index, (2, 2), output_size=a.shape[-2:])
     assert isinstance(layer, nn.Conv2d) and layer.bias is not None
     if number == 1:
-        return _through_pixels(layer, a, relevance)
+        return _propagate_pixel_layer(layer, a, relevance)
     gamma = paper_gamma(number)
     weight = layer.weight + gamma * layer.weight.clamp(min=0)
     z = F.conv2d(a, weight, layer.bias + gamma * layer.bias.clamp(min=0), padding=1)
     return a * F.conv_transpose2d(relevance / torch.where(z == 0, 1e-9, z), weight, padding=1)
 
 
-def _through_pixels(layer: nn.Conv2d, a: Tensor, relevance: Tensor) -> Tensor:
+def _propagate_pixel_layer(layer: nn.Conv2d, a: Tensor, relevance: Tensor) -> Tensor:
     low, high = (
         torch.tensor(b).to(a).reshape(1, -1, 1, 1).expand_as(a) for b in (IMAGENET_LOW, IMAGENET_HIGH)
     )
@@ -184,14 +188,14 @@ def _through_pixels(layer: nn.Conv2d, a: Tensor, relevance: Tensor) -> Tensor:
     return sum(parts, start=torch.zeros_like(a))
 
 
-def _pulled(encoder: Encoder, x: Tensor, seeds: Tensor) -> Tensor:
+def _pull_parts(encoder: Encoder, x: Tensor, seeds: Tensor) -> Tensor:
     with torch.no_grad():
         tape = encoder.record(x)
-        program = freeze(simplify(tape), book_of(encoder, tape))
+        program = freeze(simplify(tape), resolve_composite(encoder, tape))
         return torch.cat([grid(8)(x).pool(pull(program, chunk)) for chunk in seeds.split(10)])
 
 
-def _forward(module: nn.Module, x: Tensor, batch: int) -> float:
+def _time_forward(module: nn.Module, x: Tensor, batch: int) -> float:
     """Seconds of one forward pass, in a batch of that size."""
     stacked = x.expand(batch, *x.shape[1:]).contiguous()
     with torch.no_grad():
@@ -202,39 +206,39 @@ def _forward(module: nn.Module, x: Tensor, batch: int) -> float:
     return (time.perf_counter() - start) / (3 * batch)
 
 
-def _growth(encoder: Encoder, say) -> Iterable[Growth]:
+def _measure_growth(encoder: Encoder, log) -> Iterable[Growth]:
     for size in (64, 128, 224, 256):
         x = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(0))
         low, high = (torch.tensor(b).reshape(1, -1, 1, 1) for b in (IMAGENET_LOW, IMAGENET_HIGH))
-        x = low + _smooth(x) * (high - low)
+        x = low + _smooth_noise(x) * (high - low)
         for region in (4, 8, 16):
             with torch.no_grad():
                 tape = encoder.record(x)
-                program = freeze(simplify(tape), book_of(encoder, tape))
-                setting = Setting(program, grid(region)(x), program.result.numel())
+                program = freeze(simplify(tape), resolve_composite(encoder, tape))
+                setting = PlanContext(program, grid(region)(x), program.result.numel())
                 made = Growth(
-                    size, region, setting.partition.count, plan.make(setting).flops / 1e9, None, None
+                    size, region, setting.partition.count, plan.make_plan(setting).flops / 1e9, None, None
                 )
-            if made.regions <= MEASURED_REGIONS:
-                seconds, peak = measured(
+            if made.regions <= MAX_TIMED_REGIONS:
+                seconds, peak = measure_cost(
                     lambda x=x, region=region: decompose(encoder, x, regions=grid(region))
                 )
                 made = replace(made, seconds=seconds, peak_mb=peak)
-            say(f"{size} px, {region}×{region} regions: {made.gflop:.0f} GFLOP, {_seconds(made)}")
+            log(f"{size} px, {region}×{region} regions: {made.gflop:.0f} GFLOP, {_format_seconds(made)}")
             yield made
 
 
-def _seconds(growth: Growth) -> str:
+def _format_seconds(growth: Growth) -> str:
     return "planned only" if growth.seconds is None else f"{growth.seconds:.2f} s"
 
 
-def _smooth(noise: Tensor) -> Tensor:
+def _smooth_noise(noise: Tensor) -> Tensor:
     """Noise with structure at several scales, a stand-in for a photograph of any size."""
     layers = [F.interpolate(noise[..., ::s, ::s], size=noise.shape[-2:], mode="bilinear") for s in (1, 4, 16)]
     return torch.stack(layers).mean(0)
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Facts that a reader of the ratios may want."""
     return {
         "processor": platform.processor() or platform.machine(),
@@ -248,7 +252,7 @@ def machine() -> dict[str, Any]:
 # ---------------------------------------------------------------- telling
 
 
-def table(report: Report) -> Table:
+def build_table(report: BenchmarkReport) -> Table:
     """The rows as a rich table."""
     from rich.table import Table
 
@@ -266,7 +270,7 @@ def table(report: Report) -> Table:
     return found
 
 
-def growth_table(report: Report) -> Table:
+def build_growth_table(report: BenchmarkReport) -> Table:
     """How cost grows, as a rich table."""
     from rich.table import Table
 
@@ -279,13 +283,13 @@ def growth_table(report: Report) -> Table:
             f"{g.region}²",
             str(g.regions),
             f"{g.gflop:.1f}",
-            _seconds(g),
+            _format_seconds(g),
             "–" if g.peak_mb is None else f"{g.peak_mb:.0f}",
         )
     return found
 
 
-def collection_table(ratios: Iterable[Ratio]) -> Table:
+def build_collection_table(ratios: Iterable[Measurement]) -> Table:
     """What a collection costs, as a rich table."""
     from rich.table import Table
 
@@ -293,19 +297,19 @@ def collection_table(ratios: Iterable[Ratio]) -> Table:
     for name in ("", "measured", "goal"):
         found.add_column(name, justify="right" if name == "measured" else "left")
     for each in ratios:
-        found.add_row(each.name, f"{each.value:.2f} {each.unit}", each.told)
+        found.add_row(each.name, f"{each.value:.2f} {each.unit}", each.note)
     return found
 
 
-def write(report: Report, folder: Path) -> list[Path]:
+def write_report(report: BenchmarkReport, folder: Path) -> list[Path]:
     """bench.json and bench.png."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(report), indent=1)
-    made = [store.atomically(folder / "bench.json", lambda p: p.write_text(text))]
-    return [*made, store.atomically(folder / "bench.png", lambda p: _plot(report).savefig(p, dpi=150))]
+    made = [store.write_atomically(folder / "bench.json", lambda p: p.write_text(text))]
+    return [*made, store.write_atomically(folder / "bench.png", lambda p: _plot(report).savefig(p, dpi=150))]
 
 
-def _plot(report: Report) -> Any:
+def _plot(report: BenchmarkReport) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,7 +1,8 @@
 """One LRP pass for one coordinate by other libraries, where they are installed, for the benchmark to time.
 
 Each is used as its documentation shows. Two of them change the model they are given, one must be entered around its own
-`__init__`: so each runs in a process of its own (`python -m bilrp_studies.bench.other_libraries`), and nothing of it reaches this one. None
+`__init__`: so each runs in a process of its own (`python -m bilrp_studies.bench.other_libraries`), and nothing of it
+reaches this one. None
 of them explains pairs without such a pass for every coordinate, so 100 passes is what 100 projected coordinates cost.
 """
 
@@ -24,18 +25,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.io import store
 from bilrp.errors import InputError
-from bilrp_studies.bench.timing import measured
+from bilrp.io import store
 from bilrp.rules.composites import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
+from bilrp_studies.bench.timing import measure_cost
 
-Pass = Callable[[Tensor], Tensor]
-Place = tuple[int, int, int]
-TASK, ANSWER = "task.safetensors", "answer.safetensors"
+LrpPass = Callable[[Tensor], Tensor]
+Coordinate = tuple[int, int, int]
+TASK_FILE, ANSWER_FILE = "task.safetensors", "answer.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Timed:
+class TimedPass:
     """One pass of a rival: what it found, its seconds, and the most memory above the start in MB."""
 
     relevance: Tensor
@@ -43,22 +44,22 @@ class Timed:
     peak_mb: float
 
 
-def installed() -> list[str]:
+def list_installed() -> list[str]:
     """The rivals that are here, found without importing any.
 
-    >>> set(installed()) <= {"zennit", "captum", "autolrp"}
+    >>> set(list_installed()) <= {"zennit", "captum", "autolrp"}
     True
     """
-    return [name for name in PASSES if importlib.util.find_spec(name) is not None]
+    return [name for name in PASS_BUILDERS if importlib.util.find_spec(name) is not None]
 
 
-def timed(name: str, layers: Iterable[nn.Module], x: Tensor, place: Place) -> Timed:
+def time_pass(name: str, layers: Iterable[nn.Module], x: Tensor, coordinate: Coordinate) -> TimedPass:
     """One pass for the coordinate (channel, y, x), timed in a process of its own."""
     net = nn.Sequential(*layers)
-    about = {"kind": "task", "library": name, "layers": json.dumps([_described(layer) for layer in net])}
-    about |= {"place": json.dumps(place), "threads": str(torch.get_num_threads())}
+    about = {"kind": "task", "library": name, "layers": json.dumps([_describe_layer(layer) for layer in net])}
+    about |= {"place": json.dumps(coordinate), "threads": str(torch.get_num_threads())}
     with tempfile.TemporaryDirectory(prefix="bilrp-") as folder:
-        store.write(Path(folder) / TASK, {**net.state_dict(), "x": x}, about)
+        store.write(Path(folder) / TASK_FILE, {**net.state_dict(), "x": x}, about)
         done = subprocess.run(
             [sys.executable, "-m", "bilrp_studies.bench.other_libraries", folder],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -69,29 +70,29 @@ def timed(name: str, layers: Iterable[nn.Module], x: Tensor, place: Place) -> Ti
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no word"])[-1]
             raise InputError(f"{name} could not be timed: {reason}")
-        tensors, words = store.read(Path(folder) / ANSWER, kind="answer")
-    return Timed(tensors["relevance"], float(words["seconds"]), float(words["peak_mb"]))
+        tensors, words = store.read(Path(folder) / ANSWER_FILE, kind="answer")
+    return TimedPass(tensors["relevance"], float(words["seconds"]), float(words["peak_mb"]))
 
 
 def main(folder: str) -> None:
     """What the process of its own does: read the task, run one pass, write the answer."""
-    tensors, about = store.read(Path(folder) / TASK, kind="task")
+    tensors, about = store.read(Path(folder) / TASK_FILE, kind="task")
     torch.set_num_threads(int(about["threads"]))
     x = tensors.pop("x")
-    net = nn.Sequential(*(_rebuilt(layer) for layer in json.loads(about["layers"])))
+    net = nn.Sequential(*(_build_layer(layer) for layer in json.loads(about["layers"])))
     net.load_state_dict(tensors)
     channel, row, column = json.loads(about["place"])
-    one = PASSES[about["library"]](net.eval(), (channel, row, column))
+    one = PASS_BUILDERS[about["library"]](net.eval(), (channel, row, column))
     with torch.no_grad():
         net(x)  # what the first pass through a fresh torch costs is nobody's fault
     found: list[Tensor] = []
-    seconds, peak = measured(lambda: found.append(one(x)))
+    seconds, peak = measure_cost(lambda: found.append(one(x)))
     words = {"kind": "answer", "seconds": repr(seconds), "peak_mb": repr(peak)}
-    store.write(Path(folder) / ANSWER, {"relevance": found[0]}, words)
+    store.write(Path(folder) / ANSWER_FILE, {"relevance": found[0]}, words)
 
 
-def _described(layer: nn.Module) -> list[Any]:
-    """A layer in words: kind and sizes, from which `_rebuilt` makes it again."""
+def _describe_layer(layer: nn.Module) -> list[Any]:
+    """A layer in words: kind and sizes, from which `_build_layer` makes it again."""
     if isinstance(layer, nn.Conv2d):
         padding = layer.padding if isinstance(layer.padding, str) else list(layer.padding)
         return ["conv", layer.in_channels, layer.out_channels, list(layer.kernel_size), padding]
@@ -104,15 +105,15 @@ def _described(layer: nn.Module) -> list[Any]:
     )
 
 
-def _rebuilt(words: list[Any]) -> nn.Module:
-    kind, *sizes = words
+def _build_layer(description: list[Any]) -> nn.Module:
+    kind, *sizes = description
     if kind == "conv":
         inputs, outputs, kernel, padding = sizes
         return nn.Conv2d(inputs, outputs, kernel, padding=padding)
     return nn.MaxPool2d(sizes[0]) if kind == "pool" else nn.ReLU()
 
 
-def zennit() -> Any:
+def import_zennit() -> Any:
     """zennit with its rules and composites, entered without its own __init__; call it in a process of its own.
 
     That file imports torchvision, which does not import beside a CPU-only torch and which the rules do not need.
@@ -128,8 +129,8 @@ def zennit() -> Any:
     return package
 
 
-def _zennit_pass(net: nn.Sequential, place: Place) -> Pass:
-    library = zennit()
+def _zennit_pass(net: nn.Sequential, coordinate: Coordinate) -> LrpPass:
+    library = import_zennit()
     low, high = (torch.tensor(bound).reshape(1, -1, 1, 1) for bound in (IMAGENET_LOW, IMAGENET_HIGH))
     rules = [([name], library.rules.Gamma(paper_gamma(int(name) + 1))) for name in _convolutions(net)[1:]]
     composite = library.composites.NameMapComposite([(["0"], library.rules.ZBox(low, high)), *rules])
@@ -137,13 +138,13 @@ def _zennit_pass(net: nn.Sequential, place: Place) -> Pass:
     def one(x: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
         with torch.enable_grad(), composite.context(net) as changed:
-            out = changed(x)[0][place]
+            out = changed(x)[0][coordinate]
             return torch.autograd.grad(out, x, grad_outputs=out.detach())[0]
 
     return one
 
 
-def _captum_pass(net: nn.Sequential, place: Place) -> Pass:
+def _captum_pass(net: nn.Sequential, coordinate: Coordinate) -> LrpPass:
     from captum.attr import LRP  # type: ignore[import-not-found]
     from captum.attr._utils.lrp_rules import GammaRule  # type: ignore[import-not-found]
 
@@ -152,12 +153,12 @@ def _captum_pass(net: nn.Sequential, place: Place) -> Pass:
         for name in _convolutions(fresh):
             fresh.get_submodule(name).rule = GammaRule(gamma=paper_gamma(int(name) + 1))  # type: ignore[assignment]
         with torch.enable_grad():
-            return LRP(fresh).attribute(x.clone().requires_grad_(), target=place).detach()
+            return LRP(fresh).attribute(x.clone().requires_grad_(), target=coordinate).detach()
 
     return one
 
 
-def _autolrp_pass(net: nn.Sequential, place: Place) -> Pass:
+def _autolrp_pass(net: nn.Sequential, coordinate: Coordinate) -> LrpPass:
     import autolrp  # type: ignore[import-not-found]
 
     rules = {**autolrp.BASE, "ConvolutionBackward": ("gamma", {"gamma": 0.25})}
@@ -169,7 +170,7 @@ def _autolrp_pass(net: nn.Sequential, place: Place) -> Pass:
     def one(x: Tensor) -> Tensor:
         wrapped = autolrp.tensor(x.clone())
         with torch.enable_grad():
-            net(wrapped)[0][place].lrp(config=config)
+            net(wrapped)[0][coordinate].lrp(config=config)
         relevance = wrapped.relevance
         assert isinstance(relevance, Tensor)
         return relevance
@@ -181,7 +182,7 @@ def _convolutions(net: nn.Sequential) -> list[str]:
     return [name for name, layer in net.named_children() if isinstance(layer, nn.Conv2d)]
 
 
-PASSES: dict[str, Callable[[nn.Sequential, Place], Pass]] = {
+PASS_BUILDERS: dict[str, Callable[[nn.Sequential, Coordinate], LrpPass]] = {
     "zennit": _zennit_pass,
     "captum": _captum_pass,
     "autolrp": _autolrp_pass,

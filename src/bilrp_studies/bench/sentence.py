@@ -21,9 +21,9 @@ from bilrp.rules.composites import uniform
 if TYPE_CHECKING:
     from rich.table import Table
 
-SENTENCE = "Unbelievably, a kitten was sleeping on the neighbour's doormat all afternoon."
-COORDINATES = 8  # that the loop is timed on
-POINTS, TIMED = 32, 2  # of integrated Jacobians
+DEFAULT_TEXT = "Unbelievably, a kitten was sleeping on the neighbour's doormat all afternoon."
+TIMED_COORDINATES = 8  # that the loop is timed on
+INTEGRATION_POINTS, TIMED_POINTS = 32, 2  # of integrated Jacobians
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,20 @@ class Cost:
     """One line of the table: multiplications and processor time, in forward passes, and how much of it `bilrp` takes."""
 
     name: str
-    passes: float
-    seconds: float
-    slower: float  # times the processor time of bilrp
+    relative_flops: float
+    relative_cpu_time: float
+    slowdown: float  # times the processor time of bilrp
 
 
-def run(encoder: Encoder, text: str = SENTENCE, *, rounds: int = 3) -> tuple[Cost, ...]:
+def run(encoder: Encoder, text: str = DEFAULT_TEXT, *, rounds: int = 3) -> tuple[Cost, ...]:
     """Count and time every way for one sentence.
 
     >>> [row.name for row in run(bilrp.encoders.sentence(), rounds=1)][:2]  # doctest: +SKIP
     ['one forward pass', 'bilrp, all words at once']
     """
-    found = _ways(encoder, text)
-    work = {name: times * counted(each) for name, (each, times) in found.items()}
-    spent = {name: times * timed(each, rounds) for name, (each, times) in found.items()}
+    found = _methods(encoder, text)
+    work = {name: times * count_flops(each) for name, (each, times) in found.items()}
+    spent = {name: times * time_cpu(each, rounds) for name, (each, times) in found.items()}
     once, ours = list(found)[:2]
     return tuple(
         Cost(name, work[name] / work[once], spent[name] / spent[once], spent[name] / spent[ours])
@@ -52,7 +52,7 @@ def run(encoder: Encoder, text: str = SENTENCE, *, rounds: int = 3) -> tuple[Cos
     )
 
 
-def table(rows: tuple[Cost, ...], text: str) -> Table:
+def build_table(rows: tuple[Cost, ...], text: str) -> Table:
     """The rows as a rich table."""
     from rich.table import Table
     from rich.text import Text
@@ -66,44 +66,46 @@ def table(rows: tuple[Cost, ...], text: str) -> Table:
     ):
         found.add_column(name, justify="left" if not name else "right")
     for row in rows:
-        found.add_row(row.name, f"{row.passes:.1f}", f"{row.seconds:.1f}", f"{row.slower:.1f}×")
+        found.add_row(
+            row.name, f"{row.relative_flops:.1f}", f"{row.relative_cpu_time:.1f}", f"{row.slowdown:.1f}×"
+        )
     return found
 
 
-def _ways(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object], float]]:
+def _methods(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object], float]]:
     """Name → (work, by how much to multiply what it costs)."""
     x = read_item(encoder, text).x
     size = encoder.module(x).numel()
 
     def loop() -> None:
-        for coordinate in range(COORDINATES):
+        for coordinate in range(TIMED_COORDINATES):
             given = x.clone().requires_grad_()
             encoder.module(given)[0, coordinate].backward()
 
     return {
         "one forward pass": (lambda: encoder.module(x), 1.0),
         "bilrp, all words at once": (lambda: decompose(encoder, text), 1.0),
-        "bilrp, γ = 0.25": (lambda: decompose(encoder, text, rules=uniform(0.25)), 1.0),
-        f"loop: forward and backward for each of {size} coordinates (of {COORDINATES})": (
+        "bilrp, γ = 0.25": (lambda: decompose(encoder, text, composite=uniform(0.25)), 1.0),
+        f"loop: forward and backward for each of {size} coordinates (of {TIMED_COORDINATES})": (
             loop,
-            size / COORDINATES,
+            size / TIMED_COORDINATES,
         ),
         # both sides of a pair are integrated, so half of it is one sentence's
-        f"integrated Jacobians, {POINTS} points, words at once (of {TIMED})": (
-            lambda: integrated_hessians(encoder, text, text, steps=TIMED),
-            POINTS / TIMED / 2,
+        f"integrated Jacobians, {INTEGRATION_POINTS} points, words at once (of {TIMED_POINTS})": (
+            lambda: integrated_hessians(encoder, text, text, steps=TIMED_POINTS),
+            INTEGRATION_POINTS / TIMED_POINTS / 2,
         ),
     }
 
 
-def counted(work: Callable[[], object]) -> float:
+def count_flops(work: Callable[[], object]) -> float:
     """Multiplications and additions of matrix products and convolutions, as torch counts them."""
     with FlopCounterMode(display=False) as flops:
         work()
     return float(flops.get_total_flops())
 
 
-def timed(work: Callable[[], object], rounds: int = 3) -> float:
+def time_cpu(work: Callable[[], object], rounds: int = 3) -> float:
     """Processor seconds, the best of a few rounds: other people's work on the machine does not count."""
     best = float("inf")
     for _ in range(rounds):

@@ -11,29 +11,29 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Ratio:
+class Measurement:
     """One figure of a benchmark, with its goal and whatever else a reader may want."""
 
     name: str
     value: float
     unit: str
-    told: str
+    note: str
 
 
-def measured(work: Callable[[], object]) -> tuple[float, float]:
+def measure_cost(work: Callable[[], object]) -> tuple[float, float]:
     """Seconds, and the most memory above the start in MB (Linux; 0 elsewhere).
 
-    >>> seconds, megabytes = measured(lambda: sum(range(1000)))
+    >>> seconds, megabytes = measure_cost(lambda: sum(range(1000)))
     >>> seconds > 0
     True
     """
     gc.collect()  # garbage of earlier work, freed during this one, would hide as much of its memory
-    before, most, done = _resident(), 0.0, threading.Event()
+    before, most, done = _resident_mb(), 0.0, threading.Event()
 
     def watch() -> None:
         nonlocal most
         while not done.wait(0.01):
-            most = max(most, _resident() - before)
+            most = max(most, _resident_mb() - before)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -42,13 +42,13 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
         work()
     finally:
         seconds = time.perf_counter() - start
-        most = max(most, _resident() - before)
+        most = max(most, _resident_mb() - before)
         done.set()
         watcher.join()
     return seconds, most
 
 
-def _resident() -> float:
+def _resident_mb() -> float:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

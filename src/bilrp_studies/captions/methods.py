@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.explanation import explain
 from bilrp.evaluation import baselines
+from bilrp.explanation import explain
 from bilrp.regions import grid
-from bilrp_studies.captions.caption_model import PATCH, Model
-from bilrp_studies.captions.scenes import Scene, pixels_in
+from bilrp_studies.captions.caption_model import PATCH_PIXELS, CaptionModel
+from bilrp_studies.captions.scenes import Scene, stack_pixels
 
 Relevance = Float[Tensor, "patches words"]
-OURS = "BiLRP"
+OUR_METHOD = "BiLRP"
 
 
 @dataclass(frozen=True)
@@ -24,49 +24,58 @@ class Method:
     """A name, what it is in words, and the relevance it finds on patches and words."""
 
     name: str
-    about: str
-    found: Callable[[Model, Scene], Relevance]
+    description: str
+    explain: Callable[[CaptionModel, Scene], Relevance]
 
 
-def methods(path: int) -> list[Method]:
-    """All of them, ours first; `path` is the number of points of integrated Jacobians."""
+def all_methods(integration_steps: int) -> list[Method]:
+    """All of them, ours first; `integration_steps` is the number of points of integrated Jacobians."""
     return [
-        Method(OURS, "the package's default rules for each tower", _explained(explain)),
-        Method("Hessian×Product", "true gradients times inputs", _explained(baselines.hessian_product)),
+        Method(OUR_METHOD, "the package's default rules for each tower", _by_explainer(explain)),
+        Method("Hessian×Product", "true gradients times inputs", _by_explainer(baselines.hessian_product)),
         Method(
             "integrated Jacobians",
-            f"gradients along the way from zero, {path} points",
+            f"gradients along the way from zero, {integration_steps} points",
             lambda model, scene: (
-                baselines.integrated_hessians(model.towers, scene, scene.caption, steps=path).relevance
+                baselines.integrated_hessians(
+                    model.dual_encoder, scene, scene.caption, steps=integration_steps
+                ).relevance
             ),
         ),
         Method("occlusion", "what is lost when a patch is made grey, and a word is deleted", occlusion),
-        Method("hidden states", "the last features of each place against those of each word", hidden),
-        Method("curvature", "squared second derivatives", _explained(baselines.curvature)),
         Method(
-            "saliency", "squared inputs, which knows nothing of the model", _explained(baselines.saliency)
+            "hidden states",
+            "the last features of each place against those of each word",
+            hidden_state_products,
+        ),
+        Method("curvature", "squared second derivatives", _by_explainer(baselines.curvature)),
+        Method(
+            "saliency", "squared inputs, which knows nothing of the model", _by_explainer(baselines.saliency)
         ),
     ]
 
 
-def _explained(how: Callable) -> Callable[[Model, Scene], Relevance]:
-    return lambda model, scene: how(model.towers, scene, scene.caption).relevance
+def _by_explainer(explainer: Callable) -> Callable[[CaptionModel, Scene], Relevance]:
+    return lambda model, scene: explainer(model.dual_encoder, scene, scene.caption).relevance
 
 
-def occlusion(model: Model, scene: Scene) -> Relevance:
+def occlusion(model: CaptionModel, scene: Scene) -> Relevance:
     """⟨φ(x) − φ(x without I), φ'(x') − φ'(x' without I')⟩: a patch becomes the scene's mean, a word is deleted."""
-    x = pixels_in([scene])
-    regions = grid(PATCH)(x)
+    x = stack_pixels([scene])
+    regions = grid(PATCH_PIXELS)(x)
     masks = regions.masks(torch.arange(regions.count), x.dtype)[:, 0]
     without = x * (1 - masks) + x.mean((2, 3), keepdim=True) * masks
-    patches = model.pictures(x) - model.pictures(without)
+    patches = model.image_encoder(x) - model.image_encoder(without)
     words = scene.caption.split()
     left = [" ".join(words[:k] + words[k + 1 :]) for k in range(len(words))]
-    return patches @ (model.read([scene.caption]) - model.read(left)).T
+    return patches @ (model.embed_captions([scene.caption]) - model.embed_captions(left)).T
 
 
-def hidden(model: Model, scene: Scene) -> Relevance:
+def hidden_state_products(model: CaptionModel, scene: Scene) -> Relevance:
     """What each place and each word adds to the two embeddings, read from the last states alone."""
-    places = model.pictures.states(pixels_in([scene]))[0] @ model.pictures.head.weight.T
-    words = model.captions.states(model.text(scene.caption).x)[0] @ model.captions.head.weight.T
+    places = model.image_encoder.hidden_states(stack_pixels([scene]))[0] @ model.image_encoder.head.weight.T
+    words = (
+        model.text_encoder.hidden_states(model.read_caption(scene.caption).x)[0]
+        @ model.text_encoder.head.weight.T
+    )
     return places @ words.T / (len(places) * len(words))

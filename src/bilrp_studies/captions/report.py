@@ -7,40 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 from bilrp.explanation import explain
 from bilrp.render.figure import plot
-from bilrp_studies.captions.methods import OURS, Method
-from bilrp_studies.captions.caption_model import BATCH, Model
-from bilrp_studies.captions.pointing_game import CHANCE, Row, gathered
-from bilrp_studies.captions.retrieval import Retrieved
-from bilrp_studies.captions.scenes import MOST, Scene
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, join_words
+from bilrp_studies.captions.caption_model import BATCH_SCENES, CaptionModel
+from bilrp_studies.captions.methods import OUR_METHOD, Method
+from bilrp_studies.captions.pointing_game import CHANCE, Row, collect_values
+from bilrp_studies.captions.retrieval import RetrievalResult
+from bilrp_studies.captions.scenes import MAX_OBJECTS, Scene
 from bilrp_studies.captions.settings import CaptionsSettings
-from bilrp_studies.common.drawing import blank
-from bilrp.render.report import Picture, Report, Section, Table, Text, listed
-from bilrp_studies.common.bootstrap import interval
+from bilrp_studies.common.bootstrap import bootstrap_mean
+from bilrp_studies.common.drawing import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COUNTS = range(1, MOST + 1)
+OBJECT_COUNTS = range(1, MAX_OBJECTS + 1)
 GAMES = {"all named": "Scenes that show what is named", "four drawn": "Four objects drawn, some named"}
 MEASURES = {"pointing": "strongest patch inside the box", "share": "positive relevance inside the box"}
-FEW = 5  # scenes: a bootstrap interval over fewer says nothing
+MIN_INTERVAL_SCENES = 5  # scenes: a bootstrap interval over fewer says nothing
 FIXLIP = "FIxLIP .83 .82 .84 .86, exCLIP .73 .88 .89 .92, Grad-ECLIP .68 .45 .33 .28"
 Rows = Mapping[str, Mapping[int, Sequence[Row]]]
 Means = Mapping[str, Mapping[str, Mapping[int, Mapping[str, tuple[float, float, float]]]]]
 
 
-def write(
+def build_report(
     settings: CaptionsSettings,
-    compared: Sequence[Method],
-    model: Model,
-    learnt: Retrieved,
+    methods: Sequence[Method],
+    model: CaptionModel,
+    retrieval: RetrievalResult,
     rows: Rows,
-    shown: Sequence[Scene],
+    example_scenes: Sequence[Scene],
 ) -> Report:
     """Tables, figures, and the numbers behind them."""
     values = {
         measure: {
-            game: {count: gathered(found, which) for count, found in by_count.items()}
+            game: {count: collect_values(found, which) for count, found in by_count.items()}
             for game, by_count in rows.items()
         }
         for which, measure in enumerate(MEASURES)
@@ -48,7 +48,7 @@ def write(
     means = {
         measure: {
             game: {
-                count: {name: interval(each, seed=settings.seed) for name, each in found.items()}
+                count: {name: bootstrap_mean(each, seed=settings.seed) for name, each in found.items()}
                 for count, found in by_count.items()
             }
             for game, by_count in games.items()
@@ -60,44 +60,47 @@ def write(
         for measure, games in values.items()
         for game, by_count in games.items()
         for count, found in by_count.items()
-        for row in against(found, measure=measure, game=game, count=count, seed=settings.seed)
+        for row in compare_with_others(found, measure=measure, game=game, count=count, seed=settings.seed)
     ]
-    names = [method.name for method in compared]
+    names = [method.name for method in methods]
     sections = [
-        Section("Has the model learnt its task?", [Text(_learnt(learnt)), _retrieval(learnt)]),
-        Section("What matched", [*_pictures(model, shown)]),
+        Section(
+            "Has the model learnt its task?",
+            [Paragraph(_describe_retrieval(retrieval)), _retrieval_table(retrieval)],
+        ),
+        Section("What matched", [*_pictures(model, example_scenes)]),
         Section("The pointing game", [_figure(means, names), *_tables(means, names, settings)]),
         Section("Ours against each other method, scene by scene", [_differences(rivals)]),
-        Section("How it was done", [Text(text) for text in _method(settings, compared)]),
+        Section("How it was done", [Paragraph(text) for text in _describe_protocol(settings, methods)]),
     ]
     results = {
-        "settings": settings.decisive(),
+        "settings": settings.result_options(),
         "retrieval": {
-            "accuracy": learnt.accuracy,
-            "by_objects": learnt.by_objects,
-            "of": learnt.of,
-            "captions": learnt.captions,
-            "relations": learnt.relations,
-            "learnt": learnt.learnt,
+            "accuracy": retrieval.accuracy,
+            "by_objects": retrieval.accuracy_by_objects,
+            "of": retrieval.scene_count,
+            "captions": retrieval.caption_count,
+            "relations": retrieval.relation_accuracy,
+            "learnt": retrieval.is_trained,
         },
         "means": means,
         "against": rivals,
         "values": values,
     }
     title = "Captions: which words go with which region?"
-    return Report(title, summary(means, rivals, learnt), sections, results)
+    return Report(title, describe_results(means, rivals, retrieval), sections, results)
 
 
-def against(
-    found: Mapping[str, Sequence[float]], *, measure: str, game: str, count: int, seed: int
+def compare_with_others(
+    scores: Mapping[str, Sequence[float]], *, measure: str, game: str, count: int, seed: int
 ) -> list[dict[str, Any]]:
     """How much better ours is than each other method on the same scenes, with its interval."""
     compared = []
-    for name, theirs in found.items():
-        if name not in (OURS, CHANCE):
-            better = [x - y for x, y in zip(found[OURS], theirs, strict=True)]
-            mean, low, high = interval(better, seed=seed)
-            clear = len(better) >= FEW and (low > 0 or high < 0)
+    for name, theirs in scores.items():
+        if name not in (OUR_METHOD, CHANCE):
+            better = [x - y for x, y in zip(scores[OUR_METHOD], theirs, strict=True)]
+            mean, low, high = bootstrap_mean(better, seed=seed)
+            clear = len(better) >= MIN_INTERVAL_SCENES and (low > 0 or high < 0)
             compared.append(
                 {"measure": measure, "game": game, "objects": count, "method": name}
                 | {"better": mean, "low": low, "high": high, "clear": clear}
@@ -105,22 +108,25 @@ def against(
     return compared
 
 
-def summary(means: Means, rivals: Sequence[Mapping[str, Any]], learnt: Retrieved) -> str:
+def describe_results(
+    means: Means, comparisons: Sequence[Mapping[str, Any]], retrieval: RetrievalResult
+) -> str:
     """What the numbers say, whichever way they fall."""
     figures = "; ".join(
-        f"{GAMES[game].lower()} {' '.join(f'{by_count[count][OURS][0]:.2f}' for count in by_count)}"
+        f"{GAMES[game].lower()} {' '.join(f'{by_count[count][OUR_METHOD][0]:.2f}' for count in by_count)}"
         for game, by_count in means["pointing"].items()
     )
-    warning = "" if learnt.learnt else f"{_doubt(learnt)} "
+    warning = "" if retrieval.is_trained else f"{_describe_untrained(retrieval)} "
     return (
-        f"{warning}For the words of an object, the strongest relevance of {OURS} lies in that object's box this often, "
-        f"with 1 to {MOST} named objects: {figures}. {_losses(rivals)}"
+        f"{warning}For the words of an object, the strongest relevance of {OUR_METHOD} lies in that "
+        f"object's box this often, "
+        f"with 1 to {MAX_OBJECTS} named objects: {figures}. {_describe_losses(comparisons)}"
     )
 
 
-def _losses(rivals: Sequence[Mapping[str, Any]]) -> str:
+def _describe_losses(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """In how many comparisons of the pointing game ours is better, worse or neither, and every clear loss by name."""
-    played = [row for row in rivals if row["measure"] == "pointing"]
+    played = [row for row in comparisons if row["measure"] == "pointing"]
     better = sum(row["clear"] and row["better"] > 0 for row in played)
     lost = [row for row in played if row["clear"] and row["better"] < 0]
     behind = [row for row in played if not row["clear"] and row["better"] < 0]
@@ -129,15 +135,15 @@ def _losses(rivals: Sequence[Mapping[str, Any]]) -> str:
         by_method.setdefault(row["method"], []).append(
             f"{-row['better']:.2f} ({GAMES[row['game']].lower()}, {row['objects']})"
         )
-    named = "; ".join(f"{name} by {listed(each)}" for name, each in by_method.items())
+    named = "; ".join(f"{name} by {join_words(each)}" for name, each in by_method.items())
     said = f"It loses clearly to {named}." if lost else "No method is clearly better in any of them."
     ahead = sorted({row["method"] for row in behind})
-    close = f" Within chance, it is behind in {len(behind)}, to {listed(ahead)}." if behind else ""
-    shares = [row for row in rivals if row["measure"] == "share"]
+    close = f" Within chance, it is behind in {len(behind)}, to {join_words(ahead)}." if behind else ""
+    shares = [row for row in comparisons if row["measure"] == "share"]
     less = [row for row in shares if row["better"] < 0]
     clearly = sum(row["clear"] for row in less)
     share = (
-        f" By the share of relevance in the box it is behind {listed(sorted({row['method'] for row in less}))} in "
+        f" By the share of relevance in the box it is behind {join_words(sorted({row['method'] for row in less}))} in "
         f"{len(less)} of {len(shares)}, clearly in {clearly}."
         if less
         else ""
@@ -145,34 +151,41 @@ def _losses(rivals: Sequence[Mapping[str, Any]]) -> str:
     return f"Of {len(played)} comparisons with other methods it is clearly better in {better}. {said}{close}{share}"
 
 
-def _doubt(learnt: Retrieved) -> str:
+def _describe_untrained(retrieval: RetrievalResult) -> str:
     return (
-        f"The model has NOT learnt its task (only {100 * learnt.accuracy:.0f} % of new scenes find their caption), so its "
+        f"The model has NOT learnt its task (only {100 * retrieval.accuracy:.0f} % of new scenes find their "
+        f"caption), so its "
         "explanations have no truth to be measured by, and the figures below say little: train for longer."
     )
 
 
-def _learnt(learnt: Retrieved) -> str:
+def _describe_retrieval(retrieval: RetrievalResult) -> str:
     said = (
-        f"{100 * learnt.accuracy:.0f} % of {learnt.of} new scenes find their own caption among {learnt.captions} "
-        f"different ones (chance: {100 / learnt.captions:.1f} %). Given a caption and the same with its relations turned "
-        f"round (left for right, above for below), the model prefers the true one in {100 * learnt.relations:.0f} % "
+        f"{100 * retrieval.accuracy:.0f} % of {retrieval.scene_count} new scenes find their own caption "
+        f"among {retrieval.caption_count} "
+        f"different ones (chance: {100 / retrieval.caption_count:.1f} %). Given a caption and the same with "
+        f"its relations turned "
+        f"round (left for right, above for below), the model prefers the true one in "
+        f"{100 * retrieval.relation_accuracy:.0f} % "
         "(chance: 50 %)."
     )
-    return said if learnt.learnt else f"{_doubt(learnt)} {said}"
+    return said if retrieval.is_trained else f"{_describe_untrained(retrieval)} {said}"
 
 
-def _retrieval(learnt: Retrieved) -> Table:
-    header = ["objects", *map(str, range(1, len(learnt.by_objects) + 1))]
-    row = ["scenes that find their caption", *(f"{100 * share:.0f} %" for share in learnt.by_objects)]
+def _retrieval_table(retrieval: RetrievalResult) -> Table:
+    header = ["objects", *map(str, range(1, len(retrieval.accuracy_by_objects) + 1))]
+    row = [
+        "scenes that find their caption",
+        *(f"{100 * share:.0f} %" for share in retrieval.accuracy_by_objects),
+    ]
     return Table(header, [row])
 
 
-def _pictures(model: Model, shown: Sequence[Scene]) -> list[Picture]:
+def _pictures(model: CaptionModel, scenes: Sequence[Scene]) -> list[Picture]:
     pictures = []
-    for number, scene in enumerate(shown, 1):
-        found = explain(model.towers, scene, scene.caption)
-        caption = f"“{scene.caption}”: what in the scene goes with which words, by {OURS}."
+    for number, scene in enumerate(scenes, 1):
+        found = explain(model.dual_encoder, scene, scene.caption)
+        caption = f"“{scene.caption}”: what in the scene goes with which words, by {OUR_METHOD}."
         pictures.append(Picture(f"scene-{number}.png", plot(found), caption))
     return pictures
 
@@ -183,7 +196,8 @@ def _tables(means: Means, names: Sequence[str], settings: CaptionsSettings) -> l
         for game, title in GAMES.items():
             by_count = means[measure][game]
             rows = [
-                [name, *(_shown(by_count[count][name]) for count in by_count)] for name in (*names, CHANCE)
+                [name, *(_format_interval(by_count[count][name]) for count in by_count)]
+                for name in (*names, CHANCE)
             ]
             caption = (
                 f"{title}: {about}, by the number of named objects. Means over {settings.scenes} scenes each, with 95 % "
@@ -193,11 +207,11 @@ def _tables(means: Means, names: Sequence[str], settings: CaptionsSettings) -> l
     return tables
 
 
-def _shown(found: tuple[float, float, float]) -> str:
-    return f"{found[0]:z.2f} ({found[1]:z.2f} to {found[2]:z.2f})"
+def _format_interval(estimate: tuple[float, float, float]) -> str:
+    return f"{estimate[0]:z.2f} ({estimate[1]:z.2f} to {estimate[2]:z.2f})"
 
 
-def _differences(rivals: Sequence[Mapping[str, Any]]) -> Table:
+def _differences(comparisons: Sequence[Mapping[str, Any]]) -> Table:
     rows = [
         [
             row["method"],
@@ -207,20 +221,20 @@ def _differences(rivals: Sequence[Mapping[str, Any]]) -> Table:
             f"{row['low']:+.2f} to {row['high']:+.2f}",
             ("better" if row["better"] > 0 else "WORSE") if row["clear"] else "unclear",
         ]
-        for row in rivals
+        for row in comparisons
         if row["measure"] == "pointing"
     ]
-    header = ["against", "game", "named", "better by", "95 % interval", f"{OURS} is"]
+    header = ["against", "game", "named", "better by", "95 % interval", f"{OUR_METHOD} is"]
     return Table(header, rows, "The pointing game: paired differences on the same scenes.")
 
 
-def _method(settings: CaptionsSettings, compared: Sequence[Method]) -> list[str]:
-    about = "; ".join(f"{method.name}: {method.about}" for method in compared)
+def _describe_protocol(settings: CaptionsSettings, methods: Sequence[Method]) -> list[str]:
+    about = "; ".join(f"{method.name}: {method.description}" for method in methods)
     return [
         f"Scenes are 64×64 pixels on grey with grain; objects differ in colour and in shape within a scene, so that each of "
         f"their words goes with one of them only. The image tower is a small convolutional network that ends in 8×8 places, "
         f"the text tower two attention blocks; both are trained by symmetric cross-entropy for {settings.steps} steps of "
-        f"{BATCH} new scenes, and never told where anything is. Seed {settings.seed}.",
+        f"{BATCH_SCENES} new scenes, and never told where anything is. Seed {settings.seed}.",
         "The relevance of an object's words (its colour and its shape, summed) is looked at on all 64 patches. The "
         "game is won where the strongest patch has its middle in the object's box. The second measure is the share of "
         "positive relevance that lies on such patches.",
@@ -233,7 +247,7 @@ def _method(settings: CaptionsSettings, compared: Sequence[Method]) -> list[str]
 
 def _figure(means: Means, names: Sequence[str]) -> Picture:
     """A panel for each game: the pointing game over the number of named objects, a line for each method."""
-    figure: Figure = blank((9.2, 3.9))
+    figure: Figure = new_figure((9.2, 3.9))
     axes = figure.subplots(1, len(GAMES), sharey=True)
     shades = ("#b2182b", "#2166ac", "#1b7837", "#e08214", "#762a83", "#878787", "#bababa")
     for axis, (game, title) in zip(axes, GAMES.items(), strict=True):
@@ -241,7 +255,7 @@ def _figure(means: Means, names: Sequence[str]) -> Picture:
         for place, name in enumerate((*names, CHANCE)):
             at = [count + 0.05 * (place - len(names) / 2) for count in by_count]
             mean, low, high = zip(*(by_count[count][name] for count in by_count), strict=True)
-            ours, colour = name == OURS, "#111111" if name == CHANCE else shades[place % len(shades)]
+            ours, colour = name == OUR_METHOD, "#111111" if name == CHANCE else shades[place % len(shades)]
             axis.plot(
                 at, mean, ":" if name == CHANCE else "-", color=colour, lw=2.2 if ours else 1.1, label=name
             )

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SIDE = 64
-MOST = 4  # objects of a scene
-SMALLEST, LARGEST = 16, 22  # sides of an object's box
-APART = 2  # pixels between two boxes, at least
-COLOURS = {
+SCENE_PIXELS = 64
+MAX_OBJECTS = 4  # objects of a scene
+MIN_BOX_PIXELS, MAX_BOX_PIXELS = 16, 22  # sides of an object's box
+MIN_GAP_PIXELS = 2  # pixels between two boxes, at least
+COLORS = {
     "red": (0.90, 0.12, 0.12),
     "green": (0.10, 0.65, 0.15),
     "blue": (0.12, 0.25, 0.90),
@@ -28,22 +28,22 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring")
 OPPOSITES = {"left": "right", "right": "left", "above": "below", "below": "above"}
-WORDS = ("a", *COLOURS, *SHAPES, *OPPOSITES, "of")
+VOCABULARY = ("a", *COLORS, *SHAPES, *OPPOSITES, "of")
 
 Box = tuple[int, int, int, int]
 """(top, left, bottom, right) in pixels."""
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """One object of a scene: colour, shape, and the box it fills."""
 
-    colour: str
+    color: str
     shape: str
     box: Box
 
     @property
-    def middle(self) -> tuple[float, float]:
+    def center(self) -> tuple[float, float]:
         top, left, bottom, right = self.box
         return (top + bottom) / 2, (left + right) / 2
 
@@ -53,79 +53,81 @@ class Scene:
     """A drawn scene: pixels (64, 64, 3) of bytes, all its objects, and those that its caption names, in order."""
 
     pixels: np.ndarray
-    things: tuple[Thing, ...]
-    named: tuple[Thing, ...]
+    objects: tuple[SceneObject, ...]
+    named_objects: tuple[SceneObject, ...]
 
     @property
     def caption(self) -> str:
         """The words of the caption: "a red circle left of a blue square"."""
-        return " ".join(word for word, _ in worded(self.named))
+        return " ".join(word for word, _ in caption_words(self.named_objects))
 
     @property
-    def owners(self) -> tuple[int | None, ...]:
+    def object_of_word(self) -> tuple[int | None, ...]:
         """For each word of the caption, the number of the named object whose colour or shape it is, else None."""
-        return tuple(owner for _, owner in worded(self.named))
+        return tuple(owner for _, owner in caption_words(self.named_objects))
 
 
-def worded(named: Sequence[Thing]) -> list[tuple[str, int | None]]:
+def caption_words(objects: Sequence[SceneObject]) -> list[tuple[str, int | None]]:
     """A caption's words, each with the object whose colour or shape it says.
 
-    >>> red, blue = Thing("red", "circle", (0, 0, 16, 16)), Thing("blue", "square", (4, 40, 20, 56))
-    >>> [word for word, _ in worded([red, blue])], [owner for _, owner in worded([red])]
+    >>> red, blue = SceneObject("red", "circle", (0, 0, 16, 16)), SceneObject("blue", "square", (4, 40, 20, 56))
+    >>> [word for word, _ in caption_words([red, blue])], [owner for _, owner in caption_words([red])]
     (['a', 'red', 'circle', 'left', 'of', 'a', 'blue', 'square'], [None, 0, 0])
     """
     words: list[tuple[str, int | None]] = []
-    for number, thing in enumerate(named):
+    for number, thing in enumerate(objects):
         if number:
-            words += [(word, None) for word in relation(named[number - 1], thing).split()]
-        words += [("a", None), (thing.colour, number), (thing.shape, number)]
+            words += [(word, None) for word in describe_relation(objects[number - 1], thing).split()]
+        words += [("a", None), (thing.color, number), (thing.shape, number)]
     return words
 
 
-def relation(first: Thing, second: Thing) -> str:
+def describe_relation(first: SceneObject, second: SceneObject) -> str:
     """Where the first stands as seen from the second, along the longer way between their middles.
 
-    >>> relation(Thing("red", "circle", (0, 0, 16, 16)), Thing("blue", "square", (40, 4, 56, 20)))
+    >>> describe_relation(SceneObject("red", "circle", (0, 0, 16, 16)), SceneObject("blue", "square", (40, 4, 56, 20)))
     'above'
     """
-    down, across = (second.middle[axis] - first.middle[axis] for axis in (0, 1))
+    down, across = (second.center[axis] - first.center[axis] for axis in (0, 1))
     if abs(across) >= abs(down):
         return "left of" if across > 0 else "right of"
     return "above" if down > 0 else "below"
 
 
-def reversed_relations(caption: str) -> str:
+def reverse_relations(caption: str) -> str:
     """The caption with every relation turned round: of the same objects, and wrong.
 
-    >>> reversed_relations("a red circle left of a blue square")
+    >>> reverse_relations("a red circle left of a blue square")
     'a red circle right of a blue square'
     """
     return " ".join(OPPOSITES.get(word, word) for word in caption.split())
 
 
-def draw(generator: np.random.Generator, *, objects: int, named: int, colours: Sequence[str] = ()) -> Scene:
+def draw_scene(
+    generator: np.random.Generator, *, object_count: int, named_count: int, colors: Sequence[str] = ()
+) -> Scene:
     """A random scene with that many objects, of these colours where they are given, of which that many are named."""
-    boxes = _boxes(generator, objects)
-    colours = colours or generator.permutation(list(COLOURS))[:objects].tolist()
-    shapes = generator.permutation(SHAPES)[:objects].tolist()
-    things = tuple(Thing(*each) for each in zip(colours, shapes, boxes, strict=True))
-    order = generator.permutation(objects)[:named].tolist()
+    boxes = _draw_boxes(generator, object_count)
+    colors = colors or generator.permutation(list(COLORS))[:object_count].tolist()
+    shapes = generator.permutation(SHAPES)[:object_count].tolist()
+    things = tuple(SceneObject(*each) for each in zip(colors, shapes, boxes, strict=True))
+    order = generator.permutation(object_count)[:named_count].tolist()
     # a grey of its own for each scene, with grain: the ground is no zero that explains itself
     ground = generator.uniform(0.25, 0.75)
-    pixels = np.full((SIDE, SIDE, 3), ground, np.float32)
+    pixels = np.full((SCENE_PIXELS, SCENE_PIXELS, 3), ground, np.float32)
     for thing in things:
         top, left, bottom, right = thing.box
-        pixels[top:bottom, left:right][inside(thing.shape, bottom - top)] = COLOURS[thing.colour]
+        pixels[top:bottom, left:right][shape_mask(thing.shape, bottom - top)] = COLORS[thing.color]
     pixels += 0.04 * generator.standard_normal(pixels.shape, np.float32)
     drawn = (pixels.clip(0, 1) * 255).round().astype(np.uint8)
     return Scene(drawn, things, tuple(things[number] for number in order))
 
 
 @cache
-def inside(shape: str, side: int) -> np.ndarray:
+def shape_mask(shape: str, side: int) -> np.ndarray:
     """Which pixels of a box of that side a shape covers; it touches all four sides of its box.
 
-    >>> inside("cross", 6).astype(int).sum(1).tolist()
+    >>> shape_mask("cross", 6).astype(int).sum(1).tolist()
     [2, 2, 6, 6, 2, 2]
     """
     at = (np.arange(side) + 0.5) * 2 / side - 1
@@ -140,34 +142,34 @@ def inside(shape: str, side: int) -> np.ndarray:
     }[shape]
 
 
-def pixels_in(scenes: Sequence[Scene]) -> Tensor:
+def stack_pixels(scenes: Sequence[Scene]) -> Tensor:
     """What the model sees of scenes: (n, 3, 64, 64), grey is zero.
 
-    >>> pixels_in([draw(np.random.default_rng(0), objects=1, named=1)]).shape
+    >>> stack_pixels([draw_scene(np.random.default_rng(0), object_count=1, named_count=1)]).shape
     torch.Size([1, 3, 64, 64])
     """
     stacked = torch.from_numpy(np.stack([scene.pixels for scene in scenes]))
     return ((stacked.float() / 255 - 0.5) / 0.25).permute(0, 3, 1, 2).contiguous()
 
 
-def _boxes(generator: np.random.Generator, count: int) -> list[Box]:
+def _draw_boxes(generator: np.random.Generator, count: int) -> list[Box]:
     """Boxes that keep apart; a draw that leaves no room for the next one is begun again."""
     while True:
         boxes: list[Box] = []
         for size, down, across in generator.random((30 * count, 3)).tolist():
-            side = SMALLEST + int(size * (LARGEST - SMALLEST + 1))
-            top, left = (int(at * (SIDE - side + 1)) for at in (down, across))
+            side = MIN_BOX_PIXELS + int(size * (MAX_BOX_PIXELS - MIN_BOX_PIXELS + 1))
+            top, left = (int(at * (SCENE_PIXELS - side + 1)) for at in (down, across))
             box = (top, left, top + side, left + side)
-            if all(_apart(box, other) for other in boxes):
+            if all(_are_apart(box, other) for other in boxes):
                 boxes.append(box)
             if len(boxes) == count:
                 return boxes
 
 
-def _apart(one: Box, other: Box) -> bool:
+def _are_apart(one: Box, other: Box) -> bool:
     return (
-        one[2] + APART <= other[0]
-        or other[2] + APART <= one[0]
-        or one[3] + APART <= other[1]
-        or other[3] + APART <= one[1]
+        one[2] + MIN_GAP_PIXELS <= other[0]
+        or other[2] + MIN_GAP_PIXELS <= one[0]
+        or one[3] + MIN_GAP_PIXELS <= other[1]
+        or other[3] + MIN_GAP_PIXELS <= one[1]
     )

@@ -12,23 +12,27 @@ from functools import partial
 import numpy as np
 import torch
 
-from bilrp.io.cache import Cache, content_of, key_of
-from bilrp.progress import Progress, tracking
-from bilrp_studies.captions import report
-from bilrp_studies.captions.methods import methods
-from bilrp_studies.captions.caption_model import Model, trained
-from bilrp_studies.captions.pointing_game import Row, judged
-from bilrp_studies.captions.retrieval import retrieved
-from bilrp_studies.captions.scenes import MOST, Scene, draw
-from bilrp_studies.captions.settings import CaptionsSettings
-from bilrp_studies.common.result_cache import kept_row
+from bilrp.io.cache import Cache, compute_key, hash_array
+from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
-from bilrp_studies.common.thread_limit import one_thread
+from bilrp_studies.captions import report
+from bilrp_studies.captions.caption_model import CaptionModel, load_or_train
+from bilrp_studies.captions.methods import all_methods
+from bilrp_studies.captions.pointing_game import Row, score_scene
+from bilrp_studies.captions.retrieval import evaluate_retrieval
+from bilrp_studies.captions.scenes import MAX_OBJECTS, Scene, draw_scene
+from bilrp_studies.captions.settings import CaptionsSettings
+from bilrp_studies.common.result_cache import load_or_compute_row
+from bilrp_studies.common.thread_limit import single_thread
 
-VERSION = 1  # of what one scene gives: another number, and nothing kept before is read
+CACHE_VERSION = 1  # of what one scene gives: another number, and nothing kept before is read
 GAMES = ("all named", "four drawn")
-COUNTS = range(1, MOST + 1)
-SHOWN = (("all named", 2), ("four drawn", 2), ("all named", 3))  # games whose first scene is in the report
+OBJECT_COUNTS = range(1, MAX_OBJECTS + 1)
+EXAMPLE_GAMES = (
+    ("all named", 2),
+    ("four drawn", 2),
+    ("all named", 3),
+)  # games whose first scene is in the report
 
 
 def run(settings: CaptionsSettings) -> Report:
@@ -38,38 +42,43 @@ def run(settings: CaptionsSettings) -> Report:
     4
     """
     cache = Cache(settings.out / "cache")
-    with torch.no_grad(), tracking(settings.progress) as bar, one_thread():
-        model = trained(steps=settings.steps, seed=settings.seed, cache=cache, bar=bar)
-        learnt = retrieved(model, settings.retrieval, settings.seed)
+    with torch.no_grad(), progress_bar(settings.progress) as bar, single_thread():
+        model = load_or_train(steps=settings.steps, seed=settings.seed, cache=cache, bar=bar)
+        learnt = evaluate_retrieval(model, settings.retrieval, settings.seed)
         rows = {
-            game: {n: _rows(model, scenes_of(settings, game, n), settings, cache, bar) for n in COUNTS}
+            game: {
+                n: _score_scenes(model, draw_scenes(settings, game, n), settings, cache, bar)
+                for n in OBJECT_COUNTS
+            }
             for game in GAMES
         }
-        shown = [scenes_of(settings, game, count)[0] for game, count in SHOWN]
-        return report.write(settings, methods(settings.path), model, learnt, rows, shown)
+        shown = [draw_scenes(settings, game, count)[0] for game, count in EXAMPLE_GAMES]
+        return report.build_report(
+            settings, all_methods(settings.integration_steps), model, learnt, rows, shown
+        )
 
 
-def scenes_of(settings: CaptionsSettings, game: str, count: int) -> list[Scene]:
+def draw_scenes(settings: CaptionsSettings, game: str, count: int) -> list[Scene]:
     """The scenes of one game with that many named objects, the same for the same seed."""
     generator = np.random.default_rng([settings.seed, 2, GAMES.index(game), count])
-    objects = MOST if game == "four drawn" else count
-    return [draw(generator, objects=objects, named=count) for _ in range(settings.scenes)]
+    objects = MAX_OBJECTS if game == "four drawn" else count
+    return [draw_scene(generator, object_count=objects, named_count=count) for _ in range(settings.scenes)]
 
 
-def _rows(
-    model: Model, scenes: list[Scene], settings: CaptionsSettings, cache: Cache, bar: Progress
+def _score_scenes(
+    model: CaptionModel, scenes: list[Scene], settings: CaptionsSettings, cache: Cache, bar: Progress
 ) -> list[Row]:
     """What every method scores on each scene; scenes already judged are read."""
-    compared = methods(settings.path)
+    compared = all_methods(settings.integration_steps)
     origin = {
-        "space": model.towers.image.space,
-        "methods": [(method.name, method.about) for method in compared],
-        "version": VERSION,
+        "space": model.dual_encoder.image.embedding_space,
+        "methods": [(method.name, method.description) for method in compared],
+        "version": CACHE_VERSION,
     }
     bar.start(f"explaining {len(scenes)} scenes", len(scenes))
     rows = []
     for scene in scenes:
-        key = key_of(content_of(scene.pixels), {**origin, "caption": scene.caption})
-        rows.append(kept_row(cache, key, partial(judged, compared, model, scene)))
+        key = compute_key(hash_array(scene.pixels), {**origin, "caption": scene.caption})
+        rows.append(load_or_compute_row(cache, key, partial(score_scene, compared, model, scene)))
         bar.advance()
     return rows

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bilrp.cli.console import print_safe
 from bilrp.cli.options import Weights
-from bilrp.cli.console import say
 
 
 def bench(
@@ -42,36 +42,36 @@ def bench(
 
     from rich.console import Console
 
-    from bilrp.encoder import read_input
-    from bilrp.encoders.image_files import opened
+    from bilrp.encoder import read_tensor
+    from bilrp.encoders.image_files import open_image
     from bilrp.encoders.registry import load
     from bilrp.errors import InputError
     from bilrp_studies.bench import decomposition as benchmark
     from bilrp_studies.bench import sentence
-    from bilrp_studies.common.stereo_images import stereo_pair
+    from bilrp_studies.common.stereo_images import load_stereo_pair
 
     if only not in (None, "decomposition", "collection"):
         raise InputError(f"--only {only}: decomposition or collection")
     if text is not None:
-        said = image or sentence.SENTENCE
-        Console().print(sentence.table(sentence.run(load(text), said, rounds=rounds), said))
+        said = image or sentence.DEFAULT_TEXT
+        Console().print(sentence.build_table(sentence.run(load(text), said, rounds=rounds), said))
         return
     chosen = load("vgg16:31", weights=weights, progress=sys.stderr.isatty())
-    photograph = image or stereo_pair()[0]
+    photograph = image or load_stereo_pair()[0]
     console = Console()
     ratios = ()
     with console.status("timing") as status:
         if only != "decomposition" and (only or find_spec("lance")):
             from bilrp_studies.bench import collection as collections
 
-            ratios = collections.run(chosen, opened(photograph), rounds=rounds, say=status.update)
-            console.print(benchmark.collection_table(ratios))
+            ratios = collections.run(chosen, open_image(photograph), rounds=rounds, say=status.update)
+            console.print(benchmark.build_collection_table(ratios))
         if only == "collection":
             return
-        x = read_input(chosen, photograph)
-        report = benchmark.run(chosen, x, rounds=rounds, growth=growth, say=status.update)
-    console.print(benchmark.table(report))
+        x = read_tensor(chosen, photograph)
+        report = benchmark.run(chosen, x, rounds=rounds, growth=growth, log=status.update)
+    console.print(benchmark.build_table(report))
     if growth:
-        console.print(benchmark.growth_table(report))
-    for path in benchmark.write(replace(report, collection=ratios), out):
-        say(f"wrote {path}")
+        console.print(benchmark.build_growth_table(report))
+    for path in benchmark.write_report(replace(report, collection=ratios), out):
+        print_safe(f"wrote {path}")

@@ -12,14 +12,14 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from bilrp.cli.console import say
+from bilrp.cli.console import print_safe
 from bilrp.errors import InputError
 from bilrp.render.report import Report
-from bilrp_studies.common.study import Settings, Study, flag
-from bilrp_studies.catalog import STUDIES, named
+from bilrp_studies.catalog import STUDIES, find_study
+from bilrp_studies.common.study import Settings, Study, flag_name
 
 
-class Studies(TyperGroup):
+class StudyGroup(TyperGroup):
     """The studies of the table, and any other by `package.module:STUDY`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -27,92 +27,94 @@ class Studies(TyperGroup):
         if known is not None or ":" not in cmd_name:
             return known
         own = typer.Typer(add_completion=False)
-        own.command()(command(named(cmd_name)))
+        own.command()(make_command(find_study(cmd_name)))
         return typer.main.get_command(own)
 
 
 study = typer.Typer(
-    cls=Studies,
+    cls=StudyGroup,
     help="Run one experiment of the paper, from data to table and figure; or your own: package.module:STUDY.",
     no_args_is_help=True,
 )
 
 
-def command(chosen: Study) -> Callable[..., None]:
+def make_command(definition: Study) -> Callable[..., None]:
     """A study as a command: an option for each field of its settings."""
 
     def run(**given: Any) -> None:
-        settings = settled(chosen.settings, given)
-        report = chosen.run(settings)
+        settings = parse_settings(definition.settings, given)
+        report = definition.run(settings)
         report.write(settings.out)
-        show(report, settings.out)
+        print_report(report, settings.out)
 
-    parameters = [_parameter(*each) for each in _options(chosen.settings)]
+    parameters = [_make_parameter(*each) for each in _option_fields(definition.settings)]
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__doc__ = chosen.question
+    run.__doc__ = definition.question
     return run
 
 
-def settled(settings: type[Settings], given: Mapping[str, Any]) -> Settings:
+def parse_settings(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
     """Settings from what the command line gave: numbers with commas between become several."""
     values: dict[str, Any] = {
-        each.name: numbers(each.name, given[each.name]) if _several(kind) else given[each.name]
-        for each, kind in _options(settings)
+        each.name: parse_integers(each.name, arguments[each.name])
+        if _is_sequence(kind)
+        else arguments[each.name]
+        for each, kind in _option_fields(settings)
     }
     return settings(**values, progress=sys.stderr.isatty())
 
 
-def numbers(name: str, text: str) -> tuple[int, ...]:
+def parse_integers(name: str, text: str) -> tuple[int, ...]:
     """Whole numbers with commas between, or the word none.
 
-    >>> numbers("layers", "17, 31"), numbers("curve", "none")
+    >>> parse_integers("layers", "17, 31"), parse_integers("curve", "none")
     ((17, 31), ())
     """
     if text == "none":
         return ()
     pieces = [piece.strip() for piece in text.split(",")]
     if not all(piece.isascii() and piece.isdigit() for piece in pieces):
-        raise InputError(f"{flag(name)} {text}: give whole numbers with commas between, as in 17,31")
+        raise InputError(f"{flag_name(name)} {text}: give whole numbers with commas between, as in 17,31")
     return tuple(int(piece) for piece in pieces)
 
 
-def show(report: Report, out: Path) -> None:
+def print_report(report: Report, out: Path) -> None:
     """What a study ends with on the screen: its answer, what was skipped, where to read on."""
-    say(report.summary)
+    print_safe(report.summary)
     skipped = report.results.get("skipped", ())
     for item in list(skipped)[:10]:
-        say(f"skipped {item['file']}: {item['reason']}", file=sys.stderr)
+        print_safe(f"skipped {item['file']}: {item['reason']}", file=sys.stderr)
     if len(skipped) > 10:
         print(f"… and {len(skipped) - 10} more skipped, all listed in the report", file=sys.stderr)
-    say(out / "report.html")
+    print_safe(out / "report.html")
 
 
-def _options(settings: type[Settings]) -> list[tuple[Field[Any], Any]]:
+def _option_fields(settings: type[Settings]) -> list[tuple[Field[Any], Any]]:
     """The fields that are options, with their types; those without help are not for the command line."""
     hints = get_type_hints(settings)
     found = [(each, hints[each.name]) for each in fields(settings) if each.metadata.get("help")]
     return sorted(found, key=lambda each: each[0].default is not MISSING)  # what must be given comes first
 
 
-def _parameter(each: Field[Any], kind: Any) -> Parameter:
-    about, default, shown = each.metadata, each.default, kind
-    least, most, metavar = about.get("least"), about.get("most"), about.get("metavar")
-    if _several(kind):  # shown as one text; the settings check each number
+def _make_parameter(field: Field[Any], kind: Any) -> Parameter:
+    about, default, shown = field.metadata, field.default, kind
+    least, most, metavar = about.get("minimum"), about.get("maximum"), about.get("metavar")
+    if _is_sequence(kind):  # shown as one text; the settings check each number
         default = MISSING if default is MISSING else ",".join(map(str, default))
         shown, least, most, metavar = str, None, None, metavar or "N,N"
-    spec = typer.Option(flag(each.name), help=about["help"], metavar=metavar, min=least, max=most)
+    spec = typer.Option(flag_name(field.name), help=about["help"], metavar=metavar, min=least, max=most)
     return Parameter(
-        each.name,
+        field.name,
         Parameter.KEYWORD_ONLY,
         default=Parameter.empty if default is MISSING else default,
         annotation=Annotated[shown, spec],
     )
 
 
-def _several(kind: Any) -> bool:
+def _is_sequence(kind: Any) -> bool:
     return get_args(kind)[1:] == (Ellipsis,)  # tuple[int, ...]
 
 
 for each in STUDIES:
-    study.command(each.name)(command(each))
+    study.command(each.name)(make_command(each))

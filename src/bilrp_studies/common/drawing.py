@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def blank(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
     """An empty figure outside pyplot's global state.
 
-    >>> blank((4.0, 3.0)).get_size_inches().tolist()
+    >>> new_figure((4.0, 3.0)).get_size_inches().tolist()
     [4.0, 3.0]
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg

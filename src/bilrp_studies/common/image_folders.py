@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bilrp.encoders import images
-from bilrp.errors import InputError, from_extra, printable
+from bilrp.errors import InputError, import_optional, to_printable
 
 if TYPE_CHECKING:
     from PIL import Image
 
-VIDEOS = (".avi", ".mp4", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ogv", ".wmv")
+VIDEO_SUFFIXES = (".avi", ".mp4", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ogv", ".wmv")
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedFile:
     """A file or folder that was not used, and why."""
 
     file: str
@@ -30,7 +30,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class LabeledImage:
     """One picture, already cut and scaled: `pixels` is uint8 (size, size, 3)."""
 
     name: str
@@ -48,39 +48,39 @@ class Clip:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FolderContents:
     """What a folder held: `items` to use, `skipped` with reasons, `notes` worth a line in the report."""
 
     items: tuple[Any, ...]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def classes(
+def read_classes(
     folder: str | Path, *, size: int, crop: float = 1.0, advance: Callable[[], None] = lambda: None
-) -> Found:
+) -> FolderContents:
     """Pictures in `folder/<class>/…`; a class needs two readable pictures, one for each half of a split.
 
-    >>> classes("faces", size=64, crop=0.6).items[0].label
+    >>> read_classes("faces", size=64, crop=0.6).items[0].label
     'Ada'
     """
-    folder = existing(folder)
+    folder = require_folder(folder)
     kept, skipped, sizes = [], [], Counter()
-    for path in _files(folder):
+    for path in _list_files(folder):
         name = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in images.SUFFIXES:
-            skipped.append(Skipped(name, "not an image file"))
+            skipped.append(SkippedFile(name, "not an image file"))
         elif path.parent == folder:
-            skipped.append(Skipped(name, "not inside a class folder"))
+            skipped.append(SkippedFile(name, "not inside a class folder"))
         else:
-            pixels = _read(path, name, skipped, sizes, size=size, crop=crop)
+            pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
             if pixels is not None:
-                kept.append(Picture(name, name.split("/")[0], pixels))
+                kept.append(LabeledImage(name, name.split("/")[0], pixels))
         advance()
     counts = Counter(item.label for item in kept)
     lonely = {label for label, n in counts.items() if n < 2}
     skipped += [
-        Skipped(item.name, "the only readable picture of its class: two are needed, one for each half")
+        SkippedFile(item.name, "the only readable picture of its class: two are needed, one for each half")
         for item in kept
         if item.label in lonely
     ]
@@ -88,35 +88,37 @@ def classes(
     if len({item.label for item in kept}) < 2:
         raise InputError(
             f"{folder}: two classes with at least two readable images each are needed (folder/<class>/*.jpg), "
-            f"found {len({item.label for item in kept})}{_first(skipped)}"
+            f"found {len({item.label for item in kept})}{_first_skipped(skipped)}"
         )
-    return Found(tuple(kept), tuple(skipped), _notes(sizes, size))
+    return FolderContents(tuple(kept), tuple(skipped), _size_notes(sizes, size))
 
 
-def clips(
+def read_clips(
     folder: str | Path,
     *,
     size: int,
     crop: float = 1.0,
-    most: int = 100,
+    max_frames: int = 100,
     advance: Callable[[], None] = lambda: None,
-) -> Found:
+) -> FolderContents:
     """Clips: every folder that holds frames is one (frames in natural order), and so is every video file.
 
-    >>> clips("sports", size=128).items[0].frames.shape
+    >>> read_clips("sports", size=128).items[0].frames.shape
     (24, 128, 128, 3)
     """
-    folder = existing(folder)
+    folder = require_folder(folder)
     made, skipped, notes, sizes = [], [], [], Counter()
-    for name, paths in _clip_files(folder, skipped):
-        if len(paths) == 1 and paths[0].suffix.lower() in VIDEOS:
-            frames, names = _video(paths[0], name, skipped, sizes, size=size, crop=crop, most=most)
+    for name, paths in _list_clips(folder, skipped):
+        if len(paths) == 1 and paths[0].suffix.lower() in VIDEO_SUFFIXES:
+            frames, names = _read_video(
+                paths[0], name, skipped, sizes, size=size, crop=crop, max_frames=max_frames
+            )
         else:
-            if len(paths) > most:
-                notes.append(f"{name}: the first {most} of {len(paths)} frames are used.")
+            if len(paths) > max_frames:
+                notes.append(f"{name}: the first {max_frames} of {len(paths)} frames are used.")
             frames, names = [], []
-            for path in paths[:most]:
-                pixels = _read(
+            for path in paths[:max_frames]:
+                pixels = _read_image(
                     path, path.relative_to(folder).as_posix(), skipped, sizes, size=size, crop=crop
                 )
                 if pixels is not None:
@@ -126,41 +128,41 @@ def clips(
         if len(frames) >= 2:
             made.append(Clip(name, np.stack(frames), tuple(names)))
         elif frames:
-            skipped.append(Skipped(name, "a clip with one readable frame: two are needed to compare"))
+            skipped.append(SkippedFile(name, "a clip with one readable frame: two are needed to compare"))
     if not made:
         raise InputError(
             f"{folder}: no clips; a clip is a folder of at least two frames (folder/<action>/<clip>/*.jpg) "
-            f"or a video file{_first(skipped)}"
+            f"or a video file{_first_skipped(skipped)}"
         )
-    return Found(tuple(made), tuple(skipped), (*notes, *_notes(sizes, size)))
+    return FolderContents(tuple(made), tuple(skipped), (*notes, *_size_notes(sizes, size)))
 
 
-def stills(folder: str | Path, *, size: int, crop: float = 1.0) -> Found:
+def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderContents:
     """All pictures under `folder`, or one picture file."""
     path = Path(folder)
     if path.is_file():
         folder, paths = path.parent, [path]
     else:
-        folder = existing(folder)
-        paths = _files(folder)
+        folder = require_folder(folder)
+        paths = _list_files(folder)
     kept, skipped, sizes = [], [], Counter()
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in images.SUFFIXES:
-            skipped.append(Skipped(name, "not an image file"))
+            skipped.append(SkippedFile(name, "not an image file"))
             continue
-        pixels = _read(path, name, skipped, sizes, size=size, crop=crop)
+        pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
         if pixels is not None:
-            kept.append(Picture(name, name, pixels))
+            kept.append(LabeledImage(name, name, pixels))
     if not kept:
-        raise InputError(f"{folder}: no readable images{_first(skipped)}")
-    return Found(tuple(kept), tuple(skipped), _notes(sizes, size))
+        raise InputError(f"{folder}: no readable images{_first_skipped(skipped)}")
+    return FolderContents(tuple(kept), tuple(skipped), _size_notes(sizes, size))
 
 
-def cropped(image: Image.Image, crop: float) -> Image.Image:
+def crop_center(image: Image.Image, crop: float) -> Image.Image:
     """The middle square of an image: a share of its shorter side (crop ≤ 1) or a number of pixels (crop > 1).
 
-    >>> cropped(Image.new("RGB", (128, 96)), 0.5).size
+    >>> crop_center(Image.new("RGB", (128, 96)), 0.5).size
     (48, 48)
     """
     if not crop > 0:
@@ -173,17 +175,17 @@ def cropped(image: Image.Image, crop: float) -> Image.Image:
     return image.crop((left, top, left + side, top + side))
 
 
-def natural(path: Path | str) -> tuple[Any, ...]:
+def natural_sort_key(path: Path | str) -> tuple[Any, ...]:
     """A sort key that counts: frame 2 stands before frame 10.
 
-    >>> sorted(["f10.jpg", "f2.jpg"], key=natural)
+    >>> sorted(["f10.jpg", "f2.jpg"], key=natural_sort_key)
     ['f2.jpg', 'f10.jpg']
     """
     pieces = re.split(r"(\d+)", Path(path).as_posix())
     return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in pieces)
 
 
-def existing(folder: str | Path) -> Path:
+def require_folder(folder: str | Path) -> Path:
     """The folder, if it is one and holds something."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -193,7 +195,7 @@ def existing(folder: str | Path) -> Path:
     return folder
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """All visible files under a folder, through links to other folders too, each real folder once."""
     found, seen = [], set()
     for place, inner, names in os.walk(folder, followlinks=True):
@@ -204,69 +206,80 @@ def _files(folder: Path) -> list[Path]:
         seen.add(real)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         found += [Path(place) / name for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda p: natural(p.relative_to(folder)))
+    return sorted(found, key=lambda p: natural_sort_key(p.relative_to(folder)))
 
 
-def _clip_files(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, Sequence[Path]]]:
+def _list_clips(folder: Path, skipped: list[SkippedFile]) -> Iterator[tuple[str, Sequence[Path]]]:
     """(name, frames) for each folder of frames and (name, [video]) for each video file."""
     by_folder: dict[Path, list[Path]] = {}
     movies: list[Path] = []
-    for path in _files(folder):
+    for path in _list_files(folder):
         if path.suffix.lower() in images.SUFFIXES:
             by_folder.setdefault(path.parent, []).append(path)
-        elif path.suffix.lower() in VIDEOS:
+        elif path.suffix.lower() in VIDEO_SUFFIXES:
             movies.append(path)
         else:
-            skipped.append(Skipped(path.relative_to(folder).as_posix(), "neither an image nor a video file"))
+            skipped.append(
+                SkippedFile(path.relative_to(folder).as_posix(), "neither an image nor a video file")
+            )
     for parent, paths in by_folder.items():
         if parent == folder:
             why = "lie loose: put the frames of each clip into a folder of its own, or compare stills with --transform"
-            skipped.append(Skipped(f"{len(paths)} pictures", why))
+            skipped.append(SkippedFile(f"{len(paths)} pictures", why))
         else:
             yield parent.relative_to(folder).as_posix(), paths
     for path in movies:
         name = path.relative_to(folder).as_posix()
         if path.parent in by_folder:
-            skipped.append(Skipped(name, "its folder already holds the frames as images"))
+            skipped.append(SkippedFile(name, "its folder already holds the frames as images"))
         else:
             yield name, [path]
 
 
-def _read(
-    path: Path, name: str, skipped: list[Skipped], sizes: Counter, *, size: int, crop: float
+def _read_image(
+    path: Path, name: str, skipped: list[SkippedFile], sizes: Counter, *, size: int, crop: float
 ) -> np.ndarray | None:
     try:
-        image = images.opened(path)
+        image = images.open_image(path)
     except InputError as error:
-        skipped.append(Skipped(name, str(error).removeprefix(printable(f"{path}: "))))
+        skipped.append(SkippedFile(name, str(error).removeprefix(to_printable(f"{path}: "))))
         return None
     sizes[image.size] += 1
-    return np.asarray(images.fitted(cropped(image, crop), size=size), dtype=np.uint8)
+    return np.asarray(images.resize_image(crop_center(image, crop), size=size), dtype=np.uint8)
 
 
-def _video(
-    path: Path, name: str, skipped: list[Skipped], sizes: Counter, *, size: int, crop: float, most: int
+def _read_video(
+    path: Path,
+    name: str,
+    skipped: list[SkippedFile],
+    sizes: Counter,
+    *,
+    size: int,
+    crop: float,
+    max_frames: int,
 ) -> tuple[list[np.ndarray], list[str]]:
-    av = from_extra("av", "video", f"{path}: video files (unlike folders of frames)")
+    av = import_optional("av", "video", f"{path}: video files (unlike folders of frames)")
     frames: list[np.ndarray] = []
     try:
         with av.open(str(path)) as movie:
             for frame in movie.decode(video=0):
                 image = frame.to_image()
                 sizes[image.size] += 1
-                frames.append(np.asarray(images.fitted(cropped(image, crop), size=size), dtype=np.uint8))
-                if len(frames) == most:
+                frames.append(
+                    np.asarray(images.resize_image(crop_center(image, crop), size=size), dtype=np.uint8)
+                )
+                if len(frames) == max_frames:
                     break
     except Exception as error:  # a damaged stream can fail anywhere; the frames before it are good
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        skipped.append(Skipped(name, f"damaged video after {len(frames)} frames ({reason})"))
+        skipped.append(SkippedFile(name, f"damaged video after {len(frames)} frames ({reason})"))
     else:
         if not frames:
-            skipped.append(Skipped(name, "a video without frames"))
+            skipped.append(SkippedFile(name, "a video without frames"))
     return frames, [f"frame {i}" for i in range(len(frames))]
 
 
-def _notes(sizes: Counter, size: int) -> tuple[str, ...]:
+def _size_notes(sizes: Counter, size: int) -> tuple[str, ...]:
     if len(sizes) < 2:
         return ()
     (usual, count), total = sizes.most_common(1)[0], sum(sizes.values())
@@ -276,7 +289,7 @@ def _notes(sizes: Counter, size: int) -> tuple[str, ...]:
     )
 
 
-def _first(skipped: Sequence[Skipped]) -> str:
+def _first_skipped(skipped: Sequence[SkippedFile]) -> str:
     if not skipped:
         return ""
     return f"; {len(skipped)} files skipped, the first: {skipped[0].file} ({skipped[0].reason})"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bilrp.errors import InputError, from_extra
+from bilrp.errors import InputError, import_optional
 
 
-def stereo_pair() -> tuple[Path, Path, np.ndarray]:
+def load_stereo_pair() -> tuple[Path, Path, np.ndarray]:
     """The two photographs of a motorcycle, and the disparity of the left one: x in the left is x − d in the right.
 
-    >>> stereo_pair()[2].shape
+    >>> load_stereo_pair()[2].shape
     (500, 741)
     """
-    samples = from_extra("skimage.data", "studies", "the stereo pair's photographs")
+    samples = import_optional("skimage.data", "studies", "the stereo pair's photographs")
     folder = Path(str(samples.__file__)).parent
     paths = folder / "motorcycle_left.png", folder / "motorcycle_right.png"
     if not all(path.is_file() for path in (*paths, folder / "motorcycle_disp.npz")):

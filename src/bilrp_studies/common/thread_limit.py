@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     """So many small steps that a second thread would spend its time waiting, most of all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

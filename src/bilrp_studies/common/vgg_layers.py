@@ -13,30 +13,30 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp.decomposition import Decomposition
-from bilrp.io.cache import Cache, content_of, key_of, weights_of
-from bilrp.encoder import Encoder, read_input
+from bilrp.encoder import Encoder, read_tensor
 from bilrp.encoders import images, vgg
-from bilrp.progress import Progress
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
+from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
+from bilrp.progress import Progress
 from bilrp.rules import composites
-from bilrp_studies.common.result_cache import keep, kept
+from bilrp_studies.common.result_cache import load_decomposition, save_decomposition
 
-BLOCK_BYTES = 512e6  # of float32 features held at once for each side of a Gram matrix
-LARGEST_HALF = 60_000.0
+GRAM_BLOCK_BYTES = 512e6  # of float32 features held at once for each side of a Gram matrix
+MAX_HALF_VALUE = 60_000.0
 
 
 @dataclass(frozen=True, eq=False)
-class Ladder:
+class LayeredVGG:
     """One encoder read at several layers: y^(ℓ)(x, x') = ⟨VGG_:ℓ(x), VGG_:ℓ(x')⟩.
 
-    >>> ladder((17, 31)).layers
+    >>> load_layered_vgg((17, 31)).layers
     (17, 31)
     """
 
     encoder: Encoder
     layers: tuple[int, ...]
-    weights: str
+    weights_hash: str
     cache: Cache
 
     @property
@@ -44,121 +44,125 @@ class Ladder:
         """The layers in order."""
         return self.encoder.module.features  # type: ignore[attr-defined]
 
-    def tensor(self, pixels: np.ndarray) -> Tensor:
+    def to_input(self, pixels: np.ndarray) -> Tensor:
         """uint8 pixels (H, W, 3) as the encoder's input."""
-        return read_input(self.encoder, pixels)
+        return read_tensor(self.encoder, pixels)
 
 
-def ladder(
-    layers: Sequence[int] = vgg.POOLINGS,
+def load_layered_vgg(
+    layers: Sequence[int] = vgg.POOLING_LAYERS,
     *,
     weights: str | Path | Mapping[str, Tensor] | None = None,
-    folder: str | Path | None = None,
+    cache_folder: str | Path | None = None,
     progress: bool = False,
-) -> Ladder:
-    """VGG-16 up to its highest wanted layer, and a cache in `folder` (None: nothing is kept)."""
+) -> LayeredVGG:
+    """VGG-16 up to its highest wanted layer, and a cache in `cache_folder` (None: nothing is kept)."""
     chosen = tuple(sorted(set(layers)))
     if not chosen:
         raise InputError("name at least one layer, for example 17,31")
     encoder = vgg.vgg16(chosen[-1], weights=weights, size=None, progress=progress)
-    kept = Cache(None if folder is None else Path(folder))
-    return Ladder(encoder, chosen, weights_of(encoder.module), kept)  # type: ignore[arg-type]
+    kept = Cache(None if cache_folder is None else Path(cache_folder))
+    return LayeredVGG(encoder, chosen, hash_weights(encoder.module), kept)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
-    """Features of many pictures: `of(i, layer)` is one vector. Kept as 16-bit floats: the Gram matrix of thousands of
+class LayerFeatures:
+    """Features of many pictures: `vector(i, layer)` is one vector. Kept as 16-bit floats: the Gram matrix of thousands of
     coordinates averages that rounding away (about one part in 10⁵), and 65,000 coordinates stay cheap."""
 
     count: int
-    of: Callable[[int, int], Tensor]
+    vector: Callable[[int, int], Tensor]
     key: str
 
 
-def features(ladder: Ladder, pictures: Sequence[np.ndarray], bar: Progress) -> Features:
+def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Progress) -> LayerFeatures:
     """φ^(ℓ) of every picture at every layer, computed once: one forward pass passes all layers."""
-    origin = {"what": "features", "weights": ladder.weights, "layers": ladder.layers, "mean": images.MEAN}
-    keys = [key_of(content_of(pixels), origin) for pixels in pictures]
-    missing = list({key: i for i, key in enumerate(keys) if not ladder.cache.has("features", key)}.values())
+    origin = {"what": "features", "weights": model.weights_hash, "layers": model.layers, "mean": images.MEAN}
+    keys = [compute_key(hash_array(pixels), origin) for pixels in pictures]
+    missing = list({key: i for i, key in enumerate(keys) if not model.cache.has("features", key)}.values())
     held: dict[str, dict[str, Tensor]] = {}
     if missing:
         bar.start("features", len(missing))
 
     def made(i: int) -> dict[str, Tensor]:
         # Each by itself: in a batch it would be rounded by its company, and what is made again would differ.
-        found = activations(ladder, ladder.tensor(pictures[i]))
-        tensors = {str(layer): compact(values[0]) for layer, values in found.items()}
-        ladder.cache.put("features", keys[i], tensors)
+        found = compute_activations(model, model.to_input(pictures[i]))
+        tensors = {str(layer): to_half_if_safe(values[0]) for layer, values in found.items()}
+        model.cache.put("features", keys[i], tensors)
         return tensors
 
     for i in missing:
         tensors = made(i)
-        if ladder.cache.folder is None:
+        if model.cache.folder is None:
             held[keys[i]] = tensors
         bar.advance()
 
     def of(i: int, layer: int) -> Tensor:
         if keys[i] in held:
             return held[keys[i]][str(layer)].float()
-        stored = ladder.cache.get("features", keys[i], only=str(layer))
+        stored = model.cache.get("features", keys[i], only=str(layer))
         tensors = made(i) if stored is None else stored[0]  # damaged or deleted since: made again
         return tensors[str(layer)].float()
 
-    return Features(len(pictures), of, key_of("|".join(keys), origin))
+    return LayerFeatures(len(pictures), of, compute_key("|".join(keys), origin))
 
 
 @torch.inference_mode()
-def activations(ladder: Ladder, batch: Tensor) -> dict[int, Tensor]:
+def compute_activations(model: LayeredVGG, batch: Tensor) -> dict[int, Tensor]:
     """Flattened values of a batch at every layer of the ladder, from one pass."""
     found, values = {}, batch
-    for number, module in enumerate(ladder.network, start=1):
+    for number, module in enumerate(model.network, start=1):
         values = module(values)
-        if number in ladder.layers:
+        if number in model.layers:
             found[number] = values.flatten(1).clone()  # the next module may work in place
     return found
 
 
-def compact(values: Tensor) -> Tensor:
+def to_half_if_safe(values: Tensor) -> Tensor:
     """16-bit floats where they can hold the values."""
-    return values.half() if float(values.abs().max()) < LARGEST_HALF else values.clone()
+    return values.half() if float(values.abs().max()) < MAX_HALF_VALUE else values.clone()
 
 
-def gram(ladder: Ladder, found: Features, layer: int, bar: Progress | None = None) -> np.ndarray:
+def compute_gram(
+    model: LayeredVGG, features: LayerFeatures, layer: int, bar: Progress | None = None
+) -> np.ndarray:
     """K[i, j] = ⟨φ(x_i), φ(x_j)⟩ in float64, block by block, so that memory stays bounded; kept on disk."""
-    key = key_of(found.key, {"what": "gram", "layer": layer})
-    stored = ladder.cache.get("gram", key)
+    key = compute_key(features.key, {"what": "gram", "layer": layer})
+    stored = model.cache.get("gram", key)
     if stored is not None:
         return stored[0]["gram"].numpy()
-    size = max(1, int(BLOCK_BYTES // (4 * found.of(0, layer).numel())))
-    matrix = np.empty((found.count, found.count))
-    starts = range(0, found.count, size)
-    rows = {s: slice(s, min(s + size, found.count)) for s in starts}
+    size = max(1, int(GRAM_BLOCK_BYTES // (4 * features.vector(0, layer).numel())))
+    matrix = np.empty((features.count, features.count))
+    starts = range(0, features.count, size)
+    rows = {s: slice(s, min(s + size, features.count)) for s in starts}
     for s in starts:
-        left = torch.stack([found.of(i, layer) for i in range(rows[s].start, rows[s].stop)])
-        for t in range(s, found.count, size):
-            right = left if t == s else torch.stack([found.of(i, layer) for i in range(t, rows[t].stop)])
+        left = torch.stack([features.vector(i, layer) for i in range(rows[s].start, rows[s].stop)])
+        for t in range(s, features.count, size):
+            right = (
+                left if t == s else torch.stack([features.vector(i, layer) for i in range(t, rows[t].stop)])
+            )
             block = (left @ right.T).double().numpy()
             matrix[rows[s], rows[t]], matrix[rows[t], rows[s]] = block, block.T
         if bar is not None:
             bar.advance()
     matrix = (matrix + matrix.T) / 2
-    ladder.cache.put("gram", key, {"gram": torch.from_numpy(matrix)})
+    model.cache.put("gram", key, {"gram": torch.from_numpy(matrix)})
     return matrix
 
 
-def grams(ladder: Ladder, pictures: Sequence[np.ndarray], bar: Progress) -> dict[int, np.ndarray]:
+def compute_grams(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Progress) -> dict[int, np.ndarray]:
     """The Gram matrix of some pictures at every layer: all that a linear machine needs of 65,000-dimensional features."""
-    found = features(ladder, pictures, bar)
-    bar.start("similarities", len(ladder.layers))
+    found = compute_features(model, pictures, bar)
+    bar.start("similarities", len(model.layers))
     matrices = {}
-    for layer in ladder.layers:
-        matrices[layer] = gram(ladder, found, layer)
+    for layer in model.layers:
+        matrices[layer] = compute_gram(model, found, layer)
         bar.advance()
     return matrices
 
 
-def decompositions(
-    ladder: Ladder,
+def decompose_layers(
+    model: LayeredVGG,
     pixels: np.ndarray,
     *,
     regions: int,
@@ -166,46 +170,46 @@ def decompositions(
     project: int | None = None,
 ) -> dict[int, Decomposition]:
     """Decompositions of one picture at several layers, computed once in one sweep and kept."""
-    wanted = tuple(ladder.layers if layers is None else layers)
-    keys = {layer: _key(ladder, pixels, layer, regions, project) for layer in wanted}
+    wanted = tuple(model.layers if layers is None else layers)
+    keys = {layer: _cache_key(model, pixels, layer, regions, project) for layer in wanted}
     found: dict[int, Decomposition] = {}
     for layer in wanted:
-        earlier = kept(ladder.cache, keys[layer])
+        earlier = load_decomposition(model.cache, keys[layer])
         if earlier is not None:
             found[layer] = earlier
     missing = [layer for layer in wanted if layer not in found]
     if missing:
-        made = sweep(ladder, ladder.tensor(pixels), missing, regions=regions, project=project)
+        made = decompose_in_one_pass(model, model.to_input(pixels), missing, regions=regions, project=project)
         for layer, decomposition in made.items():
-            keep(ladder.cache, keys[layer], decomposition)
+            save_decomposition(model.cache, keys[layer], decomposition)
             found[layer] = decomposition
     return {layer: found[layer] for layer in wanted}
 
 
-def is_kept(ladder: Ladder, pixels: np.ndarray, *, regions: int, project: int | None = None) -> bool:
+def is_cached(model: LayeredVGG, pixels: np.ndarray, *, regions: int, project: int | None = None) -> bool:
     """Are all decompositions of this picture on disk already?"""
-    keys = (_key(ladder, pixels, layer, regions, project) for layer in ladder.layers)
-    return all(ladder.cache.has("decomposition", key) for key in keys)
+    keys = (_cache_key(model, pixels, layer, regions, project) for layer in model.layers)
+    return all(model.cache.has("decomposition", key) for key in keys)
 
 
-def explanations(
-    ladder: Ladder, a: np.ndarray, b: np.ndarray, *, regions: int, project: int | None = None
+def explain_layers(
+    model: LayeredVGG, a: np.ndarray, b: np.ndarray, *, regions: int, project: int | None = None
 ) -> dict[int, Explanation]:
     """One pair of pictures explained at every layer; one layer's parts in memory at a time where they are kept."""
     for pixels in (a, b):
-        if not is_kept(ladder, pixels, regions=regions, project=project) and ladder.cache.folder is not None:
-            decompositions(ladder, pixels, regions=regions, project=project)
+        if not is_cached(model, pixels, regions=regions, project=project) and model.cache.folder is not None:
+            decompose_layers(model, pixels, regions=regions, project=project)
     found = {}
-    for layer in ladder.layers:
+    for layer in model.layers:
         left, right = (
-            decompositions(ladder, pixels, regions=regions, layers=[layer], project=project)[layer]
+            decompose_layers(model, pixels, regions=regions, layers=[layer], project=project)[layer]
             for pixels in (a, b)
         )
-        found[layer] = slim(bilrp.pair(left, right))
+        found[layer] = drop_parts(bilrp.pair(left, right))
     return found
 
 
-def slim(explanation: Explanation) -> Explanation:
+def drop_parts(explanation: Explanation) -> Explanation:
     """The explanation without its sides' parts (hundreds of megabytes): relevance, score, pictures and regions stay."""
     sides = (
         # new ones, because a view of nothing would still hold on to everything
@@ -221,21 +225,21 @@ def slim(explanation: Explanation) -> Explanation:
     return replace(explanation, a=a, b=b)
 
 
-def sweep(
-    ladder: Ladder, x: Tensor, layers: Sequence[int], *, regions: int, project: int | None
+def decompose_in_one_pass(
+    model: LayeredVGG, x: Tensor, layers: Sequence[int], *, regions: int, project: int | None
 ) -> dict[int, Decomposition]:
     """Decompositions at several layers, from one pass of the regions through the network."""
     spec = bilrp.regions.grid(regions)
-    return bilrp.decompose(ladder.encoder, x, regions=spec, project=project, layers=list(layers))
+    return bilrp.decompose(model.encoder, x, regions=spec, project=project, layers=list(layers))
 
 
-def _key(ladder: Ladder, pixels: np.ndarray, layer: int, regions: int, project: int | None) -> str:
+def _cache_key(model: LayeredVGG, pixels: np.ndarray, layer: int, regions: int, project: int | None) -> str:
     origin: dict[str, Any] = {
         "what": "decomposition",
-        "weights": ladder.weights,
+        "weights": model.weights_hash,
         "layer": layer,
-        "rules": composites.book_name(composites.as_book(ladder.encoder.rules)),
+        "composite": composites.composite_name(composites.as_composite(model.encoder.composite)),
         "regions": regions,
         "projection": project,
     }
-    return key_of(content_of(pixels), origin)
+    return compute_key(hash_array(pixels), origin)

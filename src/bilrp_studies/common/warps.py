@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bilrp.evaluation import evaluate
+from bilrp import evaluation
 from bilrp.regions import Regions
 
 WARPS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -17,14 +17,14 @@ WARPS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def warp(x: Tensor, regions: Regions, number: int) -> tuple[str, Tensor, Tensor, Tensor]:
+def apply_warp(x: Tensor, regions: Regions, number: int) -> tuple[str, Tensor, Tensor, Tensor]:
     """A known warp of the picture, in turn: its kind, the true matches, the rows that have one, and the picture."""
     kind, given = WARPS[number % len(WARPS)]
     height, width = x.shape[2:]
     options = dict(given)
     if "shift" in options:
         options["shift"] = (round(options["shift"][0] * height), round(options["shift"][1] * width))
-    matrix = evaluate.affine(**options, size=(height, width))
-    where = evaluate.destinations(matrix, (height, width))
-    match, among = evaluate.matches(where, regions, regions)
-    return kind, match, among, evaluate.warped(x, matrix)
+    matrix = evaluation.affine_matrix(**options, size=(height, width))
+    where = evaluation.warp_pixel_map(matrix, (height, width))
+    match, among = evaluation.match_regions(where, regions, regions)
+    return kind, match, among, evaluation.warp_image(x, matrix)

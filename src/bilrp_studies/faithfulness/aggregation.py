@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from bilrp_studies.common.bootstrap import over_blocks as interval
+from bilrp_studies.common.bootstrap import block_bootstrap_mean as interval
 from bilrp_studies.common.warps import WARPS
 from bilrp_studies.faithfulness.methods import METHODS
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
 # Pairs in a row that are resampled together. Neighbours along the chain share a picture, and a block of this length
 # holds every kind of warp once, as the whole does: which kinds there are is no matter of chance.
-BLOCK = len(WARPS)
+BLOCK_PAIRS = len(WARPS)
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Measure:
 
     key: str
     title: str
-    better: int
+    direction: int
 
 
 MEASURES = (
@@ -41,9 +41,9 @@ MEASURES = (
 )
 
 
-def summary(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
+def collect_results(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
     """results.json: every measure with its interval, and BiLRP against each other method, pair by pair."""
-    options = {"block": BLOCK, "resamples": settings.resamples, "seed": settings.seed}
+    options = {"block": BLOCK_PAIRS, "resamples": settings.resamples, "seed": settings.seed}
 
     def values(layer: int, method: str, key: str) -> list[float] | None:
         found = [row["layers"][str(layer)][method][key] for row in rows]
@@ -61,15 +61,15 @@ def summary(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -
             for method in METHODS
         }
         compared[str(layer)] = {}
-        for m in (m for m in MEASURES if m.better):
+        for m in (m for m in MEASURES if m.direction):
             ours = values(layer, "bilrp", m.key)
             compared[str(layer)][m.key] = {
-                method: against(ours, values(layer, method, m.key), m.better, options)
+                method: compare_methods(ours, values(layer, method, m.key), m.direction, options)
                 for method in METHODS[1:]
             }
     return {
         "pairs": len(rows),
-        "settings": settings.decisive(),
+        "settings": settings.result_options(),
         "table": table,
         "bilrp_against": compared,
         "chance": {key: float(np.mean([row["chance"][key] for row in rows])) for key in ("warp", "planted")},
@@ -87,21 +87,21 @@ def summary(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -
             for kind, _ in WARPS
             if (some := [row for row in rows if row["warp"] == kind])
         },
-        "cascade": _cascades(randomised, settings),
+        "cascade": _summarize_cascades(randomised, settings),
         "cascade_pairs": len(randomised),
         "per_pair": list(rows),
     }
 
 
-def _cascades(found: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
+def _summarize_cascades(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
     """Every step of the cascade with its interval; these pairs share no picture."""
-    if not found:
+    if not rows:
         return {}
     return {
         layer: {
             method: {
                 block: interval(
-                    [each[layer][method][block] for each in found],
+                    [each[layer][method][block] for each in rows],
                     resamples=settings.resamples,
                     seed=settings.seed,
                 )
@@ -109,16 +109,16 @@ def _cascades(found: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings
             }
             for method, steps in methods.items()
         }
-        for layer, methods in found[0].items()
+        for layer, methods in rows[0].items()
     }
 
 
-def against(
-    ours: Sequence[float] | None, theirs: Sequence[float] | None, better: int, options: Mapping[str, int]
+def compare_methods(
+    ours: Sequence[float] | None, theirs: Sequence[float] | None, direction: int, options: Mapping[str, int]
 ) -> dict[str, Any] | None:
     """BiLRP minus another method, pair by pair, and what that says."""
     if ours is None or theirs is None:
         return None
     difference = interval([x - y for x, y in zip(ours, theirs, strict=True)], **options)
-    low, high = sorted((better * difference["low"], better * difference["high"]))
+    low, high = sorted((direction * difference["low"], direction * difference["high"]))
     return {**difference, "verdict": "wins" if low > 0 else "loses" if high < 0 else "no clear difference"}

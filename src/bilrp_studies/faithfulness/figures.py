@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bilrp_studies.faithfulness.aggregation import MEASURES, Measure
 from bilrp_studies.faithfulness.methods import METHODS
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
-from bilrp_studies.faithfulness.aggregation import MEASURES, Measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ COLORS = {
 }
 
 
-def titles(settings: FaithfulnessSettings) -> dict[str, str]:
+def method_titles(settings: FaithfulnessSettings) -> dict[str, str]:
     """What the methods are called."""
     return {
         "bilrp": "BiLRP, paper rules",
@@ -32,28 +32,28 @@ def titles(settings: FaithfulnessSettings) -> dict[str, str]:
     }
 
 
-def label(measure: Measure) -> str:
+def measure_label(measure: Measure) -> str:
     """A measure's title with an arrow the better way."""
-    return f"{measure.title} {'↑' if measure.better > 0 else '↓' if measure.better < 0 else ''}".strip()
+    return f"{measure.title} {'↑' if measure.direction > 0 else '↓' if measure.direction < 0 else ''}".strip()
 
 
-def figure(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Figure:
+def plot_results(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Figure:
     """A panel for each measure, a row for each method, a mark with its interval for each layer."""
     from matplotlib.figure import Figure
 
-    names = titles(settings)
+    names = method_titles(settings)
     made = Figure(figsize=(9, 10.5), dpi=150, layout="constrained")
     made.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr]
     axes = made.subplots(-(-len(MEASURES) // 2), 2, sharey=True)
     for panel, measure in zip(axes.flat, MEASURES, strict=True):
         for row, method in enumerate(METHODS):
-            _marks(panel, results, settings, measure, method, len(METHODS) - row)
+            _plot_intervals(panel, results, settings, measure, method, len(METHODS) - row)
         key = measure.key.split("_")[0]
         if measure.key.endswith("positive"):
             panel.axvline(results["chance"][key], color="#555555", linestyle=":", linewidth=1)
         if measure.key.endswith("signed"):
             panel.axvline(0, color="#555555", linestyle=":", linewidth=1)
-        panel.set_title(label(measure), fontsize=11)
+        panel.set_title(measure_label(measure), fontsize=11)
         panel.set_xlim(left=min(-0.01, panel.get_xlim()[0]))
         panel.tick_params(labelsize=9)
         panel.tick_params(axis="y", length=0, labelsize=10)
@@ -82,7 +82,7 @@ def _legend(settings: FaithfulnessSettings) -> list[Any]:
     ]  # fmt: skip
 
 
-def _marks(
+def _plot_intervals(
     panel: Any,
     results: Mapping[str, Any],
     settings: FaithfulnessSettings,

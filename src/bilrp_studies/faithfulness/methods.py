@@ -11,18 +11,21 @@ import torch
 from torch import Tensor
 
 from bilrp.decomposition import decompose
-from bilrp.io.cache import content_of, key_of
 from bilrp.encoder import Encoder
+from bilrp.io.cache import compute_key, hash_array
 from bilrp.regions import grid
 from bilrp.rules import composites
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
 METHODS = ("bilrp", "hessian_product", "uniform", "saliency", "random")
-BLIND = ("saliency", "random")  # they do not look at the network, so that every layer gets the same relevance
+MODEL_FREE_METHODS = (
+    "saliency",
+    "random",
+)  # they do not look at the network, so that every layer gets the same relevance
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class SideParts:
     """What a method needs to know of one picture at one layer; two of them give the relevance of a pair."""
 
     parts: Tensor
@@ -30,48 +33,52 @@ class Side:
     seed: int
 
 
-Sides = Mapping[str, Mapping[int, Side]]  # by method, by layer
+SidesByMethod = Mapping[str, Mapping[int, SideParts]]  # by method, by layer
 
 
-def sides(encoder: Encoder, x: Tensor, settings: FaithfulnessSettings, *, name: str = "") -> Sides:
+def decompose_sides(
+    encoder: Encoder, x: Tensor, settings: FaithfulnessSettings, *, purpose: str = ""
+) -> SidesByMethod:
     """One picture under every method at every layer."""
-    seed = seed_of(x, settings, name)
-    found: dict[str, dict[int, Side]] = {}
-    for method, book in rule_books(encoder, settings).items():
+    seed = derive_seed(x, settings, purpose)
+    found: dict[str, dict[int, SideParts]] = {}
+    for method, book in composites_by_method(encoder, settings).items():
         made = decompose(
             encoder,
             x,
             regions=grid(settings.regions),
-            rules=book,
+            composite=book,
             project=settings.project,
             layers=settings.layers,
         )
-        found[method] = {layer: Side(d.parts, d.embedding, seed) for layer, d in made.items()}
+        found[method] = {layer: SideParts(d.parts, d.embedding, seed) for layer, d in made.items()}
     squares = grid(settings.regions)(x).pool(x.square()[None]).T
-    for method in BLIND:
-        found[method] = {layer: Side(squares, side.embedding, seed) for layer, side in found["bilrp"].items()}
+    for method in MODEL_FREE_METHODS:
+        found[method] = {
+            layer: SideParts(squares, side.embedding, seed) for layer, side in found["bilrp"].items()
+        }
     return found
 
 
-def seed_of(x: Tensor, settings: FaithfulnessSettings, name: str) -> int:
+def derive_seed(x: Tensor, settings: FaithfulnessSettings, purpose: str) -> int:
     """What is drawn for a picture: the same for the same picture, seed and purpose, otherwise independent."""
-    return zlib.crc32(f"{name} {settings.seed} {content_of(x)}".encode())
+    return zlib.crc32(f"{purpose} {settings.seed} {hash_array(x)}".encode())
 
 
-def rule_books(encoder: Encoder, settings: FaithfulnessSettings) -> dict[str, Any]:
+def composites_by_method(encoder: Encoder, settings: FaithfulnessSettings) -> dict[str, Any]:
     """The methods that take embeddings apart, by their rules."""
     return {
-        "bilrp": encoder.rules,
+        "bilrp": encoder.composite,
         "hessian_product": composites.hessian_product(),
         "uniform": composites.uniform(settings.gamma),
     }
 
 
-def relevance(method: str, a: Side, b: Side) -> Tensor:
+def pair_relevance(method: str, a: SideParts, b: SideParts) -> Tensor:
     """[regions of a, regions of b] by one method."""
     if method != "random":
         return a.parts @ b.parts.T
     # Sums of checksums would cancel what both sides have in common, such as the network: hash the two together.
-    seed = int(key_of(str(a.seed), {"other": b.seed})[:12], 16)
+    seed = int(compute_key(str(a.seed), {"other": b.seed})[:12], 16)
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(len(a.parts), len(b.parts), generator=generator).to(a.parts)

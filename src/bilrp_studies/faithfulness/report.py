@@ -5,84 +5,89 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bilrp_studies.common.image_folders import Found
-from bilrp.render.report import Picture, Report, Section, Table, Text, counted, listed
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, join_words, pluralize
+from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.common.warps import WARPS
-from bilrp_studies.faithfulness.figures import figure, label, titles
+from bilrp_studies.faithfulness.aggregation import BLOCK_PAIRS, MEASURES, Measure, collect_results
+from bilrp_studies.faithfulness.figures import measure_label, method_titles, plot_results
 from bilrp_studies.faithfulness.methods import METHODS
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
-from bilrp_studies.faithfulness.aggregation import BLOCK, MEASURES, Measure, summary
 
-TO = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
+RANGE_SEPARATOR = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
 
 
-def write(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings, found: Found) -> Report:
+def build_report(
+    rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings, photographs: FolderContents
+) -> Report:
     """The report, from the numbers of every pair."""
-    results = summary(rows, settings)
-    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in found.skipped]
+    results = collect_results(rows, settings)
+    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in photographs.skipped]
     sections = [
         Section(
             "The suite",
             [
                 Picture(
                     "faithfulness.png",
-                    figure(results, settings),
-                    f"Means and 95 % intervals over {counted(len(rows), 'pair')}; arrows say which way is better. "
+                    plot_results(results, settings),
+                    f"Means and 95 % intervals over {pluralize(len(rows), 'pair')}; arrows say which way is better. "
                     "Dotted: chance.",
                 ),
                 _table(results, settings),
             ],
         ),
-        Section("Where BiLRP does not win", [misses(results, settings)]),
+        Section("Where BiLRP does not win", [tabulate_misses(results, settings)]),
         Section("By kind of warp", [_warps(results, settings)]),
         *(
             [Section("Random weights from the top down", [_cascade(results, settings)])]
             if results["cascade"]
             else []
         ),
-        Section("How it was made", [Text(line) for line in _protocol(results, settings, found)]),
+        Section("How it was made", [Paragraph(line) for line in _protocol(results, settings, photographs)]),
     ]
-    return Report("Are the explanations true to the model?", verdict(results, settings), sections, results)
-
-
-def verdict(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
-    """One paragraph: how often BiLRP wins, and against whom it loses."""
-    counts = {"wins": 0, "loses": 0, "no clear difference": 0}
-    lost: dict[str, int] = {}
-    for _, _, method, found in comparisons(results):
-        counts[found["verdict"]] += 1
-        if found["verdict"] == "loses":
-            lost[method] = lost.get(method, 0) + 1
-    names = titles(settings)
-    losses = ", ".join(f"{names[m]} ({n})" for m, n in sorted(lost.items(), key=lambda e: -e[1]))
-    layers = f"{'layer' if len(settings.layers) == 1 else 'layers'} {listed(settings.layers)}"
-    return (
-        f"Over {counted(results['pairs'], 'pair')} of photographs, VGG-16 {layers}: BiLRP with the paper's rules is better "
-        f"than another method in {counts['wins']} comparisons of measure, layer and method, worse in {counts['loses']}"
-        f"{f' (against {losses})' if losses else ''}, and not clearly different in {counts['no clear difference']}."
-        f"{blindness(results, settings)}{_few(results)}"
+    return Report(
+        "Are the explanations true to the model?", describe_results(results, settings), sections, results
     )
 
 
-def misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table | Text:
+def describe_results(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
+    """One paragraph: how often BiLRP wins, and against whom it loses."""
+    counts = {"wins": 0, "loses": 0, "no clear difference": 0}
+    lost: dict[str, int] = {}
+    for _, _, method, found in iterate_comparisons(results):
+        counts[found["verdict"]] += 1
+        if found["verdict"] == "loses":
+            lost[method] = lost.get(method, 0) + 1
+    names = method_titles(settings)
+    losses = ", ".join(f"{names[m]} ({n})" for m, n in sorted(lost.items(), key=lambda e: -e[1]))
+    layers = f"{'layer' if len(settings.layers) == 1 else 'layers'} {join_words(settings.layers)}"
+    return (
+        f"Over {pluralize(results['pairs'], 'pair')} of photographs, VGG-16 {layers}: BiLRP with the "
+        f"paper's rules is better "
+        f"than another method in {counts['wins']} comparisons of measure, layer and method, worse in {counts['loses']}"
+        f"{f' (against {losses})' if losses else ''}, and not clearly different in {counts['no clear difference']}."
+        f"{describe_insensitivity(results, settings)}{_small_sample_note(results)}"
+    )
+
+
+def tabulate_misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table | Paragraph:
     """A row for each comparison that BiLRP does not win."""
-    names = titles(settings)
+    names = method_titles(settings)
     rows = [
-        (label(measure), layer, names[method], c["verdict"], *_signed(c))
-        for layer, measure, method, c in comparisons(results)
+        (measure_label(measure), layer, names[method], c["verdict"], *_format_difference(c))
+        for layer, measure, method, c in iterate_comparisons(results)
         if c["verdict"] != "wins"
     ]
     if not rows:
-        return Text("Nowhere: it wins every comparison.")
+        return Paragraph("Nowhere: it wins every comparison.")
     caption = "BiLRP with the paper's rules minus the other method, pair by pair."
     return Table(["measure", "layer", "against", "BiLRP", "difference", "95 % interval"], rows, caption)
 
 
-def _signed(cell: Mapping[str, float]) -> tuple[str, str]:
-    return f"{cell['mean']:+.3f}", f"{cell['low']:+.3f}{TO}{cell['high']:+.3f}"
+def _format_difference(cell: Mapping[str, float]) -> tuple[str, str]:
+    return f"{cell['mean']:+.3f}", f"{cell['low']:+.3f}{RANGE_SEPARATOR}{cell['high']:+.3f}"
 
 
-def blindness(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
+def describe_insensitivity(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
     """A sentence for each layer whose explanations hardly change when the weights do, which no count of wins excuses."""
     found = {
         layer: results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] for layer in settings.layers
@@ -95,7 +100,7 @@ def blindness(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str
     )
 
 
-def comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure, str, Mapping[str, Any]]]:
+def iterate_comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure, str, Mapping[str, Any]]]:
     """(layer, measure, other method, difference) for everything BiLRP is compared in."""
     by_key = {m.key: m for m in MEASURES}
     for layer, measures in results["bilrp_against"].items():
@@ -106,14 +111,14 @@ def comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure, str,
 
 
 def _table(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
-    names = titles(settings)
+    names = method_titles(settings)
     rows = []
     for layer in settings.layers:
         for measure in MEASURES:
             cells = [results["table"][str(layer)][method][measure.key] for method in METHODS]
-            rows.append((label(measure), layer, *(_cell(cell) for cell in cells)))
+            rows.append((measure_label(measure), layer, *(_format_interval(cell) for cell in cells)))
     caption = (
-        f"Mean and 95 % bootstrap interval over {counted(results['pairs'], 'pair')}. ↑ more is better, ↓ less is better. "
+        f"Mean and 95 % bootstrap interval over {pluralize(results['pairs'], 'pair')}. ↑ more is better, ↓ less is better. "
         f"Chance for the positive share is {results['chance']['warp']:.3f} (warp) and {results['chance']['planted']:.4f} "
         "(planted); 0 for the signed shares."
     )
@@ -121,9 +126,9 @@ def _table(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
 
 
 def _warps(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
-    names = titles(settings)
+    names = method_titles(settings)
     rows = [
-        (kind, layer, *(_two(results["warps"][kind][str(layer)][method]) for method in METHODS))
+        (kind, layer, *(_format_shares(results["warps"][kind][str(layer)][method]) for method in METHODS))
         for kind, _ in WARPS
         if kind in results["warps"]
         for layer in settings.layers
@@ -133,12 +138,12 @@ def _warps(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
 
 
 def _cascade(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
-    names = titles(settings)
+    names = method_titles(settings)
     rows = [
         (
             f"block {block}" + ("" if block == top else f" to {top}"),
             layer,
-            *(_cell(results["cascade"][layer][method][block]) for method in METHODS),
+            *(_format_interval(results["cascade"][layer][method][block]) for method in METHODS),
         )
         for layer in results["cascade"]
         for top in [next(iter(results["cascade"][layer]["bilrp"]))]
@@ -146,38 +151,43 @@ def _cascade(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Tabl
     ]
     caption = (
         f"Absolute rank correlation with the explanation of the network whose blocks of convolutions, from the top "
-        f"down, hold random weights: mean and 95 % interval over {counted(results['cascade_pairs'], 'pair')} that share no "
+        f"down, hold random weights: mean and 95 % interval over "
+        f"{pluralize(results['cascade_pairs'], 'pair')} that share no "
         "picture."
     )
     return Table(["random", "layer", *(names[m] for m in METHODS)], rows, caption)
 
 
-def _two(cell: Mapping[str, float]) -> str:
+def _format_shares(cell: Mapping[str, float]) -> str:
     return f"{cell['warp_positive']:.3f} / {cell['warp_signed']:+.3f}"
 
 
-def _cell(cell: Mapping[str, float] | None) -> str | None:
+def _format_interval(cell: Mapping[str, float] | None) -> str | None:
     """Mean and interval, which may only be parted between the two."""
-    return None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f}{TO}{cell['high']:.3f})"
-
-
-def _few(results: Mapping[str, Any]) -> str:
     return (
-        ""
-        if results["pairs"] >= 40
-        else f" Only {counted(results['pairs'], 'pair')}: too few to rest a conclusion on."
+        None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f}{RANGE_SEPARATOR}{cell['high']:.3f})"
     )
 
 
-def _protocol(results: Mapping[str, Any], settings: FaithfulnessSettings, found: Found) -> list[str]:
+def _small_sample_note(results: Mapping[str, Any]) -> str:
+    return (
+        ""
+        if results["pairs"] >= 40
+        else f" Only {pluralize(results['pairs'], 'pair')}: too few to rest a conclusion on."
+    )
+
+
+def _protocol(
+    results: Mapping[str, Any], settings: FaithfulnessSettings, photographs: FolderContents
+) -> list[str]:
     exact = "exactly" if settings.project is None else f"through a random projection to {settings.project}"
     return [
-        f"{len(found.items)} photographs at {settings.size}×{settings.size} pixels, regions of "
+        f"{len(photographs.items)} photographs at {settings.size}×{settings.size} pixels, regions of "
         f"{settings.regions}×{settings.regions}, decomposed {exact}. Pairs are neighbours in a chain of similar "
         "pictures (cosine at the highest layer). Two pairs in a row share a picture, so the intervals resample blocks of "
-        f"{BLOCK} neighbours, each of which holds every kind of warp once. They are not corrected for the number of "
+        f"{BLOCK_PAIRS} neighbours, each of which holds every kind of warp once. They are not corrected for the number of "
         "comparisons: of twenty that mean nothing, one looks as if it did.",
-        f"Deletion and insertion: {counted(settings.steps, 'step')}, both pictures at once, towards a blur; area in units "
+        f"Deletion and insertion: {pluralize(settings.steps, 'step')}, both pictures at once, towards a blur; area in units "
         "of the similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
         "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and lie on the same "
         "grid in both pictures: an order that scatters regions makes more of them and raises the similarity, which "
@@ -191,5 +201,5 @@ def _protocol(results: Mapping[str, Any], settings: FaithfulnessSettings, found:
         "explanation that says so keeps its order; one that is mostly noise loses it. Noise: normal, "
         f"{settings.noise:g} × the spread of the picture, on both. Saliency looks at pixels only: it cannot notice "
         "random weights, and noise hardly moves it.",
-        *found.notes,
+        *photographs.notes,
     ]

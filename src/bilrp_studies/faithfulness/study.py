@@ -1,4 +1,4 @@
-"""Are explanations of real photograph pairs true to the model? Five methods under the whole suite of `bilrp.evaluate`.
+"""Are explanations of real photograph pairs true to the model? Five methods under the whole suite of `bilrp.evaluation`.
 
 What one pair gave is kept in OUT/cache, so that an interrupted study goes on where it stopped.
 """
@@ -14,18 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.io.cache import Cache, content_of, key_of, weights_of
-from bilrp.encoder import Encoder, read_input
+from bilrp import evaluation
+from bilrp.encoder import Encoder, read_tensor
 from bilrp.encoders import vgg
-from bilrp.progress import Progress, tracking
 from bilrp.errors import InputError
-from bilrp.evaluation import evaluate
-from bilrp_studies.common import image_folders
-from bilrp_studies.common.result_cache import kept_row
+from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
+from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
+from bilrp_studies.common import image_folders
+from bilrp_studies.common.result_cache import load_or_compute_row
 from bilrp_studies.faithfulness import report
+from bilrp_studies.faithfulness.pair_metrics import (
+    EvaluationContext,
+    PreparedImage,
+    measure_pair,
+    prepare_image,
+)
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
-from bilrp_studies.faithfulness.pair_metrics import Bench, Picture, measured, prepared
 
 
 def run(settings: FaithfulnessSettings) -> Report:
@@ -35,30 +40,32 @@ def run(settings: FaithfulnessSettings) -> Report:
     >>> found["table"]["31"]["bilrp"]["insertion"]  # doctest: +SKIP
     {'mean': 0.62, 'low': 0.59, 'high': 0.65}
     """
-    found = image_folders.stills(settings.data, size=settings.size)
+    found = image_folders.read_stills(settings.data, size=settings.size)
     if len(found.items) < 2:
         raise InputError(f"{settings.data}: two readable photographs are needed, found one")
     top = max(settings.layers)
     encoder = vgg.vgg16(top, weights=settings.weights, size=None, progress=settings.progress)
-    depth = len(evaluate.weighted_modules(encoder.module))
-    bench = Bench(encoder, evaluate.randomised(encoder, depth, seed=settings.seed), settings)
-    with tracking(settings.progress) as bar:
-        rows = list(_rows(bench, found.items, settings.out / "cache", bar))
-    return report.write(rows, settings, found)
+    depth = len(evaluation.weighted_modules(encoder.module))
+    bench = EvaluationContext(
+        encoder, evaluation.randomize_weights(encoder, depth, seed=settings.seed), settings
+    )
+    with progress_bar(settings.progress) as bar:
+        rows = list(_measure_pairs(bench, found.items, settings.out / "cache", bar))
+    return report.build_report(rows, settings, found)
 
 
-def _rows(
-    bench: Bench, items: Sequence[image_folders.Picture], kept: Path, bar: Progress
+def _measure_pairs(
+    context: EvaluationContext, items: Sequence[image_folders.LabeledImage], cache_folder: Path, bar: Progress
 ) -> Iterator[dict[str, Any]]:
     """One row for each pair along the chain of similar pictures; rows already on disk are read."""
-    inputs = [read_input(bench.encoder, item.pixels) for item in items]
-    order = chain(bench.encoder, inputs)[: bench.settings.pairs + 1]
+    inputs = [read_tensor(context.encoder, item.pixels) for item in items]
+    order = order_by_similarity(context.encoder, inputs)[: context.settings.pairs + 1]
     # Neither how many pairs there are nor how they are resampled changes what one pair gives.
-    chosen = bench.settings.decisive() | {"pairs": 0, "resamples": 0}
-    assert isinstance(bench.encoder.module, nn.Module)
-    origin = {"weights": weights_of(bench.encoder.module), **chosen}
+    chosen = context.settings.result_options() | {"pairs": 0, "resamples": 0}
+    assert isinstance(context.encoder.module, nn.Module)
+    origin = {"weights": hash_weights(context.encoder.module), **chosen}
     bar.start("pairs", len(order) - 1)
-    held: dict[int, Picture] = {}
+    held: dict[int, PreparedImage] = {}
 
     def made(i: int, j: int, number: int) -> dict[str, Any]:
         for k in set(held) - {
@@ -67,23 +74,23 @@ def _rows(
         }:  # of the pair before, only the picture that is also in this one is needed
             del held[k]
         for k in {i, j} - set(held):
-            held[k] = prepared(bench, items[k].name, inputs[k])
-        return measured(bench, held[i], held[j], number)
+            held[k] = prepare_image(context, items[k].name, inputs[k])
+        return measure_pair(context, held[i], held[j], number)
 
     for number, (i, j) in enumerate(pairwise(order)):
-        key = key_of(
-            content_of(inputs[i]) + content_of(inputs[j]), {**origin, "number": number, "version": 4}
+        key = compute_key(
+            hash_array(inputs[i]) + hash_array(inputs[j]), {**origin, "number": number, "version": 4}
         )
-        yield kept_row(Cache(kept), key, partial(made, i, j, number))
+        yield load_or_compute_row(Cache(cache_folder), key, partial(made, i, j, number))
         bar.advance()
 
 
-def chain(encoder: Encoder, inputs: Sequence[Tensor], batch: int = 16) -> list[int]:
+def order_by_similarity(encoder: Encoder, inputs: Sequence[Tensor], batch_size: int = 16) -> list[int]:
     """An order of the pictures in which neighbours are similar (cosine at the last layer): always the nearest one left."""
     with torch.inference_mode():
         rows = [
-            encoder.module(torch.cat(list(inputs[k : k + batch]))).flatten(1)
-            for k in range(0, len(inputs), batch)
+            encoder.module(torch.cat(list(inputs[k : k + batch_size]))).flatten(1)
+            for k in range(0, len(inputs), batch_size)
         ]
     unit = torch.nn.functional.normalize(torch.cat(rows), dim=1)
     table = unit @ unit.T

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from bilrp.progress import Progress
 from bilrp.explanation import Explanation
+from bilrp.progress import Progress
 from bilrp_studies.common.image_folders import Clip
-from bilrp_studies.common.vgg_layers import Ladder, explanations, is_kept
+from bilrp_studies.common.vgg_layers import LayeredVGG, explain_layers, is_cached
 from bilrp_studies.invariance import optical_flow
-from bilrp_studies.invariance.motion_weights import part_weights, point_weights
+from bilrp_studies.invariance.motion_weights import moving_part_weights, point_weights
 from bilrp_studies.invariance.settings import InvarianceSettings
 
-KINDS = ("moving", "static", "rest", "unattributed")
+LINK_KINDS = ("moving", "static", "rest", "unattributed")
 
 
 @dataclass(frozen=True)
-class Share:
+class RelevanceSplit:
     """One explained pair at one layer, split: moving + static + rest + unattributed = score.
 
     `point` is the part of `moving` whose links end at the very place (± one region) where the points went.
@@ -35,21 +35,21 @@ class Share:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ExplainedFrames:
     """Two frames of one clip, explained at every layer and split by motion."""
 
     clip: int
     first: int
     second: int
-    explained: Mapping[int, Explanation]
+    explanations: Mapping[int, Explanation]
     weights: tuple[np.ndarray, np.ndarray]
-    shares: Mapping[int, Share]
+    shares: Mapping[int, RelevanceSplit]
 
 
-def frames_to_explain(length: int, lag: int, pairs: int) -> list[tuple[int, int]]:
+def choose_frames(length: int, lag: int, pairs: int) -> list[tuple[int, int]]:
     """Pairs of frames `lag` apart in the middle of a clip, each beginning where the one before ended.
 
-    >>> frames_to_explain(24, 5, 2)
+    >>> choose_frames(24, 5, 2)
     [(6, 11), (11, 16)]
     """
     lag = min(lag, length - 1)
@@ -58,50 +58,58 @@ def frames_to_explain(length: int, lag: int, pairs: int) -> list[tuple[int, int]
     return [(start + lag * k, start + lag * (k + 1)) for k in range(pairs)]
 
 
-def explain_cases(
-    steps: Ladder,
+def explain_frames(
+    model: LayeredVGG,
     clips: Sequence[Clip],
     settings: InvarianceSettings,
-    change: optical_flow.Transform | None,
+    transform: optical_flow.Transform | None,
     bar: Progress,
-) -> list[Case]:
+) -> list[ExplainedFrames]:
     """BiLRP and motion for some pairs of every clip; what is on disk is read, not made."""
     wanted = [
         (c, i, j)
         for c, clip in enumerate(clips)
-        for i, j in frames_to_explain(len(clip.frames), settings.lag, settings.pairs)
+        for i, j in choose_frames(len(clip.frames), settings.lag, settings.pairs)
     ]
     options: dict[str, Any] = {"regions": settings.regions, "project": settings.project}
-    new = {(c, t) for c, i, j in wanted for t in (i, j) if not is_kept(steps, clips[c].frames[t], **options)}
+    new = {
+        (c, t) for c, i, j in wanted for t in (i, j) if not is_cached(model, clips[c].frames[t], **options)
+    }
     bar.start(f"explanations ({len(new)} frames to decompose)", len(wanted))
     cases = []
     for c, i, j in wanted:
         frames = clips[c].frames
-        explained = explanations(steps, frames[i], frames[j], **options)
+        explained = explain_layers(model, frames[i], frames[j], **options)
         motion = (
-            change.motion(frames.shape[1:3]) if change else optical_flow.between(frames[i : j + 1], cache=steps.cache)
+            transform.motion(frames.shape[1:3])
+            if transform
+            else optical_flow.estimate_motion(frames[i : j + 1], cache=model.cache)
         )
-        points = point_weights(motion, settings.regions, anything_still=change is not None)
-        weights = points if change else part_weights(motion, settings.regions)
-        shares = {layer: split(explained[layer], *weights, points[0]) for layer in steps.layers}
-        cases.append(Case(c, i, j, explained, weights, shares))
+        points = point_weights(motion, settings.regions, static_if_same_place=transform is not None)
+        weights = points if transform else moving_part_weights(motion, settings.regions)
+        shares = {layer: split_relevance(explained[layer], *weights, points[0]) for layer in model.layers}
+        cases.append(ExplainedFrames(c, i, j, explained, weights, shares))
         bar.advance()
     return cases
 
 
-def split(explanation: Explanation, moving: np.ndarray, static: np.ndarray, point: np.ndarray) -> Share:
+def split_relevance(
+    explanation: Explanation, moving: np.ndarray, static: np.ndarray, point: np.ndarray
+) -> RelevanceSplit:
     """The pair relevance by kind of link; moving, static, rest and unattributed sum to the score exactly."""
     relevance = explanation.relevance.double().numpy()
     moved, stood = float((relevance * moving).sum()), float((relevance * static).sum())
     rest = float(relevance.sum()) - moved - stood
     exact = float((relevance * point).sum())
-    return Share(float(explanation.score), moved, stood, rest, float(explanation.unattributed), exact)
+    return RelevanceSplit(
+        float(explanation.score), moved, stood, rest, float(explanation.unattributed), exact
+    )
 
 
-def clip_shares(cases: Sequence[Case], layer: int, clips: int) -> dict[str, np.ndarray]:
+def compute_clip_shares(cases: Sequence[ExplainedFrames], layer: int, clips: int) -> dict[str, np.ndarray]:
     """For each clip, what share of its explained similarity is of each kind; NaN where none was explained."""
     total = np.zeros(clips)
-    sums = {kind: np.zeros(clips) for kind in (*KINDS, "point")}
+    sums = {kind: np.zeros(clips) for kind in (*LINK_KINDS, "point")}
     for case in cases:
         share = case.shares[layer]
         total[case.clip] += share.score

@@ -9,9 +9,9 @@ import numpy as np
 
 from bilrp.render import figure as render
 from bilrp.render import links
-from bilrp_studies.common.drawing import blank
-from bilrp_studies.invariance.explained_frames import KINDS, Case
-from bilrp_studies.invariance.inv_results import Numbers
+from bilrp_studies.common.drawing import new_figure
+from bilrp_studies.invariance.explained_frames import LINK_KINDS, ExplainedFrames
+from bilrp_studies.invariance.inv_results import InvResults
 from bilrp_studies.invariance.inv_score import Band
 
 if TYPE_CHECKING:
@@ -19,52 +19,52 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # told apart under colour blindness (Okabe and Ito)
-COLOURS = {"moving": "#0072b2", "static": "#e69f00", "rest": "#b0b0b0", "unattributed": "#e4e4e4"}
+LINK_COLORS = {"moving": "#0072b2", "static": "#e69f00", "rest": "#b0b0b0", "unattributed": "#e4e4e4"}
 
 
-def bars(numbers: Numbers) -> Figure:
+def plot_inv(inv_results: InvResults) -> Figure:
     """INV by layer, stacked by kind of link."""
-    canvas = blank((7.4, 3.4))
+    canvas = new_figure((7.4, 3.4))
     axes = canvas.add_subplot()
-    layers = list(numbers.inv)
+    layers = list(inv_results.inv)
     places = np.arange(len(layers))
-    if numbers.shares:
+    if inv_results.clip_shares:
         bottom, below = np.zeros(len(layers)), np.zeros(len(layers))
-        for kind in KINDS:
-            values = np.array([numbers.restricted[n][kind] for n in layers])
+        for kind in LINK_KINDS:
+            values = np.array([inv_results.inv_by_kind[n][kind] for n in layers])
             base = np.where(values >= 0, bottom, below)
-            axes.bar(places, values, 0.62, bottom=base, color=COLOURS[kind], label=kind)
+            axes.bar(places, values, 0.62, bottom=base, color=LINK_COLORS[kind], label=kind)
             bottom, below = bottom + np.maximum(values, 0), below + np.minimum(values, 0)
     else:
-        axes.bar(places, [numbers.inv[n] for n in layers], 0.62, color=COLOURS["rest"])
-    middle = np.array([numbers.inv[n] for n in layers])
+        axes.bar(places, [inv_results.inv[n] for n in layers], 0.62, color=LINK_COLORS["rest"])
+    middle = np.array([inv_results.inv[n] for n in layers])
     axes.plot(places, middle, "_", color="#222222", ms=16, mew=1.6)
     for place, n in zip(places, layers, strict=True):
-        ends = numbers.interval[n]
+        ends = inv_results.inv_interval[n]
         if ends is not None:
             axes.plot([place, place], ends, color="#222222", lw=1.2)
     axes.axhline(1, color="#888888", lw=0.8, ls=":")
     axes.set_xticks(places, [str(n) for n in layers])
     axes.set(xlabel="layer of VGG-16", ylabel="INV")
     axes.spines[["top", "right"]].set_visible(False)
-    if numbers.shares:
+    if inv_results.clip_shares:
         axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True)
     canvas.tight_layout()
     return canvas
 
 
-def matrix(kernel: np.ndarray, band: Band, names: Sequence[str], shown: np.ndarray) -> Figure:
+def plot_similarity(kernel: np.ndarray, band: Band, names: Sequence[str], clips: np.ndarray) -> Figure:
     """The similarity matrix of some clips, with the diagonal band of local pairs drawn."""
-    canvas = blank((8.0, 6.6))
+    canvas = new_figure((8.0, 6.6))
     canvas.set_layout_engine("compressed")
     axes = canvas.add_subplot()
-    frames = np.concatenate([np.flatnonzero(band.clip == c) for c in shown])
+    frames = np.concatenate([np.flatnonzero(band.clip == c) for c in clips])
     values = kernel[np.ix_(frames, frames)] / kernel.mean()
     axes.imshow(
         values, cmap="YlOrRd", vmin=0, vmax=float(np.quantile(values, 0.985)), interpolation="nearest"
     )
     edges, ticks = [0], []
-    for c in shown:
+    for c in clips:
         length = int((band.clip == c).sum())
         _outline(axes, edges[-1], length, band.lag)
         ticks.append(edges[-1] + length / 2 - 0.5)
@@ -72,8 +72,8 @@ def matrix(kernel: np.ndarray, band: Band, names: Sequence[str], shown: np.ndarr
     for edge in edges[1:-1]:
         axes.axhline(edge - 0.5, color="white", lw=0.5)
         axes.axvline(edge - 0.5, color="white", lw=0.5)
-    small = 7 if len(shown) > 14 else 8.5
-    axes.set_yticks(ticks, [_short(names[int(c)]) for c in shown], fontsize=small)
+    small = 7 if len(clips) > 14 else 8.5
+    axes.set_yticks(ticks, [_shorten(names[int(c)]) for c in clips], fontsize=small)
     axes.set_xticks([])
     axes.tick_params(length=0)
     bar = canvas.colorbar(axes.images[0], ax=axes, fraction=0.04, pad=0.02)
@@ -96,41 +96,41 @@ def _outline(axes: Axes, start: int, length: int, lag: int) -> None:
     axes.plot(points[:, 0], points[:, 1], color="black", lw=0.9, solid_joinstyle="miter")
 
 
-def case_figure(case: Case, layer: int) -> Figure:
+def plot_frames(case: ExplainedFrames, layer: int) -> Figure:
     """One pair: its arcs, and both frames tinted by what moved and what stood still."""
-    explanation = case.explained[layer]
+    explanation = case.explanations[layer]
     a, b = explanation.a, explanation.b
-    assert a.picture is not None and b.picture is not None
+    assert a.input_image is not None and b.input_image is not None
     assert a.regions.boxes is not None and b.regions.boxes is not None
-    canvas = blank((10.4, 2.6))
+    canvas = new_figure((10.4, 2.6))
     left, right = (canvas.add_axes((x, 0.02, 0.48, 0.86)) for x in (0.01, 0.51))
-    made = links.links(explanation.relevance, "ucf", faintest=render.FAINTEST)
+    made = links.compute_links(explanation.relevance, "ucf", min_opacity=render.MIN_OPACITY)
     boxes = a.regions.boxes, b.regions.boxes
-    render.arcs(left, (a.picture, b.picture), boxes, made, render.palette("paper"))
-    left.set_title(f"what matches, layer {layer}", fontsize=10, color=render.INK)
+    render.draw_arcs(left, (a.input_image, b.input_image), boxes, made, render.resolve_palette("paper"))
+    left.set_title(f"what matches, layer {layer}", fontsize=10, color=render.TEXT_COLOR)
     moving, static = case.weights
     relevance = explanation.relevance.double().numpy()
     sides = []
-    for picture, box, axis in ((a.picture, boxes[0], 1), (b.picture, boxes[1], 0)):
+    for picture, box, axis in ((a.input_image, boxes[0], 1), (b.input_image, boxes[1], 0)):
         kinds = [np.maximum((relevance * w).sum(axis), 0) for w in (moving, static)]
         sides.append((picture, box, kinds))
     top = max(float(values.max()) for _, _, kinds in sides for values in kinds) or 1.0
-    shift = a.picture.shape[1] * 1.3
+    shift = a.input_image.shape[1] * 1.3
     for place, (picture, box, kinds) in enumerate(sides):
         x = place * shift
         extent = (x, x + picture.shape[1], picture.shape[0], 0)
-        right.imshow(_tinted(picture, box.numpy(), [k / top for k in kinds]), extent=extent)
+        right.imshow(_tint_regions(picture, box.numpy(), [k / top for k in kinds]), extent=extent)
     right.set(
-        xlim=(-0.5, shift + b.picture.shape[1] + 0.5),
-        ylim=(a.picture.shape[0] + 0.5, -0.06 * a.picture.shape[0]),
+        xlim=(-0.5, shift + b.input_image.shape[1] + 0.5),
+        ylim=(a.input_image.shape[0] + 0.5, -0.06 * a.input_image.shape[0]),
         aspect="equal",
     )
     right.set_axis_off()
-    right.set_title("follows what moved (blue), stood still (orange)", fontsize=10, color=render.INK)
+    right.set_title("follows what moved (blue), stood still (orange)", fontsize=10, color=render.TEXT_COLOR)
     return canvas
 
 
-def _tinted(picture: np.ndarray, boxes: np.ndarray, kinds: Sequence[np.ndarray]) -> np.ndarray:
+def _tint_regions(picture: np.ndarray, boxes: np.ndarray, kinds: Sequence[np.ndarray]) -> np.ndarray:
     """The picture in grey, each region tinted with the colours of its kinds."""
     from matplotlib.colors import to_rgb
 
@@ -142,9 +142,9 @@ def _tinted(picture: np.ndarray, boxes: np.ndarray, kinds: Sequence[np.ndarray])
         for kind, strength in zip(("moving", "static"), strengths, strict=True):
             patch = found[up:down, left:right]
             weight = strength / total
-            found[up:down, left:right] = patch * (1 - weight) + np.array(to_rgb(COLOURS[kind])) * weight
+            found[up:down, left:right] = patch * (1 - weight) + np.array(to_rgb(LINK_COLORS[kind])) * weight
     return found
 
 
-def _short(name: str, most: int = 26) -> str:
-    return name if len(name) <= most else f"…{name[-most + 1 :]}"
+def _shorten(name: str, max_chars: int = 26) -> str:
+    return name if len(name) <= max_chars else f"…{name[-max_chars + 1 :]}"

@@ -8,60 +8,65 @@ from typing import Any
 
 import numpy as np
 
-from bilrp_studies.common.image_folders import Found
+from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.invariance import inv_score
-from bilrp_studies.invariance.explained_frames import KINDS, Case, clip_shares
-from bilrp_studies.invariance.settings import InvarianceSettings
+from bilrp_studies.invariance.explained_frames import LINK_KINDS, ExplainedFrames, compute_clip_shares
 from bilrp_studies.invariance.inv_score import Band
+from bilrp_studies.invariance.settings import InvarianceSettings
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class InvResults:
     """Everything the report says in figures, by layer."""
 
     inv: Mapping[int, float]
-    interval: Mapping[int, tuple[float, float] | None]
-    shares: Mapping[int, Mapping[str, np.ndarray]]
-    share: Mapping[int, Mapping[str, float]]
-    restricted: Mapping[int, Mapping[str, float]]
-    restricted_interval: Mapping[int, tuple[float, float] | None]
-    contribution: np.ndarray
-    ranking: np.ndarray
+    inv_interval: Mapping[int, tuple[float, float] | None]
+    clip_shares: Mapping[int, Mapping[str, np.ndarray]]
+    mean_shares: Mapping[int, Mapping[str, float]]
+    inv_by_kind: Mapping[int, Mapping[str, float]]
+    moving_inv_interval: Mapping[int, tuple[float, float] | None]
+    clip_contributions: np.ndarray
+    static_ranking: np.ndarray
 
 
-def measure(
-    settings: InvarianceSettings, band: Band, kernels: Mapping[int, np.ndarray], cases: Sequence[Case]
-) -> Numbers:
+def compute_results(
+    settings: InvarianceSettings,
+    band: Band,
+    kernels: Mapping[int, np.ndarray],
+    cases: Sequence[ExplainedFrames],
+) -> InvResults:
     """INV, its interval and its split, for every layer."""
     count = int(band.clip.max()) + 1
     options: dict[str, Any] = {"resamples": settings.resamples, "seed": settings.seed}
-    shares = {layer: clip_shares(cases, layer, count) for layer in kernels} if cases else {}
-    filled = {layer: _filled(by_kind) for layer, by_kind in shares.items()}
+    shares = {layer: compute_clip_shares(cases, layer, count) for layer in kernels} if cases else {}
+    filled = {layer: _fill_missing(by_kind) for layer, by_kind in shares.items()}
     last = max(kernels)
     restricted = {
         layer: {
-            kind: inv_score.restricted(kernels[layer], band, values)
+            kind: inv_score.compute_kind_inv(kernels[layer], band, values)
             for kind, values in filled[layer].items()
         }
         for layer in filled
     }
-    inv = {layer: inv_score.inv(kernel, band) for layer, kernel in kernels.items()}
+    inv = {layer: inv_score.compute_inv(kernel, band) for layer, kernel in kernels.items()}
     static = shares[last]["static"] if shares else np.zeros(0)
-    return Numbers(
+    return InvResults(
         inv=inv,
-        interval={layer: inv_score.interval(kernel, band, **options) for layer, kernel in kernels.items()},
-        shares=shares,
-        share={n: {kind: v / inv[n] for kind, v in restricted[n].items()} for n in restricted},
-        restricted=restricted,
-        restricted_interval={
-            n: inv_score.interval(kernels[n], band, share=filled[n]["moving"], **options) for n in filled
+        inv_interval={
+            layer: inv_score.bootstrap_inv(kernel, band, **options) for layer, kernel in kernels.items()
         },
-        contribution=inv_score.contributions(kernels[last], band),
-        ranking=np.argsort(-np.nan_to_num(static, nan=-np.inf), kind="stable"),
+        clip_shares=shares,
+        mean_shares={n: {kind: v / inv[n] for kind, v in restricted[n].items()} for n in restricted},
+        inv_by_kind=restricted,
+        moving_inv_interval={
+            n: inv_score.bootstrap_inv(kernels[n], band, share=filled[n]["moving"], **options) for n in filled
+        },
+        clip_contributions=inv_score.clip_contributions(kernels[last], band),
+        static_ranking=np.argsort(-np.nan_to_num(static, nan=-np.inf), kind="stable"),
     )
 
 
-def _filled(by_kind: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _fill_missing(by_kind: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A clip whose frames share nothing at this layer has no split: it adds nothing to any kind but the last."""
     return {
         kind: np.where(np.isnan(values), float(kind == "unattributed"), values)
@@ -69,35 +74,47 @@ def _filled(by_kind: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def results(found: Found, settings: InvarianceSettings, band: Band, numbers: Numbers) -> dict[str, Any]:
+def collect_results(
+    contents: FolderContents, settings: InvarianceSettings, band: Band, inv_results: InvResults
+) -> dict[str, Any]:
     """What results.json holds."""
-    names = [clip.name for clip in found.items]
-    last = max(numbers.inv)
+    names = [clip.name for clip in contents.items]
+    last = max(inv_results.inv)
     made: dict[str, Any] = {
-        "inv": {str(n): value for n, value in numbers.inv.items()},
+        "inv": {str(n): value for n, value in inv_results.inv.items()},
         "frames": len(band.clip),
         "clips": len(names),
-        "inv_interval": {str(n): value for n, value in numbers.interval.items()},
-        "contribution": dict(zip(names, numbers.contribution.tolist(), strict=True)),
+        "inv_interval": {str(n): value for n, value in inv_results.inv_interval.items()},
+        "contribution": dict(zip(names, inv_results.clip_contributions.tolist(), strict=True)),
     }
-    if numbers.shares:
-        for kind in KINDS:
-            made[f"{kind}_share"] = {str(n): numbers.share[n][kind] for n in numbers.share}
-        made["moving_point_share"] = {str(n): numbers.share[n]["point"] for n in numbers.share}
-        made["inv_moving"] = {str(n): v["moving"] for n, v in numbers.restricted.items()}
-        made["inv_static"] = {str(n): v["static"] for n, v in numbers.restricted.items()}
-        made["inv_moving_interval"] = {str(n): v for n, v in numbers.restricted_interval.items()}
+    if inv_results.clip_shares:
+        for kind in LINK_KINDS:
+            made[f"{kind}_share"] = {
+                str(n): inv_results.mean_shares[n][kind] for n in inv_results.mean_shares
+            }
+        made["moving_point_share"] = {
+            str(n): inv_results.mean_shares[n]["point"] for n in inv_results.mean_shares
+        }
+        made["inv_moving"] = {str(n): v["moving"] for n, v in inv_results.inv_by_kind.items()}
+        made["inv_static"] = {str(n): v["static"] for n, v in inv_results.inv_by_kind.items()}
+        made["inv_moving_interval"] = {str(n): v for n, v in inv_results.moving_inv_interval.items()}
         made["by_clip"] = {
-            name: {kind: {str(n): numbers.shares[n][kind][c] for n in numbers.shares} for kind in KINDS}
+            name: {
+                kind: {str(n): inv_results.clip_shares[n][kind][c] for n in inv_results.clip_shares}
+                for kind in LINK_KINDS
+            }
             for c, name in enumerate(names)
         }
         made["clever_hans"] = [
-            {"clip": names[c], "static_share": numbers.shares[last]["static"][c]}
-            | {"moving_share": numbers.shares[last]["moving"][c], "contribution": numbers.contribution[c]}
-            for c in numbers.ranking
+            {"clip": names[c], "static_share": inv_results.clip_shares[last]["static"][c]}
+            | {
+                "moving_share": inv_results.clip_shares[last]["moving"][c],
+                "contribution": inv_results.clip_contributions[c],
+            }
+            for c in inv_results.static_ranking
         ]
     return made | {
-        "settings": settings.decisive(),
-        "skipped": [{"file": item.file, "reason": item.reason} for item in found.skipped],
-        "notes": found.notes,
+        "settings": settings.result_options(),
+        "skipped": [{"file": item.file, "reason": item.reason} for item in contents.skipped],
+        "notes": contents.notes,
     }

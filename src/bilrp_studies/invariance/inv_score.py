@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bilrp.errors import InputError
+from bilrp_studies.common.bootstrap import percentile_interval
 from bilrp_studies.common.image_folders import Clip
-from bilrp_studies.common.bootstrap import ends
 
-PAPER = {5: 2.30, 10: 2.31, 17: 2.43, 24: 2.87, 31: 4.00}
+PAPER_INV = {5: 2.30, 10: 2.31, 17: 2.43, 24: 2.87, 31: 4.00}
 
 
 @dataclass(frozen=True)
@@ -22,32 +22,32 @@ class Band:
     time: np.ndarray
     lag: int
 
-    def local(self) -> np.ndarray:
+    def local_mask(self) -> np.ndarray:
         """[frames, frames] True for local pairs, a frame with itself included (Δt = 0 ≤ lag)."""
         same = self.clip[:, None] == self.clip
         return same & (np.abs(self.time[:, None] - self.time) <= self.lag)
 
 
-def band_of(clips: Sequence[Clip], lag: int) -> Band:
+def make_band(clips: Sequence[Clip], lag: int) -> Band:
     """The band of local pairs for frames listed clip after clip."""
     clip = np.concatenate([np.full(len(c.frames), i) for i, c in enumerate(clips)])
     time = np.concatenate([np.arange(len(c.frames)) for c in clips])
     return Band(clip, time, lag)
 
 
-def inv(kernel: np.ndarray, band: Band) -> float:
+def compute_inv(kernel: np.ndarray, band: Band) -> float:
     """INV = ⟨y⟩_local / ⟨y⟩_global: mean similarity of local pairs over that of all pairs.
 
-    >>> inv(np.ones((4, 4)), Band(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 5))
+    >>> compute_inv(np.ones((4, 4)), Band(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 5))
     1.0
     """
     overall = float(kernel.mean())
     if overall == 0:
         raise InputError("all features are zero, so INV is not defined: check the pictures and the weights")
-    return float(kernel[band.local()].mean()) / overall
+    return float(kernel[band.local_mask()].mean()) / overall
 
 
-def interval(
+def bootstrap_inv(
     kernel: np.ndarray,
     band: Band,
     *,
@@ -65,7 +65,7 @@ def interval(
     count = int(band.clip.max()) + 1
     if count < 2:
         return None
-    local, local_pairs, total, pairs = _sums(kernel, band)
+    local, local_pairs, total, pairs = _clip_sums(kernel, band)
     if share is not None:
         local = local * share
     draw = np.random.default_rng(seed)
@@ -74,29 +74,29 @@ def interval(
     numerator = (drawn @ local) / (drawn @ local_pairs)
     over = np.einsum("rc,cd,rd->r", drawn, between, drawn) + drawn @ np.diag(total)
     under = np.einsum("rc,cd,rd->r", drawn, between_pairs, drawn) + drawn @ np.diag(pairs)
-    return ends(numerator / (over / under), level=level)
+    return percentile_interval(numerator / (over / under), level=level)
 
 
-def _sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:
+def _clip_sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:
     """Local sums and counts by clip, and sums and counts of all pairs by pair of clips."""
     count = int(band.clip.max()) + 1
     member = np.eye(count)[band.clip]
-    near = band.local()
+    near = band.local_mask()
     local = np.diag(member.T @ (kernel * near) @ member).copy()
     local_pairs = np.diag(member.T @ near.astype(float) @ member).copy()
     lengths = member.sum(0)
     return local, local_pairs, member.T @ kernel @ member, np.outer(lengths, lengths)
 
 
-def contributions(kernel: np.ndarray, band: Band) -> np.ndarray:
+def clip_contributions(kernel: np.ndarray, band: Band) -> np.ndarray:
     """Each clip's part of ⟨y⟩_local; they sum to 1."""
-    local = _sums(kernel, band)[0]
+    local = _clip_sums(kernel, band)[0]
     return local / local.sum()
 
 
 def top_pairs(kernel: np.ndarray, band: Band, count: int) -> list[tuple[int, int]]:
     """The local pairs of different frames with the highest similarity, best of each clip, best first."""
-    near = np.triu(band.local(), k=1)
+    near = np.triu(band.local_mask(), k=1)
     best = []
     for clip in np.unique(band.clip):
         members = np.flatnonzero(band.clip == clip)
@@ -106,7 +106,7 @@ def top_pairs(kernel: np.ndarray, band: Band, count: int) -> list[tuple[int, int
     return [(i, j) for _, i, j in sorted(best, reverse=True)[:count]]
 
 
-def restricted(kernel: np.ndarray, band: Band, share: np.ndarray) -> float:
+def compute_kind_inv(kernel: np.ndarray, band: Band, share: np.ndarray) -> float:
     """INV of one kind of link: ⟨y · share⟩_local / ⟨y⟩_global; over all kinds these sum to INV."""
-    local, local_pairs, _, _ = _sums(kernel, band)
+    local, local_pairs, _, _ = _clip_sums(kernel, band)
     return float((local * share).sum() / local_pairs.sum() / kernel.mean())

@@ -6,11 +6,11 @@ import numpy as np
 
 from bilrp_studies.invariance.optical_flow import Motion
 
-TOLERANCE = 1  # regions; a match that lands in a neighbouring region still counts
-STOOD = -1
+TOLERANCE_REGIONS = 1  # regions; a match that lands in a neighbouring region still counts
+STILL_PART = -1
 
 
-def part_weights(motion: Motion, size: int) -> tuple[np.ndarray, np.ndarray]:
+def moving_part_weights(motion: Motion, region_size: int) -> tuple[np.ndarray, np.ndarray]:
     """How far each pair of regions links a moving part to where it went, and the still background to itself: [n, n] twice.
 
     A part s is a connected set of pixels that moved; f_s(I) is the share of region I's pixels in it, f'_s(I') of those that
@@ -18,15 +18,19 @@ def part_weights(motion: Motion, size: int) -> tuple[np.ndarray, np.ndarray]:
     stood still. The part, not the point, is what must be found again: high layers cannot tell points apart. A pixel
     without a partner (hidden, or out of the picture) belongs to the background, moving or not.
     """
-    parts, came = moving_parts(motion)
-    static = np.minimum.outer(pooled(parts == STOOD, size), pooled(came == STOOD, size))
+    parts, came = label_moving_parts(motion)
+    static = np.minimum.outer(
+        region_shares(parts == STILL_PART, region_size), region_shares(came == STILL_PART, region_size)
+    )
     moving = np.zeros_like(static)
     for part in range(int(parts.max()) + 1):
-        moving += np.minimum.outer(pooled(parts == part, size), pooled(came == part, size))
+        moving += np.minimum.outer(
+            region_shares(parts == part, region_size), region_shares(came == part, region_size)
+        )
     return moving, static
 
 
-def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
+def label_moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     """The moving part each pixel of a belongs to, and the one each pixel of b came from; STOOD where nothing moved.
 
     Parts that move alike (a scene behind a pole) are one. Where the background moves it is the largest part, number 0.
@@ -36,62 +40,75 @@ def moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     found, count = label(motion.moved[0], structure=np.ones((3, 3)))  # type: ignore[misc]
     parts: np.ndarray = np.asarray(found, dtype=int) - 1
     sizes = np.bincount(parts[parts >= 0], minlength=count)
-    means = [motion.there[:, parts == part].mean(1) for part in range(count)]
+    means = [motion.forward[:, parts == part].mean(1) for part in range(count)]
     number = np.arange(count)
     order = np.argsort(-sizes, kind="stable")
     for rank, part in enumerate(order.tolist()):
-        alike = (p for p in order[:rank].tolist() if _alike(means[p], means[part]))
+        alike = (p for p in order[:rank].tolist() if _moves_alike(means[p], means[part]))
         number[part] = number[next(alike, part)]
     names = {old: new for new, old in enumerate(dict.fromkeys(number[order].tolist()))}
-    renamed = np.array([*(names[old] for old in number.tolist()), STOOD], dtype=int)
+    renamed = np.array([*(names[old] for old in number.tolist()), STILL_PART], dtype=int)
     parts = np.take(renamed, parts, mode="wrap")  # -1 picks the last entry
-    rows, columns = np.rint(np.indices(parts.shape) + motion.back).astype(int)
+    rows, columns = np.rint(np.indices(parts.shape) + motion.backward).astype(int)
     source = parts[rows.clip(0, parts.shape[0] - 1), columns.clip(0, parts.shape[1] - 1)]
-    came = np.where(motion.moved[1], source, STOOD)
-    background = 0 if motion.background_moves and count else STOOD
-    lost = [~(moved | stood) for moved, stood in zip(motion.moved, motion.stood, strict=True)]
+    came = np.where(motion.moved[1], source, STILL_PART)
+    background = 0 if motion.background_moves and count else STILL_PART
+    lost = [~(moved | stood) for moved, stood in zip(motion.moved, motion.still, strict=True)]
     return np.where(lost[0], background, parts), np.where(lost[1], background, came)
 
 
-def _alike(motion: np.ndarray, other: np.ndarray) -> bool:
+def _moves_alike(motion: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.hypot(*(motion - other)) <= 1 + 0.25 * np.hypot(*motion))
 
 
-def pooled(mask: np.ndarray, size: int) -> np.ndarray:
+def region_shares(mask: np.ndarray, region_size: int) -> np.ndarray:
     """The share of each region's pixels that a mask holds, row by row."""
-    index, count = _regions(mask.shape, size)
+    index, count = _region_index(mask.shape, region_size)
     return np.bincount(index.ravel(), mask.ravel().astype(float), count) / np.bincount(index.ravel())
 
 
 def point_weights(
-    motion: Motion, size: int, *, tolerance: int = TOLERANCE, anything_still: bool = False
+    motion: Motion,
+    region_size: int,
+    *,
+    tolerance: int = TOLERANCE_REGIONS,
+    static_if_same_place: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same, point by point: a link must end where its region's points went, or at most `tolerance` regions from there.
 
-    moving[I, I'] = min(share of I's pixels that moved to I', share of I''s pixels that came from I). With `anything_still`
+    moving[I, I'] = min(share of I's pixels that moved to I', share of I''s pixels that came from I). With
+    `static_if_same_place`
     (known transformations of stills: everything is meant to move) a link from a place to the same place is static,
     whatever was there.
     """
-    ways = (motion.there, motion.back)
-    moving = [_landing(way, mask, size, tolerance) for way, mask in zip(ways, motion.moved, strict=True)]
+    ways = (motion.forward, motion.backward)
+    moving = [
+        _landing_shares(way, mask, region_size, tolerance)
+        for way, mask in zip(ways, motion.moved, strict=True)
+    ]
     followed = np.minimum(moving[0], moving[1].T)
-    if anything_still:
-        shape = motion.there.shape[1:]
-        static = _landing(np.zeros((2, *shape)), np.ones(shape, dtype=bool), size, tolerance)
+    if static_if_same_place:
+        shape = motion.forward.shape[1:]
+        static = _landing_shares(np.zeros((2, *shape)), np.ones(shape, dtype=bool), region_size, tolerance)
         return np.minimum(followed, 1 - static), static
-    still = [_landing(way, mask, size, tolerance) for way, mask in zip(ways, motion.stood, strict=True)]
+    still = [
+        _landing_shares(way, mask, region_size, tolerance)
+        for way, mask in zip(ways, motion.still, strict=True)
+    ]
     return followed, np.minimum(still[0], still[1].T)
 
 
-def _landing(displacement: np.ndarray, chosen: np.ndarray, size: int, tolerance: int) -> np.ndarray:
+def _landing_shares(
+    displacement: np.ndarray, mask: np.ndarray, region_size: int, tolerance: int
+) -> np.ndarray:
     """[I, J]: share of region I's pixels that are chosen and land in J or at most `tolerance` regions from it."""
     height, width = displacement.shape[1:]
-    start, _ = _regions((height, width), size)
-    high, wide = -(-height // size), -(-width // size)
+    start, _ = _region_index((height, width), region_size)
+    high, wide = -(-height // region_size), -(-width // region_size)
     rows, columns = np.rint(np.indices((height, width)) + displacement).astype(int)
-    row, column = rows.clip(0, height - 1) // size, columns.clip(0, width - 1) // size
+    row, column = rows.clip(0, height - 1) // region_size, columns.clip(0, width - 1) // region_size
     counts = np.zeros((high * wide, high, wide))
-    np.add.at(counts, (start[chosen], row[chosen], column[chosen]), 1.0)
+    np.add.at(counts, (start[mask], row[mask], column[mask]), 1.0)
     reach = np.zeros_like(counts)
     steps = range(-tolerance, tolerance + 1)
     for down, right in ((d, r) for d in steps for r in steps):
@@ -101,8 +118,8 @@ def _landing(displacement: np.ndarray, chosen: np.ndarray, size: int, tolerance:
     return reach.reshape(high * wide, -1) / np.bincount(start.ravel())[:, None]
 
 
-def _regions(shape: tuple[int, ...], size: int) -> tuple[np.ndarray, int]:
+def _region_index(shape: tuple[int, ...], region_size: int) -> tuple[np.ndarray, int]:
     """Each pixel's region in the grid, and how many there are."""
     rows, columns = np.indices(shape)
-    wide = -(-shape[1] // size)
-    return rows // size * wide + columns // size, wide * -(-shape[0] // size)
+    wide = -(-shape[1] // region_size)
+    return rows // region_size * wide + columns // region_size, wide * -(-shape[0] // region_size)

@@ -12,64 +12,64 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from bilrp.io.cache import Cache, content_of, key_of
 from bilrp.encoders import images
 from bilrp.errors import InputError
+from bilrp.io.cache import Cache, compute_key, hash_array
 
-STILL = 1.0  # pixels; what moved less than this between the two frames stands still
-NOISE = 0.01  # of full brightness; differences below it show nothing
-WINDOW = 1.0  # pixels; how far around a pixel the two pictures are compared
-RETURN = 2.0  # pixels; there and back again must end no farther than this from the start
+MIN_MOTION_PIXELS = 1.0  # pixels; what moved less than this between the two frames stands still
+BRIGHTNESS_NOISE = 0.01  # of full brightness; differences below it show nothing
+COMPARISON_SIGMA_PIXELS = 1.0  # pixels; how far around a pixel the two pictures are compared
+MAX_RETURN_ERROR_PIXELS = 2.0  # pixels; there and back again must end no farther than this from the start
 
 
 @dataclass(frozen=True, eq=False)
 class Motion:
     """What went where between a and b: displacements there and back, and which pixels moved or stood still.
 
-    A pixel that is neither has no partner: hidden in the other frame, or out of the picture. `moved` and `stood` have two
+    A pixel that is neither has no partner: hidden in the other frame, or out of the picture. `moved` and `still` have two
     entries, for a and for b. `background_moves` says whether most of the picture does.
     """
 
-    there: np.ndarray
-    back: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
     moved: tuple[np.ndarray, np.ndarray]
-    stood: tuple[np.ndarray, np.ndarray]
+    still: tuple[np.ndarray, np.ndarray]
     background_moves: bool
 
 
-def between(frames: np.ndarray, *, cache: Cache | None = None) -> Motion:
+def estimate_motion(frames: np.ndarray, *, cache: Cache | None = None) -> Motion:
     """Motion from the first of some consecutive frames (n, H, W, 3) to the last, step by step.
 
     Small steps chained find large motions that a single comparison of the two ends misses.
     """
     cache = cache or Cache(None)
-    key = key_of(content_of(frames), {"what": "flow", "method": "tvl1", "version": 1})
+    key = compute_key(hash_array(frames), {"what": "flow", "method": "tvl1", "version": 1})
     greys = [frame @ np.array([0.299, 0.587, 0.114]) / 255 for frame in frames.astype(np.float64)]
     kept = cache.get("flow", key)
     if kept is not None:
-        return judged(kept[0]["there"].numpy(), kept[0]["back"].numpy(), greys[0], greys[-1])
-    there, back = chain(greys), chain(greys[::-1])
+        return classify_pixels(kept[0]["there"].numpy(), kept[0]["back"].numpy(), greys[0], greys[-1])
+    there, back = chain_flow(greys), chain_flow(greys[::-1])
     cache.put("flow", key, {"there": torch.from_numpy(there), "back": torch.from_numpy(back)})
-    return judged(there, back, greys[0], greys[-1])
+    return classify_pixels(there, back, greys[0], greys[-1])
 
 
-def chain(greys: list[np.ndarray]) -> np.ndarray:
+def chain_flow(gray_frames: list[np.ndarray]) -> np.ndarray:
     """Displacement from the first to the last picture through all between."""
     from skimage.registration import optical_flow_tvl1
 
-    total = np.zeros((2, *greys[0].shape))
-    for before, after in pairwise(greys):
+    total = np.zeros((2, *gray_frames[0].shape))
+    for before, after in pairwise(gray_frames):
         step = np.stack(optical_flow_tvl1(before, after, num_warp=4))
-        total = follow(total, step)
+        total = compose_flow(total, step)
     return total
 
 
-def follow(first: np.ndarray, then: np.ndarray) -> np.ndarray:
+def compose_flow(first: np.ndarray, then: np.ndarray) -> np.ndarray:
     """Two displacements after each other: d(p) = d₁(p) + d₂(p + d₁(p))."""
-    return first + at(then, first)
+    return first + sample_at(then, first)
 
 
-def at(field: np.ndarray, displacement: np.ndarray) -> np.ndarray:
+def sample_at(field: np.ndarray, displacement: np.ndarray) -> np.ndarray:
     """A field (channels, H, W) read where each pixel went, between pixels linearly."""
     from scipy.ndimage import map_coordinates
 
@@ -77,43 +77,44 @@ def at(field: np.ndarray, displacement: np.ndarray) -> np.ndarray:
     return np.stack([map_coordinates(values, places, order=1, mode="nearest") for values in field])
 
 
-def judged(there: np.ndarray, back: np.ndarray, first: np.ndarray, last: np.ndarray) -> Motion:
+def classify_pixels(forward: np.ndarray, backward: np.ndarray, first: np.ndarray, last: np.ndarray) -> Motion:
     """Which pixels moved, which stood still, and which have no partner.
 
-    A pixel has a partner if following it there and back returns to where it started. It moved if it went at least `STILL`
+    A pixel has a partner if following it there and back returns to where it started. It moved if it went at least
+    `MIN_MOTION_PIXELS`
     pixels and the pictures agree with that better than with standing still. Where they agree with both (plain surfaces,
     into which flow spreads from their surroundings) it goes with the majority of the picture: the camera moves, or not.
     """
-    a, b = _kinds(there, back, first, last), _kinds(back, there, last, first)
-    return Motion(there, back, (a[0], b[0]), (a[1], b[1]), int(a[0].sum()) > int(a[1].sum()))
+    a, b = _moved_and_still(forward, backward, first, last), _moved_and_still(backward, forward, last, first)
+    return Motion(forward, backward, (a[0], b[0]), (a[1], b[1]), int(a[0].sum()) > int(a[1].sum()))
 
 
-def _kinds(
-    there: np.ndarray, back: np.ndarray, here: np.ndarray, other: np.ndarray
+def _moved_and_still(
+    forward: np.ndarray, backward: np.ndarray, image: np.ndarray, other_image: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(moved, stood) for the pixels of one frame."""
     from scipy.ndimage import gaussian_filter
 
     def apart(picture: np.ndarray) -> np.ndarray:
-        return gaussian_filter(np.abs(here - picture), WINDOW)
+        return gaussian_filter(np.abs(image - picture), COMPARISON_SIGMA_PIXELS)
 
-    far, partner = np.hypot(*there) >= STILL, _returns(there, back)
-    staying, going = apart(other), apart(at(other[None], there)[0])
-    shows = staying > going + NOISE
-    plain = ~shows & (staying < 2 * NOISE)
+    far, partner = np.hypot(*forward) >= MIN_MOTION_PIXELS, _is_consistent(forward, backward)
+    staying, going = apart(other_image), apart(sample_at(other_image[None], forward)[0])
+    shows = staying > going + BRIGHTNESS_NOISE
+    plain = ~shows & (staying < 2 * BRIGHTNESS_NOISE)
     moved, stood = far & shows & partner, ~far & partner
-    detail = gaussian_filter(np.hypot(*np.gradient(here)), WINDOW) > NOISE
+    detail = gaussian_filter(np.hypot(*np.gradient(image)), COMPARISON_SIGMA_PIXELS) > BRIGHTNESS_NOISE
     if (moved & detail).sum() > (stood & detail).sum():
         moved = moved | (far & plain & partner)
     return moved, (stood | plain) & ~moved
 
 
-def _returns(there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    astray = np.hypot(*(there + at(back, there)))
-    return inside(there) & (astray <= RETURN + 0.05 * np.hypot(*there))
+def _is_consistent(forward: np.ndarray, backward: np.ndarray) -> np.ndarray:
+    astray = np.hypot(*(forward + sample_at(backward, forward)))
+    return is_inside(forward) & (astray <= MAX_RETURN_ERROR_PIXELS + 0.05 * np.hypot(*forward))
 
 
-def inside(displacement: np.ndarray) -> np.ndarray:
+def is_inside(displacement: np.ndarray) -> np.ndarray:
     """Where a pixel's new place is still in the picture."""
     height, width = displacement.shape[1:]
     rows, columns = np.indices((height, width)) + displacement
@@ -129,10 +130,10 @@ class Transform:
     motion: Callable[[tuple[int, int]], Motion]
 
 
-def parse(text: str) -> Transform:
+def parse_transform(text: str) -> Transform:
     """rotate:DEGREES (counter-clockwise), shift:RIGHT,DOWN (pixels) or flip.
 
-    >>> parse("rotate:90").name
+    >>> parse_transform("rotate:90").name
     'rotate:90'
     """
     kind, _, rest = text.partition(":")
@@ -184,8 +185,11 @@ def _affine(name: str, matrix: np.ndarray, offset: np.ndarray) -> Transform:
         grid = np.indices(shape)
         there = np.einsum("ij,jhw->ihw", matrix, grid - middle) + middle + offset[:, None, None] - grid
         back = np.einsum("ij,jhw->ihw", inverse, grid - middle - offset[:, None, None]) + middle - grid
-        moved = (inside(there) & (np.hypot(*there) >= STILL), inside(back) & (np.hypot(*back) >= STILL))
-        stood = (inside(there) & ~moved[0], inside(back) & ~moved[1])
+        moved = (
+            is_inside(there) & (np.hypot(*there) >= MIN_MOTION_PIXELS),
+            is_inside(back) & (np.hypot(*back) >= MIN_MOTION_PIXELS),
+        )
+        stood = (is_inside(there) & ~moved[0], is_inside(back) & ~moved[1])
         return Motion(there, back, moved, stood, int(moved[0].sum()) > int(stood[0].sum()))
 
     return Transform(name, apply, motion)

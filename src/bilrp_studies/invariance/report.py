@@ -7,81 +7,89 @@ from typing import Any
 
 import numpy as np
 
-from bilrp_studies.common.image_folders import Found
-from bilrp.render.report import Picture, Report, Section, Table, Text, left_out
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, skipped_sections
+from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.invariance import optical_flow
-from bilrp_studies.invariance.explained_frames import KINDS, Case
-from bilrp_studies.invariance.figures import bars, case_figure, matrix
-from bilrp_studies.invariance.inv_results import Numbers, measure, results
+from bilrp_studies.invariance.explained_frames import LINK_KINDS, ExplainedFrames
+from bilrp_studies.invariance.figures import plot_frames, plot_inv, plot_similarity
+from bilrp_studies.invariance.inv_results import InvResults, collect_results, compute_results
+from bilrp_studies.invariance.inv_score import PAPER_INV, Band, top_pairs
 from bilrp_studies.invariance.settings import InvarianceSettings
-from bilrp_studies.invariance.inv_score import PAPER, Band, top_pairs
 
-MOST_CLIPS = 24  # in the picture of the similarity matrix
-MOST_PICTURES = 6
+MAX_CLIPS_SHOWN = 24  # in the picture of the similarity matrix
+MAX_PICTURES = 6
 
 
-def write(
-    found: Found,
+def build_report(
+    contents: FolderContents,
     settings: InvarianceSettings,
     band: Band,
     kernels: Mapping[int, np.ndarray],
-    cases: Sequence[Case],
+    cases: Sequence[ExplainedFrames],
 ) -> Report:
     """The report of a finished study."""
-    numbers = measure(settings, band, kernels, cases)
+    numbers = compute_results(settings, band, kernels, cases)
     last = max(kernels)
-    names = [clip.name for clip in found.items]
+    names = [clip.name for clip in contents.items]
     sections = [
-        Section("The question", [Text(text) for text in _question(found, settings, len(band.clip))]),
-        Section("How much invariance", _how_much(numbers, settings, kernels, cases)),
-        Section("Where it comes from", _where(found, settings, band, kernels[last], numbers, last)),
+        Section("The question", [Paragraph(text) for text in _question(contents, settings, len(band.clip))]),
+        Section("How much invariance", _inv_blocks(numbers, settings, kernels, cases)),
+        Section(
+            "Where it comes from", _source_blocks(contents, settings, band, kernels[last], numbers, last)
+        ),
     ]
     if cases:
         sections += [
-            Section("What moved, what stood still", _kinds(numbers, settings)),
-            Section(_ranking_title(settings), _clever_hans(found, settings, numbers, cases, last)),
+            Section("What moved, what stood still", _motion_blocks(numbers, settings)),
+            Section(_ranking_title(settings), _clever_hans(contents, settings, numbers, cases, last)),
         ]
     answer = _answer(numbers, settings, names, last)
-    sections += [Section("The answer", [Text(answer)]), *left_out(found.skipped)]
+    sections += [Section("The answer", [Paragraph(answer)]), *skipped_sections(contents.skipped)]
     return Report(
-        "How invariant is the similarity model?", answer, sections, results(found, settings, band, numbers)
+        "How invariant is the similarity model?",
+        answer,
+        sections,
+        collect_results(contents, settings, band, numbers),
     )
 
 
-def _question(found: Found, settings: InvarianceSettings, frames: int) -> list[str]:
+def _question(contents: FolderContents, settings: InvarianceSettings, frames: int) -> list[str]:
     size = f"cut to their middle square and scaled to {settings.size}×{settings.size} pixels"
     if settings.transform:
         what = (
             "A good idea of similarity should survive a change that does not matter. Here the change "
             f"is “{settings.transform}”, "
-            f"applied to {len(found.items)} still pictures ({size}). Does the model still see the likeness, and if "
+            f"applied to {len(contents.items)} still pictures ({size}). Does the model still see the likeness, and if "
             "so, did it follow the parts that moved, or did it hold on to what happened to stay in place?"
         )
     else:
         what = (
             "From one frame of a film to the next, people move and turn, but they remain who they "
             "are. A good idea of similarity "
-            f"should survive that. We took {len(found.items)} clips with {frames:,} frames in all "
+            f"should survive that. We took {len(contents.items)} clips with {frames:,} frames in all "
             f"({size}). Does the model call "
             "neighbouring frames similar, and if so, did it follow what moved, or did it hold on to what stood still?"
         )
-    return [what, *found.notes]
+    return [what, *contents.notes]
 
 
-def _how_much(
-    numbers: Numbers, settings: InvarianceSettings, kernels: Mapping[int, np.ndarray], cases: Sequence[Case]
+def _inv_blocks(
+    inv_results: InvResults,
+    settings: InvarianceSettings,
+    kernels: Mapping[int, np.ndarray],
+    cases: Sequence[ExplainedFrames],
 ) -> list[Any]:
     layers = list(kernels)
-    rows: list[list[Any]] = [["INV, here", *(f"{numbers.inv[n]:.2f}" for n in layers)]]
-    if all(numbers.interval[n] for n in layers):
-        rows.append(["95 % interval", *(_range(numbers.interval[n]) for n in layers)])
-    if numbers.shares:
+    rows: list[list[Any]] = [["INV, here", *(f"{inv_results.inv[n]:.2f}" for n in layers)]]
+    if all(inv_results.inv_interval[n] for n in layers):
+        rows.append(["95 % interval", *(_format_range(inv_results.inv_interval[n]) for n in layers)])
+    if inv_results.clip_shares:
         rows.append(
-            ["INV of what moved", *(f"{numbers.restricted[n]['moving']:.2f}" for n in layers)],
+            ["INV of what moved", *(f"{inv_results.inv_by_kind[n]['moving']:.2f}" for n in layers)],
         )
-        rows.append(["95 % interval", *(_range(numbers.restricted_interval[n]) for n in layers)])
+        rows.append(["95 % interval", *(_format_range(inv_results.moving_inv_interval[n]) for n in layers)])
     if not settings.transform:
-        paper = [f"{PAPER[n]:.2f}" if n in PAPER else None for n in layers]
+        paper = [f"{PAPER_INV[n]:.2f}" if n in PAPER_INV else None for n in layers]
         rows.append(["INV in the paper (UCF Sports, all)", *paper])
     near = (
         "a picture and its transformed self (each also with itself)"
@@ -94,8 +102,8 @@ def _how_much(
         "no difference. The interval comes from drawing the clips anew with replacement."
     )
     header = ("", *(f"layer {n}" for n in layers))
-    chart = Picture("by-layer.png", bars(numbers), _bars_caption(bool(numbers.shares)))
-    return [Table(header, rows), Text(words), chart]
+    chart = Picture("by-layer.png", plot_inv(inv_results), _bars_caption(bool(inv_results.clip_shares)))
+    return [Table(header, rows), Paragraph(words), chart]
 
 
 def _bars_caption(has_shares: bool) -> str:
@@ -104,35 +112,47 @@ def _bars_caption(has_shares: bool) -> str:
     return "INV by layer, each bar split by what made neighbouring frames similar; the line is the whole bar's interval."
 
 
-def _where(
-    found: Found, settings: InvarianceSettings, band: Band, kernel: np.ndarray, numbers: Numbers, last: int
+def _source_blocks(
+    contents: FolderContents,
+    settings: InvarianceSettings,
+    band: Band,
+    kernel: np.ndarray,
+    inv_results: InvResults,
+    top_layer: int,
 ) -> list[Any]:
-    names = [clip.name for clip in found.items]
-    order = np.argsort(-numbers.contribution, kind="stable")
+    names = [clip.name for clip in contents.items]
+    order = np.argsort(-inv_results.clip_contributions, kind="stable")
     rows = []
     local = top_pairs(kernel, band, len(names))
     best = {int(band.clip[i]): (i, j) for i, j in local}
     for c in order[:10]:
         i, j = best[int(c)]
         pair = f"{band.time[i]} and {band.time[j]}"
-        rows.append((names[c], f"{numbers.contribution[c]:.1%}", pair, f"{kernel[i, j] / kernel.mean():.1f}"))
+        rows.append(
+            (
+                names[c],
+                f"{inv_results.clip_contributions[c]:.1%}",
+                pair,
+                f"{kernel[i, j] / kernel.mean():.1f}",
+            )
+        )
     header = ("clip", "share of local similarity", "most similar frames", "their similarity / mean")
-    shown = np.sort(order[:MOST_CLIPS])
+    shown = np.sort(order[:MAX_CLIPS_SHOWN])
     caption = (
-        f"Similarity of every two frames at layer {last}, clip after clip; darker is more similar. "
+        f"Similarity of every two frames at layer {top_layer}, clip after clip; darker is more similar. "
         "The band outlined in black "
         "holds the local pairs that INV averages."
     )
     if len(shown) < len(names):
         caption += f" Shown are the {len(shown)} of {len(names)} clips that contribute most."
     return [
-        Table(header, rows, f"The clips that contribute most to INV at layer {last}."),
-        Picture("similarity.png", matrix(kernel, band, names, shown), caption),
+        Table(header, rows, f"The clips that contribute most to INV at layer {top_layer}."),
+        Picture("similarity.png", plot_similarity(kernel, band, names, shown), caption),
     ]
 
 
-def _kinds(numbers: Numbers, settings: InvarianceSettings) -> list[Any]:
-    layers = list(numbers.share)
+def _motion_blocks(inv_results: InvResults, settings: InvarianceSettings) -> list[Any]:
+    layers = list(inv_results.mean_shares)
     words = {
         "moving": "linking what moved to where it went",
         "point": "… of these, point to point",
@@ -140,8 +160,8 @@ def _kinds(numbers: Numbers, settings: InvarianceSettings) -> list[Any]:
         "rest": "other links",
         "unattributed": "not attributed (biases)",
     }
-    shown = KINDS if settings.transform else ("moving", "point", *KINDS[1:])
-    rows = [[words[kind], *(f"{numbers.share[n][kind]:.0%}" for n in layers)] for kind in shown]
+    shown = LINK_KINDS if settings.transform else ("moving", "point", *LINK_KINDS[1:])
+    rows = [[words[kind], *(f"{inv_results.mean_shares[n][kind]:.0%}" for n in layers)] for kind in shown]
     if settings.transform:
         how = (
             "The transformation says exactly where each point went. A link counts as following it if "
@@ -154,7 +174,7 @@ def _kinds(numbers: Numbers, settings: InvarianceSettings) -> list[Any]:
         how = (
             f"Frames {settings.lag} apart in the middle of each clip were explained, and the motion between them was "
             "measured (optical flow, step by step through the frames between, there and back). What moved by "
-            f"{optical_flow.STILL:g} pixel or more is a moving part; a link counts as moving if it joins a "
+            f"{optical_flow.MIN_MOTION_PIXELS:g} pixel or more is a moving part; a link counts as moving if it joins a "
             "part to where that "
             "part went (point to point: to the very place, or a neighbouring region), and as static if it joins what "
             "stood still to what stood still. Where the camera moves, the background moves too, and "
@@ -163,7 +183,7 @@ def _kinds(numbers: Numbers, settings: InvarianceSettings) -> list[Any]:
             "were measured on "
             "these pairs and stand for the whole band."
         )
-    return [Table(("", *(f"layer {n}" for n in layers)), rows), Text(how)]
+    return [Table(("", *(f"layer {n}" for n in layers)), rows), Paragraph(how)]
 
 
 def _ranking_title(settings: InvarianceSettings) -> str:
@@ -173,18 +193,22 @@ def _ranking_title(settings: InvarianceSettings) -> str:
 
 
 def _clever_hans(
-    found: Found, settings: InvarianceSettings, numbers: Numbers, cases: Sequence[Case], last: int
+    contents: FolderContents,
+    settings: InvarianceSettings,
+    inv_results: InvResults,
+    cases: Sequence[ExplainedFrames],
+    top_layer: int,
 ) -> list[Any]:
-    names = [clip.name for clip in found.items]
-    split = numbers.shares[last]
+    names = [clip.name for clip in contents.items]
+    split = inv_results.clip_shares[top_layer]
     rows = [
         (
             place,
             names[c],
             *(f"{split[kind][c]:.0%}" for kind in ("static", "moving", "rest")),
-            f"{numbers.contribution[c]:.1%}",
+            f"{inv_results.clip_contributions[c]:.1%}",
         )
-        for place, c in enumerate(numbers.ranking, start=1)
+        for place, c in enumerate(inv_results.static_ranking, start=1)
         if not np.isnan(split["static"][c])
     ]
     header = ("", "clip", "static", "moving", "other", "share of local similarity")
@@ -195,45 +219,50 @@ def _clever_hans(
         "the first and the last of "
         "the list."
     )
-    blocks: list[Any] = [Text(intro), Table(header, rows, f"Clips by static share at layer {last}.")]
-    usable = [int(c) for c in numbers.ranking if not np.isnan(split["static"][c])]
-    ends = usable if len(usable) <= MOST_PICTURES else usable[: MOST_PICTURES - 2] + usable[-2:]
+    blocks: list[Any] = [
+        Paragraph(intro),
+        Table(header, rows, f"Clips by static share at layer {top_layer}."),
+    ]
+    usable = [int(c) for c in inv_results.static_ranking if not np.isnan(split["static"][c])]
+    ends = usable if len(usable) <= MAX_PICTURES else usable[: MAX_PICTURES - 2] + usable[-2:]
     by_clip = {}
     for case in cases:
         by_clip.setdefault(case.clip, case)
     for place, c in enumerate(ends, start=1):
         case = by_clip[c]
-        share = case.shares[last]
+        share = case.shares[top_layer]
         text = (
             f"{names[c]}, frames {case.first} and {case.second}: {share.static / share.score:.0%} of "
             "the similarity of this pair "
             f"links what stood still, {share.moving / share.score:.0%} follows what moved."
         )
-        blocks.append(Picture(f"clip-{place}.png", case_figure(case, last), text))
+        blocks.append(Picture(f"clip-{place}.png", plot_frames(case, top_layer), text))
     return blocks
 
 
-def _answer(numbers: Numbers, settings: InvarianceSettings, names: Sequence[str], last: int) -> str:
-    first = min(numbers.inv)
+def _answer(
+    inv_results: InvResults, settings: InvarianceSettings, names: Sequence[str], top_layer: int
+) -> str:
+    first = min(inv_results.inv)
     what = "a picture and its transformed self" if settings.transform else "neighbouring frames"
-    text = f"At layer {last}, {what} are {numbers.inv[last]:.1f} times as similar as any two pictures"
-    if first != last:
-        rises = "up from" if numbers.inv[last] > numbers.inv[first] else "against"
-        text += f" ({rises} {numbers.inv[first]:.1f} at layer {first})"
-    if not numbers.shares:
+    text = f"At layer {top_layer}, {what} are {inv_results.inv[top_layer]:.1f} times as similar as any two pictures"
+    if first != top_layer:
+        rises = "up from" if inv_results.inv[top_layer] > inv_results.inv[first] else "against"
+        text += f" ({rises} {inv_results.inv[first]:.1f} at layer {first})"
+    if not inv_results.clip_shares:
         return f"{text}."
-    share = numbers.share[last]
+    share = inv_results.mean_shares[top_layer]
     text += (
         f". But not all of it is earned: {share['moving']:.0%} of that similarity follows what moved, "
         f"{share['static']:.0%} rests on what stood still. Counting only what moved, INV is "
-        f"{numbers.restricted[last]['moving']:.1f}."
+        f"{inv_results.inv_by_kind[top_layer]['moving']:.1f}."
     )
-    c = int(numbers.ranking[0])
-    static = numbers.shares[last]["static"][c]
+    c = int(inv_results.static_ranking[0])
+    static = inv_results.clip_shares[top_layer]["static"][c]
     if len(names) > 1 and not np.isnan(static):
         text += f" The clearest case of standing still is {names[c]} ({static:.0%})."
     return text
 
 
-def _range(interval: tuple[float, float] | None) -> str | None:
+def _format_range(interval: tuple[float, float] | None) -> str | None:
     return None if interval is None else f"{interval[0]:.2f} – {interval[1]:.2f}"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from bilrp.progress import tracking
+from bilrp.progress import progress_bar
+from bilrp.render.report import Report
 from bilrp_studies.common import image_folders
 from bilrp_studies.common.image_folders import Clip
-from bilrp_studies.common.vgg_layers import grams, ladder
-from bilrp.render.report import Report
+from bilrp_studies.common.vgg_layers import compute_grams, load_layered_vgg
 from bilrp_studies.invariance import optical_flow, report
-from bilrp_studies.invariance.explained_frames import explain_cases
+from bilrp_studies.invariance.explained_frames import explain_frames
+from bilrp_studies.invariance.inv_score import make_band
 from bilrp_studies.invariance.settings import InvarianceSettings
-from bilrp_studies.invariance.inv_score import band_of
 
 
 def run(settings: InvarianceSettings) -> Report:
@@ -25,27 +25,31 @@ def run(settings: InvarianceSettings) -> Report:
     >>> run(InvarianceSettings(data=Path("sports"))).results["inv"]["31"]  # doctest: +SKIP
     4.1
     """
-    change = optical_flow.parse(settings.transform) if settings.transform else None
+    change = optical_flow.parse_transform(settings.transform) if settings.transform else None
     found = _stills(settings, change) if change else _clips(settings)
     kept = settings.out / "cache" if settings.cache is None else settings.cache
-    steps = ladder(settings.layers, weights=settings.weights, folder=kept, progress=settings.progress)
-    band = band_of(found.items, settings.lag)
+    steps = load_layered_vgg(
+        settings.layers, weights=settings.weights, cache_folder=kept, progress=settings.progress
+    )
+    band = make_band(found.items, settings.lag)
     frames = [frame for clip in found.items for frame in clip.frames]
-    with tracking(settings.progress) as bar:
-        kernels = grams(steps, frames, bar)
-        cases = explain_cases(steps, found.items, settings, change, bar)
-    return report.write(found, settings, band, kernels, cases)
+    with progress_bar(settings.progress) as bar:
+        kernels = compute_grams(steps, frames, bar)
+        cases = explain_frames(steps, found.items, settings, change, bar)
+    return report.build_report(found, settings, band, kernels, cases)
 
 
-def _clips(settings: InvarianceSettings) -> image_folders.Found:
-    return image_folders.clips(settings.data, size=settings.size, crop=settings.crop, most=settings.frames)
+def _clips(settings: InvarianceSettings) -> image_folders.FolderContents:
+    return image_folders.read_clips(
+        settings.data, size=settings.size, crop=settings.crop, max_frames=settings.max_frames
+    )
 
 
-def _stills(settings: InvarianceSettings, change: optical_flow.Transform) -> image_folders.Found:
+def _stills(settings: InvarianceSettings, transform: optical_flow.Transform) -> image_folders.FolderContents:
     """Each still picture and its transformed self as a clip of two frames."""
-    found = image_folders.stills(settings.data, size=settings.size, crop=settings.crop)
+    found = image_folders.read_stills(settings.data, size=settings.size, crop=settings.crop)
     clips = tuple(
-        Clip(item.name, np.stack([item.pixels, change.apply(item.pixels)]), (item.name, change.name))
+        Clip(item.name, np.stack([item.pixels, transform.apply(item.pixels)]), (item.name, transform.name))
         for item in found.items
     )
-    return image_folders.Found(clips, found.skipped, found.notes)
+    return image_folders.FolderContents(clips, found.skipped, found.notes)

@@ -16,32 +16,34 @@ from bilrp.encoders import images, vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.regions import grid
-from bilrp_studies.photos.stereo_agreement import REGION
+from bilrp_studies.photos.stereo_agreement import REGION_PIXELS
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class ExplainedPair:
     """Two photographs explained at every layer, and at which of them each is the other's nearest."""
 
     names: tuple[str, str]
-    explained: Mapping[int, Explanation]
-    mutual: Mapping[int, bool]
+    explanations: Mapping[int, Explanation]
+    is_mutual_nearest: Mapping[int, bool]
 
 
-def photographs(data: str | Path) -> list[Path]:
+def find_photographs(data: str | Path) -> list[Path]:
     """The photographs in a folder: its `pascal_voc/images` or `images` if there is one, else all images below it."""
     folder = Path(data)
     for inner in (folder / "pascal_voc" / "images", folder / "images"):
         if inner.is_dir():
             folder = inner
             break
-    found = images.listed(folder)
+    found = images.list_images(folder)
     if len(found) < 2:
         raise InputError(f"{folder}: nearest neighbours need at least two images")
     return found
 
 
-def readable(paths: Sequence[Path], read: Callable[[Path], Tensor]) -> tuple[list[Path], dict[Path, str]]:
+def filter_readable(
+    paths: Sequence[Path], read: Callable[[Path], Tensor]
+) -> tuple[list[Path], dict[Path, str]]:
     """The photographs that can be read, and why the others cannot: one damaged file must not end a study."""
     kept, skipped = [], {}
     for path in paths:
@@ -60,34 +62,34 @@ def readable(paths: Sequence[Path], read: Callable[[Path], Tensor]) -> tuple[lis
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NearestNeighbours:
     """Cosine similarities of all photographs at one layer."""
 
     similarity: Tensor
 
-    def of(self, i: int) -> int:
+    def nearest_to(self, i: int) -> int:
         """The nearest other photograph."""
         row = self.similarity[i].clone()
         row[i] = -torch.inf
         return int(row.argmax())
 
 
-def embeddings(
-    paths: Sequence[Path], layer: int, tensors: Mapping[str, Tensor], read: Callable[[Path], Tensor]
+def compute_embeddings(
+    paths: Sequence[Path], layer: int, weights: Mapping[str, Tensor], read: Callable[[Path], Tensor]
 ) -> Tensor:
     """φ of each photograph, one row each."""
-    network = vgg.module(layer, weights=tensors)
+    network = vgg.load_module(layer, weights=weights)
     with torch.no_grad():
         return torch.stack([network(read(path)).flatten() for path in paths])
 
 
-def nearest(rows: Tensor) -> Neighbours:
+def find_neighbours(vectors: Tensor) -> NearestNeighbours:
     """Neighbours by cosine: by dot product an image of high contrast would be near to everything."""
-    unit = torch.nn.functional.normalize(rows.double(), dim=1)
-    return Neighbours((unit @ unit.T).float())
+    unit = torch.nn.functional.normalize(vectors.double(), dim=1)
+    return NearestNeighbours((unit @ unit.T).float())
 
 
-def nearest_pairs(similarity: Tensor, count: int) -> list[tuple[int, int]]:
+def choose_nearest_pairs(similarity: Tensor, count: int) -> list[tuple[int, int]]:
     """The `count` most similar pairs in which no image comes twice."""
     upper = torch.triu(torch.ones_like(similarity, dtype=torch.bool), diagonal=1)
     order = similarity.masked_fill(~upper, -torch.inf).flatten().argsort(descending=True)
@@ -103,17 +105,17 @@ def nearest_pairs(similarity: Tensor, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def at_layers(
+def explain_at_layers(
     encoder: Encoder,
     a: Any,
     b: Any,
     layers: Sequence[int],
     similarity: str = "dot",
     *,
-    rules: Any = None,
+    composite: Any = None,
     progress: bool = False,
 ) -> dict[int, Explanation]:
     """The explanation at each layer: one sweep through the network for each input serves them all."""
-    options = {"regions": grid(REGION), "rules": rules, "layers": layers, "progress": progress}
+    options = {"regions": grid(REGION_PIXELS), "composite": composite, "layers": layers, "progress": progress}
     left, right = decompose(encoder, a, **options), decompose(encoder, b, **options)
     return {n: pair(left[n], right[n], similarity=similarity) for n in layers}

@@ -8,20 +8,20 @@ from typing import Any
 
 from bilrp.explanation import Explanation
 from bilrp.render import figure, page
-from bilrp.render.report import Picture, Report, Section, Table, Text, counted, listed
-from bilrp_studies.photos.nearest_neighbours import Neighbours, Pair
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, join_words, pluralize
+from bilrp_studies.photos.nearest_neighbours import ExplainedPair, NearestNeighbours
 from bilrp_studies.photos.settings import PhotosSettings
-from bilrp_studies.photos.stereo_agreement import Agreement
+from bilrp_studies.photos.stereo_agreement import StereoAgreement
 
-Stereo = Mapping[int, Mapping[str, tuple[Explanation, Agreement]]]  # by layer, by method
+StereoResults = Mapping[int, Mapping[str, tuple[Explanation, StereoAgreement]]]  # by layer, by method
 
 
-def write(
+def build_report(
     paths: Sequence[Path],
     skipped: Mapping[Path, str],
-    neighbours: Mapping[int, Neighbours],
-    pairs: Sequence[Pair],
-    stereo: Stereo,
+    neighbours: Mapping[int, NearestNeighbours],
+    pairs: Sequence[ExplainedPair],
+    stereo: StereoResults,
     settings: PhotosSettings,
 ) -> Report:
     """The report of a finished study."""
@@ -31,76 +31,81 @@ def write(
         blocks: list[Any] = [_pair_picture(place, pair, layers), _pair_table(pair, layers)]
         sections.append(Section(f"{pair.names[0]} and {pair.names[1]}", blocks))
         attachments |= {
-            f"pair-{place}-layer-{n}.html": page.html(pair.explained[n], names=pair.names) for n in layers
+            f"pair-{place}-layer-{n}.html": page.render_html(pair.explanations[n], names=pair.names)
+            for n in layers
         }
     sections.append(_stereo_section(stereo, layers))
-    attachments |= {f"stereo-layer-{n}.html": page.html(stereo[n]["BiLRP"][0]) for n in layers}
+    attachments |= {f"stereo-layer-{n}.html": page.render_html(stereo[n]["BiLRP"][0]) for n in layers}
     results = {
         "images": [path.name for path in paths],
         "layers": list(layers),
         "size": settings.size,
-        "pairs": [_pair_numbers(pair, layers) for pair in pairs],
-        "nearest": {n: [neighbours[n].of(i) for i in range(len(paths))] for n in layers},
+        "pairs": [_pair_results(pair, layers) for pair in pairs],
+        "nearest": {n: [neighbours[n].nearest_to(i) for i in range(len(paths))] for n in layers},
         "stereo": {
-            n: {name: _numbers(agreement) for name, (_, agreement) in methods.items()}
+            n: {name: _agreement_results(agreement) for name, (_, agreement) in methods.items()}
             for n, methods in stereo.items()
         },
         "skipped": [{"file": str(path), "reason": reason} for path, reason in skipped.items()],
     }
     title = "Photographs: which parts match?"
-    return Report(title, _summary(len(paths), len(pairs), stereo, settings), sections, results, attachments)
+    return Report(
+        title, _describe_results(len(paths), len(pairs), stereo, settings), sections, results, attachments
+    )
 
 
-def _summary(photographs: int, pairs: int, stereo: Stereo, settings: PhotosSettings) -> str:
-    nearest = "The nearest pair" if pairs == 1 else f"The {pairs} nearest pairs"
+def _describe_results(
+    photo_count: int, pair_count: int, stereo: StereoResults, settings: PhotosSettings
+) -> str:
+    nearest = "The nearest pair" if pair_count == 1 else f"The {pair_count} nearest pairs"
     said = [
         f"{found.share:.0%} at layer {n} ({found.ratio:.0f} times chance)".replace("%", " %")
         for n, found in ((n, methods["BiLRP"][1]) for n, methods in stereo.items())
     ]
     return (
-        f"{counted(photographs, 'photograph')} at {settings.size} × {settings.size} pixels. {nearest} at layer "
+        f"{pluralize(photo_count, 'photograph')} at {settings.size} × {settings.size} pixels. {nearest} at layer "
         f"{max(settings.layers)} of VGG-16 (cosine, no image twice), and what "
-        f"{'layer' if len(settings.layers) == 1 else 'layers'} {listed(settings.layers)} "
-        f"{'matches' if len(settings.layers) == 1 else 'match'} in {'it' if pairs == 1 else 'them'}. "
+        f"{'layer' if len(settings.layers) == 1 else 'layers'} {join_words(settings.layers)} "
+        f"{'matches' if len(settings.layers) == 1 else 'match'} in {'it' if pair_count == 1 else 'them'}. "
         "Red joins regions that make the images more similar, blue those that make them less similar. On a stereo pair, "
-        f"where the true matches are known, the share of positive relevance within one region of them is {listed(said)}."
+        f"where the true matches are known, the share of positive relevance within one region of them is {join_words(said)}."
     )
 
 
-def _pair_picture(place: int, pair: Pair, layers: Sequence[int]) -> Picture:
-    drawn = figure.panels([pair.explained[n] for n in layers], [f"layer {n}" for n in layers])
+def _pair_picture(number: int, pair: ExplainedPair, layers: Sequence[int]) -> Picture:
+    drawn = figure.plot_side_by_side([pair.explanations[n] for n in layers], [f"layer {n}" for n in layers])
     caption = "What each layer matches. Open the page of a layer to explore it."
-    return Picture(f"pair-{place}.png", drawn, caption, link=f"pair-{place}-layer-{max(layers)}.html")
+    return Picture(f"pair-{number}.png", drawn, caption, link=f"pair-{number}-layer-{max(layers)}.html")
 
 
-def _pair_table(pair: Pair, layers: Sequence[int]) -> Table:
+def _pair_table(pair: ExplainedPair, layers: Sequence[int]) -> Table:
     rows = []
     for n in layers:
-        e = pair.explained[n]
-        mutual = "yes" if pair.mutual[n] else "no"
+        e = pair.explanations[n]
+        mutual = "yes" if pair.is_mutual_nearest[n] else "no"
         rows.append((n, e.score, e.explained / e.score, e.unattributed / e.score, mutual))
     return Table(("layer", "cosine", "explained", "unattributed", "nearest to each other"), rows)
 
 
-def _pair_numbers(pair: Pair, layers: Sequence[int]) -> dict[str, Any]:
+def _pair_results(pair: ExplainedPair, layers: Sequence[int]) -> dict[str, Any]:
     return {
         "a": pair.names[0],
         "b": pair.names[1],
         "layers": {
             n: {
-                "cosine": pair.explained[n].score,
-                "unattributed": pair.explained[n].unattributed,
-                "mutual_nearest": pair.mutual[n],
-                "top": [tuple(match) for match in pair.explained[n].top(5)],
+                "cosine": pair.explanations[n].score,
+                "unattributed": pair.explanations[n].unattributed,
+                "mutual_nearest": pair.is_mutual_nearest[n],
+                "top": [tuple(match) for match in pair.explanations[n].top(5)],
             }
             for n in layers
         },
     }
 
 
-def _stereo_section(stereo: Stereo, layers: Sequence[int]) -> Section:
+def _stereo_section(stereo: StereoResults, layers: Sequence[int]) -> Section:
     rows = [
-        (n, name, value.share, value.chance, value.ratio, value.signed, value.same_place)
+        (n, name, value.share, value.chance, value.ratio, value.signed_share, value.same_place)
         for n in layers
         for name, (_, value) in stereo[n].items()
     ]
@@ -113,7 +118,7 @@ def _stereo_section(stereo: Stereo, layers: Sequence[int]) -> Section:
         "signed share",
         "if nothing moved",
     )
-    drawn = figure.panels([stereo[n]["BiLRP"][0] for n in layers], [f"layer {n}" for n in layers])
+    drawn = figure.plot_side_by_side([stereo[n]["BiLRP"][0] for n in layers], [f"layer {n}" for n in layers])
     text = (
         "Two photographs of one scene from two places: where each point went is known. The share of positive "
         "relevance that lands within one region of the true match, for BiLRP and for Hessian×Product; chance is "
@@ -121,14 +126,14 @@ def _stereo_section(stereo: Stereo, layers: Sequence[int]) -> Section:
         "is what matching every region to its own place would give."
     )
     picture = Picture("stereo.png", drawn, "The stereo pair.", link=f"stereo-layer-{max(layers)}.html")
-    return Section("Does it match what truly corresponds?", (Text(text), Table(header, rows), picture))
+    return Section("Does it match what truly corresponds?", (Paragraph(text), Table(header, rows), picture))
 
 
-def _numbers(value: Agreement) -> dict[str, float]:
+def _agreement_results(agreement: StereoAgreement) -> dict[str, float]:
     return {
-        "share": value.share,
-        "signed": value.signed,
-        "chance": value.chance,
-        "times_chance": value.ratio,
-        "same_place": value.same_place,
+        "share": agreement.share,
+        "signed": agreement.signed_share,
+        "chance": agreement.chance,
+        "times_chance": agreement.ratio,
+        "same_place": agreement.same_place,
     }

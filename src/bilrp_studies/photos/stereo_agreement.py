@@ -8,23 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilrp import evaluation
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.evaluation import evaluate
 
-REGION = 8
+REGION_PIXELS = 8
 
 
 @dataclass(frozen=True)
-class Agreement:
+class StereoAgreement:
     """How much positive relevance lands near the true match, and what less clever explanations would reach.
 
-    `share` and `signed` are those of `evaluate.correspondence`. `chance`: the share if each region spread its relevance
+    `share` and `signed` are those of `evaluation.correspondence`. `chance`: the share if each region spread its relevance
     evenly. `same_place`: the share if each region gave it all to the region at its own place in the other image.
     """
 
     share: float
-    signed: float
+    signed_share: float
     chance: float
     same_place: float
 
@@ -34,24 +34,24 @@ class Agreement:
         return self.share / self.chance
 
 
-def agreement(found: Explanation, where: Tensor) -> Agreement:
+def measure_agreement(explanation: Explanation, correspondence: Tensor) -> StereoAgreement:
     """The explanation against a known map of pixels [H, W, 2], within one region of the true match."""
-    match, among = evaluate.matches(where, found.a.regions, found.b.regions)
-    ours = evaluate.share(found, match, among=among)
-    owned = found.relevance.detach().double().clamp(min=0).sum(1)
+    match, among = evaluation.match_regions(correspondence, explanation.a.regions, explanation.b.regions)
+    ours = evaluation.relevance_share(explanation, match, mask=among)
+    owned = explanation.relevance.detach().double().clamp(min=0).sum(1)
     if not bool((owned * among[:, 0]).any()):
         raise InputError("no positive relevance where the true match is known")
     even = owned[:, None].expand_as(match)
     stays = torch.eye(*match.shape).to(owned) * owned[:, None]
-    return Agreement(
+    return StereoAgreement(
         share=ours.positive,
-        signed=ours.signed,
-        chance=evaluate.share(even, match, among=among).positive,
-        same_place=evaluate.share(stays, match, among=among).positive,
+        signed_share=ours.signed,
+        chance=evaluation.relevance_share(even, match, mask=among).positive,
+        same_place=evaluation.relevance_share(stays, match, mask=among).positive,
     )
 
 
-def destinations(disparity: np.ndarray, *, size: int, region: int = REGION) -> Tensor:
+def map_destinations(disparity: np.ndarray, *, size: int, region_size: int = REGION_PIXELS) -> Tensor:
     """[size, size, 2]: where the things in each region of the left image are in the right one, (row, column) or NaN.
 
     A point at x in the left image stands at x − d in the right one. The image is cropped to its middle square and
@@ -61,9 +61,9 @@ def destinations(disparity: np.ndarray, *, size: int, region: int = REGION) -> T
     side = min(height, width)
     top, left, scale = (height - side) / 2, (width - side) / 2, size / side
     found = torch.full((size, size, 2), torch.nan)
-    for row in range(0, size, region):
-        for column in range(0, size, region):
-            low, right = min(row + region, size), min(column + region, size)
+    for row in range(0, size, region_size):
+        for column in range(0, size, region_size):
+            low, right = min(row + region_size, size), min(column + region_size, size)
             rows, columns = (
                 slice(int(start + first / scale), int(start + last / scale))
                 for start, first, last in ((top, row, low), (left, column, right))

@@ -10,15 +10,15 @@ from functools import partial
 
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, vgg, vgg_weights
-from bilrp.progress import Progress, tracking
 from bilrp.explanation import Explanation
-from bilrp.rules import composites
+from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
-from bilrp_studies.common.stereo_images import stereo_pair
+from bilrp.rules import composites
+from bilrp_studies.common.stereo_images import load_stereo_pair
 from bilrp_studies.photos import nearest_neighbours as near
 from bilrp_studies.photos import report
 from bilrp_studies.photos.settings import PhotosSettings
-from bilrp_studies.photos.stereo_agreement import Agreement, agreement, destinations
+from bilrp_studies.photos.stereo_agreement import StereoAgreement, map_destinations, measure_agreement
 
 
 def run(settings: PhotosSettings) -> Report:
@@ -27,36 +27,40 @@ def run(settings: PhotosSettings) -> Report:
     >>> run(PhotosSettings(data=Path("photographs"), pairs=2)).results["stereo"][31]  # doctest: +SKIP
     """
     layers = settings.layers
-    read = partial(images.read, size=settings.size, fit="crop")
-    paths, skipped = near.readable(near.photographs(settings.data), read)
+    read = partial(images.read, size=settings.size, resize="crop")
+    paths, skipped = near.filter_readable(near.find_photographs(settings.data), read)
     tensors = vgg_weights.load(settings.weights, progress=settings.progress)
-    encoder = vgg.vgg16(max(layers), weights=tensors, size=settings.size, fit="crop")
-    with tracking(settings.progress) as bar:
+    encoder = vgg.vgg16(max(layers), weights=tensors, size=settings.size, resize="crop")
+    with progress_bar(settings.progress) as bar:
         bar.start(f"embeddings of {len(paths)} photographs", len(layers))
-        neighbours: dict[int, near.Neighbours] = {}
+        neighbours: dict[int, near.NearestNeighbours] = {}
         for n in layers:
-            neighbours[n] = near.nearest(near.embeddings(paths, n, tensors, read))
+            neighbours[n] = near.find_neighbours(near.compute_embeddings(paths, n, tensors, read))
             bar.advance()
-        chosen = near.nearest_pairs(neighbours[max(layers)].similarity, settings.pairs)
+        chosen = near.choose_nearest_pairs(neighbours[max(layers)].similarity, settings.pairs)
         bar.start("explaining pairs", len(chosen))
         pairs = []
         for i, j in chosen:
-            explained = near.at_layers(encoder, paths[i], paths[j], layers, "cosine")
-            mutual = {n: neighbours[n].of(i) == j and neighbours[n].of(j) == i for n in layers}
-            pairs.append(near.Pair((paths[i].name, paths[j].name), explained, mutual))
+            explained = near.explain_at_layers(encoder, paths[i], paths[j], layers, "cosine")
+            mutual = {
+                n: neighbours[n].nearest_to(i) == j and neighbours[n].nearest_to(j) == i for n in layers
+            }
+            pairs.append(near.ExplainedPair((paths[i].name, paths[j].name), explained, mutual))
             bar.advance()
-        stereo = _stereo(encoder, settings, bar)
-    return report.write(paths, skipped, neighbours, pairs, stereo, settings)
+        stereo = _explain_stereo(encoder, settings, bar)
+    return report.build_report(paths, skipped, neighbours, pairs, stereo, settings)
 
 
-def _stereo(encoder: Encoder, settings: PhotosSettings, bar: Progress) -> report.Stereo:
+def _explain_stereo(encoder: Encoder, settings: PhotosSettings, bar: Progress) -> report.StereoResults:
     """BiLRP and Hessian×Product on the stereo pair at each layer, and how far each agrees with the true matches."""
-    left, right, disparity = stereo_pair()
-    where = destinations(disparity, size=settings.size)
-    found: dict[int, dict[str, tuple[Explanation, Agreement]]] = {n: {} for n in settings.layers}
+    left, right, disparity = load_stereo_pair()
+    where = map_destinations(disparity, size=settings.size)
+    found: dict[int, dict[str, tuple[Explanation, StereoAgreement]]] = {n: {} for n in settings.layers}
     bar.start("explaining the stereo pair", 2)
     for name, book in (("BiLRP", None), ("Hessian×Product", composites.hessian_product())):
-        for n, explained in near.at_layers(encoder, left, right, settings.layers, rules=book).items():
-            found[n][name] = explained, agreement(explained, where)
+        for n, explained in near.explain_at_layers(
+            encoder, left, right, settings.layers, composite=book
+        ).items():
+            found[n][name] = explained, measure_agreement(explained, where)
         bar.advance()
     return found

@@ -11,61 +11,69 @@ from torch import Tensor
 
 from bilrp import composites
 from bilrp.decomposition import Decomposition, decompose
-from bilrp.encoders.sentence_encoder import Sentence
+from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.evaluation.baselines import integrated_hessians
-from bilrp.rules.composites import Book
-from bilrp_studies.sentences.word_subsets import Subject
+from bilrp.rules.composites import Composite
+from bilrp_studies.sentences.word_subsets import StudySentence
 
 Parts = Float[Tensor, "words h"]
 Relevance = Float[Tensor, "words_a words_b"]
-OURS = "transformer(0)"
+OUR_METHOD = "transformer(0)"
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class PairRelevance:
     """Relevance on pairs of words; for rules also the account: shares of the score by what they lie on."""
 
     relevance: Relevance
-    account: Mapping[str, float] = field(default_factory=dict)
+    score_shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A name, what it is in words, and what it finds on two sentences. Rules also take one sentence apart, as a `whole`."""
+    """A name, what it is in words, and what it finds on two sentences. Rules also take one sentence apart, by
+    `decompose`.
+    """
 
     name: str
-    about: str
-    found: Callable[[Subject, Subject], Found]
-    whole: Callable[[Subject], Decomposition] | None = None
+    description: str
+    explain: Callable[[StudySentence, StudySentence], PairRelevance]
+    decompose: Callable[[StudySentence], Decomposition] | None = None
 
 
-def methods(path: int) -> list[Method]:
-    """All of them; `path` is the number of points of integrated Jacobians."""
+def all_methods(integration_steps: int) -> list[Method]:
+    """All of them; `integration_steps` is the number of points of integrated Jacobians."""
     return [
-        by_rules(OURS, "LRP-0, attention, norms and activations frozen", composites.transformer(0)),
-        by_rules(
+        composite_method(
+            OUR_METHOD, "LRP-0, attention, norms and activations frozen", composites.transformer(0)
+        ),
+        composite_method(
             "transformer(0), sum",
             "the same, positions counted with their words",
             composites.transformer(0),
-            positions=True,
+            with_positions=True,
         ),
-        by_rules("γ = 0.25", "LRP-γ on every linear step, all else frozen", composites.uniform(0.25)),
-        by_rules("AttnLRP", "¼ of attention to queries, ¼ to keys, ½ to values", composites.attnlrp()),
-        by_rules("Hessian×Product", "true gradients", composites.hessian_product()),
-        integrated(path),
-        each("occlusion", "what is lost when one word of each sentence is deleted", occlusion),
-        each("hidden states", "products of the last hidden states", hidden),
+        composite_method("γ = 0.25", "LRP-γ on every linear step, all else frozen", composites.uniform(0.25)),
+        composite_method(
+            "AttnLRP", "¼ of attention to queries, ¼ to keys, ½ to values", composites.attnlrp()
+        ),
+        composite_method("Hessian×Product", "true gradients", composites.hessian_product()),
+        integrated_jacobians(integration_steps),
+        one_sided_method("occlusion", "what is lost when one word of each sentence is deleted", occlusion),
+        one_sided_method("hidden states", "products of the last hidden states", hidden_states),
     ]
 
 
-def by_rules(name: str, about: str, book: Book, *, positions: bool = False) -> Method:
-    """BiLRP under a rule book; with `positions`, what positions contribute counts with their words."""
+def composite_method(
+    name: str, description: str, composite: Composite, *, with_positions: bool = False
+) -> Method:
+    """BiLRP under a composite; with `with_positions`, what positions contribute counts with their words."""
 
-    def whole(subject: Subject) -> Decomposition:
-        encoder = subject.with_positions if positions else subject.encoder
-        return decompose(encoder, subject.text, rules=book)
+    def whole(subject: StudySentence) -> Decomposition:
+        encoder = subject.with_positions if with_positions else subject.encoder
+        return decompose(encoder, subject.text, composite=composite)
 
-    def found(a: Subject, b: Subject) -> Found:
+    def found(a: StudySentence, b: StudySentence) -> PairRelevance:
         left, right = whole(a), whole(b)
         every = (left.parts @ right.parts.T).double()
         on_words = every[a.words][:, b.words]
@@ -77,38 +85,38 @@ def by_rules(name: str, about: str, book: Book, *, positions: bool = False) -> M
             "marks": (on_all - inside) / score,
             "unattributed": 1 - on_all / score,
         }
-        return Found(on_words, account)
+        return PairRelevance(on_words, account)
 
-    return Method(name, about, found, whole)
+    return Method(name, description, found, whole)
 
 
-def each(name: str, about: str, parts: Callable[[Subject], Parts]) -> Method:
+def one_sided_method(name: str, description: str, compute_parts: Callable[[StudySentence], Parts]) -> Method:
     """A method that looks at one sentence at a time."""
-    return Method(name, about, lambda a, b: Found(parts(a) @ parts(b).T))
+    return Method(name, description, lambda a, b: PairRelevance(compute_parts(a) @ compute_parts(b).T))
 
 
-def integrated(steps: int) -> Method:
+def integrated_jacobians(steps: int) -> Method:
     """Integrated Jacobians from the zero vector, as xsbert's, but exact on every layer."""
 
-    def found(a: Subject, b: Subject) -> Found:
+    def found(a: StudySentence, b: StudySentence) -> PairRelevance:
         every = integrated_hessians(a.encoder, a.text, b.text, steps=steps).relevance.double()
-        return Found(every[a.words][:, b.words])
+        return PairRelevance(every[a.words][:, b.words])
 
     return Method("integrated Jacobians", f"gradients along the way from zero, {steps} points", found)
 
 
-def occlusion(subject: Subject) -> Parts:
+def occlusion(sentence: StudySentence) -> Parts:
     """φ − φ without the word, for each word."""
-    without = ~torch.eye(len(subject.words), dtype=torch.bool)
-    return (subject.whole - subject.embed(without)).double()
+    without = ~torch.eye(len(sentence.words), dtype=torch.bool)
+    return (sentence.embedding - sentence.embed(without)).double()
 
 
-def hidden(subject: Subject) -> Parts:
+def hidden_states(sentence: StudySentence) -> Parts:
     """The last hidden states of each word's tokens, as the pooling weighs them: nothing of the layers below."""
-    module = subject.encoder.module
-    assert isinstance(module, Sentence)
+    module = sentence.encoder.module
+    assert isinstance(module, SentenceModel)
     with torch.no_grad():
-        states = module.hidden(subject.item.x)[0].double()
-    words = states.new_zeros(len(subject.words), states.shape[1])
-    inside = subject.owner >= 0
-    return words.index_add_(0, subject.owner[inside], states[inside]) / len(states)
+        states = module.hidden(sentence.encoder_input.x)[0].double()
+    words = states.new_zeros(len(sentence.words), states.shape[1])
+    inside = sentence.word_of_token >= 0
+    return words.index_add_(0, sentence.word_of_token[inside], states[inside]) / len(states)

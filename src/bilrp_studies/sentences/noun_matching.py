@@ -14,29 +14,29 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from bilrp.io.cache import Cache, key_of, weights_of
 from bilrp.encoder import Encoder
-from bilrp.encoders.sentence_encoder import Sentence
+from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.encoders.text.heads import Pooling
+from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress
 from bilrp_studies.sentences import sts_data
-from bilrp_studies.sentences.word_subsets import read
+from bilrp_studies.sentences.word_subsets import read_text
 
-BATCH = 16  # pairs, and with them all pairs of their 32 sentences
-SPEED, HEAD_SPEED = 3e-4, 1.5e-3
-KIND, VERSION = "matcher", 1
+BATCH_PAIRS = 16  # pairs, and with them all pairs of their 32 sentences
+LEARNING_RATE, HEAD_LEARNING_RATE = 3e-4, 1.5e-3
+CACHE_KIND, CACHE_VERSION = "matcher", 1
 
 
 @dataclass(frozen=True, eq=False)
-class Matcher:
+class NounMatcher:
     """The trained encoder, the same with positions counted, and how much of the variance of new pairs it explains."""
 
     encoder: Encoder
     with_positions: Encoder
-    fit: float
+    explained_variance: float
 
 
-def trained(
+def load_or_train(
     encoders: tuple[Encoder, Encoder],
     texts: list[str],
     test: list[tuple[str, str]],
@@ -45,35 +45,38 @@ def trained(
     seed: int,
     bar: Progress,
     cache: Cache,
-) -> Matcher:
+) -> NounMatcher:
     """Train the upper half and a linear head on Φ Φᵀ = counts of common nouns; batches hold sentences of one length.
 
     What was learnt is kept in the cache.
     """
     plain, summed = encoders
-    assert isinstance(plain.module, Sentence) and isinstance(summed.module, Sentence)
+    assert isinstance(plain.module, SentenceModel) and isinstance(summed.module, SentenceModel)
     transformer = copy.deepcopy(plain.module.transformer)
     pooling = next(head for head in plain.module.heads if isinstance(head, Pooling))
-    inputs = {text: read(plain, text).x for text in texts}
-    module = Sentence(transformer, [pooling, _head(Sentence(transformer, [pooling]), inputs)])
-    upper, head = _upper_half(transformer), list(module.heads[1].parameters())
+    inputs = {text: read_text(plain, text).x for text in texts}
+    module = SentenceModel(transformer, [pooling, _head(SentenceModel(transformer, [pooling]), inputs)])
+    upper, head = _upper_parameters(transformer), list(module.heads[1].parameters())
     learning = {
         name: each for name, each in module.named_parameters() if any(each is p for p in (*upper, *head))
     }
-    key = key_of(
-        json.dumps(texts), {"weights": weights_of(module), "steps": steps, "seed": seed, "version": VERSION}
+    key = compute_key(
+        json.dumps(texts),
+        {"weights": hash_weights(module), "steps": steps, "seed": seed, "version": CACHE_VERSION},
     )
-    kept = cache.get(KIND, key)
+    kept = cache.get(CACHE_KIND, key)
     if kept is None or kept[0].keys() != learning.keys():
         _train(module, upper, head, inputs, steps=steps, seed=seed, bar=bar)
-        cache.put(KIND, key, {name: each.detach() for name, each in learning.items()})
+        cache.put(CACHE_KIND, key, {name: each.detach() for name, each in learning.items()})
     else:
         for name, each in learning.items():
             each.data.copy_(kept[0][name])
     name = f"{plain.name}, trained to match nouns"
     found = replace(plain, module=module, name=name)
-    with_positions = Sentence(transformer, list(module.heads), summed.module.added)
-    return Matcher(found, replace(summed, module=with_positions, name=name), _fit(found, test))
+    with_positions = SentenceModel(transformer, list(module.heads), summed.module.embedding_offset)
+    return NounMatcher(
+        found, replace(summed, module=with_positions, name=name), _explained_variance(found, test)
+    )
 
 
 def _train(
@@ -88,13 +91,15 @@ def _train(
 ) -> None:
     for parameter in (*upper, *head):
         parameter.requires_grad_(True)
-    optimiser = torch.optim.Adam([{"params": upper, "lr": SPEED}, {"params": head, "lr": HEAD_SPEED}])
+    optimiser = torch.optim.Adam(
+        [{"params": upper, "lr": LEARNING_RATE}, {"params": head, "lr": HEAD_LEARNING_RATE}]
+    )
     slowing = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
     bar.start("training to match nouns", steps)
     with torch.enable_grad():
         for batch in _batches(inputs, steps, random.Random(seed)):
             embedded = module(torch.cat([inputs[text] for text in batch]))
-            loss = _loss(embedded @ embedded.T, _counts(batch))
+            loss = _loss(embedded @ embedded.T, _match_counts(batch))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -103,19 +108,19 @@ def _train(
     module.requires_grad_(False)
 
 
-def _batches(inputs: dict[str, Tensor], steps: int, draw: random.Random) -> Iterator[list[str]]:
+def _batches(inputs: dict[str, Tensor], steps: int, rng: random.Random) -> Iterator[list[str]]:
     by_length: dict[int, list[str]] = {}
     for text, x in inputs.items():
         by_length.setdefault(x.shape[1], []).append(text)
     groups = [texts for texts in by_length.values() if len(texts) > 1]
     for _ in range(steps):
-        (texts,) = draw.choices(groups, weights=[len(group) for group in groups])
-        yield [text for pair in sts_data.partners(texts, BATCH, draw) for text in pair]
+        (texts,) = rng.choices(groups, weights=[len(group) for group in groups])
+        yield [text for pair in sts_data.draw_partners(texts, BATCH_PAIRS, rng) for text in pair]
 
 
-def _counts(texts: list[str]) -> Tensor:
-    split = [sts_data.words(text) for text in texts]
-    return torch.tensor([[sts_data.matches(a, b) for b in split] for a in split])
+def _match_counts(texts: list[str]) -> Tensor:
+    split = [sts_data.split_words(text) for text in texts]
+    return torch.tensor([[sts_data.count_matches(a, b) for b in split] for a in split])
 
 
 def _loss(scores: Tensor, counts: Tensor) -> Tensor:
@@ -125,13 +130,16 @@ def _loss(scores: Tensor, counts: Tensor) -> Tensor:
     return (weights * (scores - counts).square()).sum()
 
 
-def _fit(encoder: Encoder, test: list[tuple[str, str]]) -> float:
+def _explained_variance(encoder: Encoder, test: list[tuple[str, str]]) -> float:
     """1 − error / variance of the counts, over new pairs."""
     with torch.no_grad():
         scores = [
-            encoder.module(read(encoder, a).x)[0] @ encoder.module(read(encoder, b).x)[0] for a, b in test
+            encoder.module(read_text(encoder, a).x)[0] @ encoder.module(read_text(encoder, b).x)[0]
+            for a, b in test
         ]
-    wanted = torch.tensor([sts_data.matches(sts_data.words(a), sts_data.words(b)) for a, b in test])
+    wanted = torch.tensor(
+        [sts_data.count_matches(sts_data.split_words(a), sts_data.split_words(b)) for a, b in test]
+    )
     return 1 - float(
         (torch.stack(scores) - wanted).square().mean() / wanted.var(unbiased=False).clamp(min=1e-9)
     )
@@ -146,7 +154,7 @@ def _head(module: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
     return head
 
 
-def _upper_half(transformer: nn.Module) -> list[nn.Parameter]:
+def _upper_parameters(transformer: nn.Module) -> list[nn.Parameter]:
     """The parameters of the upper half of the layers: lower ones keep what was learnt, and training is cheap."""
     layers = max(
         (part for part in transformer.modules() if isinstance(part, nn.ModuleList)), key=len, default=None

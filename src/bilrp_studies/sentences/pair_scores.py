@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from bilrp_studies.sentences import sts_data, word_metrics
-from bilrp_studies.sentences.word_metrics import Relevance, Trial
 from bilrp_studies.sentences.methods import Method
-from bilrp_studies.sentences.word_subsets import Subject
+from bilrp_studies.sentences.word_metrics import Relevance, SubsetTest
+from bilrp_studies.sentences.word_subsets import StudySentence
 
-SELECTIONS = 200
+NUM_SUBSETS = 200
 
 Row = dict[str, dict[str, float]]
 """Measure → method → figure."""
-Judge = Callable[[Sequence[Method], Subject, Subject, int], Row]
+Scorer = Callable[[Sequence[Method], StudySentence, StudySentence, int], Row]
 """Methods, two sentences and the number of the pair, which is its seed."""
 
 
-def gathered(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
+def collect_values(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
     """Measure → method → one figure for each pair.
 
-    >>> gathered([{"deletion": {"ours": 1.0}}, {"deletion": {"ours": 2.0}}])
+    >>> collect_values([{"deletion": {"ours": 1.0}}, {"deletion": {"ours": 2.0}}])
     {'deletion': {'ours': [1.0, 2.0]}}
     """
     found: dict[str, dict[str, list[float]]] = {}
@@ -33,70 +33,82 @@ def gathered(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def short(compared: Sequence[Method], a: Subject, b: Subject, number: int) -> Row:
+def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
     """Few words: exact Shapley values, random selections, deletion, and what adds up to the score."""
-    reference = a.shapley() @ b.shapley().T
-    found = {method.name: method.found(a, b) for method in compared}
+    reference = a.shapley_values() @ b.shapley_values().T
+    found = {method.name: method.explain(a, b) for method in methods}
     relevance = {name: each.relevance for name, each in found.items()}
-    judged = _by_the_model({**relevance, "Shapley": reference}, a, b, number, "")
+    judged = _score_by_model({**relevance, "Shapley": reference}, a, b, number, "")
     parts = ("words", "marks", "unattributed")
     return {
-        "Shapley": {name: word_metrics.agreement(each, reference) for name, each in relevance.items()},
+        "Shapley": {
+            name: word_metrics.relevance_correlation(each, reference) for name, each in relevance.items()
+        },
         **judged,
         **{
-            part: {name: each.account[part] for name, each in found.items() if each.account} for part in parts
+            part: {name: each.score_shares[part] for name, each in found.items() if each.score_shares}
+            for part in parts
         },
     }
 
 
-def long(compared: Sequence[Method], a: Subject, b: Subject, number: int) -> Row:
+def score_long(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
     """Too many words for all their selections: random ones, and deletion."""
-    return _by_the_model(
-        {method.name: method.found(a, b).relevance for method in compared}, a, b, number, ", long"
+    return _score_by_model(
+        {method.name: method.explain(a, b).relevance for method in methods}, a, b, number, ", long"
     )
 
 
-def word(compared: Sequence[Method], a: Subject, b: Subject, number: int) -> Row:
+def score_planted_word(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
     """The one word that two unrelated sentences share."""
-    return _planted("planted word", compared, a, b, sts_data.SYNONYMS[number][0], sts_data.SYNONYMS[number][0])
+    return _score_planted(
+        "planted word", methods, a, b, sts_data.SYNONYMS[number][0], sts_data.SYNONYMS[number][0]
+    )
 
 
-def synonym(compared: Sequence[Method], a: Subject, b: Subject, number: int) -> Row:
+def score_planted_synonym(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
     """A word of one sentence, and its synonym in another, unrelated one."""
-    return _planted("planted synonym", compared, a, b, *sts_data.SYNONYMS[number])
+    return _score_planted("planted synonym", methods, a, b, *sts_data.SYNONYMS[number])
 
 
-def nouns(compared: Sequence[Method], a: Subject, b: Subject, number: int) -> Row:
+def score_nouns(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
     """The nouns that two sentences share, of an encoder that was trained to count them."""
     truth = torch.tensor(
-        [[sts_data.matches([x.lower()], [y.lower()]) for y in b.names] for x in a.names], dtype=torch.float64
+        [[sts_data.count_matches([x.lower()], [y.lower()]) for y in b.names] for x in a.names],
+        dtype=torch.float64,
     )
-    chance = _random(a, b, number)
+    chance = _random_relevance(a, b, number)
     return {
         "noun matching": {
-            **{method.name: word_metrics.cosine(method.found(a, b).relevance, truth) for method in compared},
+            **{method.name: word_metrics.cosine(method.explain(a, b).relevance, truth) for method in methods},
             "chance": word_metrics.cosine(chance, truth),
         }
     }
 
 
-def _by_the_model(relevance: dict[str, Relevance], a: Subject, b: Subject, number: int, suffix: str) -> Row:
-    trial = Trial.of(a, b, SELECTIONS, seed=number)
-    random = {"random order": _random(a, b, number)}
+def _score_by_model(
+    relevance: dict[str, Relevance], a: StudySentence, b: StudySentence, number: int, suffix: str
+) -> Row:
+    trial = SubsetTest.draw(a, b, NUM_SUBSETS, seed=number)
+    random = {"random order": _random_relevance(a, b, number)}
     return {
-        f"selections{suffix}": {name: trial.told(each) for name, each in relevance.items()},
+        f"selections{suffix}": {name: trial.correlation(each) for name, each in relevance.items()},
         f"deletion{suffix}": {
-            name: word_metrics.deletion(each, a, b) for name, each in (relevance | random).items()
+            name: word_metrics.deletion_area(each, a, b) for name, each in (relevance | random).items()
         },
     }
 
 
-def _planted(name: str, compared: Sequence[Method], a: Subject, b: Subject, first: str, second: str) -> Row:
+def _score_planted(
+    name: str, methods: Sequence[Method], a: StudySentence, b: StudySentence, first: str, second: str
+) -> Row:
     place = a.names.index(first), b.names.index(second)
-    shares = {method.name: word_metrics.share(method.found(a, b).relevance, *place) for method in compared}
+    shares = {
+        method.name: word_metrics.pair_share(method.explain(a, b).relevance, *place) for method in methods
+    }
     return {name: {**shares, "chance": 1 / (len(a.words) * len(b.words))}}
 
 
-def _random(a: Subject, b: Subject, seed: int) -> Relevance:
+def _random_relevance(a: StudySentence, b: StudySentence, seed: int) -> Relevance:
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(len(a.words), len(b.words), generator=generator, dtype=torch.float64)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bilrp.render.report import Picture, Report, Section, Table, Text
-from bilrp_studies.common.bootstrap import interval
-from bilrp_studies.sentences.methods import OURS, Method
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table
+from bilrp_studies.common.bootstrap import bootstrap_mean
+from bilrp_studies.sentences.methods import OUR_METHOD, Method
 from bilrp_studies.sentences.settings import SentencesSettings
 
 if TYPE_CHECKING:
@@ -27,94 +27,117 @@ MEASURES = {
     "selections, long": ("the same as selections, sentences of 18 to 32 words", True),
     "deletion, long": ("the same as deletion, sentences of 18 to 32 words", False),
 }
-PARTS = ("words", "marks", "unattributed")  # of a score: on pairs of words, where marks take part, the rest
-LEARNT = 0.4  # of the variance of new pairs: below, noun matching has no truth to speak of
-FEW = 5  # pairs: a bootstrap interval over fewer says nothing
-REFERENCES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
+SCORE_PARTS = (
+    "words",
+    "marks",
+    "unattributed",
+)  # of a score: on pairs of words, where marks take part, the rest
+MIN_EXPLAINED_VARIANCE = 0.4  # of the variance of new pairs: below, noun matching has no truth to speak of
+MIN_INTERVAL_PAIRS = 5  # pairs: a bootstrap interval over fewer says nothing
+REFERENCE_NAMES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 
-def write(
+def build_report(
     settings: SentencesSettings,
-    compared: Sequence[Method],
+    methods: Sequence[Method],
     values: Values,
     *,
-    work: Mapping[str, float],
-    fit: float | None,
+    passes_per_token: Mapping[str, float],
+    explained_variance: float | None,
     examples: Sequence[Sequence[Any]],
 ) -> Report:
     """Tables, a figure, and the numbers behind them."""
     asked = {name: about for name, about in MEASURES.items() if name in values}
     means = {
-        measure: {name: interval(list(found), seed=settings.seed) for name, found in values[measure].items()}
+        measure: {
+            name: bootstrap_mean(list(found), seed=settings.seed) for name, found in values[measure].items()
+        }
         for measure in asked
     }
     left = {
-        method: {part: sum(values[part][method]) / len(values[part][method]) for part in PARTS}
-        for method in values[PARTS[0]]
+        method: {part: sum(values[part][method]) / len(values[part][method]) for part in SCORE_PARTS}
+        for method in values[SCORE_PARTS[0]]
     }
-    rivals = {measure: against(values[measure], asked[measure][1], settings.seed) for measure in asked}
+    rivals = {
+        measure: compare_with_others(values[measure], asked[measure][1], settings.seed) for measure in asked
+    }
     sections = [
         Section(
-            "Every method under every measure", [_figure(means, compared), *_tables(means, compared, values)]
+            "Every method under every measure", [_figure(means, methods), *_tables(means, methods, values)]
         ),
         Section("Ours against each other method, pair by pair", [_differences(rivals)]),
-        Section("What adds up to the score, and what it costs", [_account(left, work)]),
-        Section("Positions: constants, or a part of their word?", [Text(_positions(means, left))]),
+        Section("What adds up to the score, and what it costs", [_score_table(left, passes_per_token)]),
+        Section(
+            "Positions: constants, or a part of their word?", [Paragraph(_describe_positions(means, left))]
+        ),
         Section("Eight pairs", [_examples(examples)]),
-        Section("How it was done", [Text(text) for text in _method(settings, fit)]),
+        Section(
+            "How it was done", [Paragraph(text) for text in _describe_protocol(settings, explained_variance)]
+        ),
     ]
     results = {
         "encoder": settings.encoder,
-        "settings": settings.decisive(),
+        "settings": settings.result_options(),
         "means": means,
         "against": rivals,
         "left_over": left,
-        "passes_per_token": work,
-        "noun_matching_fit": fit,
+        "passes_per_token": passes_per_token,
+        "noun_matching_fit": explained_variance,
         "values": values,
     }
-    return Report("Sentences: which rules tell the truth?", summary(means, rivals, work), sections, results)
+    return Report(
+        "Sentences: which rules tell the truth?",
+        describe_results(means, rivals, passes_per_token),
+        sections,
+        results,
+    )
 
 
-def against(found: Mapping[str, Sequence[float]], more: bool, seed: int) -> dict[str, dict[str, Any]]:
+def compare_with_others(
+    values: Mapping[str, Sequence[float]], higher_is_better: bool, seed: int
+) -> dict[str, dict[str, Any]]:
     """How much better ours is than each other method on the same pairs, and on how many of them."""
-    ours = found.get(OURS, ())
-    sign = 1 if more else -1
+    ours = values.get(OUR_METHOD, ())
+    sign = 1 if higher_is_better else -1
     compared = {}
-    for name, theirs in found.items():
-        if name == OURS or len(theirs) != len(ours):
+    for name, theirs in values.items():
+        if name == OUR_METHOD or len(theirs) != len(ours):
             continue
         better = [sign * (x - y) for x, y in zip(ours, theirs, strict=True)]
-        mean, low, high = interval(better, seed=seed)
+        mean, low, high = bootstrap_mean(better, seed=seed)
         wins = sum(value > 0 for value in better)
         compared[name] = {"better": mean, "low": low, "high": high, "wins": wins, "of": len(better)}
     return compared
 
 
-def summary(means: Mapping[str, Any], against: Mapping[str, Any], work: Mapping[str, float]) -> str:
-    said = ", ".join(f"{name} {found[OURS][0]:.2f}" for name, found in means.items())
+def describe_results(
+    means: Mapping[str, Any], comparisons: Mapping[str, Any], passes_per_token: Mapping[str, float]
+) -> str:
+    said = ", ".join(f"{name} {found[OUR_METHOD][0]:.2f}" for name, found in means.items())
     clearly, perhaps = (
         "; ".join(
             f"{name} on {measure} by {-row['better']:.3f}"
-            for measure, rows in against.items()
+            for measure, rows in comparisons.items()
             for name, row in rows.items()
-            if name not in REFERENCES and row["better"] < 0 and _clear(row) == clear
+            if name not in REFERENCE_NAMES and row["better"] < 0 and _is_significant(row) == clear
         )
         for clear in (True, False)
     )
     losses = f"It loses clearly to {clearly}." if clearly else "No method is clearly better on any measure."
     close = f" Ahead of it within chance: {perhaps}." if perhaps else ""
-    return f"{OURS}: {said}, at {work.get(OURS, 0):.2f} passes a token. {losses}{close}"
+    return (
+        f"{OUR_METHOD}: {said}, at {passes_per_token.get(OUR_METHOD, 0):.2f} passes a token. {losses}{close}"
+    )
 
 
-def _clear(row: Mapping[str, Any]) -> bool:
+def _is_significant(row: Mapping[str, Any]) -> bool:
     """The interval of the difference excludes zero, and is one of enough pairs to mean something."""
-    return row["of"] >= FEW and (row["high"] < 0 or row["low"] > 0)
+    return row["of"] >= MIN_INTERVAL_PAIRS and (row["high"] < 0 or row["low"] > 0)
 
 
-def _tables(means: Mapping[str, Any], compared: Sequence[Method], values: Values) -> list[Table]:
-    known = [method.name for method in compared]
+def _tables(means: Mapping[str, Any], methods: Sequence[Method], values: Values) -> list[Table]:
+    known = [method.name for method in methods]
     others = sorted({name for found in means.values() for name in found} - set(known))
     tables = []
     for group in (
@@ -124,7 +147,7 @@ def _tables(means: Mapping[str, Any], compared: Sequence[Method], values: Values
     ):
         here = [measure for measure in group if measure in means]
         rows = [
-            [name, *(_shown(means[measure].get(name)) for measure in here)]
+            [name, *(_format_interval(means[measure].get(name)) for measure in here)]
             for name in (*known, *others)
             if any(name in means[measure] for measure in here)
         ]
@@ -140,11 +163,11 @@ def _tables(means: Mapping[str, Any], compared: Sequence[Method], values: Values
     return tables
 
 
-def _shown(found: tuple[float, float, float] | None) -> str | None:
-    return None if found is None else f"{found[0]:.3f} ({found[1]:.3f} to {found[2]:.3f})"
+def _format_interval(estimate: tuple[float, float, float] | None) -> str | None:
+    return None if estimate is None else f"{estimate[0]:.3f} ({estimate[1]:.3f} to {estimate[2]:.3f})"
 
 
-def _differences(against: Mapping[str, Any]) -> Table:
+def _differences(comparisons: Mapping[str, Any]) -> Table:
     rows = [
         [
             measure,
@@ -153,16 +176,19 @@ def _differences(against: Mapping[str, Any]) -> Table:
             f"{row['low']:.3f} to {row['high']:.3f}",
             f"{row['wins']} of {row['of']}",
         ]
-        for measure, others in against.items()
+        for measure, others in comparisons.items()
         for name, row in others.items()
     ]
     header = ["measure", "against", "better by", "95 % interval", "pairs won"]
-    return Table(header, rows, f"Paired differences, positive where {OURS} is better.")
+    return Table(header, rows, f"Paired differences, positive where {OUR_METHOD} is better.")
 
 
-def _account(left: Mapping[str, Mapping[str, float]], work: Mapping[str, float]) -> Table:
+def _score_table(
+    score_shares: Mapping[str, Mapping[str, float]], passes_per_token: Mapping[str, float]
+) -> Table:
     rows = [
-        [name, *(f"{100 * found[part]:.1f} %" for part in PARTS), work[name]] for name, found in left.items()
+        [name, *(f"{100 * found[part]:.1f} %" for part in SCORE_PARTS), passes_per_token[name]]
+        for name, found in score_shares.items()
     ]
     return Table(
         ["rules", "on pairs of words", "where marks take part", "unattributed", "passes a token"],
@@ -172,17 +198,18 @@ def _account(left: Mapping[str, Mapping[str, float]], work: Mapping[str, float])
     )
 
 
-def _positions(means: Mapping[str, Any], left: Mapping[str, Mapping[str, float]]) -> str:
-    summed = f"{OURS}, sum"
+def _describe_positions(means: Mapping[str, Any], score_shares: Mapping[str, Mapping[str, float]]) -> str:
+    summed = f"{OUR_METHOD}, sum"
     both = [
-        f"{measure} {found[OURS][0]:.3f} and {found[summed][0]:.3f}"
+        f"{measure} {found[OUR_METHOD][0]:.3f} and {found[summed][0]:.3f}"
         for measure, found in means.items()
         if summed in found
     ]
     return (
         "Position and token type vectors are the same for every text. Left out of the input, what they contribute is "
-        f"unattributed ({100 * left[OURS]['unattributed']:.1f} % of the score together with the biases); counted with "
-        f"their token, {100 * left[summed]['unattributed']:.1f} % is. In the same order: {'; '.join(both)}. "
+        f"unattributed ({100 * score_shares[OUR_METHOD]['unattributed']:.1f} % of the score together with "
+        f"the biases); counted with "
+        f"their token, {100 * score_shares[summed]['unattributed']:.1f} % is. In the same order: {'; '.join(both)}. "
         'The default, features="word", says what a word does by being this word.'
     )
 
@@ -193,7 +220,7 @@ def _examples(rows: Sequence[Sequence[Any]]) -> Table:
     )
 
 
-def _method(settings: SentencesSettings, fit: float | None) -> list[str]:
+def _describe_protocol(settings: SentencesSettings, explained_variance: float | None) -> list[str]:
     texts = [
         f"The encoder is {settings.encoder}; scores are dot products of its embeddings (cosines where it normalises). Pairs "
         "come from the STS benchmark's dev file, rated 2 or more by people, no sentence twice. Words that are left out "
@@ -201,25 +228,26 @@ def _method(settings: SentencesSettings, fit: float | None) -> list[str]:
         "The similarity is bilinear, so the product of two sentences' Shapley values (every coordinate, all selections of "
         "words) is the exact value of each pair of words.",
     ]
-    if fit is not None:
+    if explained_variance is not None:
         texts.append(
             f"Noun matching: the upper half of the layers and a linear head were trained for {settings.steps} steps to "
-            f"make the dot product count the nouns two sentences share; on new pairs it explains {100 * fit:.0f} % of "
+            f"make the dot product count the nouns two sentences share; on new pairs it explains "
+            f"{100 * explained_variance:.0f} % of "
             "their variance. An explanation should lie on equal nouns."
             + (
                 " It has not learnt that well, so this measure says little: train for longer."
-                if fit < LEARNT
+                if explained_variance < MIN_EXPLAINED_VARIANCE
                 else ""
             )
         )
     return texts
 
 
-def _figure(means: Mapping[str, Any], compared: Sequence[Method]) -> Picture:
+def _figure(means: Mapping[str, Any], methods: Sequence[Method]) -> Picture:
     """A panel for each measure, a row for each method, a mark with its interval."""
     from matplotlib.figure import Figure
 
-    names = [method.name for method in compared][::-1]
+    names = [method.name for method in methods][::-1]
     across = min(4, len(means))
     down = -(-len(means) // across)
     figure: Figure = Figure(figsize=(2.6 * across + 1.4, 2.5 * down), layout="constrained")
@@ -230,7 +258,7 @@ def _figure(means: Mapping[str, Any], compared: Sequence[Method]) -> Picture:
         for place, name in enumerate(names):
             if name in found:
                 mean, low, high = found[name]
-                colour = "#b2182b" if name == OURS else "#4d4d4d"
+                colour = "#b2182b" if name == OUR_METHOD else "#4d4d4d"
                 axis.plot([low, high], [place, place], color=colour, linewidth=1.5)
                 axis.plot(mean, place, "o", color=colour, markersize=4.5)
         axis.set_title(f"{measure} {'→ better' if MEASURES[measure][1] else '← better'}", fontsize=9)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bilrp.errors import InputError
 
-SHORT = (4, 8)  # words: exact Shapley values take 2ⁿ runs
-LONG = (18, 32)
-LIKE = 2.0  # pairs that people found unrelated have nothing to explain
+SHORT_WORDS = (4, 8)  # words: exact Shapley values take 2ⁿ runs
+LONG_WORDS = (18, 32)
+MIN_HUMAN_SCORE = 2.0  # pairs that people found unrelated have nothing to explain
 
 SYNONYMS = (
     ("car", "automobile"), ("doctor", "physician"), ("sofa", "couch"), ("bicycle", "bike"), ("movie", "film"),
@@ -25,14 +25,14 @@ SYNONYMS = (
     ("puppy", "dog"), ("kitten", "cat"), ("boat", "ship"), ("policeman", "cop"), ("forest", "woods"),
     ("pistol", "gun"), ("author", "writer"), ("kid", "child"), ("storm", "tempest"), ("error", "mistake"),
 )  # fmt: skip
-CARRIERS = (
+CARRIER_SENTENCES = (
     ("Nobody had expected to find the {} there again.", "Yesterday she wrote a long letter about the {}."),
     ("The {} was the last thing on his mind that evening.", "We are not going to pay for the {} twice."),
     ("Someone should have asked about the {} before.", "It took them an hour to draw the {}."),
     ("My uncle never talks about the {} at breakfast.", "The {} appears only on the second page."),
     ("Without the {} nothing would have changed.", "They laughed when he described the {}."),
 )
-LISTED = """
+NOUN_LIST = """
 man woman dog person girl boy guitar horse cat people water grass field car snow train table bus street baby
 camera beach building ball child plane bomb room hospital oil company house children road bike bird sheep bowl
 pool wall food head shirt piano flute cow school mouth office floor meat motorcycle boat bank money prison stick
@@ -42,11 +42,11 @@ church fence country truck coast rain tomato keyboard window sand kitchen shrimp
 police army minister court election government death war onion potato pan pot lady soldier officer women men
 dogs hands girls
 """
-NOUNS = frozenset(LISTED.split())
+NOUNS = frozenset(NOUN_LIST.split())
 
 
 @dataclass(frozen=True)
-class Pair:
+class SentencePair:
     """Two sentences, and how alike people found them, 0 to 5."""
 
     a: str
@@ -54,92 +54,107 @@ class Pair:
     score: float = 0.0
 
 
-def read_pairs(folder: str | Path, name: str) -> list[Pair]:
+def read_pairs(folder: str | Path, split: str) -> list[SentencePair]:
     """The pairs of one file of the STS benchmark: sentence, sentence, score."""
-    path = Path(folder) / f"stsb-en-{name}.csv"
+    path = Path(folder) / f"stsb-en-{split}.csv"
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            return [Pair(a, b, float(score)) for a, b, score in csv.reader(lines)]
+            return [SentencePair(a, b, float(score)) for a, b, score in csv.reader(lines)]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(
             f"{path} cannot be read as lines of sentence,sentence,score ({error}): give the folder of the STS benchmark"
         ) from None
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Words as people count them, for choosing sentences.
 
-    >>> words("A cat's bowl, 2 dogs.")
+    >>> split_words("A cat's bowl, 2 dogs.")
     ['a', "cat's", 'bowl', '2', 'dogs']
     """
     return re.findall(r"[\w']+", text.lower())
 
 
-def chosen(
-    pairs: list[Pair], count: int, size: tuple[int, int], *, seed: int, fits: Callable[[str], bool]
-) -> list[Pair]:
+def choose_pairs(
+    pairs: list[SentencePair],
+    count: int,
+    word_range: tuple[int, int],
+    *,
+    seed: int,
+    accepts: Callable[[str], bool],
+) -> list[SentencePair]:
     """Pairs of sentences of that many words that people found alike, no sentence twice."""
     order = random.Random(seed).sample(pairs, len(pairs))
-    found: list[Pair] = []
+    found: list[SentencePair] = []
     seen: set[str] = set()
     for pair in order:
         texts = pair.a, pair.b
-        sized = all(size[0] <= len(words(text)) <= size[1] for text in texts)
+        sized = all(word_range[0] <= len(split_words(text)) <= word_range[1] for text in texts)
         fresh = pair.a != pair.b and not seen.intersection(texts)
-        if len(found) < count and sized and fresh and pair.score >= LIKE and all(map(fits, texts)):
+        if (
+            len(found) < count
+            and sized
+            and fresh
+            and pair.score >= MIN_HUMAN_SCORE
+            and all(map(accepts, texts))
+        ):
             found.append(pair)
             seen.update(texts)
     if len(found) < 2:
-        raise InputError(f"fewer than two pairs of sentences of {size[0]} to {size[1]} words: give more data")
+        raise InputError(
+            f"fewer than two pairs of sentences of {word_range[0]} to {word_range[1]} words: give more data"
+        )
     return found
 
 
-def planted(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
+def plant_words(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
     """Two unrelated sentences that share one word of the list, or a word and its synonym; the carriers take turns.
 
-    >>> planted(1, synonyms=True)[0][1]
+    >>> plant_words(1, synonyms=True)[0][1]
     'Yesterday she wrote a long letter about the automobile.'
     """
     found = []
     for number, (word, other) in enumerate(SYNONYMS[:count]):
-        left = CARRIERS[number % len(CARRIERS)][0]
-        right = CARRIERS[(number // len(CARRIERS) + 2 * number) % len(CARRIERS)][1]
+        left = CARRIER_SENTENCES[number % len(CARRIER_SENTENCES)][0]
+        right = CARRIER_SENTENCES[(number // len(CARRIER_SENTENCES) + 2 * number) % len(CARRIER_SENTENCES)][1]
         found.append((left.format(word), right.format(other if synonyms else word)))
     return found
 
 
-def noun_sentences(pairs: list[Pair]) -> list[str]:
+def select_noun_sentences(pairs: list[SentencePair]) -> list[str]:
     """Sentences of 4 to 12 words that name something to match, each once."""
     texts = {text for pair in pairs for text in (pair.a, pair.b)}
-    found = sorted(text for text in texts if SHORT[0] <= len(words(text)) <= 12 and nouns(text))
+    found = sorted(
+        text for text in texts if SHORT_WORDS[0] <= len(split_words(text)) <= 12 and find_nouns(text)
+    )
     if len(found) < 2:
         raise InputError("fewer than two sentences with nouns to match: give more data")
     return found
 
 
-def partners(texts: list[str], count: int, draw: random.Random) -> list[tuple[str, str]]:
+def draw_partners(texts: list[str], count: int, rng: random.Random) -> list[tuple[str, str]]:
     """Pairs of different sentences, two in three with a noun in common (where there are any)."""
     by_noun: dict[str, list[str]] = {}
     for text in texts:
-        for noun in nouns(text):
+        for noun in find_nouns(text):
             by_noun.setdefault(noun, []).append(text)
     found = []
     for _ in range(count):
-        a = draw.choice(texts)
-        pool = texts if draw.random() < 1 / 3 else by_noun[draw.choice(sorted(nouns(a)))]
+        a = rng.choice(texts)
+        pool = texts if rng.random() < 1 / 3 else by_noun[rng.choice(sorted(find_nouns(a)))]
         others = [text for text in pool if text != a] or [text for text in texts if text != a]
-        found.append((a, draw.choice(others)))
+        found.append((a, rng.choice(others)))
     return found
 
 
-def nouns(text: str) -> set[str]:
-    return {word for word in words(text) if word in NOUNS}
+def find_nouns(text: str) -> set[str]:
+    return {word for word in split_words(text) if word in NOUNS}
 
 
-def matches(a: list[str], b: list[str]) -> float:
+def count_matches(a: list[str], b: list[str]) -> float:
     """How many pairs of words are one noun.
 
-    >>> matches(["a", "dog", "ran"], ["the", "dog", "and", "a", "dog"])
+    >>> count_matches(["a", "dog", "ran"], ["the", "dog", "and", "a", "dog"])
     2.0
     """
     return float(sum(x == y and x in NOUNS for x in a for y in b))

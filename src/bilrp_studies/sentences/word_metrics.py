@@ -9,40 +9,40 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from bilrp_studies.sentences.methods import Relevance
-from bilrp_studies.sentences.word_subsets import Subject
+from bilrp_studies.sentences.word_subsets import StudySentence
 
 
-def agreement(relevance: Relevance, reference: Relevance) -> float:
+def relevance_correlation(relevance: Relevance, reference: Relevance) -> float:
     """Correlation of two explanations over all pairs of words.
 
-    >>> agreement(torch.eye(3).double(), 2 * torch.eye(3).double() + 1)
+    >>> relevance_correlation(torch.eye(3).double(), 2 * torch.eye(3).double() + 1)
     1.0
     """
     return _correlation(relevance.flatten(), reference.flatten())
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class SubsetTest:
     """Random selections of the words of two sentences, and how similar the model finds what is left of them."""
 
-    kept_a: Bool[Tensor, "n words_a"]
-    kept_b: Bool[Tensor, "n words_b"]
+    subsets_a: Bool[Tensor, "n words_a"]
+    subsets_b: Bool[Tensor, "n words_b"]
     scores: Float[Tensor, " n"]
 
     @staticmethod
-    def of(a: Subject, b: Subject, count: int, *, seed: int) -> Trial:
-        kept_a = selections(len(a.words), count, seed=2 * seed)
-        kept_b = selections(len(b.words), count, seed=2 * seed + 1)
+    def draw(a: StudySentence, b: StudySentence, count: int, *, seed: int) -> SubsetTest:
+        kept_a = draw_subsets(len(a.words), count, seed=2 * seed)
+        kept_b = draw_subsets(len(b.words), count, seed=2 * seed + 1)
         scores = (a.embed(kept_a).double() * b.embed(kept_b).double()).sum(1)
-        return Trial(kept_a, kept_b, scores)
+        return SubsetTest(kept_a, kept_b, scores)
 
-    def told(self, relevance: Relevance) -> float:
+    def correlation(self, relevance: Relevance) -> float:
         """Does relevance inside a selection tell its similarity? Correlation of Σ_{S×S'} R with ⟨φ(S), φ'(S')⟩."""
-        inside = ((self.kept_a.double() @ relevance) * self.kept_b.double()).sum(1)
+        inside = ((self.subsets_a.double() @ relevance) * self.subsets_b.double()).sum(1)
         return _correlation(inside, self.scores)
 
 
-def selections(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"]:
+def draw_subsets(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"]:
     """Random selections, each word kept with probability one half; never none."""
     generator = torch.Generator().manual_seed(seed)
     kept = torch.rand(count, words, generator=generator) < 0.5
@@ -50,7 +50,7 @@ def selections(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"]:
     return kept
 
 
-def deletion(relevance: Relevance, a: Subject, b: Subject, *, points: int = 8) -> float:
+def deletion_area(relevance: Relevance, a: StudySentence, b: StudySentence, *, points: int = 8) -> float:
     """Area under the similarity while words of one sentence are deleted, the most relevant first; mean of both sides.
 
     In units of the whole sentences' similarity; the last word stays. Less is better. The other sentence stays whole: what
@@ -63,15 +63,15 @@ def deletion(relevance: Relevance, a: Subject, b: Subject, *, points: int = 8) -
         kept = torch.ones(points, count, dtype=torch.bool)
         for point in range(points):
             kept[point, order[: round((count - 1) * point / (points - 1))]] = False
-        heights = side.embed(kept).double() @ other.whole.double()
+        heights = side.embed(kept).double() @ other.embedding.double()
         areas.append(float(torch.trapezoid(heights, dx=1 / (points - 1)) / heights[0]))
     return sum(areas) / 2
 
 
-def share(relevance: Relevance, first: int, second: int) -> float:
+def pair_share(relevance: Relevance, first: int, second: int) -> float:
     """The share of one pair of words in all positive relevance.
 
-    >>> share(torch.tensor([[3.0, -1.0], [0.0, 1.0]]), 0, 0)
+    >>> pair_share(torch.tensor([[3.0, -1.0], [0.0, 1.0]]), 0, 0)
     0.75
     """
     total = float(relevance.clamp(min=0).sum())

@@ -17,81 +17,81 @@ from bilrp.encoder import Encoder
 from bilrp.inputs import Item, Text
 from bilrp.regions import Regions
 
-AT_ONCE = 128  # selections embedded together
+BATCH_SUBSETS = 128  # selections embedded together
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class StudySentence:
     """A sentence under an encoder, and the same sentence where positions count with their words."""
 
     encoder: Encoder
     with_positions: Encoder
     text: str
-    _known: dict[tuple[bool, ...], Tensor] = field(default_factory=dict, repr=False)
+    _embeddings: dict[tuple[bool, ...], Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def item(self) -> Item:
+    def encoder_input(self) -> Item:
         """The sentence as the encoder reads it: regions are words and marks."""
-        return read(self.encoder, self.text)
+        return read_text(self.encoder, self.text)
 
     @cached_property
     def words(self) -> list[int]:
         """The regions that are words; the others are marks of the tokenizer's own."""
-        assert isinstance(self.item.view, Text)
-        return [region for region, span in enumerate(self.item.view.spans) if span is not None]
+        assert isinstance(self.encoder_input.view, Text)
+        return [region for region, span in enumerate(self.encoder_input.view.spans) if span is not None]
 
     @property
     def names(self) -> list[str]:
         """The words themselves."""
-        assert isinstance(self.item.view, Text)
-        return [self.item.view.words[region] for region in self.words]
+        assert isinstance(self.encoder_input.view, Text)
+        return [self.encoder_input.view.region_texts[region] for region in self.words]
 
     @cached_property
-    def owner(self) -> Tensor:
+    def word_of_token(self) -> Tensor:
         """The number of the word that each token belongs to; −1 for marks."""
         place = {region: word for word, region in enumerate(self.words)}
-        assert isinstance(self.item.regions, Regions)
-        return torch.tensor([place.get(int(label), -1) for label in self.item.regions.labels[:, 0]])
+        assert isinstance(self.encoder_input.regions, Regions)
+        return torch.tensor([place.get(int(label), -1) for label in self.encoder_input.regions.labels[:, 0]])
 
     @cached_property
-    def whole(self) -> Float[Tensor, " h"]:
+    def embedding(self) -> Float[Tensor, " h"]:
         """φ of the whole sentence."""
         return self.embed(torch.ones(1, len(self.words), dtype=torch.bool))[0]
 
-    def embed(self, kept: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
+    def embed(self, subsets: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
         """φ of the sentence with only these words left; marks always stay. No selection is embedded twice."""
-        rows = [tuple(row) for row in kept.tolist()]
-        new = torch.tensor(sorted({row for row in rows if row not in self._known}), dtype=torch.bool)
+        rows = [tuple(row) for row in subsets.tolist()]
+        new = torch.tensor(sorted({row for row in rows if row not in self._embeddings}), dtype=torch.bool)
         if len(new):
-            self._known.update(zip(map(tuple, new.tolist()), self._embedded(new), strict=True))
-        return torch.stack([self._known[row] for row in rows])
+            self._embeddings.update(zip(map(tuple, new.tolist()), self._embed_new(new), strict=True))
+        return torch.stack([self._embeddings[row] for row in rows])
 
-    def _embedded(self, kept: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
+    def _embed_new(self, subsets: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
         """What is left is as long as its tokens, so those of one length run together."""
-        tokens = torch.where(self.owner >= 0, kept[:, self.owner.clamp(min=0)], True)
+        tokens = torch.where(self.word_of_token >= 0, subsets[:, self.word_of_token.clamp(min=0)], True)
         sizes = tokens.sum(1)
         found: dict[int, Tensor] = {}
         with torch.no_grad():
             for size in sizes.unique():
                 rows = (sizes == size).nonzero()[:, 0]
-                for block in rows.split(AT_ONCE):
-                    x = torch.stack([self.item.x[0][tokens[row]] for row in block])
+                for block in rows.split(BATCH_SUBSETS):
+                    x = torch.stack([self.encoder_input.x[0][tokens[row]] for row in block])
                     found |= dict(zip(block.tolist(), self.encoder.module(x), strict=True))
-        return torch.stack([found[row] for row in range(len(kept))])
+        return torch.stack([found[row] for row in range(len(subsets))])
 
     @cached_property
-    def selections(self) -> tuple[Bool[Tensor, "selections words"], Float[Tensor, "selections h"]]:
+    def all_subsets(self) -> tuple[Bool[Tensor, "selections words"], Float[Tensor, "selections h"]]:
         """All 2ⁿ selections of words, number s keeping the words of its 1 bits, and their embeddings in float64."""
         count = len(self.words)
         kept = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
         return kept, self.embed(kept).double()
 
-    def shapley(self) -> Float[Tensor, "words h"]:
+    def shapley_values(self) -> Float[Tensor, "words h"]:
         """Exact Shapley values of every coordinate: Σ_S |S|! (n−|S|−1)! / n! · (φ(S ∪ w) − φ(S)).
 
         ⟨φ, φ'⟩ is bilinear, so the product of two sentences' values is the exact value of each pair of words.
         """
-        kept, embedded = self.selections
+        kept, embedded = self.all_subsets
         count = kept.shape[1]
         sizes = kept.sum(1)
         weights = torch.tensor(
@@ -106,7 +106,7 @@ class Subject:
         return torch.stack(found)
 
 
-def read(encoder: Encoder, text: str) -> Item:
+def read_text(encoder: Encoder, text: str) -> Item:
     """The text as an item of a text encoder."""
     assert encoder.read is not None
     item = encoder.read(text)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from bilrp.errors import InputError
-from bilrp_studies.tables.page_layout import HEIGHT, ZOOM, Glyphs, Layout
+from bilrp_studies.tables.page_layout import LAYOUT_DIGIT_HEIGHT, LAYOUT_SCALE, Glyphs, TableLayout
 
-PITCH = 0.69 * HEIGHT
+DIGIT_PITCH_PIXELS = 0.69 * LAYOUT_DIGIT_HEIGHT
 """Advance from digit to digit, used only to guess how many digits a merged shape holds."""
 
 
@@ -42,10 +42,13 @@ class Digits:
     def __len__(self) -> int:
         return len(self.value)
 
-    def where(self, keep: np.ndarray) -> Digits:
+    def select(self, selection: np.ndarray) -> Digits:
         """The digits selected by a mask or an index array."""
         return Digits(
-            *(getattr(self, name)[keep] for name in ("value", "x", "y", "row", "column", "place", "certain"))
+            *(
+                getattr(self, name)[selection]
+                for name in ("value", "x", "y", "row", "column", "place", "certain")
+            )
         )
 
     def bigrams(self) -> np.ndarray:
@@ -74,62 +77,66 @@ def read_transcription(path: str | Path) -> Transcription:
     return Transcription(values)
 
 
-def digits_of(text: str) -> str:
+def extract_digits(text: str) -> str:
     """The digits of a cell in reading order, its decimal point skipped.
 
-    >>> digits_of("9.093")
+    >>> extract_digits("9.093")
     '9093'
     """
     return "".join(c for c in text if c in "0123456789")
 
 
-def bigram_counts(texts: tuple[str, ...] | list[str]) -> np.ndarray:
+def count_bigrams(texts: tuple[str, ...] | list[str]) -> np.ndarray:
     """How often each bigram 00…99 occurs in some cells: counts[10 j + k].
 
-    >>> int(bigram_counts(["9.093"]).sum()), int(bigram_counts(["9.093"])[90])
+    >>> int(count_bigrams(["9.093"]).sum()), int(count_bigrams(["9.093"])[90])
     (3, 1)
     """
     counts = np.zeros(100)
     for text in texts:
-        digits = [int(c) for c in digits_of(text)]
+        digits = [int(c) for c in extract_digits(text)]
         for j, k in pairwise(digits):
             counts[10 * j + k] += 1
     return counts
 
 
-def align(layout: Layout, transcription: Transcription) -> Digits:
+def align_digits(layout: TableLayout, transcription: Transcription) -> Digits:
     """Place every transcribed digit on the page; raise InputError where table and text do not fit.
 
     A cell is certain if it shows exactly as many digit-shaped glyphs as its text has digits, each where
     the page's other cells have theirs. The digits of the other cells are placed by what is left of
     their number, or by their row and column, with the spacing of the certain cells.
     """
-    tall = _digit_shapes(layout.glyphs)
-    columns, rows = _register(layout, tall, transcription)
-    centres = _cell_glyphs(layout, tall, rows, columns)
-    texts = [[digits_of(t) for t in row] for row in transcription.values]
+    tall = _select_digit_glyphs(layout.glyphs)
+    columns, rows = _register_text(layout, tall, transcription)
+    centres = _cell_centers(layout, tall, rows, columns)
+    texts = [[extract_digits(t) for t in row] for row in transcription.values]
     pages = _spacing(centres, texts)
     certain = _certain_cells(centres, texts, pages)
     if certain.mean() < 0.2:
         raise InputError(f"table and transcription do not fit: {certain.mean():.0%} of the cells agree")
-    seen = _numbers_seen(centres, texts, pages, certain)
+    seen = _locate_numbers(centres, texts, pages, certain)
     # Where a column or row has hardly a number to go by, its interval on the page must do.
     middle = layout.columns[columns].mean(axis=1), layout.rows[rows]
-    return _place(centres, texts, pages, certain, seen, middle)
+    return _place_digits(centres, texts, pages, certain, seen, middle)
 
 
-def _digit_shapes(glyphs: Glyphs) -> Glyphs:
-    keep = (glyphs.height >= 0.72 * HEIGHT) & (glyphs.height <= 1.3 * HEIGHT)
-    return glyphs.where(keep & (glyphs.width >= 0.1 * HEIGHT) & (glyphs.width <= 2.6 * HEIGHT))
+def _select_digit_glyphs(glyphs: Glyphs) -> Glyphs:
+    keep = (glyphs.height >= 0.72 * LAYOUT_DIGIT_HEIGHT) & (glyphs.height <= 1.3 * LAYOUT_DIGIT_HEIGHT)
+    return glyphs.select(
+        keep & (glyphs.width >= 0.1 * LAYOUT_DIGIT_HEIGHT) & (glyphs.width <= 2.6 * LAYOUT_DIGIT_HEIGHT)
+    )
 
 
-def _inside(layout: Layout, glyphs: Glyphs, row: int, column: int) -> np.ndarray:
+def _glyphs_in_cell(layout: TableLayout, glyphs: Glyphs, row: int, column: int) -> np.ndarray:
     x0, _, x1, _ = layout.cell(row, column)
-    near = np.abs(glyphs.y - layout.rows[row]) < 0.35 * HEIGHT
+    near = np.abs(glyphs.y - layout.rows[row]) < 0.35 * LAYOUT_DIGIT_HEIGHT
     return np.flatnonzero(near & (glyphs.x > x0) & (glyphs.x < x1))
 
 
-def _register(layout: Layout, tall: Glyphs, text: Transcription) -> tuple[np.ndarray, np.ndarray]:
+def _register_text(
+    layout: TableLayout, digit_glyphs: Glyphs, text: Transcription
+) -> tuple[np.ndarray, np.ndarray]:
     """Which found columns and rows the transcription covers: the window whose digit counts fit best."""
     want_rows, want_columns = text.shape
     found = (len(layout.rows), len(layout.columns))
@@ -138,8 +145,10 @@ def _register(layout: Layout, tall: Glyphs, text: Transcription) -> tuple[np.nda
             f"found {found[0]} rows and {found[1]} columns, "
             f"the transcription has {want_rows} and {want_columns}"
         )
-    shown = np.array([[_count(layout, tall, r, c) for c in range(found[1])] for r in range(found[0])])
-    wanted = np.array([[len(digits_of(t)) for t in row] for row in text.values])
+    shown = np.array(
+        [[_count_digits(layout, digit_glyphs, r, c) for c in range(found[1])] for r in range(found[0])]
+    )
+    wanted = np.array([[len(extract_digits(t)) for t in row] for row in text.values])
     scores = {
         (r, c): float((shown[r : r + want_rows, c : c + want_columns] == wanted).mean())
         for r in range(found[0] - want_rows + 1)
@@ -151,20 +160,20 @@ def _register(layout: Layout, tall: Glyphs, text: Transcription) -> tuple[np.nda
     return np.arange(column, column + want_columns), np.arange(row, row + want_rows)
 
 
-def _count(layout: Layout, tall: Glyphs, row: int, column: int) -> int:
-    widths = tall.width[_inside(layout, tall, row, column)]
-    return int(np.sum(np.maximum(1, np.round(widths / PITCH))))
+def _count_digits(layout: TableLayout, digit_glyphs: Glyphs, row: int, column: int) -> int:
+    widths = digit_glyphs.width[_glyphs_in_cell(layout, digit_glyphs, row, column)]
+    return int(np.sum(np.maximum(1, np.round(widths / DIGIT_PITCH_PIXELS))))
 
 
-def _cell_glyphs(
-    layout: Layout, tall: Glyphs, rows: np.ndarray, columns: np.ndarray
+def _cell_centers(
+    layout: TableLayout, digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray
 ) -> list[list[np.ndarray]]:
     """Centres [n, 2] (x, y) of the single-digit shapes of each cell, left to right."""
-    single = tall.where(tall.width <= 0.9 * HEIGHT)
+    single = digit_glyphs.select(digit_glyphs.width <= 0.9 * LAYOUT_DIGIT_HEIGHT)
     centres = np.stack([single.x, single.y], axis=1)
     cells = []
     for r in rows:
-        found = [centres[_inside(layout, single, int(r), int(c))] for c in columns]
+        found = [centres[_glyphs_in_cell(layout, single, int(r), int(c))] for c in columns]
         cells.append([c[np.argsort(c[:, 0])] for c in found])
     return cells
 
@@ -176,73 +185,77 @@ class _Spacing:
     offsets: dict[int, np.ndarray]
 
 
-def _spacing(centres: list[list[np.ndarray]], texts: list[list[str]]) -> _Spacing:
+def _spacing(centers: list[list[np.ndarray]], texts: list[list[str]]) -> _Spacing:
     by_length: dict[int, list[np.ndarray]] = {}
-    for row, row_texts in zip(centres, texts, strict=True):
+    for row, row_texts in zip(centers, texts, strict=True):
         for c, t in zip(row, row_texts, strict=True):
             if len(c) == len(t) > 0:
                 by_length.setdefault(len(t), []).append(c[:, 0] - c[:, 0].mean())
     return _Spacing({n: np.median(np.array(o), axis=0) for n, o in by_length.items()})
 
 
-def _certain_cells(centres: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing) -> np.ndarray:
+def _certain_cells(centers: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing) -> np.ndarray:
     def fits(c: np.ndarray, t: str) -> bool:
         if len(c) != len(t) or not t:
             return False
         strays = np.abs(c[:, 0] - c[:, 0].mean() - spacing.offsets[len(t)])
         level = np.abs(c[:, 1] - np.median(c[:, 1]))
-        return bool(strays.max() < 0.14 * HEIGHT and level.max() < 0.14 * HEIGHT)
+        return bool(strays.max() < 0.14 * LAYOUT_DIGIT_HEIGHT and level.max() < 0.14 * LAYOUT_DIGIT_HEIGHT)
 
     return np.array(
-        [[fits(c, t) for c, t in zip(*pair, strict=True)] for pair in zip(centres, texts, strict=True)]
+        [[fits(c, t) for c, t in zip(*pair, strict=True)] for pair in zip(centers, texts, strict=True)]
     )
 
 
-def _numbers_seen(
-    centres: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing, certain: np.ndarray
+def _locate_numbers(
+    centers: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing, certain: np.ndarray
 ) -> np.ndarray:
     """Mean place [rows, columns, 2] of each number's digits by those of them that are whole; NaN where none is."""
     found = np.full((len(texts), len(texts[0]), 2), np.nan)
     for j in range(len(texts[0])):
-        column = [(i, centres[i][j], spacing.offsets.get(len(texts[i][j]))) for i in range(len(texts))]
+        column = [(i, centers[i][j], spacing.offsets.get(len(texts[i][j]))) for i in range(len(texts))]
         shown = [(i, c, offsets) for i, c, offsets in column if offsets is not None and len(c)]
         if not shown:
             continue
-        sure = [centres[i][j][:, 0].mean() for i in np.flatnonzero(certain[:, j])]
-        middle = np.median(sure) if len(sure) >= 3 else _vote([(c, offsets) for _, c, offsets in shown])
+        sure = [centers[i][j][:, 0].mean() for i in np.flatnonzero(certain[:, j])]
+        middle = (
+            np.median(sure)
+            if len(sure) >= 3
+            else _vote_column_center([(c, offsets) for _, c, offsets in shown])
+        )
         for i, c, offsets in shown:
             strays = c[:, :1] - offsets - middle
             strays = strays[np.arange(len(c)), np.abs(strays).argmin(axis=1)]
-            own = np.abs(strays) < 0.2 * HEIGHT
+            own = np.abs(strays) < 0.2 * LAYOUT_DIGIT_HEIGHT
             if own.any():
                 found[i, j] = middle + np.median(strays[own]), np.median(c[own, 1])
     return found
 
 
-def _vote(shown: list[tuple[np.ndarray, np.ndarray]]) -> float:
+def _vote_column_center(candidates: list[tuple[np.ndarray, np.ndarray]]) -> float:
     """The middle of a column none of whose numbers is whole.
 
     Which digit of its number a shape is cannot be known, so it votes for every place its number could have:
     only the true one gets the votes of all shapes.
     """
-    votes = np.concatenate([(c[:, :1] - offsets).ravel() for c, offsets in shown])
-    near = np.abs(votes[:, None] - votes[None]) < 0.2 * HEIGHT
+    votes = np.concatenate([(c[:, :1] - offsets).ravel() for c, offsets in candidates])
+    near = np.abs(votes[:, None] - votes[None]) < 0.2 * LAYOUT_DIGIT_HEIGHT
     return float(np.median(votes[near[int(near.sum(1).argmax())]]))
 
 
-def _place(
-    centres: list[list[np.ndarray]],
+def _place_digits(
+    centers: list[list[np.ndarray]],
     texts: list[list[str]],
     spacing: _Spacing,
     certain: np.ndarray,
-    seen: np.ndarray,
-    middle: tuple[np.ndarray, np.ndarray],
+    number_centers: np.ndarray,
+    fallback_centers: tuple[np.ndarray, np.ndarray],
 ) -> Digits:
     """Digits of all cells: seen centres where certain, else by their number's place and the spacing."""
-    mean = seen.copy()
+    mean = number_centers.copy()
     for r, c in np.argwhere(certain):
-        mean[r, c] = centres[r][c].mean(axis=0)
-    mean = _believable(mean, middle)
+        mean[r, c] = centers[r][c].mean(axis=0)
+    mean = _replace_outliers(mean, fallback_centers)
     entries = []
     for r, row in enumerate(texts):
         for c, text in enumerate(row):
@@ -250,23 +263,25 @@ def _place(
             known = sure or len(text) in spacing.offsets
             for place, digit in enumerate(text if known else ""):
                 x, y = mean[r, c]
-                spot = centres[r][c][place] if sure else (x + spacing.offsets[len(text)][place], y)
-                entries.append((int(digit), spot[0] / ZOOM, spot[1] / ZOOM, r, c, place, sure))
+                spot = centers[r][c][place] if sure else (x + spacing.offsets[len(text)][place], y)
+                entries.append(
+                    (int(digit), spot[0] / LAYOUT_SCALE, spot[1] / LAYOUT_SCALE, r, c, place, sure)
+                )
     columns = [np.array(column) for column in zip(*entries, strict=True)]
     return Digits(*columns)
 
 
-def _believable(mean: np.ndarray, middle: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def _replace_outliers(mean: np.ndarray, fallback_centers: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Each number's place, by the line through its column's (x) and its row's (y) others where it strays or is unknown."""
     down, across = np.arange(mean.shape[0]), np.arange(mean.shape[1])
-    x = np.stack([_line(down, mean[:, c, 0], float(middle[0][c])) for c in across], axis=1)
-    y = np.stack([_line(across, mean[r, :, 1], float(middle[1][r])) for r in down])
+    x = np.stack([_fit_line(down, mean[:, c, 0], float(fallback_centers[0][c])) for c in across], axis=1)
+    y = np.stack([_fit_line(across, mean[r, :, 1], float(fallback_centers[1][r])) for r in down])
     line = np.stack([x, y], axis=2)
-    strays = ~(np.abs(mean - line) <= 0.15 * HEIGHT)
+    strays = ~(np.abs(mean - line) <= 0.15 * LAYOUT_DIGIT_HEIGHT)
     return np.where(strays, line, mean)
 
 
-def _line(t: np.ndarray, values: np.ndarray, default: float) -> np.ndarray:
+def _fit_line(t: np.ndarray, values: np.ndarray, default: float) -> np.ndarray:
     """A straight line through the values that are known, outliers left out; flat where fewer than three are."""
     known = np.isfinite(values)
     if known.sum() < 3:

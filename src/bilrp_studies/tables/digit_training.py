@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bilrp.encoders.bigram import STRIDE, DigitNet
-from bilrp_studies.tables.page_layout import ZOOM
-from bilrp_studies.tables.patches import SIDE, Patches
+from bilrp.encoders.bigram import STRIDE_PIXELS, DigitNet
+from bilrp_studies.tables.page_layout import LAYOUT_SCALE
+from bilrp_studies.tables.patches import PATCH_PIXELS, Patches
 
-WINDOW = 30
+TRAIN_WINDOW_PIXELS = 30
 """Side in network pixels of what the network sees of a patch during training."""
 
-MARGIN = 0.15
+ZERO_MARGIN = 0.15
 """How far below zero the network's last sums should be where there is no digit of their class."""
 
 
@@ -46,7 +46,7 @@ def train(
     """
     recipe = recipe or Recipe()
     source = torch.Generator().manual_seed(recipe.seed)
-    net = _fresh(recipe)
+    net = _init_network(recipe)
     ink = _smooth(torch.from_numpy(np.ascontiguousarray(patches.ink, dtype=np.float32)).unsqueeze(1))
     label = torch.from_numpy(patches.label.astype(np.int64))
     reach = torch.from_numpy(patches.reach.astype(np.float32))
@@ -54,7 +54,7 @@ def train(
     optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.rate, total_steps=recipe.steps)
     for step in range(recipe.steps):
-        some = torch.cat([_draw(p, recipe.batch // 2, source) for p in places if len(p)])
+        some = torch.cat([_sample(p, recipe.batch // 2, source) for p in places if len(p)])
         seen, target, mask = augment(ink[some], label[some], reach[some], recipe.blob, source)
         loss = blob_loss(net.stack(seen), target, mask)
         optimiser.zero_grad()
@@ -66,15 +66,15 @@ def train(
     return net.eval().requires_grad_(False)
 
 
-def _fresh(recipe: Recipe) -> DigitNet:
+def _init_network(recipe: Recipe) -> DigitNet:
     """A new network whose weights depend on the recipe's seed and not on what ran before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return DigitNet(recipe.width, recipe.depth)
 
 
-def _draw(places: Tensor, count: int, source: torch.Generator) -> Tensor:
-    return places[torch.randint(len(places), (count,), generator=source)]
+def _sample(indices: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    return indices[torch.randint(len(indices), (count,), generator=generator)]
 
 
 def _smooth(ink: Tensor) -> Tensor:
@@ -91,14 +91,14 @@ def blob_loss(scores: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     that are not there once they are summed over a page.
     """
     off = target <= 0.05
-    error = torch.where(off, (scores + MARGIN).clamp(min=0), scores - target)
+    error = torch.where(off, (scores + ZERO_MARGIN).clamp(min=0), scores - target)
     # Where a digit is, all ten maps must be right: the ones that are not its own as much as the one that is.
     weight = mask * (1 + 8 * target.amax(dim=1, keepdim=True))
     return (weight * error**2).sum() / weight.sum()
 
 
 def augment(
-    ink: Tensor, label: Tensor, reach: Tensor, blob: float, source: torch.Generator
+    ink: Tensor, label: Tensor, reach: Tensor, blob: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What print and scan do: turn, scale, shift, thicken, fade, blur, speckle. Returns (seen, target, mask).
 
@@ -108,16 +108,16 @@ def augment(
     count = len(label)
 
     def uniform(low: float, high: float) -> Tensor:
-        return torch.rand(count, generator=source) * (high - low) + low
+        return torch.rand(count, generator=generator) * (high - low) + low
 
-    turned = (torch.rand(count, generator=source) < 0.15) & torch.isin(
+    turned = (torch.rand(count, generator=generator) < 0.15) & torch.isin(
         label, torch.tensor([1, 2, 3, 4, 5, 7])
     )
     scale, angle = uniform(0.88, 1.13), uniform(-3.0, 3.0).deg2rad() + turned * torch.pi
     slant, shift = uniform(-0.06, 0.06), torch.stack([uniform(-2, 2), uniform(-2, 2)], dim=1)
     seen = _neighbours(_resample(ink, scale, angle, slant, shift), label, shift, scale, uniform)
-    seen = _print_and_scan(seen, uniform, source)
-    target, mask = _blobs(torch.where(turned, -1, label), reach * scale[:, None], shift, blob)
+    seen = _print_and_scan(seen, uniform, generator)
+    target, mask = _make_targets(torch.where(turned, -1, label), reach * scale[:, None], shift, blob)
     return seen, target, mask
 
 
@@ -125,42 +125,46 @@ def _resample(ink: Tensor, scale: Tensor, angle: Tensor, slant: Tensor, shift: T
     """Show the patch turned, slanted and scaled about its centre, the centre moved by `shift` pixels."""
     cos, sin = torch.cos(angle) / scale, torch.sin(angle) / scale
     matrix = torch.stack([torch.stack([cos, sin + slant], 1), torch.stack([-sin, cos], 1)], 1)
-    axis = torch.arange(WINDOW) + 0.5 - WINDOW / 2
+    axis = torch.arange(TRAIN_WINDOW_PIXELS) + 0.5 - TRAIN_WINDOW_PIXELS / 2
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), dim=-1)
     offset = grid[None] - shift[:, None, None]
-    points = torch.einsum("bij,bhwj->bhwi", matrix, offset) * ZOOM / (SIDE / 2)
+    points = torch.einsum("bij,bhwj->bhwi", matrix, offset) * LAYOUT_SCALE / (PATCH_PIXELS / 2)
     return functional.grid_sample(ink, points, align_corners=False)
 
 
 def _neighbours(
-    seen: Tensor, label: Tensor, shift: Tensor, scale: Tensor, uniform: Callable[[float, float], Tensor]
+    images: Tensor, label: Tensor, shift: Tensor, scale: Tensor, uniform: Callable[[float, float], Tensor]
 ) -> Tensor:
     """Leave a digit as it stands, alone, or between the neighbours of another patch."""
-    across = torch.arange(WINDOW) + 0.5 - WINDOW / 2 - shift[:, :1]
+    across = torch.arange(TRAIN_WINDOW_PIXELS) + 0.5 - TRAIN_WINDOW_PIXELS / 2 - shift[:, :1]
     own = (across.abs() <= 4.6 * scale[:, None])[:, None, None].float()
     other = torch.where(
-        uniform(0, 1)[:, None, None, None] < 0.5, seen.roll(1, dims=0), torch.zeros_like(seen)
+        uniform(0, 1)[:, None, None, None] < 0.5, images.roll(1, dims=0), torch.zeros_like(images)
     )
     # Only where a digit is at the centre is the outside none of its business.
     swap = ((uniform(0, 1) < 0.5) & (label >= 0))[:, None, None, None]
-    return torch.where(swap, own * seen + (1 - own) * other, seen)
+    return torch.where(swap, own * images + (1 - own) * other, images)
 
 
 def _print_and_scan(
-    seen: Tensor, uniform: Callable[[float, float], Tensor], source: torch.Generator
+    images: Tensor, uniform: Callable[[float, float], Tensor], generator: torch.Generator
 ) -> Tensor:
-    soft = functional.avg_pool2d(functional.pad(seen, (1, 1, 1, 1)), 3, stride=1)
+    soft = functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1)), 3, stride=1)
     blur = (uniform(-0.5, 0.8)).clamp(min=0).view(-1, 1, 1, 1)
-    seen = (1 - blur) * seen + blur * soft
-    seen = seen.clamp(min=1e-6) ** torch.exp(uniform(-0.5, 0.5)).view(-1, 1, 1, 1)
-    seen = seen * uniform(0.75, 1.2).view(-1, 1, 1, 1)
-    noise = torch.randn(seen.shape, generator=source) * uniform(-0.05, 0.15).clamp(min=0).view(-1, 1, 1, 1)
-    return (seen + noise).clamp(0, 1)
+    images = (1 - blur) * images + blur * soft
+    images = images.clamp(min=1e-6) ** torch.exp(uniform(-0.5, 0.5)).view(-1, 1, 1, 1)
+    images = images * uniform(0.75, 1.2).view(-1, 1, 1, 1)
+    noise = torch.randn(images.shape, generator=generator) * uniform(-0.05, 0.15).clamp(min=0).view(
+        -1, 1, 1, 1
+    )
+    return (images + noise).clamp(0, 1)
 
 
-def _blobs(label: Tensor, reach: Tensor, shift: Tensor, blob: float) -> tuple[Tensor, Tensor]:
+def _make_targets(label: Tensor, reach: Tensor, shift: Tensor, blob: float) -> tuple[Tensor, Tensor]:
     """Targets [n, 10, cells, cells] and masks [n, 1, cells, cells] for patches centred at `shift`."""
-    centre = torch.arange(WINDOW // STRIDE) * STRIDE + 1.0 - WINDOW / 2
+    centre = (
+        torch.arange(TRAIN_WINDOW_PIXELS // STRIDE_PIXELS) * STRIDE_PIXELS + 1.0 - TRAIN_WINDOW_PIXELS / 2
+    )
     dx = centre[None] - shift[:, :1]
     dy = centre[None] - shift[:, 1:]
     shape = torch.exp(-(dx[:, None] ** 2 + dy[:, :, None] ** 2) / (2 * blob**2))

@@ -12,32 +12,32 @@ import torch
 from PIL import Image
 
 from bilrp.decomposition import decompose
-from bilrp.encoder import Encoder, read_input
-from bilrp.encoders.bigram import BigramNet, DigitNet, encoder_of
-from bilrp.encoders.binarization import resize
-from bilrp.progress import Progress
+from bilrp.encoder import Encoder, read_tensor
+from bilrp.encoders.bigram import BigramNet, DigitNet, build_encoder
+from bilrp.encoders.binarization import resize_array
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
+from bilrp.progress import Progress
 from bilrp.regions import labels as by_labels
 from bilrp_studies.tables import bigram_agreement, digit_metrics
-from bilrp_studies.tables.alignment import bigram_counts
-from bilrp_studies.tables.table_blocks import KINDS, Block, cut_blocks, distort
-from bilrp_studies.tables.page_layout import ZOOM, find_layout
+from bilrp_studies.tables.alignment import count_bigrams
+from bilrp_studies.tables.page_layout import LAYOUT_SCALE, find_layout
 from bilrp_studies.tables.pages import Page
+from bilrp_studies.tables.table_blocks import DISTORTIONS, TableBlock, cut_blocks, distort
 
 T = TypeVar("T")
-BLOCK = (8, 6)
+BLOCK_CELLS = (8, 6)
 """Rows and columns of the blocks that are compared and searched for."""
-SMALL = (5, 3)
+SMALL_BLOCK_CELLS = (5, 3)
 """Rows and columns of the blocks that are explained digit by digit."""
-WINDOW = (96, 136)
+SMALL_WINDOW_PIXELS = (96, 136)
 """Height and width in network pixels of a small block with its borders."""
 
 
-def tracked(items: Sequence[T], what: str, bar: Progress | None) -> Iterator[T]:
+def track_progress(items: Sequence[T], label: str, bar: Progress | None) -> Iterator[T]:
     """The items one after the other, counted by a progress bar."""
     bar = bar or Progress()
-    bar.start(what, len(items))
+    bar.start(label, len(items))
     for item in items:
         yield item
         bar.advance()
@@ -48,51 +48,57 @@ class PageScore:
     """One page: digits right, spurious and missed, the 100 sums and the transcribed counts."""
 
     name: str
-    digits: digit_metrics.Score
-    sums: np.ndarray
-    counts: np.ndarray
+    digits: digit_metrics.DetectionScore
+    bigram_sums: np.ndarray
+    bigram_counts: np.ndarray
 
 
 @torch.no_grad()
 def score_pages(
-    net: DigitNet, pages: Sequence[Page], *, threshold: float = digit_metrics.THRESHOLD, bar: Progress | None = None
+    net: DigitNet,
+    pages: Sequence[Page],
+    *,
+    threshold: float = digit_metrics.DETECTION_THRESHOLD,
+    bar: Progress | None = None,
 ) -> list[PageScore]:
     """Digit detection and bigram sums of whole pages against their transcription."""
     part_two = BigramNet(torch.nn.Identity())
     found = []
-    for page in tracked(pages, "reading digits", bar):
+    for page in track_progress(pages, "reading digits", bar):
         maps = net(torch.from_numpy(page.network_ink())[None, None])
         score = digit_metrics.match_digits(digit_metrics.detect(maps, threshold=threshold), page.digits)
-        cells = [text for row in page.text.values for text in row]
-        found.append(PageScore(page.name, score, part_two(maps)[0].numpy(), bigram_counts(cells)))
+        cells = [text for row in page.transcription.values for text in row]
+        found.append(PageScore(page.name, score, part_two(maps)[0].numpy(), count_bigrams(cells)))
     return found
 
 
 def digit_f1(scores: Sequence[PageScore]) -> float:
     """F1 over all digits of all pages."""
-    return sum((s.digits for s in scores), digit_metrics.Score(0, 0, 0)).f1
+    return sum((s.digits for s in scores), digit_metrics.DetectionScore(0, 0, 0)).f1
 
 
 def bigram_correlation(scores: Sequence[PageScore]) -> float:
     """Correlation of sums and counts over all pages and coordinates."""
-    return digit_metrics.correlation(np.array([s.sums for s in scores]), np.array([s.counts for s in scores]))
+    return digit_metrics.pearson(
+        np.array([s.bigram_sums for s in scores]), np.array([s.bigram_counts for s in scores])
+    )
 
 
 def choose_threshold(net: DigitNet, pages: Sequence[Page]) -> float:
     """The blob height that separates digits best on pages kept for that purpose."""
     if not pages:
-        return digit_metrics.THRESHOLD
+        return digit_metrics.DETECTION_THRESHOLD
     options = (0.4, 0.3, 0.5, 0.2, 0.6, 0.1)  # of equally good ones the first
     return max(options, key=lambda t: round(digit_f1(score_pages(net, pages, threshold=t)), 3))
 
 
 @torch.no_grad()
-def embed(encoder: Encoder, picture: Image.Image) -> np.ndarray:
+def embed(encoder: Encoder, image: Image.Image) -> np.ndarray:
     """The embedding of a picture, as an encoder's user gets it."""
-    return encoder.module(read_input(encoder, picture)).flatten().numpy()
+    return encoder.module(read_tensor(encoder, image)).flatten().numpy()
 
 
-def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosine similarity of all rows of a with all rows of b; 0 where a row is empty."""
     norm = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
     return np.divide(a @ b.T, norm, out=np.zeros_like(norm), where=norm > 0)
@@ -109,31 +115,33 @@ class Similarities:
 
 
 def compare_blocks(
-    encoders: dict[str, Encoder], blocks: Sequence[Block], *, bar: Progress | None = None
+    encoders: dict[str, Encoder], blocks: Sequence[TableBlock], *, bar: Progress | None = None
 ) -> Similarities:
     """Rank correlation of predicted and true (transcribed) similarity over all pairs of blocks."""
     upper = np.triu_indices(len(blocks), 1)
-    counts = np.array([b.counts() for b in blocks])
-    true, true_dot = cosines(counts, counts)[upper], (counts @ counts.T)[upper]
+    counts = np.array([b.bigram_counts() for b in blocks])
+    true, true_dot = cosine_matrix(counts, counts)[upper], (counts @ counts.T)[upper]
     predicted, by_cosine, by_dot = {}, {}, {}
     for name, encoder in encoders.items():
         vectors = np.array(
-            [embed(encoder, b.photograph()) for b in tracked(blocks, f"comparing with {name}", bar)]
+            [embed(encoder, b.crop_scan()) for b in track_progress(blocks, f"comparing with {name}", bar)]
         )
-        predicted[name] = cosines(vectors, vectors)[upper]
+        predicted[name] = cosine_matrix(vectors, vectors)[upper]
         by_cosine[name] = digit_metrics.spearman(predicted[name], true)
         by_dot[name] = digit_metrics.spearman((vectors @ vectors.T)[upper], true_dot)
     return Similarities(true, predicted, by_cosine, by_dot)
 
 
-def similar_pairs(pages: Sequence[Page], count: int) -> list[tuple[Block, Block]]:
+def choose_similar_pairs(pages: Sequence[Page], count: int) -> list[tuple[TableBlock, TableBlock]]:
     """The most similar small blocks of different pages by their transcription, each block used once."""
-    blocks = [b for page in pages for b in cut_blocks(page, rows=SMALL[0], columns=SMALL[1])]
-    counts = np.array([b.counts() for b in blocks])
-    likeness = cosines(counts, counts)
+    blocks = [
+        b for page in pages for b in cut_blocks(page, rows=SMALL_BLOCK_CELLS[0], columns=SMALL_BLOCK_CELLS[1])
+    ]
+    counts = np.array([b.bigram_counts() for b in blocks])
+    likeness = cosine_matrix(counts, counts)
     owner = np.array([id(b.page) for b in blocks])
     likeness[owner[:, None] == owner[None]] = -1
-    found: list[tuple[Block, Block]] = []
+    found: list[tuple[TableBlock, TableBlock]] = []
     while len(found) < count and likeness.max() > 0:
         i, j = np.unravel_index(int(np.argmax(likeness)), likeness.shape)
         found.append((blocks[int(i)], blocks[int(j)]))
@@ -142,10 +150,12 @@ def similar_pairs(pages: Sequence[Page], count: int) -> list[tuple[Block, Block]
     return found
 
 
-def random_pairs(pages: Sequence[Page], count: int, *, seed: int = 0) -> list[tuple[Block, Block]]:
+def draw_random_pairs(
+    pages: Sequence[Page], count: int, *, seed: int = 0
+) -> list[tuple[TableBlock, TableBlock]]:
     """Small blocks of different pages, drawn at random: how right are explanations where little is alike?"""
     rng = np.random.default_rng(seed)
-    blocks = [cut_blocks(page, rows=SMALL[0], columns=SMALL[1]) for page in pages]
+    blocks = [cut_blocks(page, rows=SMALL_BLOCK_CELLS[0], columns=SMALL_BLOCK_CELLS[1]) for page in pages]
     found = []
     for _ in range(count):
         first, second = rng.choice(len(blocks), size=2, replace=False)
@@ -154,104 +164,114 @@ def random_pairs(pages: Sequence[Page], count: int, *, seed: int = 0) -> list[tu
 
 
 @dataclass(frozen=True)
-class PairExplained:
+class ExplainedBlockPair:
     """One pair of small blocks explained by one model, place by place, and how right that is."""
 
     name: str
-    blocks: tuple[Block, Block]
+    blocks: tuple[TableBlock, TableBlock]
     explanation: Explanation
-    agreement: bigram_agreement.Agreement
+    agreement: bigram_agreement.BigramAgreement
 
 
-def explain_pair(name: str, encoder: Encoder, blocks: tuple[Block, Block]) -> PairExplained:
+def explain_pair(name: str, encoder: Encoder, blocks: tuple[TableBlock, TableBlock]) -> ExplainedBlockPair:
     """Explain the similarity of two small blocks on places: digits, rules, the rest."""
     sides, spots = [], []
     for block in blocks:
-        spot = bigram_agreement.places(block, size=WINDOW)
-        x = small_input(name, encoder, block, spot.window)
+        spot = bigram_agreement.segment_block(block, size=SMALL_WINDOW_PIXELS)
+        x = read_window(name, encoder, block, spot.window)
         sides.append(decompose(encoder, x, regions=by_labels(torch.from_numpy(spot.labels))))
         spots.append(spot)
     found = pair(sides[0], sides[1])
-    return PairExplained(name, blocks, found, bigram_agreement.agreement(found.relevance.numpy(), spots[0], spots[1]))
+    return ExplainedBlockPair(
+        name, blocks, found, bigram_agreement.measure_agreement(found.relevance.numpy(), spots[0], spots[1])
+    )
 
 
-def small_input(name: str, encoder: Encoder, block: Block, window: tuple[int, int, int, int]) -> torch.Tensor:
+def read_window(
+    name: str, encoder: Encoder, block: TableBlock, window: tuple[int, int, int, int]
+) -> torch.Tensor:
     """A window of a page as the model sees it: inkedness, or the grey scan as an RGB image."""
     if name == "bigram":
-        return torch.from_numpy(bigram_agreement.crop(block.page.network_ink(), window).copy())[None, None]
+        return torch.from_numpy(bigram_agreement.crop_window(block.page.network_ink(), window).copy())[
+            None, None
+        ]
     height, width = block.page.gray.shape
-    gray = resize(block.page.gray, (height // ZOOM, width // ZOOM)).clip(0, 1)
-    part = (255 * bigram_agreement.crop(gray, window, outside="edge")).round().astype(np.uint8)
-    return read_input(encoder, Image.fromarray(part).convert("RGB"))
+    gray = resize_array(block.page.gray, (height // LAYOUT_SCALE, width // LAYOUT_SCALE)).clip(0, 1)
+    part = (255 * bigram_agreement.crop_window(gray, window, pad_mode="edge")).round().astype(np.uint8)
+    return read_tensor(encoder, Image.fromarray(part).convert("RGB"))
 
 
 @dataclass(frozen=True)
-class Search:
+class CopySearch:
     """How often the true copy of a re-photographed block came first, for each distortion, and the misses."""
 
-    first: dict[str, float]
+    top1_rate: dict[str, float]
     queries: int
     blocks: int
-    hits: list[tuple[Block, Block, Image.Image, str]]
+    hits: list[tuple[TableBlock, TableBlock, Image.Image, str]]
 
     @property
     def overall(self) -> float:
-        return float(np.mean(list(self.first.values())))
+        return float(np.mean(list(self.top1_rate.values())))
 
 
-def find_copies(
+def search_copies(
     encoder: Encoder,
-    stored: Sequence[Block],
-    queries: Sequence[Block],
+    database: Sequence[TableBlock],
+    queries: Sequence[TableBlock],
     *,
     seed: int = 0,
     bar: Progress | None = None,
-) -> Search:
+) -> CopySearch:
     """Search all stored blocks for each distorted query by cosine; the true copy should come first."""
     rng = np.random.default_rng(seed)
-    table = np.array([embed(encoder, b.photograph()) for b in tracked(stored, "indexing blocks", bar)])
-    place = {id(b): i for i, b in enumerate(stored)}
-    right: dict[str, list[bool]] = {kind: [] for kind in KINDS}
+    table = np.array(
+        [embed(encoder, b.crop_scan()) for b in track_progress(database, "indexing blocks", bar)]
+    )
+    place = {id(b): i for i, b in enumerate(database)}
+    right: dict[str, list[bool]] = {kind: [] for kind in DISTORTIONS}
     hits = []
-    for block in tracked(queries, "finding copies", bar):
-        for kind in KINDS:
+    for block in track_progress(queries, "finding copies", bar):
+        for kind in DISTORTIONS:
             picture = distort(block, kind, rng)
-            best = int(np.argmax(cosines(embed(encoder, picture)[None], table)[0]))
+            best = int(np.argmax(cosine_matrix(embed(encoder, picture)[None], table)[0]))
             right[kind].append(best == place[id(block)])
             if kind == "all":
-                hits.append((block, stored[best], picture, kind))
+                hits.append((block, database[best], picture, kind))
     first = {kind: float(np.mean(answers)) for kind, answers in right.items()}
-    return Search(first, len(queries) * len(KINDS), len(stored), hits)
+    return CopySearch(first, len(queries) * len(DISTORTIONS), len(database), hits)
 
 
 @dataclass(frozen=True)
-class Checks:
+class EncoderChecks:
     """Conservation of the encoder, push = pull in float64, and the time for a page of 1359×855 px."""
 
     unattributed: float
-    push_pull: float
+    push_pull_gap: float
     page_seconds: float
     page_size: tuple[int, int]
 
 
-def check_encoder(net: DigitNet, page: Page, block: Block) -> Checks:
+def check_encoder(net: DigitNet, page: Page, block: TableBlock) -> EncoderChecks:
     """Measure what must hold exactly, and how long a whole page takes."""
-    window = bigram_agreement.places(block, size=WINDOW).window
-    ink = torch.from_numpy(bigram_agreement.crop(page.network_ink(), window).copy())[None, None].double()
-    exact = encoder_of(_double(net))
+    window = bigram_agreement.segment_block(block, size=SMALL_WINDOW_PIXELS).window
+    ink = torch.from_numpy(bigram_agreement.crop_window(page.network_ink(), window).copy())[
+        None, None
+    ].double()
+    exact = build_encoder(_to_float64(net))
     pushed, pulled = decompose(exact, ink, mode="push"), decompose(exact, ink, mode="pull")
     scale = float(pulled.embedding.abs().max()) or 1.0
-    encoder = encoder_of(net)
+    encoder = build_encoder(net)
     small = Image.fromarray((255 * page.gray).astype(np.uint8)).resize((1359, 855), Image.Resampling.LANCZOS)
     start = time.perf_counter()
     whole = decompose(encoder, small)
     seconds = time.perf_counter() - start
     rest = float(whole.unattributed.abs().max() / whole.embedding.abs().max().clamp(min=1e-12))
     gap = float((pushed.parts - pulled.parts).abs().max()) / scale
-    return Checks(rest, gap, seconds, (1359, 855))
+    return EncoderChecks(rest, gap, seconds, (1359, 855))
 
 
-def _double(net: DigitNet) -> DigitNet:
+def _to_float64(net: DigitNet) -> DigitNet:
     kernels = [m.weight for m in net.stack if isinstance(m, torch.nn.Conv2d)]
     twin = DigitNet(width=kernels[0].shape[0], depth=len(kernels) - 2)
     twin.load_state_dict(net.state_dict())
@@ -259,7 +279,7 @@ def _double(net: DigitNet) -> DigitNet:
 
 
 @dataclass(frozen=True)
-class Stranger:
+class OutOfDomainResult:
     """Something that is no upright table: what layout finding says, and how many bigrams are seen in it."""
 
     kind: str
@@ -268,26 +288,28 @@ class Stranger:
     cosine: float
 
 
-def strangers(encoder: Encoder, page: Page) -> list[Stranger]:
+def evaluate_out_of_domain(encoder: Encoder, page: Page) -> list[OutOfDomainResult]:
     """Feed the encoder what it is not made for; bigrams are counted per million network pixels."""
     gray = Image.fromarray((255 * page.gray).round().astype(np.uint8))
     like = embed(encoder, gray)
     found = []
-    for kind, picture in (("the page itself", gray), *_strange_pictures(gray)):
+    for kind, picture in (("the page itself", gray), *_out_of_domain_images(gray)):
         try:
             layout = find_layout(picture)
             message = f"table of {len(layout.rows)} rows and {len(layout.columns)} columns"
         except InputError as error:
             message = str(error)
-        ink = read_input(encoder, picture)
+        ink = read_tensor(encoder, picture)
         with torch.no_grad():
             sums = encoder.module(ink)[0].numpy()
         density = float(sums.sum()) / ink.numel() * 1e6
-        found.append(Stranger(kind, message, density, float(cosines(sums[None], like[None])[0, 0])))
+        found.append(
+            OutOfDomainResult(kind, message, density, float(cosine_matrix(sums[None], like[None])[0, 0]))
+        )
     return found
 
 
-def _strange_pictures(gray: Image.Image) -> list[tuple[str, Image.Image]]:
+def _out_of_domain_images(gray: Image.Image) -> list[tuple[str, Image.Image]]:
     from skimage import data as samples
 
     rng = np.random.default_rng(0)

@@ -6,14 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bilrp.encoders.binarization import DIGIT_HEIGHT, Item, digit_height, inkedness, load_gray, resize
-from bilrp.encoders.binarization import shapes as connected
+from bilrp.encoders.binarization import (
+    DIGIT_HEIGHT_PIXELS,
+    ImageLike,
+    estimate_digit_height,
+    estimate_ink,
+    load_gray,
+    resize_array,
+)
+from bilrp.encoders.binarization import connected_components as connected
 from bilrp.errors import InputError
 
-ZOOM = 2
+LAYOUT_SCALE = 2
 """The layout is found at twice the network's scale, where neighbouring glyphs come apart."""
 
-HEIGHT = DIGIT_HEIGHT * ZOOM
+LAYOUT_DIGIT_HEIGHT = DIGIT_HEIGHT_PIXELS * LAYOUT_SCALE
 
 
 @dataclass(frozen=True)
@@ -38,20 +45,20 @@ class Glyphs:
     def height(self) -> np.ndarray:
         return self.boxes[:, 3] - self.boxes[:, 1]
 
-    def where(self, keep: np.ndarray) -> Glyphs:
-        return Glyphs(self.boxes[keep])
+    def select(self, selection: np.ndarray) -> Glyphs:
+        return Glyphs(self.boxes[selection])
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """A straightened page and its table: row centres, column intervals, cell borders and rules.
 
-    All coordinates are pixels of `ink`; `angle` (degrees) and `factor` say how `ink` came from the scan.
+    All coordinates are pixels of `ink`; `angle` (degrees) and `scale` say how `ink` came from the scan.
     """
 
     ink: np.ndarray
     angle: float
-    factor: float
+    scale: float
     rows: np.ndarray
     columns: np.ndarray
     borders: np.ndarray
@@ -61,28 +68,35 @@ class Layout:
     def cell(self, row: int, column: int) -> tuple[float, float, float, float]:
         """The box x0, y0, x1, y1 of one cell."""
         y = self.rows[row]
-        return self.borders[column], y - 0.62 * HEIGHT, self.borders[column + 1], y + 0.62 * HEIGHT
+        return (
+            self.borders[column],
+            y - 0.62 * LAYOUT_DIGIT_HEIGHT,
+            self.borders[column + 1],
+            y + 0.62 * LAYOUT_DIGIT_HEIGHT,
+        )
 
 
-def find_layout(item: Item) -> Layout:
+def find_layout(image: ImageLike) -> TableLayout:
     """Find the table of one page; raise InputError with the reason where there is none.
 
     >>> find_layout("page.jpg").rows.shape  # doctest: +SKIP
     (33,)
     """
-    ink, angle, factor = straighten(inkedness(load_gray(item)))
+    ink, angle, factor = straighten(estimate_ink(load_gray(image)))
     rules = find_rules(ink > 0.5)
     shapes = find_glyphs((ink > 0.5) & ~rules)
-    tall = shapes.where((shapes.height >= 0.7 * HEIGHT) & (shapes.height <= 1.35 * HEIGHT))
+    tall = shapes.select(
+        (shapes.height >= 0.7 * LAYOUT_DIGIT_HEIGHT) & (shapes.height <= 1.35 * LAYOUT_DIGIT_HEIGHT)
+    )
     if np.median(tall.width / tall.height) > 1.1:
         raise InputError("the page seems to lie on its side: its glyphs are wider than tall")
-    rows = _rows(tall)
-    columns = _columns(shapes, rows, ink.shape[1])
-    rows = rows[[_in_columns(_words(shapes, y), columns) for y in rows]]
-    _refuse_disorder(tall, rows, columns)
-    _refuse_upside_down(tall, rows, columns)
-    borders = _borders(columns, rules, rows)
-    return Layout(ink, angle, factor, rows, columns, borders, shapes, rules)
+    rows = _find_rows(tall)
+    columns = _find_columns(shapes, rows, ink.shape[1])
+    rows = rows[[_is_in_columns(_find_words(shapes, y), columns) for y in rows]]
+    _require_cells(tall, rows, columns)
+    _require_upright(tall, rows, columns)
+    borders = _find_borders(columns, rules, rows)
+    return TableLayout(ink, angle, factor, rows, columns, borders, shapes, rules)
 
 
 def straighten(ink: np.ndarray) -> tuple[np.ndarray, float, float]:
@@ -92,15 +106,17 @@ def straighten(ink: np.ndarray) -> tuple[np.ndarray, float, float]:
     """
     from scipy import ndimage
 
-    found = digit_height(ink)
+    found = estimate_digit_height(ink)
     if found is None:
         raise InputError("no table found: the page has almost no glyph-like shapes")
-    factor = float(np.clip(HEIGHT / found, 0.2, 6.0))
+    factor = float(np.clip(LAYOUT_DIGIT_HEIGHT / found, 0.2, 6.0))
     if max(ink.shape) * factor > 8000:
         raise InputError("no table found: its glyphs are too small for a page of this size")
-    ink = np.clip(resize(ink, (round(ink.shape[0] * factor), round(ink.shape[1] * factor))), 0, 1)
+    ink = np.clip(resize_array(ink, (round(ink.shape[0] * factor), round(ink.shape[1] * factor))), 0, 1)
     shapes = find_glyphs(ink > 0.5)
-    tall = shapes.where((shapes.height >= 0.75 * HEIGHT) & (shapes.height <= 1.3 * HEIGHT))
+    tall = shapes.select(
+        (shapes.height >= 0.75 * LAYOUT_DIGIT_HEIGHT) & (shapes.height <= 1.3 * LAYOUT_DIGIT_HEIGHT)
+    )
     if len(tall.boxes) < 40:
         raise InputError(f"no table found: only {len(tall.boxes)} glyphs of one size on the page")
     angles = np.arange(-4, 4.001, 0.05)
@@ -115,83 +131,95 @@ def _levelness(glyphs: Glyphs, angle: float) -> float:
     return float(np.sum(counts.astype(float) ** 2))
 
 
-def find_rules(dark: np.ndarray) -> np.ndarray:
+def find_rules(ink_mask: np.ndarray) -> np.ndarray:
     """Mask of the ruled lines: runs far longer than any stroke of a glyph."""
     from scipy import ndimage
 
-    across = ndimage.binary_opening(dark, np.ones((1, round(3 * HEIGHT)), bool))
-    down = ndimage.binary_opening(dark, np.ones((round(1.6 * HEIGHT), 1), bool))
-    return ndimage.binary_dilation(np.logical_or(across, down), np.ones((3, 3), bool)) & dark
+    across = ndimage.binary_opening(ink_mask, np.ones((1, round(3 * LAYOUT_DIGIT_HEIGHT)), bool))
+    down = ndimage.binary_opening(ink_mask, np.ones((round(1.6 * LAYOUT_DIGIT_HEIGHT), 1), bool))
+    return ndimage.binary_dilation(np.logical_or(across, down), np.ones((3, 3), bool)) & ink_mask
 
 
-def find_glyphs(dark: np.ndarray) -> Glyphs:
+def find_glyphs(ink_mask: np.ndarray) -> Glyphs:
     """Boxes of the connected shapes of a mask, specks left out."""
-    boxes = [(s[1].start, s[0].start, s[1].stop, s[0].stop) for s, size in connected(dark) if size >= 6]
+    boxes = [(s[1].start, s[0].start, s[1].stop, s[0].stop) for s, size in connected(ink_mask) if size >= 6]
     return Glyphs(np.array(boxes, dtype=float).reshape(-1, 4))
 
 
-def _rows(tall: Glyphs) -> np.ndarray:
+def _find_rows(digit_glyphs: Glyphs) -> np.ndarray:
     """Centres of the text lines that run across the page: peaks of the glyphs' y density."""
     from scipy import ndimage, signal
 
-    top = int(tall.y.max()) + 2
-    density = np.bincount(np.round(tall.y).astype(int), minlength=top).astype(float)
-    smooth = ndimage.gaussian_filter1d(density, 0.12 * HEIGHT) * 0.12 * HEIGHT * np.sqrt(2 * np.pi)
+    top = int(digit_glyphs.y.max()) + 2
+    density = np.bincount(np.round(digit_glyphs.y).astype(int), minlength=top).astype(float)
+    smooth = (
+        ndimage.gaussian_filter1d(density, 0.12 * LAYOUT_DIGIT_HEIGHT)
+        * 0.12
+        * LAYOUT_DIGIT_HEIGHT
+        * np.sqrt(2 * np.pi)
+    )
     padded = np.pad(smooth, 2)
-    peaks, _ = signal.find_peaks(padded, distance=max(round(0.8 * HEIGHT), 1))
+    peaks, _ = signal.find_peaks(padded, distance=max(round(0.8 * LAYOUT_DIGIT_HEIGHT), 1))
     peaks = peaks - 2
-    counts = np.array([np.sum(np.abs(tall.y - p) < 0.3 * HEIGHT) for p in peaks])
+    counts = np.array([np.sum(np.abs(digit_glyphs.y - p) < 0.3 * LAYOUT_DIGIT_HEIGHT) for p in peaks])
     lines = peaks[counts >= 0.35 * counts.max()] if peaks.size else peaks
     if lines.size < 3:
         raise InputError(f"no table found: only {lines.size} text lines of one kind on the page")
-    near = np.abs(tall.y[None] - lines[:, None]) < 0.3 * HEIGHT
-    return np.array([np.median(tall.y[n]) for n in near])
+    near = np.abs(digit_glyphs.y[None] - lines[:, None]) < 0.3 * LAYOUT_DIGIT_HEIGHT
+    return np.array([np.median(digit_glyphs.y[n]) for n in near])
 
 
-def _words(shapes: Glyphs, y: float) -> np.ndarray:
+def _find_words(glyphs: Glyphs, y: float) -> np.ndarray:
     """Intervals [x0, x1] of the words of one line: shapes less than 0.6 digit heights apart."""
-    on = shapes.where((np.abs(shapes.y - y) < 0.45 * HEIGHT) & (shapes.height < 1.5 * HEIGHT))
+    on = glyphs.select(
+        (np.abs(glyphs.y - y) < 0.45 * LAYOUT_DIGIT_HEIGHT) & (glyphs.height < 1.5 * LAYOUT_DIGIT_HEIGHT)
+    )
     boxes = on.boxes[np.argsort(on.boxes[:, 0])]
-    boxes = boxes[(boxes[:, 3] - boxes[:, 1] >= 0.12 * HEIGHT) & (boxes[:, 2] - boxes[:, 0] >= 0.08 * HEIGHT)]
+    boxes = boxes[
+        (boxes[:, 3] - boxes[:, 1] >= 0.12 * LAYOUT_DIGIT_HEIGHT)
+        & (boxes[:, 2] - boxes[:, 0] >= 0.08 * LAYOUT_DIGIT_HEIGHT)
+    ]
     words: list[list[float]] = []
     for x0, _, x1, _ in boxes:
-        if words and x0 - words[-1][1] < 0.6 * HEIGHT:
+        if words and x0 - words[-1][1] < 0.6 * LAYOUT_DIGIT_HEIGHT:
             words[-1][1] = max(words[-1][1], x1)
         else:
             words.append([x0, x1])
     return np.array(words).reshape(-1, 2)
 
 
-def _columns(shapes: Glyphs, rows: np.ndarray, width: int) -> np.ndarray:
+def _find_columns(glyphs: Glyphs, rows: np.ndarray, width: int) -> np.ndarray:
     """Intervals [x0, x1] that words cover in at least 40 % of the text lines."""
     cover = np.zeros(width)
     for y in rows:
         line = np.zeros(width)
-        for x0, x1 in _words(shapes, y):
+        for x0, x1 in _find_words(glyphs, y):
             line[int(x0) : int(x1)] = 1
         cover += line
     inside = np.concatenate([[False], cover >= 0.4 * len(rows), [False]])
     edges = np.flatnonzero(np.diff(inside.astype(int)))
     intervals = np.stack([edges[::2], edges[1::2]], axis=1).astype(float)
-    intervals = regular(intervals[intervals[:, 1] - intervals[:, 0] >= 0.4 * HEIGHT], cover / len(rows))
+    intervals = regularize_columns(
+        intervals[intervals[:, 1] - intervals[:, 0] >= 0.4 * LAYOUT_DIGIT_HEIGHT], cover / len(rows)
+    )
     if len(intervals) < 3:
         raise InputError(f"no table found: only {len(intervals)} columns that run down the page")
     return intervals
 
 
-def regular(columns: np.ndarray, cover: np.ndarray) -> np.ndarray:
+def regularize_columns(columns: np.ndarray, coverage: np.ndarray) -> np.ndarray:
     """Columns [n, 2] that ran together parted, and faint ones put back, where most columns have one width and one pitch.
 
     What is left of a worn rule joins two columns into one, and of faint print too few lines show; but k columns together
-    are k − 1 pitches wider than one, and a missing one leaves room for itself. `cover` is the share of lines that have
+    are k − 1 pitches wider than one, and a missing one leaves room for itself. `coverage` is the share of lines that have
     print at each x: where there is none, nothing is put.
 
     >>> left = np.array([0.0, 88, 176, 352, 440, 528])
     >>> joined = np.stack([left, left + np.array([71, 71, 159, 71, 71, 71])], axis=1)
-    >>> regular(joined, np.full(600, 0.9))[:, 0].tolist()
+    >>> regularize_columns(joined, np.full(600, 0.9))[:, 0].tolist()
     [0.0, 88.0, 176.0, 264.0, 352.0, 440.0, 528.0]
     """
-    usual = _usual(columns)
+    usual = _common_width_and_pitch(columns)
     if usual is None:
         return columns
     width, pitch = usual
@@ -208,16 +236,16 @@ def regular(columns: np.ndarray, cover: np.ndarray) -> np.ndarray:
         count = max(0, round((left - found[-1][0]) / pitch) - 1)
         step = (left - found[-1][0]) / (count + 1)
         start = found[-1][0]
-        faint = [_faint(cover, start + i * step, width, pitch) for i in range(1, count + 1)]
+        faint = [_find_faint_column(coverage, start + i * step, width, pitch) for i in range(1, count + 1)]
         found += [*(each for each in faint if each is not None), (left, right)]
-    while (before := _faint(cover, found[0][0] - pitch, width, pitch)) is not None:
+    while (before := _find_faint_column(coverage, found[0][0] - pitch, width, pitch)) is not None:
         found.insert(0, before)
-    while (after := _faint(cover, found[-1][0] + pitch, width, pitch)) is not None:
+    while (after := _find_faint_column(coverage, found[-1][0] + pitch, width, pitch)) is not None:
         found.append(after)
     return np.array(found)
 
 
-def _usual(columns: np.ndarray) -> tuple[float, float] | None:
+def _common_width_and_pitch(columns: np.ndarray) -> tuple[float, float] | None:
     """Width and pitch that at least four columns, and half of all, have in common; else None."""
     if len(columns) < 4:
         return None
@@ -232,53 +260,57 @@ def _usual(columns: np.ndarray) -> tuple[float, float] | None:
     return (width, pitch) if alike.sum() >= max(4, len(columns) / 2) and same >= 3 else None
 
 
-def _faint(cover: np.ndarray, left: float, width: float, pitch: float) -> tuple[float, float] | None:
+def _find_faint_column(
+    coverage: np.ndarray, left: float, width: float, pitch: float
+) -> tuple[float, float] | None:
     """A column where one should be, moved by up to a fifth of a pitch to where most print is; None if hardly any is.
 
     Print counts where a tenth of the lines have it, over most of the column's width.
     """
     reach = round(0.2 * pitch)
-    starts = [s for s in range(round(left) - reach, round(left) + reach + 1) if 0 <= s <= len(cover) - width]
+    starts = [
+        s for s in range(round(left) - reach, round(left) + reach + 1) if 0 <= s <= len(coverage) - width
+    ]
     if not starts:
         return None
     # Of equally good ones the nearest to where it should be.
-    best = max(starts, key=lambda s: (float(cover[s : s + round(width)].sum()), -abs(s - left)))
-    shown = float((cover[best : best + round(width)] >= 0.1).mean())
+    best = max(starts, key=lambda s: (float(coverage[s : s + round(width)].sum()), -abs(s - left)))
+    shown = float((coverage[best : best + round(width)] >= 0.1).mean())
     return (float(best), best + width) if shown > 0.6 else None
 
 
-def _in_columns(words: np.ndarray, columns: np.ndarray) -> bool:
+def _is_in_columns(words: np.ndarray, columns: np.ndarray) -> bool:
     """Does a line keep to the columns? A heading runs across them."""
-    slack = 0.5 * HEIGHT
+    slack = 0.5 * LAYOUT_DIGIT_HEIGHT
     inside = (words[:, :1] >= columns[:, 0] - slack) & (words[:, 1:] <= columns[:, 1] + slack)
     return bool(inside.any(axis=1).mean() >= 0.5) if len(words) else False
 
 
-def _refuse_disorder(tall: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
+def _require_cells(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
     """In a table most glyphs stand in its cells; in a photograph or a text they stand anywhere."""
-    on_row = (np.abs(tall.y[:, None] - rows[None]) < 0.3 * HEIGHT).any(axis=1)
-    inside = (tall.x[:, None] >= columns[:, 0] - 2) & (tall.x[:, None] <= columns[:, 1] + 2)
+    on_row = (np.abs(digit_glyphs.y[:, None] - rows[None]) < 0.3 * LAYOUT_DIGIT_HEIGHT).any(axis=1)
+    inside = (digit_glyphs.x[:, None] >= columns[:, 0] - 2) & (digit_glyphs.x[:, None] <= columns[:, 1] + 2)
     share = float((on_row & inside.any(axis=1)).mean())
     if len(rows) < 3 or share < 0.75:
         raise InputError(f"no table found: {share:.0%} of the glyphs stand in rows and columns")
 
 
-def _refuse_upside_down(tall: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
+def _require_upright(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
     """Decimal points make one gap wider; it sits near the front of a number such as 9·093, unless turned."""
     front = back = 0
     for y in rows:
-        line = tall.where(np.abs(tall.y - y) < 0.3 * HEIGHT)
+        line = digit_glyphs.select(np.abs(digit_glyphs.y - y) < 0.3 * LAYOUT_DIGIT_HEIGHT)
         for x0, x1 in columns:
             x = np.sort(line.x[(line.x > x0 - 2) & (line.x < x1 + 2)])
             if len(x) == 4:
                 gaps = np.diff(x)
-                front += gaps[0] - np.median(gaps) > 0.15 * HEIGHT and np.argmax(gaps) == 0
-                back += gaps[2] - np.median(gaps) > 0.15 * HEIGHT and np.argmax(gaps) == 2
+                front += gaps[0] - np.median(gaps) > 0.15 * LAYOUT_DIGIT_HEIGHT and np.argmax(gaps) == 0
+                back += gaps[2] - np.median(gaps) > 0.15 * LAYOUT_DIGIT_HEIGHT and np.argmax(gaps) == 2
     if back > 20 and back > 3 * front:
         raise InputError("the page seems to be upside down: turn it by 180 degrees")
 
 
-def _borders(columns: np.ndarray, rules: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _find_borders(columns: np.ndarray, rules: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Cell borders: the vertical rule in each gutter where one is found, else the gutter's middle."""
     body = rules[int(rows.min()) : int(rows.max()) + 1]
     ruled = body.sum(axis=0)
@@ -288,5 +320,5 @@ def _borders(columns: np.ndarray, rules: np.ndarray, rows: np.ndarray) -> np.nda
         best = int(np.argmax(gutter)) if gutter.size else 0
         found = gutter.size > 0 and gutter[best] > 0.15 * len(body)
         inner.append(left + best if found else (left + right) / 2)
-    margin = 0.4 * HEIGHT
+    margin = 0.4 * LAYOUT_DIGIT_HEIGHT
     return np.array([columns[0, 0] - margin, *inner, columns[-1, 1] + margin])

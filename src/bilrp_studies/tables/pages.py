@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bilrp.encoders.binarization import load_gray, resize
+from bilrp.encoders.binarization import load_gray, resize_array
 from bilrp.errors import InputError
-from bilrp_studies.tables.alignment import Digits, Transcription, align, read_transcription
-from bilrp_studies.tables.page_layout import ZOOM, Layout, find_layout
+from bilrp_studies.tables.alignment import Digits, Transcription, align_digits, read_transcription
+from bilrp_studies.tables.page_layout import LAYOUT_SCALE, TableLayout, find_layout
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Page:
     name: str
     digest: str
     gray: np.ndarray
-    layout: Layout
-    text: Transcription
+    layout: TableLayout
+    transcription: Transcription
     digits: Digits
 
     @property
@@ -32,10 +32,10 @@ class Page:
     def network_ink(self) -> np.ndarray:
         """The ink at the network's scale, whole page."""
         height, width = self.ink.shape
-        return np.clip(resize(self.ink, (height // ZOOM, width // ZOOM)), 0, 1)
+        return np.clip(resize_array(self.ink, (height // LAYOUT_SCALE, width // LAYOUT_SCALE)), 0, 1)
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Short fingerprint of a file's content, to tell pages apart whatever they are called."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
@@ -48,15 +48,15 @@ def read_page(image: Path, transcription: Path) -> Page:
     """
     text = read_transcription(transcription)
     layout = find_layout(image)
-    gray = straight_gray(load_gray(image), layout)
-    return Page(image.stem, digest(image), gray, layout, text, align(layout, text))
+    gray = straighten_gray(load_gray(image), layout)
+    return Page(image.stem, file_digest(image), gray, layout, text, align_digits(layout, text))
 
 
-def straight_gray(gray: np.ndarray, layout: Layout) -> np.ndarray:
+def straighten_gray(gray: np.ndarray, layout: TableLayout) -> np.ndarray:
     """The scan itself, scaled and turned the way the layout's ink was."""
     from scipy import ndimage
 
-    scaled = resize(gray, layout.ink.shape)
+    scaled = resize_array(gray, layout.ink.shape)
     turned = ndimage.rotate(scaled, layout.angle, reshape=False, order=1, mode="nearest")
     return np.clip(turned, 0, 1).astype(np.float32)
 

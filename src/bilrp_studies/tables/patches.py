@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bilrp.errors import InputError
-from bilrp_studies.tables.page_layout import HEIGHT, ZOOM, Glyphs
+from bilrp_studies.tables.page_layout import LAYOUT_DIGIT_HEIGHT, LAYOUT_SCALE, Glyphs
 from bilrp_studies.tables.pages import Page
 
-SIDE = 96
+PATCH_PIXELS = 96
 """Side of a stored patch in layout pixels: room for scaling, turning and shifting what the network sees."""
 
-PITCH = 8.0
+NETWORK_PITCH_PIXELS = 8.0
 """Advance from digit to digit in network pixels."""
 
 
@@ -33,11 +33,11 @@ class Patches:
     def __len__(self) -> int:
         return len(self.label)
 
-    def where(self, keep: np.ndarray) -> Patches:
-        return Patches(self.ink[keep], self.label[keep], self.reach[keep])
+    def select(self, selection: np.ndarray) -> Patches:
+        return Patches(self.ink[selection], self.label[selection], self.reach[selection])
 
 
-def join(parts: Sequence[Patches]) -> Patches:
+def join_patches(parts: Sequence[Patches]) -> Patches:
     """All patches of several sets."""
     return Patches(
         np.concatenate([p.ink for p in parts]),
@@ -46,19 +46,25 @@ def join(parts: Sequence[Patches]) -> Patches:
     )
 
 
-def _cut(page: Page, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _cut_squares(page: Page, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Squares of SIDE layout pixels around points given in network pixels; paper beyond the page."""
-    half = SIDE // 2
+    half = PATCH_PIXELS // 2
     padded = np.pad(page.ink, half)
-    left, top = np.round(x * ZOOM).astype(int), np.round(y * ZOOM).astype(int)
+    left, top = np.round(x * LAYOUT_SCALE).astype(int), np.round(y * LAYOUT_SCALE).astype(int)
     left, top = np.clip(left, 0, page.ink.shape[1]), np.clip(top, 0, page.ink.shape[0])
-    return np.stack([padded[t : t + SIDE, s : s + SIDE] for s, t in zip(left, top, strict=True)])
+    return np.stack(
+        [padded[t : t + PATCH_PIXELS, s : s + PATCH_PIXELS] for s, t in zip(left, top, strict=True)]
+    )
 
 
-def _at(page: Page, points: np.ndarray, label: np.ndarray, reach: tuple[float, float]) -> Patches:
+def _make_patches(page: Page, points: np.ndarray, label: np.ndarray, reach: tuple[float, float]) -> Patches:
     if len(points) == 0:
-        return Patches(np.zeros((0, SIDE, SIDE), np.float32), np.zeros(0, int), np.zeros((0, 2)))
-    return Patches(_cut(page, points[:, 0], points[:, 1]), label, np.tile(np.array(reach), (len(points), 1)))
+        return Patches(
+            np.zeros((0, PATCH_PIXELS, PATCH_PIXELS), np.float32), np.zeros(0, int), np.zeros((0, 2))
+        )
+    return Patches(
+        _cut_squares(page, points[:, 0], points[:, 1]), label, np.tile(np.array(reach), (len(points), 1))
+    )
 
 
 def digit_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
@@ -73,74 +79,74 @@ def digit_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
                 chosen.append(queues[digit].pop())
     if not chosen:
         raise InputError(f"page {page.name} has no digit whose place is certain")
-    some = page.digits.where(np.array(chosen))
-    return _at(page, np.stack([some.x, some.y], axis=1), some.value, (4.0, 6.0))
+    some = page.digits.select(np.array(chosen))
+    return _make_patches(page, np.stack([some.x, some.y], axis=1), some.value, (4.0, 6.0))
 
 
 def negative_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
     """About `count` places without a digit: points, gutters, gaps between lines, letters, rules, paper."""
     rng = np.random.default_rng(seed)
     kinds = [
-        (points(page), (2.0, 6.0)),
-        (gutters(page), (4.0, 6.0)),
-        (between_lines(page), (4.0, 2.0)),
-        (letters(page), (4.0, 6.0)),
-        (_rules(page, rng), (1.5, 4.0)),
-        (_paper(page, rng), (4.0, 4.0)),
+        (decimal_point_centers(page), (2.0, 6.0)),
+        (gutter_centers(page), (4.0, 6.0)),
+        (line_gap_centers(page), (4.0, 2.0)),
+        (letter_centers(page), (4.0, 6.0)),
+        (_rule_points(page, rng), (1.5, 4.0)),
+        (_paper_points(page, rng), (4.0, 4.0)),
     ]
     shares = np.array([0.15, 0.12, 0.13, 0.4, 0.15, 0.05])
     parts = []
     for (places, reach), share in zip(kinds, shares, strict=True):
         take = min(round(count * share), len(places))
         places = places[rng.permutation(len(places))[:take]].reshape(-1, 2)
-        parts.append(_at(page, places, np.full(take, -1), reach))
-    return join(parts)
+        parts.append(_make_patches(page, places, np.full(take, -1), reach))
+    return join_patches(parts)
 
 
-def picture_negatives(count: int, *, seed: int = 0) -> Patches:
+def photo_negative_patches(count: int, *, seed: int = 0) -> Patches:
     """Patches of photographs and textures, where there is no digit anywhere: the paper's non-table pages."""
     from skimage import data as samples
 
-    from bilrp.encoders.binarization import inkedness, load_gray
+    from bilrp.encoders.binarization import estimate_ink, load_gray
 
     rng = np.random.default_rng(seed)
     sources = (samples.camera, samples.coffee, samples.coins, samples.brick, samples.grass, samples.moon)
-    inks = [np.pad(inkedness(load_gray(source())), SIDE // 2) for source in sources]
+    inks = [np.pad(estimate_ink(load_gray(source())), PATCH_PIXELS // 2) for source in sources]
     ink = []
     for i in range(count):
         source = inks[i % len(inks)]
-        top, left = (int(rng.integers(0, n - SIDE)) for n in source.shape)
-        ink.append(source[top : top + SIDE, left : left + SIDE])
+        top, left = (int(rng.integers(0, n - PATCH_PIXELS)) for n in source.shape)
+        ink.append(source[top : top + PATCH_PIXELS, left : left + PATCH_PIXELS])
     return Patches(np.array(ink), np.full(count, -1), np.full((count, 2), 12.0))
 
 
-def points(page: Page) -> np.ndarray:
+def decimal_point_centers(page: Page) -> np.ndarray:
     """Middles of the wide gaps inside numbers, where the decimal point is."""
     d = page.digits
     a, b = d.bigrams().T
-    wide = (d.x[b] - d.x[a] > 1.3 * PITCH) & d.certain[a]
+    wide = (d.x[b] - d.x[a] > 1.3 * NETWORK_PITCH_PIXELS) & d.certain[a]
     return np.stack([(d.x[a] + d.x[b])[wide] / 2, (d.y[a] + d.y[b])[wide] / 2], axis=1)
 
 
-def gutters(page: Page) -> np.ndarray:
+def gutter_centers(page: Page) -> np.ndarray:
     """Beside the last digit of each certain number, on the rule or the gap that follows it."""
     d = page.digits
     last = np.ones(len(d), bool)
     last[d.bigrams()[:, 0]] = False
     last &= d.certain
-    return np.stack([d.x[last] + 0.97 * PITCH, d.y[last]], axis=1)
+    return np.stack([d.x[last] + 0.97 * NETWORK_PITCH_PIXELS, d.y[last]], axis=1)
 
 
-def between_lines(page: Page) -> np.ndarray:
+def line_gap_centers(page: Page) -> np.ndarray:
     """Halfway down to the next line of numbers."""
     d = page.digits
     rows = np.array([np.median(d.y[d.row == r]) for r in range(d.row.max() + 1)])
     step = np.diff(rows, append=np.nan)[d.row]
-    near = d.certain & (step < 1.7 * HEIGHT / ZOOM)
+    near = d.certain & (step < 1.7 * LAYOUT_DIGIT_HEIGHT / LAYOUT_SCALE)
     return np.stack([d.x[near], d.y[near] + step[near] / 2], axis=1)
 
 
-def letters(page: Page) -> np.ndarray:
+def letter_centers(page: Page) -> np.ndarray:
     """Centres of glyphs that must be letters: in long words, or in words with small letters, off the body.
 
     Page numbers and years have at most four glyphs, so a word of six is no number; and no digit is as low
@@ -148,18 +154,25 @@ def letters(page: Page) -> np.ndarray:
     """
     d = page.digits
     glyphs, found = page.layout.glyphs, []
-    top, bottom = d.y.min() * ZOOM - 0.6 * HEIGHT, d.y.max() * ZOOM + 0.6 * HEIGHT
-    margin = d.x.min() * ZOOM - 1.2 * HEIGHT
+    top, bottom = (
+        d.y.min() * LAYOUT_SCALE - 0.6 * LAYOUT_DIGIT_HEIGHT,
+        d.y.max() * LAYOUT_SCALE + 0.6 * LAYOUT_DIGIT_HEIGHT,
+    )
+    margin = d.x.min() * LAYOUT_SCALE - 1.2 * LAYOUT_DIGIT_HEIGHT
     off = (glyphs.y < top) | (glyphs.y > bottom) | (glyphs.x < margin)
-    sized = (glyphs.height >= 0.4 * HEIGHT) & (glyphs.height <= 2.2 * HEIGHT) & (glyphs.width <= 2 * HEIGHT)
-    for word in _words_of(glyphs.where(off & sized)):
-        low = (word.height < 0.68 * HEIGHT) & (word.width > 0.3 * HEIGHT)
+    sized = (
+        (glyphs.height >= 0.4 * LAYOUT_DIGIT_HEIGHT)
+        & (glyphs.height <= 2.2 * LAYOUT_DIGIT_HEIGHT)
+        & (glyphs.width <= 2 * LAYOUT_DIGIT_HEIGHT)
+    )
+    for word in _group_words(glyphs.select(off & sized)):
+        low = (word.height < 0.68 * LAYOUT_DIGIT_HEIGHT) & (word.width > 0.3 * LAYOUT_DIGIT_HEIGHT)
         if len(word.boxes) >= 6 or low.sum() >= 2:
-            found.append(np.stack([word.x, word.y], axis=1) / ZOOM)
+            found.append(np.stack([word.x, word.y], axis=1) / LAYOUT_SCALE)
     return np.concatenate(found) if found else np.zeros((0, 2))
 
 
-def _words_of(glyphs: Glyphs) -> list[Glyphs]:
+def _group_words(glyphs: Glyphs) -> list[Glyphs]:
     """Chains of glyphs that follow one another on a line."""
     order = np.argsort(glyphs.boxes[:, 0])
     words: list[list[int]] = []
@@ -168,33 +181,38 @@ def _words_of(glyphs: Glyphs) -> list[Glyphs]:
         for word in reversed(words):
             last = glyphs.boxes[word[-1]]
             overlap = min(box[3], last[3]) - max(box[1], last[1])
-            if -0.2 * HEIGHT < box[0] - last[2] < 0.7 * HEIGHT and overlap > 0.3 * HEIGHT:
+            if (
+                -0.2 * LAYOUT_DIGIT_HEIGHT < box[0] - last[2] < 0.7 * LAYOUT_DIGIT_HEIGHT
+                and overlap > 0.3 * LAYOUT_DIGIT_HEIGHT
+            ):
                 word.append(int(i))
                 break
         else:
             words.append([int(i)])
-    return [glyphs.where(np.array(word)) for word in words]
+    return [glyphs.select(np.array(word)) for word in words]
 
 
-def _rules(page: Page, rng: np.random.Generator) -> np.ndarray:
+def _rule_points(page: Page, rng: np.random.Generator) -> np.ndarray:
     """Points on ruled lines, away from every digit."""
     y, x = np.nonzero(page.layout.rules)
     some = rng.permutation(len(x))[:4000]
-    return _clear(page, np.stack([x[some], y[some]], axis=1) / ZOOM, 6.5, 8.0)
+    return _drop_near_digits(page, np.stack([x[some], y[some]], axis=1) / LAYOUT_SCALE, 6.5, 8.0)
 
 
-def _paper(page: Page, rng: np.random.Generator) -> np.ndarray:
+def _paper_points(page: Page, rng: np.random.Generator) -> np.ndarray:
     """Random points away from every digit and every glyph."""
     height, width = page.ink.shape
     points = rng.uniform(0.05, 0.95, size=(400, 2)) * np.array([width, height])
-    points = points[page.ink[points[:, 1].astype(int), points[:, 0].astype(int)] == 0] / ZOOM
-    points = _clear(page, points, 9.0, 10.0)
+    points = points[page.ink[points[:, 1].astype(int), points[:, 0].astype(int)] == 0] / LAYOUT_SCALE
+    points = _drop_near_digits(page, points, 9.0, 10.0)
     g = page.layout.glyphs
-    near = (np.abs(points[:, :1] - g.x / ZOOM) < 8) & (np.abs(points[:, 1:] - g.y / ZOOM) < 10)
+    near = (np.abs(points[:, :1] - g.x / LAYOUT_SCALE) < 8) & (
+        np.abs(points[:, 1:] - g.y / LAYOUT_SCALE) < 10
+    )
     return points[~near.any(axis=1)]
 
 
-def _clear(page: Page, points: np.ndarray, dx: float, dy: float) -> np.ndarray:
+def _drop_near_digits(page: Page, points: np.ndarray, dx: float, dy: float) -> np.ndarray:
     d = page.digits
     near = (np.abs(points[:, :1] - d.x) < dx) & (np.abs(points[:, 1:] - d.y) < dy)
     return points[~near.any(axis=1)]

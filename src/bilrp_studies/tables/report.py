@@ -9,14 +9,14 @@ import numpy as np
 from bilrp.explanation import explain
 from bilrp.regions import grid
 from bilrp.render import figure
-from bilrp.render.report import Picture, Report, Section, Table, Text, counted
-from bilrp_studies.tables import page_evaluation, figures, bigram_agreement
-from bilrp_studies.tables.table_blocks import Block
-from bilrp_studies.tables.page_layout import ZOOM
-from bilrp_studies.tables.measurements import Found
-from bilrp_studies.tables.digit_model import Model, Split
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, pluralize
+from bilrp_studies.tables import bigram_agreement, figures, page_evaluation
+from bilrp_studies.tables.digit_model import DigitModel, PageSplit
+from bilrp_studies.tables.measurements import Measurements
+from bilrp_studies.tables.page_layout import LAYOUT_SCALE
+from bilrp_studies.tables.table_blocks import TableBlock
 
-LINKS = 60
+MAX_LINKS = 60
 """Links drawn where two blocks of 48 cells are compared."""
 QUESTION = (
     "Historians look for tables that were copied from one another. A network trained on photographs calls all tables "
@@ -26,18 +26,24 @@ QUESTION = (
 MODEL = "The model: ten digit maps learned from a few hundred labels, then every pair of neighbouring digits, hard-coded."
 
 
-def write(
-    split: Split, model: Model, found: Found, rows: list[dict[str, Any]], results: dict[str, Any]
+def build_report(
+    split: PageSplit,
+    model: DigitModel,
+    measurements: Measurements,
+    learning_curve: list[dict[str, Any]],
+    results: dict[str, Any],
 ) -> Report:
     """The report of a finished study."""
     sections = [
-        Section("The question", [Text(text) for text in (QUESTION, MODEL, _about_pages(split, model))]),
-        Section("Reading digits", _reading(split, model, found, rows)),
-        Section("Similarity of tables", _similarity(found)),
-        Section("Is the explanation right?", _explanations(found, results)),
-        Section("Finding copies", _copies(found)),
-        Section("What must hold exactly", _checks(found)),
-        Section("Other kinds of pages", [_strangers(found)]),
+        Section(
+            "The question", [Paragraph(text) for text in (QUESTION, MODEL, _describe_pages(split, model))]
+        ),
+        Section("Reading digits", _reading_blocks(split, model, measurements, learning_curve)),
+        Section("Similarity of tables", _similarity(measurements)),
+        Section("Is the explanation right?", _explanations(measurements, results)),
+        Section("Finding copies", _copies(measurements)),
+        Section("What must hold exactly", _checks(measurements)),
+        Section("Other kinds of pages", [_out_of_domain_table(measurements)]),
     ]
     return Report("Engineering an explainable similarity: tables", _answer(results), sections, results)
 
@@ -61,45 +67,48 @@ def _answer(results: dict[str, Any]) -> str:
     return text.replace("%", " %")
 
 
-def _about_pages(split: Split, model: Model) -> str:
+def _describe_pages(split: PageSplit, model: DigitModel) -> str:
     skipped = "; ".join(f"{name}: {why}" for name, why in split.skipped.items()) or "none"
     return (
-        f"{counted(len(split.train), 'page')} to train on ({model.about.get('labels')} labelled patches and as many "
+        f"{pluralize(len(split.train), 'page')} to train on ({model.metadata.get('labels')} labelled patches and as many "
         f"negatives), {len(split.validation)} to choose the digit threshold on ({model.threshold}), "
         f"{len(split.test)} to measure on. Skipped: {skipped}."
     )
 
 
-def _reading(
-    split: Split, model: Model, found: Found, rows: list[dict[str, Any]]
-) -> list[Text | Table | Picture]:
-    correlation = found.results["bigram_correlation"]
-    blocks: list[Text | Table | Picture] = [
+def _reading_blocks(
+    split: PageSplit, model: DigitModel, measurements: Measurements, learning_curve: list[dict[str, Any]]
+) -> list[Paragraph | Table | Picture]:
+    correlation = measurements.results["bigram_correlation"]
+    blocks: list[Paragraph | Table | Picture] = [
         Picture(
             "digits.png",
-            figures.digits_found(model.net, split.test[0], threshold=model.threshold),
+            figures.plot_digits(model.net, split.test[0], threshold=model.threshold),
             "Above each digit, what the network reads.",
         ),
         Picture(
             "bigrams.png",
-            figures.sums_and_counts(found.scores, correlation),
+            figures.plot_bigram_sums(measurements.scores, correlation),
             "The 100 coordinates count bigrams.",
         ),
     ]
-    if rows:
+    if learning_curve:
         header = ("labels", "digit F1", "bigram correlation", "training, seconds")
-        table = [tuple(r[k] for k in ("labels", "digit_f1", "bigram_correlation", "seconds")) for r in rows]
+        table = [
+            tuple(r[k] for k in ("labels", "digit_f1", "bigram_correlation", "seconds"))
+            for r in learning_curve
+        ]
         blocks += [
-            Picture("learning.png", figures.learning_curve(rows), "How many labels it takes."),
+            Picture("learning.png", figures.plot_learning_curve(learning_curve), "How many labels it takes."),
             Table(header, table),
         ]
     return blocks
 
 
-def _similarity(found: Found) -> list[Text | Table | Picture]:
+def _similarity(measurements: Measurements) -> list[Paragraph | Table | Picture]:
     rows = [
-        (name, found.similar.spearman[name], found.similar.spearman_dot[name])
-        for name in found.similar.spearman
+        (name, measurements.similarities.spearman[name], measurements.similarities.spearman_dot[name])
+        for name in measurements.similarities.spearman
     ]
     return [
         Table(
@@ -109,14 +118,18 @@ def _similarity(found: Found) -> list[Text | Table | Picture]:
         ),
         Picture(
             "similarity.png",
-            figures.similarities(found.similar),
+            figures.plot_similarities(measurements.similarities),
             "Each dot is a pair of blocks of 8 × 6 cells.",
         ),
-        *([Text(f"There is no comparison with VGG-16: {found.without_vgg}")] if found.without_vgg else []),
+        *(
+            [Paragraph(f"There is no comparison with VGG-16: {measurements.vgg_error}")]
+            if measurements.vgg_error
+            else []
+        ),
     ]
 
 
-def _explanations(found: Found, results: dict[str, Any]) -> list[Text | Table | Picture]:
+def _explanations(measurements: Measurements, results: dict[str, Any]) -> list[Paragraph | Table | Picture]:
     shares = results["relevance_shares"]
     names = ("bigram", "digit", "both", "off", "rules", "chance", "shuffled")
     header = (
@@ -132,8 +145,8 @@ def _explanations(found: Found, results: dict[str, Any]) -> list[Text | Table | 
     table = Table(
         header, [(m, *(shares[m][n] for n in names)) for m in shares], caption="Shares of positive relevance"
     )
-    firsts = [pairs[0] for pairs in found.explained.values()]
-    pictures = [_gray(b) for b in firsts[0].blocks]
+    firsts = [pairs[0] for pairs in measurements.explanations.values()]
+    pictures = [_scan_window(b) for b in firsts[0].blocks]
     caption = "The same two blocks of two pages, explained by both models: " + " and ".join(
         b.name for b in firsts[0].blocks
     )
@@ -142,46 +155,50 @@ def _explanations(found: Found, results: dict[str, Any]) -> list[Text | Table | 
         "weaker of the two: so a matched bigram also joins its first digit here with its second digit there. That is "
         "why precision is counted on bigrams; the share on equal digits is given beside it."
     )
-    return [table, Text(note), Picture("explained.png", figures.side_by_side(firsts, pictures), caption)]
+    return [
+        table,
+        Paragraph(note),
+        Picture("explained.png", figures.plot_explanations(firsts, pictures), caption),
+    ]
 
 
-def _gray(block: Block) -> np.ndarray:
+def _scan_window(block: TableBlock) -> np.ndarray:
     """The scan behind a small block's window, paper made white."""
-    window = bigram_agreement.places(block, size=page_evaluation.WINDOW).window
-    x0, y0, x1, y1 = (ZOOM * edge for edge in window)
-    part = bigram_agreement.crop(block.page.gray, (x0, y0, x1, y1), outside="edge")
+    window = bigram_agreement.segment_block(block, size=page_evaluation.SMALL_WINDOW_PIXELS).window
+    x0, y0, x1, y1 = (LAYOUT_SCALE * edge for edge in window)
+    part = bigram_agreement.crop_window(block.page.gray, (x0, y0, x1, y1), pad_mode="edge")
     low, high = np.percentile(part, [0.5, 60])
     return np.clip((part - low) / max(float(high - low), 1e-6), 0, 1)
 
 
-def _copies(found: Found) -> list[Text | Table | Picture]:
-    blocks: list[Text | Table | Picture] = [
+def _copies(measurements: Measurements) -> list[Paragraph | Table | Picture]:
+    blocks: list[Paragraph | Table | Picture] = [
         Picture(
             "copies.png",
-            figures.copies(found.search),
+            figures.plot_copies(measurements.search),
             "Blocks moved, scaled, turned, blurred, noisy, yellowed.",
         )
     ]
-    for i, (query, hit, picture, _) in enumerate(found.search.hits[:2]):
-        why = explain(found.encoder, picture, hit.photograph(), similarity="cosine", regions=grid(16))
-        shown = figures.strongest(why.relevance, LINKS)
-        drawn = figure.plot(why, style=shown, heat=False, names=("photographed again", hit.name))
+    for i, (query, hit, picture, _) in enumerate(measurements.search.hits[:2]):
+        why = explain(measurements.encoder, picture, hit.crop_scan(), similarity="cosine", regions=grid(16))
+        shown = figures.strongest_links_style(why.relevance, MAX_LINKS)
+        drawn = figure.plot(why, style=shown, heatmaps=False, names=("photographed again", hit.name))
         verdict = "the true copy" if hit is query else f"a miss: the query was {query.name}"
         blocks.append(
             Picture(
                 f"hit-{i + 1}.png",
                 drawn,
-                f"Query under all distortions, best hit {hit.name}: {verdict}. The {LINKS} strongest links.",
+                f"Query under all distortions, best hit {hit.name}: {verdict}. The {MAX_LINKS} strongest links.",
             )
         )
     return blocks
 
 
-def _checks(found: Found) -> list[Text | Table | Picture]:
-    checks = found.checks
+def _checks(measurements: Measurements) -> list[Paragraph | Table | Picture]:
+    checks = measurements.checks
     rows = [
         ("largest unattributed share of a coordinate, whole page, float32", checks.unattributed),
-        ("largest difference of push and pull, float64, relative", checks.push_pull),
+        ("largest difference of push and pull, float64, relative", checks.push_pull_gap),
         (
             f"seconds to decompose a page of {checks.page_size[0]}×{checks.page_size[1]} px",
             checks.page_seconds,
@@ -190,7 +207,7 @@ def _checks(found: Found) -> list[Text | Table | Picture]:
     return [Table(("check", "value"), rows)]
 
 
-def _strangers(found: Found) -> Table:
-    rows = [(s.kind, s.message, s.bigrams, s.cosine) for s in found.strangers]
+def _out_of_domain_table(measurements: Measurements) -> Table:
+    rows = [(s.kind, s.message, s.bigrams, s.cosine) for s in measurements.out_of_domain]
     header = ("picture", "layout", "bigrams per million px", "cosine with a real page")
     return Table(header, rows, caption="What the network was not made for")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from bilrp.progress import tracking
+from bilrp.progress import progress_bar
 from bilrp.render.report import Report
 from bilrp_studies.tables import report
-from bilrp_studies.tables.measurements import measure
-from bilrp_studies.tables.digit_model import learn_curve, obtain, split_pages
+from bilrp_studies.tables.digit_model import load_or_train, measure_learning_curve, split_pages
+from bilrp_studies.tables.measurements import measure_all
 from bilrp_studies.tables.settings import TablesSettings
 
 
@@ -19,11 +19,11 @@ def run(settings: TablesSettings) -> Report:
     0.99
     """
     start = time.perf_counter()
-    with tracking(settings.progress) as bar:
+    with progress_bar(settings.progress) as bar:
         split = split_pages(settings, bar)
-        model = obtain(split, settings, bar)
-        rows = [] if settings.weights else learn_curve(split, model, settings, bar)
-        found = measure(split, model, settings, bar)
-    results = {**found.results, "learning_curve": rows, "train_seconds": model.seconds}
+        model = load_or_train(split, settings, bar)
+        rows = [] if settings.weights else measure_learning_curve(split, model, settings, bar)
+        found = measure_all(split, model, settings, bar)
+    results = {**found.results, "learning_curve": rows, "train_seconds": model.train_seconds}
     results["study_seconds"] = time.perf_counter() - start
-    return report.write(split, model, found, rows, results)
+    return report.build_report(split, model, found, rows, results)

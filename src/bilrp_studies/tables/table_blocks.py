@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageFilter
 
-from bilrp_studies.tables.alignment import bigram_counts
-from bilrp_studies.tables.page_layout import ZOOM
+from bilrp_studies.tables.alignment import count_bigrams
+from bilrp_studies.tables.page_layout import LAYOUT_SCALE
 from bilrp_studies.tables.pages import Page
 
 ROW, COLUMN = 16.0, 43.7
@@ -16,7 +16,7 @@ ROW, COLUMN = 16.0, 43.7
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Some neighbouring cells of a page: their window (x0, y0, x1, y1 in network pixels) and their text."""
 
     page: Page
@@ -28,75 +28,77 @@ class Block:
     def name(self) -> str:
         return f"{self.page.name} rows {self.rows[0] + 1}–{self.rows[1]} columns {self.columns[0] + 1}–{self.columns[1]}"
 
-    def counts(self) -> np.ndarray:
+    def bigram_counts(self) -> np.ndarray:
         """Bigram counts of the block's transcription."""
-        cells = [row[slice(*self.columns)] for row in self.page.text.values[slice(*self.rows)]]
-        return bigram_counts([text for row in cells for text in row])
+        cells = [row[slice(*self.columns)] for row in self.page.transcription.values[slice(*self.rows)]]
+        return count_bigrams([text for row in cells for text in row])
 
-    def photograph(self, *, margin: float = 0.0) -> Image.Image:
+    def crop_scan(self, *, margin: float = 0.0) -> Image.Image:
         """The block as it is on the scan (twice the network's scale); beyond the page there is paper."""
-        x0, y0, x1, y1 = (round(v * ZOOM) for v in self.window)
-        extra = round(margin * ZOOM)
+        x0, y0, x1, y1 = (round(v * LAYOUT_SCALE) for v in self.window)
+        extra = round(margin * LAYOUT_SCALE)
         height, width = self.page.gray.shape
         rows = np.clip(np.arange(y0 - extra, y1 + extra), 0, height - 1)
         columns = np.clip(np.arange(x0 - extra, x1 + extra), 0, width - 1)
         return Image.fromarray((255 * self.page.gray[np.ix_(rows, columns)]).round().astype(np.uint8))
 
 
-def cut_blocks(page: Page, *, rows: int, columns: int) -> list[Block]:
+def cut_blocks(page: Page, *, rows: int, columns: int) -> list[TableBlock]:
     """All disjoint blocks of rows × columns value cells, a remainder at the edges left out."""
     d = page.digits
     blocks = []
-    for top in range(0, page.text.shape[0] - rows + 1, rows):
-        for left in range(0, page.text.shape[1] - columns + 1, columns):
+    for top in range(0, page.transcription.shape[0] - rows + 1, rows):
+        for left in range(0, page.transcription.shape[1] - columns + 1, columns):
             inside = (d.row >= top) & (d.row < top + rows) & (d.column >= left) & (d.column < left + columns)
             if not inside.any():
                 continue
             x, y = d.x[inside], d.y[inside]
             window = (x.min() - 6.5, y.min() - 8.5, x.max() + 6.5, y.max() + 8.5)
-            blocks.append(Block(page, (top, top + rows), (left, left + columns), window))
+            blocks.append(TableBlock(page, (top, top + rows), (left, left + columns), window))
     return blocks
 
 
-KINDS = ("shift", "scale", "rotation", "blur", "noise", "yellowing", "all")
+DISTORTIONS = ("shift", "scale", "rotation", "blur", "noise", "yellowing", "all")
 
 
-def distort(block: Block, kind: str, rng: np.random.Generator) -> Image.Image:
+def distort(block: TableBlock, kind: str, rng: np.random.Generator) -> Image.Image:
     """Photograph a block again under one distortion, or all of them at once.
 
     Moved by up to ±4 px (half a digit), scaled by ±10 %, turned by ±2°, blurred, with noise, or yellowed
     and darkened towards one corner.
     """
-    picture = block.photograph(margin=24).convert("RGB")
-    on = {k: kind in (k, "all") for k in KINDS}
+    picture = block.crop_scan(margin=24).convert("RGB")
+    on = {k: kind in (k, "all") for k in DISTORTIONS}
     scale = rng.uniform(0.9, 1.1) if on["scale"] else 1.0
     angle = rng.uniform(-2, 2) if on["rotation"] else 0.0
-    shift = rng.uniform(-4, 4, size=2) * ZOOM if on["shift"] else np.zeros(2)
-    picture = _camera(picture, block, scale, angle, shift)
+    shift = rng.uniform(-4, 4, size=2) * LAYOUT_SCALE if on["shift"] else np.zeros(2)
+    picture = _transform_view(picture, block, scale, angle, shift)
     if on["blur"]:
         picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.6, 1.4)))
     array = np.asarray(picture, dtype=np.float32) / 255
     if on["yellowing"]:
-        array = _yellow(array, rng)
+        array = _age_paper(array, rng)
     if on["noise"]:
         array = array + rng.normal(0, 0.05, array.shape[:2])[..., None]
     return Image.fromarray((255 * np.clip(array, 0, 1)).round().astype(np.uint8))
 
 
-def _camera(picture: Image.Image, block: Block, scale: float, angle: float, shift: np.ndarray) -> Image.Image:
+def _transform_view(
+    image: Image.Image, block: TableBlock, scale: float, angle: float, shift: np.ndarray
+) -> Image.Image:
     """The block's window seen turned, moved and at another distance; the surrounding page fills corners."""
     x0, y0, x1, y1 = block.window
-    width, height = round((x1 - x0) * ZOOM * scale), round((y1 - y0) * ZOOM * scale)
+    width, height = round((x1 - x0) * LAYOUT_SCALE * scale), round((y1 - y0) * LAYOUT_SCALE * scale)
     cos, sin = np.cos(np.radians(angle)) / scale, np.sin(np.radians(angle)) / scale
-    cx, cy = picture.width / 2 + shift[0], picture.height / 2 + shift[1]
+    cx, cy = image.width / 2 + shift[0], image.height / 2 + shift[1]
     matrix = (
         cos, sin, cx - cos * width / 2 - sin * height / 2,
         -sin, cos, cy + sin * width / 2 - cos * height / 2,
     )  # fmt: skip
-    return picture.transform((width, height), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
+    return image.transform((width, height), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
 
 
-def _yellow(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _age_paper(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Old paper: warm, stained, and darker towards one corner."""
     height, width = array.shape[:2]
     corner = rng.integers(0, 2, size=2)

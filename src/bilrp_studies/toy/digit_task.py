@@ -12,9 +12,15 @@ from torch import Tensor, nn
 
 from bilrp.progress import Progress
 
-LENGTH, DIGITS, WIDTH = 6, 10, 10  # digits in a sequence, kinds of digits, size of a digit's vector
-SIZES = (LENGTH * WIDTH, 100, 100, 50)
-COMMON = 0.5  # what the vectors of two digits have in common; the paper says "correlated", not how much
+SEQUENCE_LENGTH, NUM_DIGITS, DIGIT_DIM = (
+    6,
+    10,
+    10,
+)  # digits in a sequence, kinds of digits, size of a digit's vector
+LAYER_SIZES = (SEQUENCE_LENGTH * DIGIT_DIM, 100, 100, 50)
+DIGIT_OVERLAP = (
+    0.5  # what the vectors of two digits have in common; the paper says "correlated", not how much
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,48 +38,52 @@ class Pairs:
         return (self.digits_a[:, :, None] == self.digits_b[:, None, :]).float()
 
 
-def digit_vectors(seed: int, common: float = COMMON) -> Tensor:
-    """Ten correlated unit vectors in R₊¹⁰: v_k ∝ e_k + c·u_k with u_k uniform in [0.6, 1.4]¹⁰ and c = `common`.
+def make_digit_vectors(seed: int, overlap: float = DIGIT_OVERLAP) -> Tensor:
+    """Ten correlated unit vectors in R₊¹⁰: v_k ∝ e_k + c·u_k with u_k uniform in [0.6, 1.4]¹⁰ and c = `overlap`.
 
     What they share makes the task hard (cosines around 0.75 for c = 0.5); what sets them apart is of the same size for
     every digit and seed, so that every network learns it.
 
-    >>> digit_vectors(0).shape
+    >>> make_digit_vectors(0).shape
     torch.Size([10, 10])
     """
     generator = torch.Generator().manual_seed(seed)
     raw = (
-        torch.eye(DIGITS, WIDTH)
-        + 0.6 * common
-        + 0.8 * common * torch.rand(DIGITS, WIDTH, generator=generator)
+        torch.eye(NUM_DIGITS, DIGIT_DIM)
+        + 0.6 * overlap
+        + 0.8 * overlap * torch.rand(NUM_DIGITS, DIGIT_DIM, generator=generator)
     )
     return raw / raw.norm(dim=1, keepdim=True)
 
 
-def likeness(vectors: Tensor) -> float:
+def mean_cosine(vectors: Tensor) -> float:
     """The mean cosine of two different digits.
 
-    >>> likeness(torch.eye(10))
+    >>> mean_cosine(torch.eye(10))
     0.0
     """
-    return float(((vectors @ vectors.T).sum() - DIGITS) / (DIGITS * (DIGITS - 1)))
+    return float(((vectors @ vectors.T).sum() - NUM_DIGITS) / (NUM_DIGITS * (NUM_DIGITS - 1)))
 
 
-def draw(vectors: Tensor, count: int, generator: torch.Generator, *, matching: bool = False) -> Pairs:
-    """Random pairs of sequences; with `matching`, only pairs with at least one match, which alone have a truth."""
-    drawn = torch.randint(DIGITS, (2, 2 * count if matching else count, LENGTH), generator=generator)
-    if matching:
+def draw_pairs(
+    vectors: Tensor, count: int, generator: torch.Generator, *, require_match: bool = False
+) -> Pairs:
+    """Random pairs of sequences; with `require_match`, only pairs with at least one match, which alone have a truth."""
+    drawn = torch.randint(
+        NUM_DIGITS, (2, 2 * count if require_match else count, SEQUENCE_LENGTH), generator=generator
+    )
+    if require_match:
         some = (drawn[0, :, :, None] == drawn[1, :, None, :]).any(-1).any(-1)
         drawn = drawn[:, some][:, :count]  # about 4 % have none, so twice as many are enough
     a, b = (vectors[side].flatten(1) for side in drawn)
     return Pairs(drawn[0], drawn[1], a, b)
 
 
-def network(seed: int) -> nn.Sequential:
+def make_network(seed: int) -> nn.Sequential:
     """60-100-100-50 with ReLUs and no biases, so that relevance conserves the similarity (Prop. 1)."""
     generator = torch.Generator().manual_seed(seed)
     modules: list[nn.Module] = []
-    for inputs, outputs in pairwise(SIZES):
+    for inputs, outputs in pairwise(LAYER_SIZES):
         layer = nn.Linear(inputs, outputs, bias=False)
         layer.weight.data = torch.randn(outputs, inputs, generator=generator) * math.sqrt(2 / inputs)
         modules += [layer, nn.ReLU()]
@@ -85,31 +95,36 @@ def train(
     seeds: Sequence[int],
     *,
     iterations: int = 10_000,
-    batch: int = 64,
-    rate: float = 1e-3,
+    batch_size: int = 64,
+    learning_rate: float = 1e-3,
     bar: Progress | None = None,
 ) -> list[nn.Sequential]:
     """Fit ⟨φ(x), φ(x')⟩ to the number of matches, one network for each seed, side by side.
 
-    Each iteration draws `batch` fresh sequences for either side and compares all batch² pairs of them, which costs
+    Each iteration draws `batch_size` fresh sequences for either side and compares all batch² pairs of them, which costs
     hardly more than comparing them one to one and makes training much steadier. Adam, a rate that rises and falls.
     """
-    nets = [network(seed) for seed in seeds]
+    nets = [make_network(seed) for seed in seeds]
     stacked = [
-        torch.stack([w.T for w in each]).requires_grad_() for each in zip(*map(weights, nets), strict=True)
+        torch.stack([w.T for w in each]).requires_grad_()
+        for each in zip(*map(weight_matrices, nets), strict=True)
     ]
     codes, which = torch.stack(list(vectors)), torch.arange(len(nets))[:, None, None]
     generators = [torch.Generator().manual_seed(seed + 1) for seed in seeds]
-    optimiser = torch.optim.Adam(stacked, lr=rate, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=iterations, pct_start=0.05)
+    optimiser = torch.optim.Adam(stacked, lr=learning_rate, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, learning_rate, total_steps=iterations, pct_start=0.05
+    )
     for iteration in range(iterations):
-        digits = torch.stack([torch.randint(DIGITS, (2 * batch, LENGTH), generator=g) for g in generators])
-        counts = nn.functional.one_hot(digits, DIGITS).sum(2).float()
+        digits = torch.stack(
+            [torch.randint(NUM_DIGITS, (2 * batch_size, SEQUENCE_LENGTH), generator=g) for g in generators]
+        )
+        counts = nn.functional.one_hot(digits, NUM_DIGITS).sum(2).float()
         a = codes[which, digits].flatten(2)
         for weight in stacked:
             a = torch.relu(a @ weight)
-        wanted = counts[:, :batch] @ counts[:, batch:].mT
-        loss = (a[:, :batch] @ a[:, batch:].mT - wanted).square().mean((1, 2)).sum()
+        wanted = counts[:, :batch_size] @ counts[:, batch_size:].mT
+        loss = (a[:, :batch_size] @ a[:, batch_size:].mT - wanted).square().mean((1, 2)).sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -124,12 +139,12 @@ def train(
     return nets
 
 
-def predicted(net: nn.Module, pairs: Pairs) -> Tensor:
+def predict(net: nn.Module, pairs: Pairs) -> Tensor:
     """y = ⟨φ(x), φ(x')⟩ for each pair."""
     both = net(torch.cat([pairs.a, pairs.b]))
     return (both[: len(pairs.a)] * both[len(pairs.a) :]).sum(1)
 
 
-def weights(net: nn.Sequential) -> list[Tensor]:
+def weight_matrices(net: nn.Sequential) -> list[Tensor]:
     """The three weight matrices."""
     return [layer.weight.detach() for layer in net if isinstance(layer, nn.Linear)]

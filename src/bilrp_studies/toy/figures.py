@@ -9,41 +9,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.evaluation import evaluate
-from bilrp_studies.toy.toy_results import Run
+from bilrp import evaluation
 from bilrp_studies.toy.methods import METHODS, TITLES
+from bilrp_studies.toy.toy_results import SeedResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RED, BLUE, INK, SOFT = "#b2182b", "#2166ac", "#222222", "#777777"
+RED, BLUE, TEXT_COLOR, MUTED_COLOR = "#b2182b", "#2166ac", "#222222", "#777777"
 
 
-def patterns(run: Run) -> Figure:
+def plot_patterns(run: SeedResult) -> Figure:
     """Each method's connections between the digits of two sequences, beside the true matches."""
     from matplotlib.figure import Figure
 
     columns = ["truth", *METHODS]
-    rows = len(run.example.a)
+    rows = len(run.example_pairs.a)
     figure = Figure(figsize=(1.75 * len(columns), 2.1 * rows + 0.35), dpi=160, layout="constrained")
     axes = figure.subplots(rows, len(columns), squeeze=False)
     for k in range(rows):
-        truth = run.example.truth[k]
+        truth = run.example_pairs.truth[k]
         for column, name in enumerate(columns):
-            relevance = truth if name == "truth" else run.patterns[name][k]
-            score = float(evaluate.cosine(relevance, truth))
-            digits = (run.example.digits_a[k].tolist(), run.example.digits_b[k].tolist())
-            _connections(axes[k, column], relevance, *digits)
+            relevance = truth if name == "truth" else run.example_relevance[name][k]
+            score = float(evaluation.cosine(relevance, truth))
+            digits = (run.example_pairs.digits_a[k].tolist(), run.example_pairs.digits_b[k].tolist())
+            _draw_connections(axes[k, column], relevance, *digits)
             axes[k, column].set_xlabel(
-                "" if name == "truth" else f"cosine {score:.2f}", fontsize=9, color=INK
+                "" if name == "truth" else f"cosine {score:.2f}", fontsize=9, color=TEXT_COLOR
             )
             if k == 0:
                 title = "Ground truth" if name == "truth" else TITLES[name]
-                axes[k, column].set_title(title, fontsize=10, color=INK)
+                axes[k, column].set_title(title, fontsize=10, color=TEXT_COLOR)
     return figure
 
 
-def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chosen: float) -> Figure:
+def plot_gamma_curve(
+    gammas: Sequence[float], curves: Sequence[Sequence[float]], paper_gamma: float
+) -> Figure:
     """ACS over γ: the mean, and each seed."""
     from matplotlib.figure import Figure
 
@@ -62,7 +64,7 @@ def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chos
         xytext=(0.63, 0.9),
         textcoords="axes fraction",
         fontsize=9,
-        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 3},
+        arrowprops={"arrowstyle": "-", "color": TEXT_COLOR, "linewidth": 0.8, "shrinkB": 3},
     )
     axes.annotate(
         f"γ = 0: Hessian×Product, ACS {mean[0]:.3f}",
@@ -70,11 +72,17 @@ def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chos
         xytext=(0.06, 0.2),
         textcoords="axes fraction",
         fontsize=9,
-        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8, "shrinkB": 3, "relpos": (0.02, 1)},
+        arrowprops={
+            "arrowstyle": "-",
+            "color": TEXT_COLOR,
+            "linewidth": 0.8,
+            "shrinkB": 3,
+            "relpos": (0.02, 1),
+        },
     )
-    axes.axvline(chosen, color=SOFT, linewidth=1, linestyle=":")
+    axes.axvline(paper_gamma, color=MUTED_COLOR, linewidth=1, linestyle=":")
     axes.text(
-        chosen, 0.02, f" the paper's γ = {chosen:g}", color=SOFT, fontsize=9,
+        paper_gamma, 0.02, f" the paper's γ = {paper_gamma:g}", color=MUTED_COLOR, fontsize=9,
         transform=axes.get_xaxis_transform(),
     )  # fmt: skip
     axes.set_xscale("symlog", linthresh=0.01, linscale=0.6)
@@ -89,7 +97,7 @@ def gamma_curve(gammas: Sequence[float], curves: Sequence[Sequence[float]], chos
     return figure
 
 
-def _connections(axes: Any, relevance: Tensor, above: Sequence[int], below: Sequence[int]) -> None:
+def _draw_connections(axes: Any, relevance: Tensor, above: Sequence[int], below: Sequence[int]) -> None:
     """Two rows of digits, and a line for each pair, as strong as its relevance."""
     strength = (relevance / relevance.abs().max().clamp(min=1e-12)).double()
     order = torch.argsort(strength.abs().flatten())  # weak lines first, so that strong ones stay visible
@@ -100,7 +108,7 @@ def _connections(axes: Any, relevance: Tensor, above: Sequence[int], below: Sequ
         axes.plot([i, j], [1, 0], color=color, alpha=min(1.0, abs(value)), linewidth=0.4 + 2.2 * abs(value))
     for y, digits, shift in ((1, above, 0.13), (0, below, -0.13)):
         for x, digit in enumerate(digits):
-            axes.text(x, y + shift, str(digit), ha="center", va="center", fontsize=11, color=INK)
+            axes.text(x, y + shift, str(digit), ha="center", va="center", fontsize=11, color=TEXT_COLOR)
     axes.set_xlim(-0.5, len(above) - 0.5)
     axes.set_ylim(-0.28, 1.28)
     axes.set_xticks([])

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp.evaluation import evaluate
-from bilrp.evaluation.tuning import search
-from bilrp_studies.toy.digit_task import LENGTH, SIZES, WIDTH, Pairs, weights
+from bilrp import evaluation
+from bilrp.evaluation.tuning import search_gammas
+from bilrp_studies.toy.digit_task import DIGIT_DIM, LAYER_SIZES, SEQUENCE_LENGTH, Pairs, weight_matrices
 
 GAMMA = 0.09  # the paper's choice
 GAMMAS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.09, 0.12, 0.18, 0.25, 0.4, 0.6, 1.0, 2.0)
@@ -26,15 +26,17 @@ TITLES = {
 }
 
 
-def parts(net: nn.Sequential, x: Tensor, gammas: Sequence[float], *, sent: Tensor | None = None) -> Tensor:
+def compute_parts(
+    net: nn.Sequential, x: Tensor, gammas: Sequence[float], *, tangent: Tensor | None = None
+) -> Tensor:
     """Parts [n, 6, 50] of many inputs [n, 60]: the digits pushed through LRP-γ, one γ for each weighted layer.
 
-    J = diag(a'/z) ρ(W) with ρ(W) = W + γ W⁺ and z = ρ(W)a, frozen at x. `sent` is what is pushed, x by default.
+    J = diag(a'/z) ρ(W) with ρ(W) = W + γ W⁺ and z = ρ(W)a, frozen at x. `tangent` is what is pushed, x by default.
     """
-    member = torch.eye(LENGTH).repeat_interleave(WIDTH, dim=1)
-    pushed = (x if sent is None else sent)[:, None] * member
+    member = torch.eye(SEQUENCE_LENGTH).repeat_interleave(DIGIT_DIM, dim=1)
+    pushed = (x if tangent is None else tangent)[:, None] * member
     a = x
-    for weight, gamma in zip(weights(net), gammas, strict=True):
+    for weight, gamma in zip(weight_matrices(net), gammas, strict=True):
         raised = weight + gamma * weight.clamp(min=0)
         out, z = torch.relu(a @ weight.T), a @ raised.T
         scale = torch.where(out > 0, out / torch.where(out > 0, z, 1.0), 0.0)
@@ -42,15 +44,15 @@ def parts(net: nn.Sequential, x: Tensor, gammas: Sequence[float], *, sent: Tenso
     return pushed
 
 
-def bilrp(net: nn.Sequential, pairs: Pairs, gammas: Sequence[float] | float = GAMMA) -> Tensor:
+def bilrp_relevance(net: nn.Sequential, pairs: Pairs, gammas: Sequence[float] | float = GAMMA) -> Tensor:
     """BiLRP, [n, 6, 6]: R = P P'ᵀ. γ = 0 is Hessian×Product (Prop. 2)."""
     given = [gammas] * 3 if isinstance(gammas, (int, float)) else gammas
-    return parts(net, pairs.a, given) @ parts(net, pairs.b, given).mT
+    return compute_parts(net, pairs.a, given) @ compute_parts(net, pairs.b, given).mT
 
 
 def saliency(pairs: Pairs) -> Tensor:
     """Saliency, [n, 6, 6]: (x_i x'_i')² summed over the features of two digits."""
-    left, right = (x.square().unflatten(1, (LENGTH, WIDTH)).sum(2) for x in (pairs.a, pairs.b))
+    left, right = (x.square().unflatten(1, (SEQUENCE_LENGTH, DIGIT_DIM)).sum(2) for x in (pairs.a, pairs.b))
     return left[:, :, None] * right[:, None, :]
 
 
@@ -59,14 +61,16 @@ def curvature(net: nn.Sequential, pairs: Pairs, chunk: int = 250) -> Tensor:
     found = []
     for a, b in zip(pairs.a.split(chunk), pairs.b.split(chunk), strict=True):
         hessian = jacobian(net, a).mT @ jacobian(net, b)
-        found.append(hessian.square().reshape(-1, LENGTH, WIDTH, LENGTH, WIDTH).sum((2, 4)))
+        found.append(
+            hessian.square().reshape(-1, SEQUENCE_LENGTH, DIGIT_DIM, SEQUENCE_LENGTH, DIGIT_DIM).sum((2, 4))
+        )
     return torch.cat(found)
 
 
 def jacobian(net: nn.Sequential, x: Tensor) -> Tensor:
     """J [n, 50, 60]: the product of gated weights."""
     found, a = torch.eye(x.shape[1]), x
-    for weight in weights(net):
+    for weight in weight_matrices(net):
         a = torch.relu(a @ weight.T)
         found = (a > 0).float()[:, :, None] * (weight @ found)
     return found
@@ -79,31 +83,36 @@ def integrated_hessians(net: nn.Sequential, pairs: Pairs, *, baseline: Tensor, s
     for x in (pairs.a, pairs.b):
         way = x - baseline
         along = [
-            share / 2 * parts(net, baseline + (node + 1) / 2 * way, [0.0] * 3, sent=way)
+            share / 2 * compute_parts(net, baseline + (node + 1) / 2 * way, [0.0] * 3, tangent=way)
             for node, share in zip(nodes.tolist(), shares.tolist(), strict=True)
         ]
         sides.append(torch.stack(along).sum(0))
     return sides[0] @ sides[1].mT
 
 
-def explained(net: nn.Sequential, pairs: Pairs) -> dict[str, Tensor]:
+def explain_all(net: nn.Sequential, pairs: Pairs) -> dict[str, Tensor]:
     """The relevance of every method, [n, 6, 6] each."""
     return {
         "saliency": saliency(pairs),
         "curvature": curvature(net, pairs),
-        "hessian_product": bilrp(net, pairs, 0.0),
-        "integrated_hessians": integrated_hessians(net, pairs, baseline=torch.zeros(SIZES[0])),
-        "bilrp": bilrp(net, pairs, GAMMA),
+        "hessian_product": bilrp_relevance(net, pairs, 0.0),
+        "integrated_hessians": integrated_hessians(net, pairs, baseline=torch.zeros(LAYER_SIZES[0])),
+        "bilrp": bilrp_relevance(net, pairs, GAMMA),
     }
 
 
-def tuned(net: nn.Sequential, tuning: Pairs, fresh: Pairs) -> dict[str, Any]:
-    """γ by layer and the best uniform γ, both found on `tuning`, both judged on `fresh`."""
-    best, reached, tried = search(
-        lambda gammas: evaluate.acs(bilrp(net, tuning, gammas), tuning.truth), 3, grid=GAMMAS
+def tune_gammas(net: nn.Sequential, tuning_pairs: Pairs, test_pairs: Pairs) -> dict[str, Any]:
+    """γ by layer and the best uniform γ, both found on `tuning_pairs`, both judged on `test_pairs`."""
+    best, reached, tried = search_gammas(
+        lambda gammas: evaluation.acs(bilrp_relevance(net, tuning_pairs, gammas), tuning_pairs.truth),
+        3,
+        grid=GAMMAS,
     )
     uniform = max((gammas for gammas, _ in tried if len(set(gammas)) == 1), key=dict(tried).__getitem__)
-    by_layer, by_one = (evaluate.cosine(bilrp(net, fresh, g), fresh.truth).double() for g in (best, uniform))
+    by_layer, by_one = (
+        evaluation.cosine(bilrp_relevance(net, test_pairs, g), test_pairs.truth).double()
+        for g in (best, uniform)
+    )
     gain = by_layer - by_one
     return {
         "gammas": list(best),

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from bilrp.render.report import Picture, Report, Section, Table, Text
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table
 from bilrp_studies.toy import figures
-from bilrp_studies.toy.toy_results import Run, mean, spread
+from bilrp_studies.toy.digit_task import DIGIT_OVERLAP, LAYER_SIZES
 from bilrp_studies.toy.methods import GAMMA, GAMMAS, METHODS, TITLES
 from bilrp_studies.toy.settings import ToySettings
-from bilrp_studies.toy.digit_task import COMMON, SIZES
+from bilrp_studies.toy.toy_results import SeedResult, mean, sample_std
 
 
-def write(runs: Sequence[Run], results: dict[str, Any], settings: ToySettings) -> Report:
+def build_report(runs: Sequence[SeedResult], results: dict[str, Any], settings: ToySettings) -> Report:
     """The report of a finished study."""
     title = "Is the explanation true? Digits with a known answer"
-    return Report(title, verdict(results), _sections(runs, results, settings), results)
+    return Report(title, describe_results(results), _sections(runs, results, settings), results)
 
 
-def verdict(results: dict[str, Any]) -> str:
+def describe_results(results: dict[str, Any]) -> str:
     """What the numbers say, whichever way they fall."""
     acs = results["acs"]
     gain = acs["bilrp"] - acs["hessian_product"]
@@ -31,12 +31,13 @@ def verdict(results: dict[str, Any]) -> str:
         f"BiLRP (γ = {GAMMA}) reaches an average cosine similarity of {acs['bilrp']:.3f} to the ground truth, "
         f"Hessian×Product {acs['hessian_product']:.3f} ({gain:+.3f}), curvature {acs['curvature']:.3f}, saliency "
         f"{acs['saliency']:.3f}. The paper's order (saliency ≈ curvature < Hessian×Product < BiLRP) {holds} "
-        f"({results['seeds']}). The best uniform γ is {best:g}: {size}. {_tuning_verdict(results)} Mean squared error of "
-        f"the networks: {results['mse']:.1e} on average, {results['mse_worst']:.1e} at worst. {_likeness_verdict(results)}"
+        f"({results['seeds']}). The best uniform γ is {best:g}: {size}. {_describe_tuning(results)} Mean squared error of "
+        f"the networks: {results['mse']:.1e} on average, {results['mse_worst']:.1e} at worst. "
+        f"{_describe_digit_cosine(results)}"
     )
 
 
-def _tuning_verdict(results: dict[str, Any]) -> str:
+def _describe_tuning(results: dict[str, Any]) -> str:
     tuning = results["tuned"]
     gain, error = tuning["gain"], tuning["gain_error"]
     outcome = "beats" if gain > 2 * error else "does NOT beat" if gain <= 0 else "does NOT clearly beat"
@@ -47,7 +48,7 @@ def _tuning_verdict(results: dict[str, Any]) -> str:
     )
 
 
-def _likeness_verdict(results: dict[str, Any]) -> str:
+def _describe_digit_cosine(results: dict[str, Any]) -> str:
     """Whether BiLRP is ahead of Hessian×Product on other digits too."""
     rows = results["by_likeness"]
     lost = " and ".join(
@@ -61,20 +62,20 @@ def _likeness_verdict(results: dict[str, Any]) -> str:
     )
 
 
-def _sections(runs: Sequence[Run], results: dict[str, Any], settings: ToySettings) -> list[Section]:
+def _sections(runs: Sequence[SeedResult], results: dict[str, Any], settings: ToySettings) -> list[Section]:
     curve = Picture(
         "gamma.png",
-        figures.gamma_curve(GAMMAS, [r.curve for r in runs], GAMMA),
+        figures.plot_gamma_curve(GAMMAS, [r.gamma_curve for r in runs], GAMMA),
         "ACS over one γ for all layers; thin lines are seeds. γ = 0 is Hessian×Product.",
     )
     patterns = Picture(
         "patterns.png",
-        figures.patterns(runs[0]),
+        figures.plot_patterns(runs[0]),
         "Two typical test pairs of the first network: those whose cosines lie nearest to the averages in the table. "
         "Lines join the digits of the two sequences: red for positive, blue for negative relevance, each panel scaled "
         "to its strongest line.",
     )
-    baseline = Text(
+    baseline = Paragraph(
         "These networks have no biases, so they are positively homogeneous: gradients are constant on the way from zero "
         "to the input, and integrated Hessians from zero are Hessian×Product, exactly. The last row integrates from the "
         "mean digit instead, which leaves out what all digits have in common: it is told what a neutral input is, and no "
@@ -84,39 +85,39 @@ def _sections(runs: Sequence[Run], results: dict[str, Any], settings: ToySetting
         Section("Against the ground truth", [patterns, _acs_table(runs, settings.pairs), baseline]),
         Section("The effect of γ", [curve]),
         Section("γ by layer", [_tuning_table(runs)]),
-        Section("Digits more or less alike", [_likeness_table(results)]),
-        Section("How it was made", [Text(_protocol(results, settings))]),
+        Section("Digits more or less alike", [_digit_cosine_table(results)]),
+        Section("How it was made", [Paragraph(_protocol(results, settings))]),
     ]
 
 
-def _acs_table(runs: Sequence[Run], pairs: int) -> Table:
+def _acs_table(runs: Sequence[SeedResult], pairs: int) -> Table:
     by_seed = {TITLES[name]: [r.acs[name] for r in runs] for name in METHODS}
-    by_seed["Integrated Hessians from the mean digit"] = [r.mean_baseline for r in runs]
+    by_seed["Integrated Hessians from the mean digit"] = [r.acs_from_mean for r in runs]
     return Table(
         ["method", "ACS", "spread", *(f"seed {r.seed // 10}" for r in runs)],
-        [(title, *(f"{v:.3f}" for v in (mean(v), spread(v), *v))) for title, v in by_seed.items()],
+        [(title, *(f"{v:.3f}" for v in (mean(v), sample_std(v), *v))) for title, v in by_seed.items()],
         f"Average cosine similarity to the ground truth over {pairs} test pairs for each seed; the spread is the "
         "standard deviation over seeds.",
     )
 
 
-def _tuning_table(runs: Sequence[Run]) -> Table:
+def _tuning_table(runs: Sequence[SeedResult]) -> Table:
     keys = ("acs", "uniform_gamma", "uniform_acs", "gain")
     return Table(
         [
             "seed",
-            *(f"γ {i}–{o}" for i, o in pairwise(SIZES)),
+            *(f"γ {i}–{o}" for i, o in pairwise(LAYER_SIZES)),
             "tuned ACS",
             "best uniform γ",
             "its ACS",
             "gain",
         ],
-        [(r.seed // 10, *r.tuned["gammas"], *(r.tuned[key] for key in keys)) for r in runs],
+        [(r.seed // 10, *r.tuning["gammas"], *(r.tuning[key] for key in keys)) for r in runs],
         "Coordinate descent on other pairs than these; both numbers are of fresh test pairs.",
     )
 
 
-def _likeness_table(results: dict[str, Any]) -> Table:
+def _digit_cosine_table(results: dict[str, Any]) -> Table:
     shown = ("saliency", "hessian_product", "bilrp")
     return Table(
         ["mean cosine of digits", "error", *(TITLES[name] for name in shown), "best γ", "its ACS"],
@@ -137,7 +138,7 @@ def _likeness_table(results: dict[str, Any]) -> Table:
 
 def _protocol(results: dict[str, Any], settings: ToySettings) -> str:
     return (
-        f"Two sequences of six digits, each digit a unit vector along e_k + {COMMON} u_k in R¹⁰ with u_k uniform in "
+        f"Two sequences of six digits, each digit a unit vector along e_k + {DIGIT_OVERLAP} u_k in R¹⁰ with u_k uniform in "
         "[0.6, 1.4]¹⁰ (cosines around 0.75). Network 60-100-100-50, ReLU after each layer, no biases; "
         f"{settings.iterations} iterations of Adam on all pairs of 64 and 64 fresh sequences, to the number of matching "
         "digits (all 36 combinations of places count). Relevance is pooled over the ten dimensions of each digit. "

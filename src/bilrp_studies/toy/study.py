@@ -6,15 +6,15 @@ its explanations should be the 6×6 pattern of matches.
 
 from __future__ import annotations
 
-from bilrp.progress import tracking
+from bilrp.progress import progress_bar
 from bilrp.render.report import Report
-from bilrp_studies.common.thread_limit import one_thread
+from bilrp_studies.common.thread_limit import single_thread
 from bilrp_studies.toy import report
-from bilrp_studies.toy.toy_results import by_likeness, measured, summary
+from bilrp_studies.toy.digit_task import DIGIT_OVERLAP, make_digit_vectors, train
 from bilrp_studies.toy.settings import ToySettings
-from bilrp_studies.toy.digit_task import COMMON, digit_vectors, train
+from bilrp_studies.toy.toy_results import collect_results, cosine_row, measure_network
 
-OTHERS = (0.1, 0.25, 1.0)  # how much the findings owe to how alike digits are
+OTHER_OVERLAPS = (0.1, 0.25, 1.0)  # how much the findings owe to how alike digits are
 
 
 def run(settings: ToySettings) -> Report:
@@ -26,17 +26,20 @@ def run(settings: ToySettings) -> Report:
     # Far apart, so that no two runs share a generator: a run uses its seed and the five after it. The networks on other
     # digits repeat the first run in everything else.
     first, count = settings.seed, settings.seeds
-    numbers = [10 * k for k in range(first, first + count)] + [10 * first] * len(OTHERS)
-    codes = [digit_vectors(*each) for each in zip(numbers, (COMMON,) * count + OTHERS, strict=True)]
-    with tracking(settings.progress) as bar, one_thread():
+    numbers = [10 * k for k in range(first, first + count)] + [10 * first] * len(OTHER_OVERLAPS)
+    codes = [
+        make_digit_vectors(*each)
+        for each in zip(numbers, (DIGIT_OVERLAP,) * count + OTHER_OVERLAPS, strict=True)
+    ]
+    with progress_bar(settings.progress) as bar, single_thread():
         bar.start("training networks", settings.iterations)
         seeds = [number + 1 for number in numbers]
         nets = train(codes, seeds, iterations=settings.iterations, bar=bar)
         bar.start("explaining", len(nets))
         runs = []
         for net, vectors, number in zip(nets, codes, numbers, strict=True):
-            runs.append(measured(net, vectors, number, pairs=settings.pairs))
+            runs.append(measure_network(net, vectors, number, pairs=settings.pairs))
             bar.advance()
-    runs, others = runs[:count], sorted([runs[0], *runs[count:]], key=lambda run: run.likeness)
-    results = {**summary(runs), "by_likeness": [by_likeness(run) for run in others]}
-    return report.write(runs, results, settings)
+    runs, others = runs[:count], sorted([runs[0], *runs[count:]], key=lambda run: run.digit_cosine)
+    results = {**collect_results(runs), "by_likeness": [cosine_row(run) for run in others]}
+    return report.build_report(runs, results, settings)

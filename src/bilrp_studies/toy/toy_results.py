@@ -11,105 +11,119 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp.evaluation import evaluate
-from bilrp_studies.toy.methods import GAMMAS, METHODS, bilrp, explained, integrated_hessians, tuned
-from bilrp_studies.toy.digit_task import LENGTH, Pairs, draw, likeness, predicted
+from bilrp import evaluation
+from bilrp_studies.toy.digit_task import SEQUENCE_LENGTH, Pairs, draw_pairs, mean_cosine, predict
+from bilrp_studies.toy.methods import (
+    GAMMAS,
+    METHODS,
+    bilrp_relevance,
+    explain_all,
+    integrated_hessians,
+    tune_gammas,
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SeedResult:
     """What one seed gave."""
 
     seed: int
-    likeness: float
+    digit_cosine: float
     mse: float
     acs: dict[str, float]
-    curve: list[float]
-    mean_baseline: float
-    conserved: float
-    tuned: dict[str, Any]
-    example: Pairs
-    patterns: dict[str, Tensor]
+    gamma_curve: list[float]
+    acs_from_mean: float
+    conservation_error: float
+    tuning: dict[str, Any]
+    example_pairs: Pairs
+    example_relevance: dict[str, Tensor]
 
 
-def measured(net: nn.Sequential, vectors: Tensor, seed: int, *, pairs: int = 1000) -> Run:
+def measure_network(net: nn.Sequential, vectors: Tensor, seed: int, *, pairs: int = 1000) -> SeedResult:
     """Explain `pairs` test pairs with every method, by a network that is trained already."""
     test, tuning = (
-        draw(vectors, pairs, torch.Generator().manual_seed(seed + k), matching=True) for k in (3, 4)
+        draw_pairs(vectors, pairs, torch.Generator().manual_seed(seed + k), require_match=True)
+        for k in (3, 4)
     )
-    whole = draw(vectors, 5000, torch.Generator().manual_seed(seed + 5))
-    relevance = explained(net, test)
-    middle = vectors.mean(0).repeat(LENGTH)
-    shown = typical(relevance, test.truth)
-    return Run(
+    whole = draw_pairs(vectors, 5000, torch.Generator().manual_seed(seed + 5))
+    relevance = explain_all(net, test)
+    middle = vectors.mean(0).repeat(SEQUENCE_LENGTH)
+    shown = select_typical_pairs(relevance, test.truth)
+    return SeedResult(
         seed=seed,
-        likeness=likeness(vectors),
-        mse=float((predicted(net, whole) - whole.truth.sum((1, 2))).square().mean()),
-        acs={name: evaluate.acs(found, test.truth) for name, found in relevance.items()},
-        curve=[evaluate.acs(bilrp(net, test, gamma), test.truth) for gamma in GAMMAS],
-        mean_baseline=evaluate.acs(integrated_hessians(net, test, baseline=middle), test.truth),
-        conserved=float((relevance["bilrp"].sum((1, 2)) - predicted(net, test)).abs().max()),
-        tuned=tuned(net, tuning, test),
-        example=Pairs(*(t[shown] for t in (test.digits_a, test.digits_b, test.a, test.b))),
-        patterns={name: found[shown] for name, found in relevance.items()},
+        digit_cosine=mean_cosine(vectors),
+        mse=float((predict(net, whole) - whole.truth.sum((1, 2))).square().mean()),
+        acs={name: evaluation.acs(found, test.truth) for name, found in relevance.items()},
+        gamma_curve=[evaluation.acs(bilrp_relevance(net, test, gamma), test.truth) for gamma in GAMMAS],
+        acs_from_mean=evaluation.acs(integrated_hessians(net, test, baseline=middle), test.truth),
+        conservation_error=float((relevance["bilrp"].sum((1, 2)) - predict(net, test)).abs().max()),
+        tuning=tune_gammas(net, tuning, test),
+        example_pairs=Pairs(*(t[shown] for t in (test.digits_a, test.digits_b, test.a, test.b))),
+        example_relevance={name: found[shown] for name, found in relevance.items()},
     )
 
 
-def typical(relevance: dict[str, Tensor], truth: Tensor, count: int = 2) -> Tensor:
+def select_typical_pairs(relevance: dict[str, Tensor], truth: Tensor, count: int = 2) -> Tensor:
     """The pairs to show: those where the cosines of all methods lie nearest to their averages, neither best nor worst."""
-    cosines = torch.stack([evaluate.cosine(found, truth) for found in relevance.values()])
+    cosines = torch.stack([evaluation.cosine(found, truth) for found in relevance.values()])
     return (cosines - cosines.mean(1, keepdim=True)).square().sum(0).argsort()[:count]
 
 
-def by_likeness(run: Run) -> dict[str, Any]:
+def cosine_row(run: SeedResult) -> dict[str, Any]:
     """One row of the table over digits more or less alike."""
-    best = int(np.argmax(run.curve))
+    best = int(np.argmax(run.gamma_curve))
     return {
-        "cosine": run.likeness,
+        "cosine": run.digit_cosine,
         "mse": run.mse,
         "acs": run.acs,
         "best_gamma": GAMMAS[best],
-        "best_acs": run.curve[best],
+        "best_acs": run.gamma_curve[best],
     }
 
 
-def summary(runs: Sequence[Run]) -> dict[str, Any]:
+def collect_results(runs: Sequence[SeedResult]) -> dict[str, Any]:
     """results.json: mean and spread over seeds, the γ curve, tuning, and every seed by itself."""
-    curve = np.array([r.curve for r in runs]).mean(0)
-    tuned_acs, uniform_acs = ([r.tuned[key] for r in runs] for key in ("acs", "uniform_acs"))
+    curve = np.array([r.gamma_curve for r in runs]).mean(0)
+    tuned_acs, uniform_acs = ([r.tuning[key] for r in runs] for key in ("acs", "uniform_acs"))
     return {
         "acs": {name: mean([r.acs[name] for r in runs]) for name in METHODS},
-        "acs_std": {name: spread([r.acs[name] for r in runs]) for name in METHODS},
+        "acs_std": {name: sample_std([r.acs[name] for r in runs]) for name in METHODS},
         "gamma_curve": [[gamma, float(value)] for gamma, value in zip(GAMMAS, curve, strict=True)],
         "mse": mean([r.mse for r in runs]),
         "seeds": len(runs),
         "mse_worst": max(r.mse for r in runs),
         "best_gamma": GAMMAS[int(curve.argmax())],
-        "ordered_in_every_seed": all(ordered(r.acs) for r in runs),
+        "ordered_in_every_seed": all(has_paper_order(r.acs) for r in runs),
         "tuned": {
             "acs": mean(tuned_acs),
-            "acs_std": spread(tuned_acs),
+            "acs_std": sample_std(tuned_acs),
             "uniform_acs": mean(uniform_acs),
-            "uniform_acs_std": spread(uniform_acs),
-            "gain": mean([r.tuned["gain"] for r in runs]),
+            "uniform_acs_std": sample_std(uniform_acs),
+            "gain": mean([r.tuning["gain"] for r in runs]),
             # Seeds are independent: the error of their mean is that of a sum of independent parts.
-            "gain_error": math.sqrt(sum(r.tuned["gain_error"] ** 2 for r in runs)) / len(runs),
-            "better_in": sum(r.tuned["gain"] > 0 for r in runs),
+            "gain_error": math.sqrt(sum(r.tuning["gain_error"] ** 2 for r in runs)) / len(runs),
+            "better_in": sum(r.tuning["gain"] > 0 for r in runs),
         },
-        "integrated_hessians_from_mean": mean([r.mean_baseline for r in runs]),
-        "conservation_error": max(r.conserved for r in runs),
+        "integrated_hessians_from_mean": mean([r.acs_from_mean for r in runs]),
+        "conservation_error": max(r.conservation_error for r in runs),
         "per_seed": [
-            {"seed": r.seed // 10, "mse": r.mse, "acs": r.acs, "gamma_curve": r.curve, "tuned": r.tuned}
+            {
+                "seed": r.seed // 10,
+                "mse": r.mse,
+                "acs": r.acs,
+                "gamma_curve": r.gamma_curve,
+                "tuned": r.tuning,
+            }
             for r in runs
         ],
     }
 
 
-def ordered(acs: dict[str, float], near: float = 0.05) -> bool:
+def has_paper_order(acs: dict[str, float], tolerance: float = 0.05) -> bool:
     """The paper's order: saliency ≈ curvature < Hessian×Product < BiLRP."""
     low = max(acs["saliency"], acs["curvature"])
-    close = abs(acs["saliency"] - acs["curvature"]) < near
-    return close and low + near < acs["hessian_product"] < acs["bilrp"]
+    close = abs(acs["saliency"] - acs["curvature"]) < tolerance
+    return close and low + tolerance < acs["hessian_product"] < acs["bilrp"]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -117,6 +131,6 @@ def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def spread(values: Sequence[float]) -> float:
+def sample_std(values: Sequence[float]) -> float:
     """Standard deviation over seeds; 0 for a single one."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

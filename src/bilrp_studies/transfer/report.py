@@ -9,103 +9,115 @@ from typing import Any
 import numpy as np
 
 from bilrp.explanation import Explanation
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, skipped_sections
 from bilrp_studies.common import image_folders
-from bilrp.render.report import Picture, Report, Section, Table, Text, left_out
-from bilrp_studies.transfer.figures import chart, side_by_side
-from bilrp_studies.transfer.svm import Accuracy
-from bilrp_studies.transfer.train_test_pairs import Pair, effective_regions
+from bilrp_studies.transfer.figures import plot_accuracies, plot_layers
 from bilrp_studies.transfer.settings import TransferSettings
+from bilrp_studies.transfer.svm import Accuracy
+from bilrp_studies.transfer.train_test_pairs import TrainTestPair, count_effective_regions
 
-PAPER = {
+PAPER_ACCURACIES = {
     "UFI (paper)": (605, {5: 0.45, 10: 0.57, 17: 0.62, 24: 0.54, 31: 0.19}),
     "LFW (paper)": (61, {5: 0.78, 10: 0.86, 17: 0.92, 24: 0.89, 31: 0.75}),
     "Sphaera (paper)": (111, {5: 0.93, 10: 0.96, 17: 0.98, 24: 0.97, 31: 0.96}),
 }
 
 
-def write(
-    found: image_folders.Found,
+def build_report(
+    contents: image_folders.FolderContents,
     settings: TransferSettings,
     labels: np.ndarray,
     accuracies: Mapping[int, Accuracy],
-    chosen: Sequence[Pair],
-    explained: Sequence[Mapping[int, Explanation]],
-    best: int,
+    pairs: Sequence[TrainTestPair],
+    explanations: Sequence[Mapping[int, Explanation]],
+    best_layer: int,
 ) -> Report:
     """The report of a finished study."""
-    spread = {layer: [effective_regions(pair[layer].relevance) for pair in explained] for layer in accuracies}
-    names = [item.name for item in found.items]
-    results = _results(found, settings, labels, accuracies, chosen, spread, names)
+    spread = {
+        layer: [count_effective_regions(pair[layer].relevance) for pair in explanations]
+        for layer in accuracies
+    }
+    names = [item.name for item in contents.items]
+    results = _results(contents, settings, labels, accuracies, pairs, spread, names)
     last = max(accuracies)
-    total = _region_count(explained)
+    total = _count_regions(explanations)
     title = "How transferable is the similarity model?"
-    drawn = chart(accuracies, spread, total, PAPER["LFW (paper)"][1])
+    drawn = plot_accuracies(accuracies, spread, total, PAPER_ACCURACIES["LFW (paper)"][1])
     sections = [
-        Section("The question", [Text(text) for text in _question(found, labels, settings)]),
-        Section("The table", [_table(accuracies, labels, spread), Text(_reading(settings))]),
+        Section("The question", [Paragraph(text) for text in _question(contents, labels, settings)]),
+        Section(
+            "The table",
+            [_table(accuracies, labels, spread), Paragraph(_describe_effective_regions(settings))],
+        ),
         Section("By layer", [Picture("by-layer.png", drawn, _chart_caption())]),
-        Section("What the layers look at", _pictures(found, chosen, explained, best, last)),
-        Section("The answer", [Text(_answer(accuracies, spread, best, last, total))]),
-        *left_out(found.skipped),
+        Section("What the layers look at", _pictures(contents, pairs, explanations, best_layer, last)),
+        Section("The answer", [Paragraph(_answer(accuracies, spread, best_layer, last, total))]),
+        *skipped_sections(contents.skipped),
     ]
-    return Report(title, _answer(accuracies, spread, best, last, total), sections, results)
+    return Report(title, _answer(accuracies, spread, best_layer, last, total), sections, results)
 
 
 def _results(
-    found: image_folders.Found,
+    contents: image_folders.FolderContents,
     settings: TransferSettings,
     labels: np.ndarray,
     accuracies: Mapping[int, Accuracy],
-    chosen: Sequence[Pair],
-    spread: Mapping[int, Sequence[float]],
+    pairs: Sequence[TrainTestPair],
+    effective_regions: Mapping[int, Sequence[float]],
     names: Sequence[str],
 ) -> dict[str, Any]:
-    mean = {layer: float(np.mean(values)) if len(values) else None for layer, values in spread.items()}
+    mean = {
+        layer: float(np.mean(values)) if len(values) else None for layer, values in effective_regions.items()
+    }
     return {
         "accuracy": {str(layer): a.mean for layer, a in accuracies.items()},
         "accuracy_std": {str(layer): a.std for layer, a in accuracies.items()},
         "classes": len(np.unique(labels)),
         "effective_regions": {str(layer): value for layer, value in mean.items()},
-        "effective_regions_std": {str(n): float(np.std(v)) if len(v) else None for n, v in spread.items()},
+        "effective_regions_std": {
+            str(n): float(np.std(v)) if len(v) else None for n, v in effective_regions.items()
+        },
         "images": len(names),
         "accuracy_by_split": {str(layer): a.values for layer, a in accuracies.items()},
         "cost_by_split": {str(layer): a.costs for layer, a in accuracies.items()},
         "pairs": [
             {"test": names[pair.test], "train": names[pair.train]}
-            | {"effective_regions": {str(layer): spread[layer][k] for layer in spread}}
-            for k, pair in enumerate(chosen)
+            | {"effective_regions": {str(layer): effective_regions[layer][k] for layer in effective_regions}}
+            for k, pair in enumerate(pairs)
         ],
-        "settings": settings.decisive(),
-        "skipped": [asdict(item) for item in found.skipped],
-        "notes": found.notes,
+        "settings": settings.result_options(),
+        "skipped": [asdict(item) for item in contents.skipped],
+        "notes": contents.notes,
     }
 
 
-def _question(found: image_folders.Found, labels: np.ndarray, settings: TransferSettings) -> list[str]:
+def _question(
+    contents: image_folders.FolderContents, labels: np.ndarray, settings: TransferSettings
+) -> list[str]:
     count = len(np.unique(labels))
     return [
         "A network trained to name objects in photographs is asked for something else: who, or what, is in these "
-        f"{len(found.items):,} pictures of {count} classes? Each of its layers gives another idea of "
+        f"{len(contents.items):,} pictures of {count} classes? Each of its layers gives another idea of "
         "“similar”. Which layer's idea carries over to this task, and can one see why?",
-        f"Pictures were cut to {_crop_words(settings.crop)} and scaled to {settings.size}×{settings.size} pixels. "
+        f"Pictures were cut to {_describe_crop(settings.crop)} and scaled to {settings.size}×{settings.size} pixels. "
         f"For each layer a linear classifier (a support vector machine) learned from a random half of every class and was "
-        f"tested on the other half, {_times(settings.splits)}.",
-        *found.notes,
+        f"tested on the other half, {_format_splits(settings.splits)}.",
+        *contents.notes,
     ]
 
 
-def _times(splits: int) -> str:
+def _format_splits(splits: int) -> str:
     return "once" if splits == 1 else f"{splits} times with other halves"
 
 
-def _crop_words(crop: float) -> str:
+def _describe_crop(crop: float) -> str:
     if crop == 1:
         return "their middle square"
     return f"the middle {crop:.0%}" if crop < 1 else f"the middle {crop:g} pixels"
 
 
 def _table(
-    accuracies: Mapping[int, Accuracy], labels: np.ndarray, spread: Mapping[int, Sequence[float]]
+    accuracies: Mapping[int, Accuracy], labels: np.ndarray, effective_regions: Mapping[int, Sequence[float]]
 ) -> Table:
     layers = list(accuracies)
     best = max(accuracies, key=lambda layer: accuracies[layer].mean)
@@ -114,16 +126,18 @@ def _table(
         ["these pictures", len(np.unique(labels))]
         + [f"{accuracies[n].mean:.2f}\u00a0±\u00a0{accuracies[n].std:.2f}{mark[n]}" for n in layers]
     ]
-    for name, (count, values) in PAPER.items():
+    for name, (count, values) in PAPER_ACCURACIES.items():
         rows.append([name, count] + [f"{values[n]:.2f}" if n in values else None for n in layers])
-    effective = [f"{np.mean(spread[n]):.0f}" if len(spread[n]) else None for n in layers]
+    effective = [
+        f"{np.mean(effective_regions[n]):.0f}" if len(effective_regions[n]) else None for n in layers
+    ]
     rows.append(["effective regions", None, *effective])
     header = ("accuracy", "classes", *(f"layer {layer}" for layer in layers))
     caption = "Share of test pictures named rightly (mean ± standard deviation over splits; * best layer)."
     return Table(header, rows, caption)
 
 
-def _reading(settings: TransferSettings) -> str:
+def _describe_effective_regions(settings: TransferSettings) -> str:
     return (
         "Effective regions: on how many of the picture's regions "
         f"({settings.regions}×{settings.regions} pixels each) the explanation of one similarity sits. If k regions share "
@@ -141,70 +155,75 @@ def _chart_caption() -> str:
 
 def _answer(
     accuracies: Mapping[int, Accuracy],
-    spread: Mapping[int, Sequence[float]],
-    best: int,
-    last: int,
-    total: int,
+    effective_regions: Mapping[int, Sequence[float]],
+    best_layer: int,
+    top_layer: int,
+    region_count: int,
 ) -> str:
-    top, end = accuracies[best], accuracies[last]
-    if best == last:
-        text = f"The highest layer, {last}, serves this task best: {top.mean:.0%} of the test pictures are named rightly."
+    top, end = accuracies[best_layer], accuracies[top_layer]
+    if best_layer == top_layer:
+        text = (
+            f"The highest layer, {top_layer}, serves this task best: {top.mean:.0%} of the test pictures are "
+            f"named rightly."
+        )
     else:
         text = (
-            f"Layer {best} serves this task best: {top.mean:.0%} of the test pictures are named rightly, against "
-            f"{end.mean:.0%} with the highest layer, {last}."
+            f"Layer {best_layer} serves this task best: {top.mean:.0%} of the test pictures are named rightly, against "
+            f"{end.mean:.0%} with the highest layer, {top_layer}."
         )
-    if not spread[best]:
+    if not effective_regions[best_layer]:
         return text
-    wide, narrow = float(np.mean(spread[best])), float(np.mean(spread[last]))
-    if best == last:
-        return f"{text} Its explanations rest on {wide:.0f} of {total} regions."
+    wide, narrow = float(np.mean(effective_regions[best_layer])), float(np.mean(effective_regions[top_layer]))
+    if best_layer == top_layer:
+        return f"{text} Its explanations rest on {wide:.0f} of {region_count} regions."
     if wide > narrow:
         return (
-            f"{text} The explanations show a reason: similarity at layer {best} rests on about {wide:.0f} of {total} "
-            f"regions of a picture, at layer {last} on about {narrow:.0f}. The highest layer has specialised on a few "
+            f"{text} The explanations show a reason: similarity at layer {best_layer} rests on about "
+            f"{wide:.0f} of {region_count} "
+            f"regions of a picture, at layer {top_layer} on about {narrow:.0f}. The highest layer has specialised on a few "
             "features and no longer keeps what would be needed elsewhere."
         )
     return (
-        f"{text} The explanations do not show concentration as the reason here: they rest on about {wide:.0f} of {total} "
-        f"regions at layer {best} and {narrow:.0f} at layer {last}."
+        f"{text} The explanations do not show concentration as the reason here: they rest on about "
+        f"{wide:.0f} of {region_count} "
+        f"regions at layer {best_layer} and {narrow:.0f} at layer {top_layer}."
     )
 
 
-def _region_count(explained: Sequence[Mapping[int, Explanation]]) -> int:
-    return next((e.relevance.shape[0] for pair in explained for e in pair.values()), 0)
+def _count_regions(explanations: Sequence[Mapping[int, Explanation]]) -> int:
+    return next((e.relevance.shape[0] for pair in explanations for e in pair.values()), 0)
 
 
 def _pictures(
-    found: image_folders.Found,
-    chosen: Sequence[Pair],
-    explained: Sequence[Mapping[int, Explanation]],
-    best: int,
-    last: int,
-    most: int = 6,
-) -> list[Text | Picture]:
-    if not chosen:
-        return [Text("No pairs were explained (--pairs 0).")]
-    shown = (17, 31) if explained and {17, 31} <= set(explained[0]) else (best, last)
+    contents: image_folders.FolderContents,
+    pairs: Sequence[TrainTestPair],
+    explanations: Sequence[Mapping[int, Explanation]],
+    best_layer: int,
+    top_layer: int,
+    max_pictures: int = 6,
+) -> list[Paragraph | Picture]:
+    if not pairs:
+        return [Paragraph("No pairs were explained (--pairs 0).")]
+    shown = (17, 31) if explanations and {17, 31} <= set(explanations[0]) else (best_layer, top_layer)
     shown = tuple(dict.fromkeys(shown))
-    blocks: list[Text | Picture] = [
-        Text(
+    blocks: list[Paragraph | Picture] = [
+        Paragraph(
             "Each line joins a region of a test picture (left) to a region of its most similar training picture (right): "
             "red where the match makes the two more similar, blue where it makes them less similar, stronger where it "
             "weighs more."
         )
     ]
-    items = found.items
-    for number, (pair, found_pair) in enumerate(list(zip(chosen, explained, strict=True))[:most], start=1):
+    items = contents.items
+    for number, (pair, found_pair) in enumerate(
+        list(zip(pairs, explanations, strict=True))[:max_pictures], start=1
+    ):
         test, train = items[pair.test], items[pair.train]
         same = "the same class" if test.label == train.label else "another class"
-        caption = (
-            f"{_words(test.label)} and the most similar training picture, {_words(train.label)} ({same})."
-        )
-        figure = side_by_side([found_pair[layer] for layer in shown], [f"layer {n}" for n in shown])
+        caption = f"{_label_text(test.label)} and the most similar training picture, {_label_text(train.label)} ({same})."
+        figure = plot_layers([found_pair[layer] for layer in shown], [f"layer {n}" for n in shown])
         blocks.append(Picture(f"pair-{number}.png", figure, caption))
     return blocks
 
 
-def _words(label: str) -> str:
+def _label_text(label: str) -> str:
     return label.replace("_", " ")

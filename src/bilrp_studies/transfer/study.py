@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from bilrp.progress import tracking
-from bilrp_studies.common import image_folders
-from bilrp_studies.common.vgg_layers import grams, ladder
+from bilrp.progress import progress_bar
 from bilrp.render.report import Report
+from bilrp_studies.common import image_folders
+from bilrp_studies.common.vgg_layers import compute_grams, load_layered_vgg
 from bilrp_studies.transfer import report
-from bilrp_studies.transfer.svm import accuracies
-from bilrp_studies.transfer.train_test_pairs import choose_pairs, explain_pairs
 from bilrp_studies.transfer.settings import TransferSettings
+from bilrp_studies.transfer.svm import measure_accuracies
+from bilrp_studies.transfer.train_test_pairs import choose_pairs, explain_pairs
 
 
 def run(settings: TransferSettings) -> Report:
@@ -24,15 +24,17 @@ def run(settings: TransferSettings) -> Report:
     >>> run(TransferSettings(data=Path("faces"), crop=0.6)).results["accuracy"]["17"]  # doctest: +SKIP
     0.83
     """
-    found = image_folders.classes(settings.data, size=settings.size, crop=settings.crop)
+    found = image_folders.read_classes(settings.data, size=settings.size, crop=settings.crop)
     kept = settings.out / "cache" if settings.cache is None else settings.cache
-    steps = ladder(settings.layers, weights=settings.weights, folder=kept, progress=settings.progress)
+    steps = load_layered_vgg(
+        settings.layers, weights=settings.weights, cache_folder=kept, progress=settings.progress
+    )
     pixels = [item.pixels for item in found.items]
     labels = np.unique([item.label for item in found.items], return_inverse=True)[1]
-    with tracking(settings.progress) as bar:
-        kernels = grams(steps, pixels, bar)
-        reached = dict(zip(steps.layers, accuracies(kernels, labels, settings, bar), strict=True))
+    with progress_bar(settings.progress) as bar:
+        kernels = compute_grams(steps, pixels, bar)
+        reached = dict(zip(steps.layers, measure_accuracies(kernels, labels, settings, bar), strict=True))
         best = max(reached, key=lambda layer: reached[layer].mean)
         chosen = choose_pairs(kernels[best], labels, count=settings.pairs, seed=settings.seed)
         explained = explain_pairs(steps, pixels, chosen, settings, bar)
-    return report.write(found, settings, labels, reached, chosen, explained, best)
+    return report.build_report(found, settings, labels, reached, chosen, explained, best)

@@ -10,8 +10,8 @@ import numpy as np
 from bilrp.progress import Progress
 from bilrp_studies.transfer.settings import TransferSettings
 
-GRID = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-FOLDS = 4
+SVM_COSTS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+NUM_FOLDS = 4
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Accuracy:
         return float(np.std(self.values))
 
 
-def halves(labels: np.ndarray, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_halves(labels: np.ndarray, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A random half of every class for training, the other for testing; an odd one goes to either by chance.
 
-    >>> train, test = halves(np.array([0, 0, 1, 1]), seed=0)
+    >>> train, test = split_halves(np.array([0, 0, 1, 1]), seed=0)
     >>> sorted(labels[train])
     [0, 1]
     """
@@ -47,7 +47,7 @@ def halves(labels: np.ndarray, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return chosen, np.setdiff1d(np.arange(len(labels)), chosen)
 
 
-def folds(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+def assign_folds(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     """A fold for every item, each class dealt out as evenly as it goes (also classes smaller than `count`)."""
     draw = np.random.default_rng(seed)
     fold, dealt = np.empty(len(labels), dtype=int), 0
@@ -58,7 +58,7 @@ def folds(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     return fold
 
 
-def svm_accuracy(
+def evaluate_svm(
     kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, *, seed: int = 0
 ) -> tuple[float, float]:
     """(test accuracy, C) of a linear SVM, C by 4-fold grid search on the training half.
@@ -67,20 +67,22 @@ def svm_accuracy(
     """
     scale = float(np.mean(np.diag(kernel)[train]))
     scaled = kernel / (scale if scale > 0 else 1.0)
-    part = folds(labels[train], FOLDS, seed=seed)
+    part = assign_folds(labels[train], NUM_FOLDS, seed=seed)
     scores = []
-    for cost in GRID:
+    for cost in SVM_COSTS:
         right = [
-            _right(scaled, labels, train[part != k], train[part == k], cost)
-            for k in range(FOLDS)
+            _count_correct(scaled, labels, train[part != k], train[part == k], cost)
+            for k in range(NUM_FOLDS)
             if (part == k).any() and len(np.unique(labels[train[part != k]])) > 1
         ]
         scores.append(sum(right))
-    cost = GRID[int(np.argmax(scores))]
-    return _right(scaled, labels, train, test, cost) / len(test), cost
+    cost = SVM_COSTS[int(np.argmax(scores))]
+    return _count_correct(scaled, labels, train, test, cost) / len(test), cost
 
 
-def _right(kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, cost: float) -> int:
+def _count_correct(
+    kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, cost: float
+) -> int:
     """How many of `test` an SVM trained on `train` names rightly."""
     from sklearn.svm import SVC
 
@@ -88,7 +90,7 @@ def _right(kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.n
     return int((machine.predict(kernel[np.ix_(test, train)]) == labels[test]).sum())
 
 
-def accuracies(
+def measure_accuracies(
     kernels: Mapping[int, np.ndarray], labels: np.ndarray, settings: TransferSettings, bar: Progress
 ) -> list[Accuracy]:
     """Every layer's machine on the same random splits."""
@@ -97,8 +99,8 @@ def accuracies(
     for kernel in kernels.values():
         rows = []
         for split in range(settings.splits):
-            train, test = halves(labels, seed=settings.seed + split)
-            rows.append(svm_accuracy(kernel, labels, train, test, seed=settings.seed + split))
+            train, test = split_halves(labels, seed=settings.seed + split)
+            rows.append(evaluate_svm(kernel, labels, train, test, seed=settings.seed + split))
             bar.advance()
         found.append(Accuracy(*(tuple(column) for column in zip(*rows, strict=True))))
     return found

@@ -8,113 +8,119 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bilrp import evaluation
 from bilrp.decomposition import Decomposition, decompose
 from bilrp.encoder import Encoder
 from bilrp.explanation import pair
-from bilrp.evaluation import evaluate
 from bilrp.regions import Regions, grid
 from bilrp.rules import composites
-from bilrp.rules.composites import Book
+from bilrp.rules.composites import Composite
 from bilrp.rules.reference_inputs import mean
-from bilrp_studies.common.warps import warp
+from bilrp_studies.common.warps import apply_warp
 
-CANDIDATES: Mapping[str, Book] = {
+CANDIDATE_COMPOSITES: Mapping[str, Composite] = {
     "γ = 0.25": composites.uniform(0.25),
-    "γ = 0.25, biases to inputs": composites.absorbing(0.25),
+    "γ = 0.25, biases to inputs": composites.bias_to_inputs(0.25),
     "secant to the mean colour": composites.secant("mean"),
     "secant to the blurred picture": composites.secant("blurred"),
     "secant to the blurred picture, γ = 0.25": composites.secant("blurred", gamma=0.25),
 }
 
 
-class Parts:
+class CachedDecomposer:
     """Decompositions under one candidate; the last few are kept, for neighbouring pairs share a picture."""
 
-    def __init__(self, encoder: Encoder, side: int, book: Book):
-        self.encoder, self.side, self.book = encoder, side, book
-        self.kept: dict[int, tuple[Tensor, Decomposition]] = {}
+    def __init__(self, encoder: Encoder, region_size: int, composite: Composite):
+        self.encoder, self.region_size, self.composite = encoder, region_size, composite
+        self.cache: dict[int, tuple[Tensor, Decomposition]] = {}
 
     def __call__(self, x: Tensor) -> Decomposition:
-        if id(x) not in self.kept:
-            if len(self.kept) > KEPT:
-                self.kept.pop(next(iter(self.kept)))
-            self.kept[id(x)] = (
+        if id(x) not in self.cache:
+            if len(self.cache) > MAX_CACHED:
+                self.cache.pop(next(iter(self.cache)))
+            self.cache[id(x)] = (
                 x,
-                decompose(self.encoder, x, regions=grid(self.side), rules=self.book, mode="push"),
+                decompose(
+                    self.encoder, x, regions=grid(self.region_size), composite=self.composite, mode="push"
+                ),
             )
-        return self.kept[id(x)][1]
+        return self.cache[id(x)][1]
 
 
-KEPT = 8
+MAX_CACHED = 8
 
 
-def measured(
+def measure_pair(
     encoder: Encoder,
-    given: Mapping[str, Parts],
+    decomposers: Mapping[str, CachedDecomposer],
     a: Tensor,
     b: Tensor,
-    third: Tensor,
+    patch_source: Tensor,
     *,
     number: int,
     seed: int,
 ) -> dict[str, dict[str, float]]:
     """{candidate: {measure: value}} of one pair of photographs; what is planted on blurred ones is a third, made small."""
-    side = next(iter(given.values())).side
+    side = next(iter(decomposers.values())).region_size
     regions, generator = grid(side)(a), torch.Generator().manual_seed(seed + number)
-    blur = evaluate.blurred(side)
-    pasted, among_detail = own(a, b, side, generator)
-    alone = small(blur(a), blur(b), third, side, generator)
-    _, match, among, moved = warp(a, regions, number)
-    pairs, single = occlusion(encoder, a, b, regions, (mean, blur))
+    blur = evaluation.blur_baseline(side)
+    pasted, among_detail = paste_patch(a, b, side, generator)
+    alone = plant_small_copy(blur(a), blur(b), patch_source, side, generator)
+    _, match, among, moved = apply_warp(a, regions, number)
+    pairs, single = occlusion_effects(encoder, a, b, regions, (mean, blur))
     other = encoder.module(b).flatten()
     found = {}
-    for name, parts in given.items():
+    for name, parts in decomposers.items():
         plain = pair(parts(a), parts(b))
         shares = {
-            "planted": evaluate.pointing(pair(parts(alone[0]), parts(alone[1])), alone[2]),
-            "planted among detail": evaluate.pointing(pair(parts(a), parts(pasted)), among_detail),
-            "warp": evaluate.share(pair(parts(a), parts(moved)), match, among=among),
+            "planted": evaluation.pointing_game(pair(parts(alone[0]), parts(alone[1])), alone[2]),
+            "planted among detail": evaluation.pointing_game(pair(parts(a), parts(pasted)), among_detail),
+            "warp": evaluation.relevance_share(pair(parts(a), parts(moved)), match, mask=among),
         }
         found[name] = {
             "unattributed": abs(plain.unattributed / plain.score),
             **{key: share.signed / share.chance for key, share in shares.items()},
-            "occlusion of pairs": _agreement(plain.relevance, pairs),
-            "occlusion": _agreement((parts(a).parts @ other)[None], single),
+            "occlusion of pairs": _mean_rank_correlation(plain.relevance, pairs),
+            "occlusion": _mean_rank_correlation((parts(a).parts @ other)[None], single),
         }
     return found
 
 
-def _agreement(found: Tensor, truths: Sequence[Tensor]) -> float:
+def _mean_rank_correlation(relevance: Tensor, references: Sequence[Tensor]) -> float:
     """Mean rank correlation with what covering says, for each of the ways to cover."""
-    return sum(evaluate.rank_correlation(found, truth) for truth in truths) / len(truths)
+    return sum(evaluation.rank_correlation(relevance, truth) for truth in references) / len(references)
 
 
-def _place(x: Tensor, side: int, generator: torch.Generator) -> tuple[int, int]:
+def _random_corner(x: Tensor, region_size: int, generator: torch.Generator) -> tuple[int, int]:
     """Where two by two whole regions begin."""
-    down, across = (side * int(torch.randint(n // side - 1, (), generator=generator)) for n in x.shape[2:])
+    down, across = (
+        region_size * int(torch.randint(n // region_size - 1, (), generator=generator)) for n in x.shape[2:]
+    )
     return down, across
 
 
-def small(
-    a: Tensor, b: Tensor, third: Tensor, side: int, generator: torch.Generator
+def plant_small_copy(
+    a: Tensor, b: Tensor, patch_source: Tensor, region_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A small copy of a third photograph in both, each at its own place."""
-    patch = F.interpolate(third, (2 * side, 2 * side), mode="bilinear", antialias=True)[0]
-    at_a, at_b = _place(a, side, generator), _place(b, side, generator)
-    return evaluate.planted(a, b, patch=patch, at_a=at_a, at_b=at_b)
+    patch = F.interpolate(patch_source, (2 * region_size, 2 * region_size), mode="bilinear", antialias=True)[
+        0
+    ]
+    at_a, at_b = _random_corner(a, region_size, generator), _random_corner(b, region_size, generator)
+    return evaluation.paste_patch(a, b, patch=patch, at_a=at_a, at_b=at_b)
 
 
-def own(a: Tensor, b: Tensor, side: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def paste_patch(a: Tensor, b: Tensor, region_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A piece of a, pasted into b at another place; a stays as it is."""
-    (top, left), at_b = _place(a, side, generator), _place(b, side, generator)
-    patch = a[0, :, top : top + 2 * side, left : left + 2 * side]
-    _, image, where = evaluate.planted(a, b, patch=patch, at_a=(top, left), at_b=at_b)
+    (top, left), at_b = _random_corner(a, region_size, generator), _random_corner(b, region_size, generator)
+    patch = a[0, :, top : top + 2 * region_size, left : left + 2 * region_size]
+    _, image, where = evaluation.paste_patch(a, b, patch=patch, at_a=(top, left), at_b=at_b)
     return image, where
 
 
 @torch.no_grad()
-def occlusion(
-    encoder: Encoder, a: Tensor, b: Tensor, regions: Regions, blanks: Sequence[Callable[[Tensor], Tensor]]
+def occlusion_effects(
+    encoder: Encoder, a: Tensor, b: Tensor, regions: Regions, fills: Sequence[Callable[[Tensor], Tensor]]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What covering does to the score, for each way to cover: to pairs of regions, and to single regions of a.
 
@@ -123,7 +129,7 @@ def occlusion(
     """
     masks = regions.masks(torch.arange(regions.count), a.dtype)[:, 0] > 0
     pairs, single = [], []
-    for blank in blanks:
+    for blank in fills:
         whole = [encoder.module(x).flatten(1) for x in (a, b)]
         drops = [
             y - encoder.module(torch.where(masks, blank(x), x)).flatten(1)

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from bilrp import evaluation
 from bilrp.decomposition import Decomposition, decompose
 from bilrp.encoder import Encoder
 from bilrp.encoders import vgg
-from bilrp.progress import Progress
 from bilrp.explanation import Explanation, pair
-from bilrp.evaluation import evaluate
+from bilrp.progress import Progress
 from bilrp.regions import grid
-from bilrp_studies.common.image_folders import Picture
+from bilrp_studies.common.image_folders import LabeledImage
 from bilrp_studies.vision.settings import VisionSettings
 
 
-class Pooled(nn.Module):
+class PooledVGG(nn.Module):
     """VGG-16 with its last map averaged, as MobileNet has it: else one compares place with place, the other does not."""
 
     def __init__(self, network: vgg.VGG16):
@@ -30,7 +30,7 @@ class Pooled(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class PairAgreement:
     """One pair by both: the rank correlations of pairs of regions, and of the regions of either picture."""
 
     a: str
@@ -38,46 +38,46 @@ class Compared:
     pairs: float
     regions: float
     cosines: tuple[float, float]
-    explained: tuple[Explanation, Explanation]
+    explanations: tuple[Explanation, Explanation]
 
 
-def pooled_vgg(settings: VisionSettings) -> Encoder:
+def load_pooled_vgg(settings: VisionSettings) -> Encoder:
     """VGG-16 at its last pooling under the paper's rules, its map averaged."""
     encoder = vgg.vgg16(weights=settings.weights, size=settings.size, progress=settings.progress)
     assert isinstance(encoder.module, vgg.VGG16)
-    return replace(encoder, module=Pooled(encoder.module), name="vgg16:31, averaged", layers=None)
+    return replace(encoder, module=PooledVGG(encoder.module), name="vgg16:31, averaged", layers=None)
 
 
-def compared(
-    nets: tuple[Encoder, Encoder], items: Sequence[Picture], settings: VisionSettings, bar: Progress
-) -> list[Compared]:
+def compare_models(
+    encoders: tuple[Encoder, Encoder], images: Sequence[LabeledImage], settings: VisionSettings, bar: Progress
+) -> list[PairAgreement]:
     """Every pair of neighbouring photographs by both networks."""
-    bar.start("beside VGG-16", min(len(items), settings.pairs + 1) - 1)
+    bar.start("beside VGG-16", min(len(images), settings.pairs + 1) - 1)
     found, before = [], None
-    for item in items[: settings.pairs + 1]:
-        now = tuple(_parts(net, item, settings) for net in nets)
+    for item in images[: settings.pairs + 1]:
+        now = tuple(_decompose_image(net, item, settings) for net in encoders)
         if before is not None:
             found.append(
-                _compared([pair(a, b, similarity="cosine") for a, b in zip(before, now, strict=True)])
+                _compare_pair([pair(a, b, similarity="cosine") for a, b in zip(before, now, strict=True)])
             )
             bar.advance()
         before = now
     return found
 
 
-def _parts(net: Encoder, item: Picture, settings: VisionSettings) -> Decomposition:
-    return replace(decompose(net, item.pixels, regions=grid(settings.regions)), name=item.name)
+def _decompose_image(encoder: Encoder, image: LabeledImage, settings: VisionSettings) -> Decomposition:
+    return replace(decompose(encoder, image.pixels, regions=grid(settings.regions)), name=image.name)
 
 
-def _compared(found: list[Explanation]) -> Compared:
-    ours, theirs = found
+def _compare_pair(explanations: list[Explanation]) -> PairAgreement:
+    ours, theirs = explanations
     sides = zip(ours.marginals(), theirs.marginals(), strict=True)
-    regions = [evaluate.rank_correlation(x[None], y[None]) for x, y in sides]
-    return Compared(
+    regions = [evaluation.rank_correlation(x[None], y[None]) for x, y in sides]
+    return PairAgreement(
         a=ours.a.name,
         b=ours.b.name,
-        pairs=evaluate.rank_correlation(ours, theirs),
+        pairs=evaluation.rank_correlation(ours, theirs),
         regions=sum(regions) / len(regions),
         cosines=(ours.score, theirs.score),
-        explained=(ours, theirs),
+        explanations=(ours, theirs),
     )

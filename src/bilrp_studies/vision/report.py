@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilrp_studies.common.image_folders import Found
-from bilrp.render.report import Picture, Report, Section, Table, Text, counted, left_out
-from bilrp_studies.common.bootstrap import over_blocks as interval
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, pluralize, skipped_sections
+from bilrp_studies.common.bootstrap import block_bootstrap_mean as interval
+from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.common.warps import WARPS
-from bilrp_studies.vision.model_agreement import Compared
+from bilrp_studies.vision.model_agreement import PairAgreement
 from bilrp_studies.vision.settings import VisionSettings
 
 Rows = Mapping[str, Sequence[Mapping[str, Mapping[str, float]]]]
@@ -21,27 +21,31 @@ MEASURES = {
     "occlusion of pairs": "occlusion of pairs",
     "occlusion": "occlusion",
 }
-SHOWN = 5  # pairs on which two networks agree most and least
+MAX_PAIRS_SHOWN = 5  # pairs on which two networks agree most and least
 
 
-def write(rows: Rows, compared: Sequence[Compared], settings: VisionSettings, found: Found) -> Report:
+def build_report(
+    rows: Rows, agreements: Sequence[PairAgreement], settings: VisionSettings, photographs: FolderContents
+) -> Report:
     """The report, from the numbers of every pair."""
-    results = summary(rows, compared, settings)
-    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in found.skipped]
+    results = collect_results(rows, agreements, settings)
+    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in photographs.skipped]
     return Report(
         "Which rules say something about networks with batch norm?",
-        verdict(results),
+        describe_results(results),
         [
             *(Section(name, [_table(results["table"][name], len(rows[name]))]) for name in rows),
-            Section("How it was measured", [Text(_protocol(settings))]),
-            Section("MobileNetV2 beside VGG-16", _beside(compared, results)),
-            *left_out(found.skipped),
+            Section("How it was measured", [Paragraph(_protocol(settings))]),
+            Section("MobileNetV2 beside VGG-16", _agreement_blocks(agreements, results)),
+            *skipped_sections(photographs.skipped),
         ],
         results,
     )
 
 
-def summary(rows: Rows, compared: Sequence[Compared], settings: VisionSettings) -> dict[str, Any]:
+def collect_results(
+    rows: Rows, agreements: Sequence[PairAgreement], settings: VisionSettings
+) -> dict[str, Any]:
     """results.json: every measure of every candidate with its interval, and every pair's agreement."""
     options = {"block": len(WARPS), "resamples": settings.resamples, "seed": settings.seed}
     table = {
@@ -52,21 +56,21 @@ def summary(rows: Rows, compared: Sequence[Compared], settings: VisionSettings) 
         for net, found in rows.items()
     }
     agreement = {
-        key: interval([getattr(each, key) for each in compared], **options) for key in ("pairs", "regions")
+        key: interval([getattr(each, key) for each in agreements], **options) for key in ("pairs", "regions")
     }
     each = [
-        {"a": c.a, "b": c.b, "pairs": c.pairs, "regions": c.regions, "cosines": c.cosines} for c in compared
+        {"a": c.a, "b": c.b, "pairs": c.pairs, "regions": c.regions, "cosines": c.cosines} for c in agreements
     ]
     return {
         "pairs": settings.pairs,
-        "settings": settings.decisive(),
+        "settings": settings.result_options(),
         "table": table,
         "agreement": {**agreement, "each": each},
         "per_pair": rows,
     }
 
 
-def verdict(results: Mapping[str, Any]) -> str:
+def describe_results(results: Mapping[str, Any]) -> str:
     """One paragraph: what each candidate leaves, and how well it finds what was planted."""
     said = []
     for net, table in results["table"].items():
@@ -74,25 +78,30 @@ def verdict(results: Mapping[str, Any]) -> str:
         kept = {n: row for n, row in table.items() if row["unattributed"]["mean"] < 0.5}
         best = max(kept or table, key=lambda name: table[name]["planted"]["mean"])
         said.append(
-            f"{net}: {least} leaves least unattributed ({_percent(table[least])}); of those that leave less than half, "
-            f"{best} finds a planted patch best ({_cell(table[best]['planted'])} × chance, {_percent(table[best])} "
+            f"{net}: {least} leaves least unattributed ({_format_unattributed(table[least])}); of those "
+            f"that leave less than half, "
+            f"{best} finds a planted patch best ({_format_interval(table[best]['planted'])} × chance, "
+            f"{_format_unattributed(table[best])} "
             "unattributed)"
         )
     together = results["agreement"]["regions"]
-    return f"{'. '.join(said)}. With VGG-16, MobileNetV2 agrees on regions at a rank correlation of {_cell(together)}."
+    return (
+        f"{'. '.join(said)}. With VGG-16, MobileNetV2 agrees on regions at a rank correlation of "
+        f"{_format_interval(together)}."
+    )
 
 
-def _percent(row: Mapping[str, Any]) -> str:
+def _format_unattributed(row: Mapping[str, Any]) -> str:
     return f"{100 * row['unattributed']['mean']:.0f} %"
 
 
-def _cell(value: Mapping[str, float]) -> str:
+def _format_interval(value: Mapping[str, float]) -> str:
     return f"{value['mean']:z.2f} ({value['low']:z.2f} to {value['high']:z.2f})"
 
 
 def _table(table: Mapping[str, Mapping[str, Mapping[str, float]]], pairs: int) -> Table:
-    rows = [(name, *(_cell(found[key]) for key in MEASURES)) for name, found in table.items()]
-    caption = f"Means over {counted(pairs, 'pair')} with 95 % intervals."
+    rows = [(name, *(_format_interval(found[key]) for key in MEASURES)) for name, found in table.items()]
+    caption = f"Means over {pluralize(pairs, 'pair')} with 95 % intervals."
     return Table(["rules", *MEASURES.values()], rows, caption)
 
 
@@ -107,16 +116,20 @@ def _protocol(settings: VisionSettings) -> str:
     )
 
 
-def _beside(compared: Sequence[Compared], results: Mapping[str, Any]) -> list[Text | Table | Picture]:
+def _agreement_blocks(
+    agreements: Sequence[PairAgreement], results: Mapping[str, Any]
+) -> list[Paragraph | Table | Picture]:
     """The pairs on which both agree most and least, and pictures of the two ends."""
-    order = sorted(compared, key=lambda each: each.regions, reverse=True)
-    shown = order if len(order) <= 2 * SHOWN else [*order[:SHOWN], *order[-SHOWN:]]
+    order = sorted(agreements, key=lambda each: each.regions, reverse=True)
+    shown = (
+        order if len(order) <= 2 * MAX_PAIRS_SHOWN else [*order[:MAX_PAIRS_SHOWN], *order[-MAX_PAIRS_SHOWN:]]
+    )
     rows = [(f"{c.a} and {c.b}", c.regions, c.pairs, *c.cosines) for c in shown]
     header = ["photographs", "regions", "pairs of regions", "cosine, MobileNetV2", "cosine, VGG-16"]
     agreement = results["agreement"]
     words = (
-        f"Rank correlation of what both say: of regions {_cell(agreement['regions'])}, of pairs of regions "
-        f"{_cell(agreement['pairs'])}. VGG-16's last map is averaged, as MobileNet's is."
+        f"Rank correlation of what both say: of regions {_format_interval(agreement['regions'])}, of pairs of regions "
+        f"{_format_interval(agreement['pairs'])}. VGG-16's last map is averaged, as MobileNet's is."
     )
     pictures = [
         Picture(
@@ -125,6 +138,6 @@ def _beside(compared: Sequence[Compared], results: Mapping[str, Any]) -> list[Te
             f"{c.a} and {c.b} by {name}: rank correlation of regions {c.regions:.2f}.",
         )
         for end, title, c in (("most", "most agreement", order[0]), ("least", "least agreement", order[-1]))
-        for number, (name, found) in enumerate(zip(("MobileNetV2", "VGG-16"), c.explained, strict=True))
+        for number, (name, found) in enumerate(zip(("MobileNetV2", "VGG-16"), c.explanations, strict=True))
     ]
-    return [Text(words), Table(header, rows, "Where they agree most and least."), *pictures]
+    return [Paragraph(words), Table(header, rows, "Where they agree most and least."), *pictures]

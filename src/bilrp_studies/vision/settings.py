@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bilrp_studies.common.photograph_settings import PhotographSettings
-from bilrp_studies.common.study import option, place
+from bilrp_studies.common.study import option, path_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionSettings(PhotographSettings):
     """Which photographs, how many pairs, and how fine."""
 
-    out: Path = place(Path("out/vision"), "Folder for the report; an interrupted study goes on from there.")
-    pairs: int = option(30, "Pairs of photographs.", least=2)
-    size: int = option(96, "Pictures are cut and scaled to SIZE × SIZE pixels.", least=64)
-    regions: int = option(24, "Side of a region in pixels.", least=8)
+    out: Path = path_option(
+        Path("out/vision"), "Folder for the report; an interrupted study goes on from there."
+    )
+    pairs: int = option(30, "Pairs of photographs.", minimum=2)
+    size: int = option(96, "Pictures are cut and scaled to SIZE × SIZE pixels.", minimum=64)
+    regions: int = option(24, "Side of a region in pixels.", minimum=8)

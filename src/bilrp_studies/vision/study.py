@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from bilrp import encoders
-from bilrp.io.cache import Cache, content_of, key_of, weights_of
-from bilrp.encoder import Encoder, read_input
-from bilrp.progress import Progress, tracking
+from bilrp.encoder import Encoder, read_tensor
 from bilrp.errors import InputError
-from bilrp_studies.common import image_folders
-from bilrp_studies.common.result_cache import kept_row
+from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
+from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
+from bilrp_studies.common import image_folders
+from bilrp_studies.common.result_cache import load_or_compute_row
 from bilrp_studies.vision import model_agreement, report
-from bilrp_studies.vision.composite_metrics import CANDIDATES, Parts, measured
+from bilrp_studies.vision.composite_metrics import CANDIDATE_COMPOSITES, CachedDecomposer, measure_pair
 from bilrp_studies.vision.settings import VisionSettings
 
-VERSION = 1  # of what one pair gives: another number, and nothing kept before is read
-LEAST = 3  # photographs: a pair, and one to plant
+CACHE_VERSION = 1  # of what one pair gives: another number, and nothing kept before is read
+MIN_PHOTOGRAPHS = 3  # photographs: a pair, and one to plant
 
 
 def run(settings: VisionSettings) -> Report:
@@ -36,45 +36,56 @@ def run(settings: VisionSettings) -> Report:
     >>> found["table"]["mobilenet"]["secant to the blurred picture"]["unattributed"]  # doctest: +SKIP
     {'mean': 0.13, 'low': 0.11, 'high': 0.16}
     """
-    found = image_folders.stills(settings.data, size=settings.size)
-    if len(found.items) < LEAST:
-        raise InputError(f"{settings.data}: at least {LEAST} readable photographs are needed")
+    found = image_folders.read_stills(settings.data, size=settings.size)
+    if len(found.items) < MIN_PHOTOGRAPHS:
+        raise InputError(f"{settings.data}: at least {MIN_PHOTOGRAPHS} readable photographs are needed")
     nets = [
         maker(size=settings.size, progress=settings.progress)
         for maker in (encoders.mobilenet, encoders.efficientnet)
     ]
     pixels = [item.pixels for item in found.items[: settings.pairs + 1]]
     cache = Cache(settings.out / "cache")
-    with torch.no_grad(), tracking(settings.progress) as bar:
-        rows = {net.name: judged(net, pixels, settings, cache, bar) for net in nets}
-        both = (nets[0], model_agreement.pooled_vgg(settings))
-        compared = model_agreement.compared(both, found.items, settings, bar)
-    return report.write(rows, compared, settings, found)
+    with torch.no_grad(), progress_bar(settings.progress) as bar:
+        rows = {net.name: measure_pairs(net, pixels, settings, cache, bar) for net in nets}
+        both = (nets[0], model_agreement.load_pooled_vgg(settings))
+        compared = model_agreement.compare_models(both, found.items, settings, bar)
+    return report.build_report(rows, compared, settings, found)
 
 
-def judged(
+def measure_pairs(
     encoder: Encoder, pixels: Sequence[Any], settings: VisionSettings, cache: Cache, bar: Progress
 ) -> list[dict[str, dict[str, float]]]:
     """What each pair of neighbouring photographs gave; pairs already judged are read."""
-    inputs = [read_input(encoder, each) for each in pixels]
-    given = {name: Parts(encoder, settings.regions, book) for name, book in CANDIDATES.items()}
+    inputs = [read_tensor(encoder, each) for each in pixels]
+    given = {
+        name: CachedDecomposer(encoder, settings.regions, book) for name, book in CANDIDATE_COMPOSITES.items()
+    }
     assert isinstance(encoder.module, nn.Module)
     # Neither how many pairs there are nor how they are resampled changes what one pair gives.
-    chosen = settings.decisive() | {"pairs": 0, "resamples": 0}
-    names = [book.name for book in CANDIDATES.values()]
-    origin = {"weights": weights_of(encoder.module), "rules": names, "version": VERSION, **chosen}
+    chosen = settings.result_options() | {"pairs": 0, "resamples": 0}
+    names = [book.name for book in CANDIDATE_COMPOSITES.values()]
+    origin = {
+        "weights": hash_weights(encoder.module),
+        "composites": names,
+        "version": CACHE_VERSION,
+        **chosen,
+    }
     bar.start(encoder.name, len(inputs) - 1)
     rows = []
     for number in range(len(inputs) - 1):
         a, b, third = (inputs[(number + k) % len(inputs)] for k in (0, 1, 2))
-        key = key_of("".join(content_of(x) for x in (a, b, third)), {**origin, "number": number})
-        rows.append(kept_row(cache, key, partial(_measured, encoder, given, (a, b, third), number, settings)))
+        key = compute_key("".join(hash_array(x) for x in (a, b, third)), {**origin, "number": number})
+        rows.append(
+            load_or_compute_row(
+                cache, key, partial(_measure_pair, encoder, given, (a, b, third), number, settings)
+            )
+        )
         bar.advance()
     return rows
 
 
-def _measured(
-    encoder: Encoder, given: dict[str, Parts], pictures: tuple[Tensor, Tensor, Tensor], number: int,
+def _measure_pair(
+    encoder: Encoder, decomposers: dict[str, CachedDecomposer], images: tuple[Tensor, Tensor, Tensor], number: int,
     settings: VisionSettings,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    return measured(encoder, given, *pictures, number=number, seed=settings.seed)
+    return measure_pair(encoder, decomposers, *images, number=number, seed=settings.seed)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bilrp.errors import InputError
 
 # As sentence-transformers calls them, and shorter.
-POOLINGS = {
+POOLING_MODES = {
     "mean": "mean",
     "cls": "cls",
     "last": "last",
@@ -39,27 +39,27 @@ ACTIVATIONS = {
 class Pooling(nn.Module):
     """(1, tokens, width) → (1, width): one vector for the text, or several side by side ('tokens' leaves them all).
 
-    `skip` tokens at the beginning (a prompt that is not to be pooled) are left out.
+    The first `prompt_tokens` (a prompt that is not to be pooled) are left out.
 
     >>> Pooling(("mean", "max"))(torch.ones(1, 3, 4)).shape
     torch.Size([1, 8])
     """
 
-    def __init__(self, modes: tuple[str, ...], skip: int = 0):
+    def __init__(self, modes: tuple[str, ...], prompt_tokens: int = 0):
         super().__init__()
-        unknown = [mode for mode in modes if mode not in POOLINGS]
+        unknown = [mode for mode in modes if mode not in POOLING_MODES]
         if unknown or not modes or ("tokens" in modes and len(modes) > 1):
             raise InputError(
-                f"unknown pooling {', '.join(unknown or modes) or 'of nothing'}: use {', '.join(POOLINGS)}"
+                f"unknown pooling {', '.join(unknown or modes) or 'of nothing'}: use {', '.join(POOLING_MODES)}"
             )
-        self.modes, self.skip = tuple(POOLINGS[mode] for mode in modes), skip
+        self.modes, self.prompt_tokens = tuple(POOLING_MODES[mode] for mode in modes), prompt_tokens
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x[:, self.skip :] if self.skip else x
-        pooled = [self._pooled(x, mode) for mode in self.modes]
+        x = x[:, self.prompt_tokens :] if self.prompt_tokens else x
+        pooled = [self._pool(x, mode) for mode in self.modes]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, 1)
 
-    def _pooled(self, x: Tensor, mode: str) -> Tensor:
+    def _pool(self, x: Tensor, mode: str) -> Tensor:
         if mode == "cls":
             return x[:, 0]
         if mode == "last":
@@ -67,17 +67,19 @@ class Pooling(nn.Module):
         if mode == "max":
             return x.amax(1)
         if mode == "weightedmean":
-            weights = torch.arange(1 + self.skip, 1 + self.skip + x.shape[1], dtype=x.dtype, device=x.device)
+            weights = torch.arange(
+                1 + self.prompt_tokens, 1 + self.prompt_tokens + x.shape[1], dtype=x.dtype, device=x.device
+            )
             return (x * (weights / weights.sum())[:, None]).sum(1)
         if mode == "mean_sqrt_len_tokens":
             return x.sum(1) / x.shape[1] ** 0.5
         return x if mode == "tokens" else x.mean(1)
 
     def extra_repr(self) -> str:
-        return "+".join(self.modes) + (f", skip={self.skip}" if self.skip else "")
+        return "+".join(self.modes) + (f", prompt_tokens={self.prompt_tokens}" if self.prompt_tokens else "")
 
 
-class Normalise(nn.Module):
+class Normalize(nn.Module):
     """x / ‖x‖, for each vector."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,25 +89,31 @@ class Normalise(nn.Module):
 class Dense(nn.Module):
     """A linear layer and its activation, with the input added where the folder says so."""
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool, activation: str, residual: bool = False):
+    def __init__(
+        self, in_features: int, out_features: int, *, bias: bool, activation: str, residual: bool = False
+    ):
         super().__init__()
         name = activation.rpartition(".")[2]
         if name not in ACTIVATIONS or not activation.startswith("torch.nn."):
             raise InputError(
                 f"unknown activation {activation!r} of a dense layer: none of torch's, or without a rule"
             )
-        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
         self.activation = getattr(nn, name)()
         self.residual: nn.Module | None = None
         if residual:
-            self.residual = nn.Identity() if inputs == outputs else nn.Linear(inputs, outputs, bias=False)
+            self.residual = (
+                nn.Identity()
+                if in_features == out_features
+                else nn.Linear(in_features, out_features, bias=False)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.activation(self.linear(x))
         return out if self.residual is None else out + self.residual(x)
 
 
-class Norm(nn.Module):
+class LayerNorm(nn.Module):
     """A layer norm under the name that sentence-transformers stores it by."""
 
     def __init__(self, width: int):

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilrp.io import files
-from bilrp.encoders.text.segmentation import Cut, Span, Tokens
+from bilrp.encoders.text.segmentation import CharSpan, TextRegionSpec, TokenizedText
 from bilrp.errors import InputError
 from bilrp.inputs import Item
+from bilrp.io import files
 
-ONE_TEXT = threading.Lock()  # a tokenizer keeps on itself where it cuts: threads call it one at a time
-MOST_BYTES = 4_000_000  # of a text: more than any encoder reads
+TOKENIZER_LOCK = threading.Lock()  # a tokenizer keeps on itself where it cuts: threads call it one at a time
+MAX_TEXT_BYTES = 4_000_000  # of a text: more than any encoder reads
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class TextReader:
     """Text → Item: the token embeddings x_t = E[token t] (+ what the model adds to them, where given), cut into regions.
 
     A prompt is put before every text and is one mark. Texts of more than `limit` tokens are cut there, and noted.
@@ -31,39 +31,39 @@ class Reader:
     embed: nn.Module
     tokenizer: Any
     prompt: str
-    limit: int | None
-    regions: Cut
-    added: Tensor | None = None
+    max_seq_length: int | None
+    regions: TextRegionSpec
+    embedding_offset: Tensor | None = None
 
-    def __call__(self, thing: Any) -> Item:
-        numbers, tokens, notes = self.tokens(_text(thing))
-        x = self.embedded(numbers)
-        cut = partial(tokens.cut, width=x.shape[2])
+    def __call__(self, raw_input: Any) -> Item:
+        numbers, tokens, notes = self.tokenize(_read_text(raw_input))
+        x = self.embed_tokens(numbers)
+        cut = partial(tokens.segment, width=x.shape[2])
         regions, view = cut(self.regions)
-        return Item(x, view=view, regions=regions, cut=cut, notes=notes)
+        return Item(x, view=view, regions=regions, segment=cut, notes=notes)
 
-    def embedded(self, numbers: list[int]) -> Tensor:
+    def embed_tokens(self, token_ids: list[int]) -> Tensor:
         """(1, tokens, width): the embeddings of these token numbers."""
         weight = next(self.embed.parameters())
         with torch.no_grad():
-            x = self.embed(torch.tensor([numbers], device=weight.device))
-        return x if self.added is None else x + self.added[:, : x.shape[1]]
+            x = self.embed(torch.tensor([token_ids], device=weight.device))
+        return x if self.embedding_offset is None else x + self.embedding_offset[:, : x.shape[1]]
 
-    def tokens(self, text: str) -> tuple[list[int], Tokens, dict[str, str]]:
+    def tokenize(self, text: str) -> tuple[list[int], TokenizedText, dict[str, str]]:
         """The number of each token, where it lies in the text, and what is to be said of the text."""
         if not text.strip():
             raise InputError("the text is empty: there are no words to explain")
-        given = self._encoded(self.prompt + text)
+        given = self._encode(self.prompt + text)
         numbers: list[int] = given["input_ids"]
         notes: dict[str, str] = {}
-        if self.limit is not None and len(numbers) > self.limit:
+        if self.max_seq_length is not None and len(numbers) > self.max_seq_length:
             notes["truncated"] = (
-                f"a text of {len(numbers)} tokens is read up to token {self.limit}, as this encoder does; "
+                f"a text of {len(numbers)} tokens is read up to token {self.max_seq_length}, as this encoder does; "
                 "the rest is left out"
             )
-            given = self._encoded(self.prompt + text, truncation=True, max_length=self.limit)
+            given = self._encode(self.prompt + text, truncation=True, max_length=self.max_seq_length)
             numbers = given["input_ids"]
-        spans: list[Span | None] = []
+        spans: list[CharSpan | None] = []
         marks: list[str] = []
         for number, offsets, special in zip(
             numbers, given["offset_mapping"], given["special_tokens_mask"], strict=True
@@ -82,17 +82,17 @@ class Reader:
             notes["unknown"] = (
                 f"{unknown} of the {len(words)} words of a text are unknown to the tokenizer, and all the same to the model"
             )
-        return numbers, Tokens.of(text, spans, marks), notes
+        return numbers, TokenizedText.from_spans(text, spans, marks), notes
 
-    def prompt_tokens(self) -> int:
+    def count_prompt_tokens(self) -> int:
         """How many positions at the beginning belong to the prompt, the opening mark included."""
-        numbers: list[int] = self._encoded(self.prompt)["input_ids"]
+        numbers: list[int] = self._encode(self.prompt)["input_ids"]
         closing = numbers[-1] in self.tokenizer.all_special_ids if numbers else False
         return len(numbers) - closing
 
-    def _encoded(self, text: str, **options: Any) -> Any:
+    def _encode(self, text: str, **options: Any) -> Any:
         try:
-            with ONE_TEXT:
+            with TOKENIZER_LOCK:
                 return self.tokenizer(
                     text,
                     return_offsets_mapping=True,
@@ -104,15 +104,15 @@ class Reader:
             raise InputError(f"the text holds what is no Unicode character ({str(error)[:80]})") from None
 
 
-def _text(thing: Any) -> str:
-    if isinstance(thing, Path):
-        return files.read_text(thing, kind="text", most=MOST_BYTES)
-    if not isinstance(thing, str):
-        raise InputError(f"a text encoder reads text, got {type(thing).__name__}: pass a string")
-    return thing
+def _read_text(raw_input: Any) -> str:
+    if isinstance(raw_input, Path):
+        return files.read_text(raw_input, kind="text", max_bytes=MAX_TEXT_BYTES)
+    if not isinstance(raw_input, str):
+        raise InputError(f"a text encoder reads text, got {type(raw_input).__name__}: pass a string")
+    return raw_input
 
 
-def added_by(transformer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
+def find_embedding_offset(transformer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
     """What a transformer adds to its input before anything else happens to it (positions, token types); None: nothing.
 
     It is read off the tape: constants added to the input one after another.

@@ -10,28 +10,28 @@ import torch
 from bilrp.engine.maps.base import Map
 from bilrp.engine.maps.elementwise import Gated
 from bilrp.engine.maps.linear import Linear
-from bilrp.trace.devices import read
+from bilrp.trace.devices import read_scalars
 
 
-def with_constants_known(maps: Sequence[Map]) -> list[Map]:
+def detect_constants(maps: Sequence[Map]) -> list[Map]:
     """The maps, each `Linear` among them (also behind a gate) knowing whether its function adds one."""
     asked = [linear for each in maps for linear in _linears(each)]
     with torch.no_grad():
         adds = [each.function(*map(torch.zeros_like, each.at)).any() for each in asked]
-    known = {id(each): answer > 0 for each, answer in zip(asked, read(adds), strict=True)}
-    return [_answered(each, known) for each in maps]
+    known = {id(each): answer > 0 for each, answer in zip(asked, read_scalars(adds), strict=True)}
+    return [_with_constant(each, known) for each in maps]
 
 
-def _linears(each: Map) -> Iterator[Linear]:
-    if isinstance(each, Linear):
-        yield each
-    elif isinstance(each, Gated):
-        yield from _linears(each.inner)
+def _linears(map_: Map) -> Iterator[Linear]:
+    if isinstance(map_, Linear):
+        yield map_
+    elif isinstance(map_, Gated):
+        yield from _linears(map_.inner)
 
 
-def _answered(each: Map, known: dict[int, bool]) -> Map:
-    if isinstance(each, Linear):
-        return replace(each, adds=known[id(each)])
-    if isinstance(each, Gated):
-        return Gated(_answered(each.inner, known), each.gate)
-    return each
+def _with_constant(map_: Map, adds_constant: dict[int, bool]) -> Map:
+    if isinstance(map_, Linear):
+        return replace(map_, adds_constant=adds_constant[id(map_)])
+    if isinstance(map_, Gated):
+        return Gated(_with_constant(map_.inner, adds_constant), map_.gate)
+    return map_

@@ -1,7 +1,7 @@
 """What a map is, and what it may say about itself.
 
 Every map acts on tangents of shape (K, *value.shape): K regions when pushing, K coordinates when pulling. `push` and
-`pull` are enough. A map of images that also says its `reach` is pushed on crops and on active rows; the rest of its
+`pull` are enough. A map of images that also says its `geometry` is pushed on crops and on active rows; the rest of its
 answers make that fast.
 """
 
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bilrp.engine.sparse_layout import Layout, Rows, everything
-from bilrp.engine.windows import Reach, Window, cut_each
-from bilrp.errors import quiet
-from bilrp.trace.devices import on_host
+from bilrp.engine.sparse_layout import SparseLayout, SparseTangent, full_mask
+from bilrp.engine.windows import Geometry, Window, crop_each
+from bilrp.errors import suppress_warnings
+from bilrp.trace.devices import is_on_cpu
 
 if TYPE_CHECKING:
     from bilrp.engine.maps.pooling import Pooling
 
-LAID = 5  # multiply-adds that pass while one number is laid out whole
-AT_ONCE = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
+MACS_PER_DENSIFIED_NUMBER = 5  # multiply-adds that pass while one number is laid out whole
+MAX_DENSE_COLUMNS = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
 
 
 class Shapes(NamedTuple):
@@ -38,7 +38,7 @@ class Shapes(NamedTuple):
         return sum(shape.numel() for shape in self.sources) + self.target.numel()
 
     @property
-    def images(self) -> bool:
+    def are_images(self) -> bool:
         """Are all of them single images, (1, C, H, W)?"""
         return all(is_image(shape) for shape in (*self.sources, self.target))
 
@@ -69,25 +69,25 @@ class Map(ABC):
         """Multiply-adds to push (or pull) one vector; only products count."""
         return 0
 
-    def beforehand(self, shapes: Shapes, rows: Layout | None = None) -> int:
+    def setup_macs(self, shapes: Shapes, source_layout: SparseLayout | None = None) -> int:
         """Multiply-adds that come once, before anything is pushed or pulled (pushed on rows, if these are the source's)."""
         return 0
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         """Numbers that pushing (or pulling) one vector needs for a while, besides its sources and its target."""
         return shapes.sources[0].numel() if back else shapes.target.numel()
 
-    def channels_first(self, shapes: Shapes) -> Map | None:
+    def to_channels_first(self, shapes: Shapes) -> Map | None:
         """The same map of images (1, C, H, W), where this is one of (1, H, W, C); None where it is none."""
         return None
 
-    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
         """J' and Π' with Π J = J' Π': the same map of values that were pooled before; None where there is none."""
         return None
 
     # ------------------------------------------------------------ on windows
 
-    def reach(self, shapes: Shapes) -> Reach | None:
+    def geometry(self, shapes: Shapes) -> Geometry | None:
         """How far the map looks; None where it is not a map from images to an image of the same positions."""
         return None
 
@@ -95,10 +95,10 @@ class Map(ABC):
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
         """J s on windows of that size of the target which begin at `origin`; elsewhere the sources are zero."""
-        whole = self.push(*(w.whole(shape) for w, shape in zip(sources, shapes.sources, strict=True)))
-        return cut_each(whole, origin, size)
+        whole = self.push(*(w.to_images(shape) for w, shape in zip(sources, shapes.sources, strict=True)))
+        return crop_each(whole, origin, size)
 
-    def for_windows(self) -> Map:
+    def prepare_windows(self) -> Map:
         """The same map with its constants laid out as windows are cut from them."""
         return self
 
@@ -106,7 +106,7 @@ class Map(ABC):
         """Multiply-adds for one window of that size of the target."""
         return self.macs(shapes, back=back)
 
-    def has_tiles(self, shapes: Shapes) -> bool:
+    def can_pull_windows(self, shapes: Shapes) -> bool:
         """Can windows be pulled?"""
         return False
 
@@ -116,63 +116,65 @@ class Map(ABC):
 
     # ------------------------------------------------------------ on active rows
 
-    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         """Which features (H, W, C) of the target can be non-zero if those of the sources can."""
-        return everything(shapes.target)
+        return full_mask(shapes.target)
 
-    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         """Which features of each source the target's depend on."""
-        return [everything(shape) for shape in shapes.sources]
+        return [full_mask(shape) for shape in shapes.sources]
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
+    def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
         """J s on rows: those of the sources → those of the target, all of which are written: they hold anything."""
-        for columns in torch.arange(len(target.layout.cone.low)).split(AT_ONCE):
+        for columns in torch.arange(len(target.layout.cone.low)).split(MAX_DENSE_COLUMNS):
             whole = (
-                source.dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
+                source.to_dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
             )
-            target.collect(self.push(*whole)[:, 0], columns)
+            target.load_columns(self.push(*whole)[:, 0], columns)
 
-    def keeps_rows(self, source: Layout, target: Layout, shapes: Shapes) -> bool:
+    def is_identity_on_rows(self, source: SparseLayout, target: SparseLayout, shapes: Shapes) -> bool:
         """Are the target's rows those of its only source, number for number?"""
         return False
 
-    def row_work(self, layouts: Sequence[Layout], target: Layout, shapes: Shapes) -> tuple[int, int]:
-        """Multiply-adds of `push_rows`, and how many more pass while it moves numbers about."""
-        own, columns = type(self).push_rows is not Map.push_rows, len(target.cone.low)
-        return columns * self.macs(shapes), 0 if own else laid_out(columns, shapes)
+    def sparse_cost(
+        self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
+    ) -> tuple[int, int]:
+        """Multiply-adds of `push_sparse`, and how many more pass while it moves numbers about."""
+        own, columns = type(self).push_sparse is not Map.push_sparse, len(target.cone.low)
+        return columns * self.macs(shapes), 0 if own else densify_macs(columns, shapes)
 
 
-def laid_out(columns: int, shapes: Shapes) -> int:
+def densify_macs(columns: int, shapes: Shapes) -> int:
     """What laying out columns whole costs, in multiply-adds."""
-    return LAID * columns * shapes.numel
+    return MACS_PER_DENSIFIED_NUMBER * columns * shapes.numel
 
 
-def to_front(last: Tensor) -> Tensor:
+def move_channels_first(tensor: Tensor) -> Tensor:
     """(…, H, W, C) → (…, C, H, W)."""
-    return last.movedim(-1, -3)
+    return tensor.movedim(-1, -3)
 
 
-def to_last(first: Tensor) -> Tensor:
+def move_channels_last(tensor: Tensor) -> Tensor:
     """(…, C, H, W) → (…, H, W, C)."""
-    return first.movedim(-3, -1)
+    return tensor.movedim(-3, -1)
 
 
-def batched(function: Callable[..., Any]) -> Callable[..., Any]:
+def vmap_or_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` over a leading axis, also where torch can only loop (it says so once for every such operation)."""
 
     def call(*tensors: Tensor) -> Any:
-        with quiet():
+        with suppress_warnings():
             try:
                 return torch.vmap(function)(*tensors)
             except RuntimeError as error:
-                if not any(words in str(error) for words in NO_BATCH):
+                if not any(words in str(error) for words in VMAP_ERROR_MESSAGES):
                     raise
-        return _looped(function, tensors)
+        return _loop(function, tensors)
 
     return call
 
 
-NO_BATCH = (
+VMAP_ERROR_MESSAGES = (
     "Batching rule not implemented",
     "we do not yet support",
     "NYI: querying is_contiguous",  # a group norm's derivative, where numbers lie in another order
@@ -180,7 +182,7 @@ NO_BATCH = (
 )  # what vmap says of calls it can't batch
 
 
-def _looped(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:
+def _loop(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:
     """The same, one by one."""
     found = [function(*each) for each in zip(*tensors, strict=True)]
     if isinstance(found[0], Tensor):
@@ -188,27 +190,27 @@ def _looped(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:
     return tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
 
 
-def times(x: Tensor, factor: Tensor | None) -> Tensor:
+def scale_by(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else x * factor
 
 
-def times_(x: Tensor, factor: Tensor | None) -> Tensor:
+def scale_by_(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else x.mul_(factor)
 
 
-def shut(factor: Tensor, gate: Tensor) -> Tensor:
+def apply_gate(factor: Tensor, gate: Tensor) -> Tensor:
     """The factor where a 0/1 gate is open, 0 elsewhere, whatever stands there.
 
-    >>> shut(torch.tensor([2.0, torch.inf]), torch.tensor([1.0, 0.0]))
+    >>> apply_gate(torch.tensor([2.0, torch.inf]), torch.tensor([1.0, 0.0]))
     tensor([2., 0.])
     """
-    if not on_host(factor):  # a selection is as fast there, and asks nothing
+    if not is_on_cpu(factor):  # a selection is as fast there, and asks nothing
         return factor.masked_fill(gate <= 0, 0)
     product = factor * gate  # many times as fast as a selection, and right where all is finite
     return product if math.isfinite(float(product.sum())) else factor.masked_fill(gate <= 0, 0)
 
 
-def sum_of(tensors: Iterable[Tensor]) -> Tensor:
+def sum_in_place(tensors: Iterable[Tensor]) -> Tensor:
     """The sum, in the memory of the first."""
     total: Tensor | None = None
     for t in tensors:

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bilrp.engine.sparse_layout import Layout, Rows, Term, both, not_zero, union
-from bilrp.engine.maps.base import Map, Shapes, to_front
-from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
+from bilrp.engine.maps.base import Map, Shapes, move_channels_first
+from bilrp.engine.sparse_layout import (
+    GatherTerm,
+    SparseLayout,
+    SparseTangent,
+    mask_and,
+    mask_or,
+    nonzero_mask,
+)
+from bilrp.engine.windows import Geometry, Window, crop_windows, prepare_for_crop, reframe_window
 
 if TYPE_CHECKING:
     from bilrp.engine.maps.pooling import Pooling
@@ -30,52 +37,56 @@ class Scale(Map):
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return (cotangent * self.factor,)
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0
 
-    def channels_first(self, shapes: Shapes) -> Map | None:
+    def to_channels_first(self, shapes: Shapes) -> Map | None:
         if shapes.sources[0] != shapes.target or self.on_mask:
             return None
-        factor = self.factor if self.factor.dim() == 0 else to_front(self.factor.expand(shapes.target))
+        factor = (
+            self.factor if self.factor.dim() == 0 else move_channels_first(self.factor.expand(shapes.target))
+        )
         return Scale(factor, self.slots)
 
-    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        found = pooling.past(self.factor, shapes.target) if shapes.sources[0] == shapes.target else None
+    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        found = (
+            pooling.commute_factor(self.factor, shapes.target) if shapes.sources[0] == shapes.target else None
+        )
         return None if found is None else (Scale(found[0]), found[1])
 
-    def reach(self, shapes: Shapes) -> Reach | None:
-        return Reach() if shapes.images and shapes.sources[0] == shapes.target else None
+    def geometry(self, shapes: Shapes) -> Geometry | None:
+        return Geometry() if shapes.are_images and shapes.sources[0] == shapes.target else None
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
-        factor = self.factor if self.factor.dim() == 0 else cut(self.factor, origin, size)
-        return place(sources[0], origin, size) * factor
+        factor = self.factor if self.factor.dim() == 0 else crop_windows(self.factor, origin, size)
+        return reframe_window(sources[0], origin, size) * factor
 
-    def for_windows(self) -> Map:
-        return replace(self, factor=for_cutting(self.factor))
+    def prepare_windows(self) -> Map:
+        return replace(self, factor=prepare_for_crop(self.factor))
 
-    def has_tiles(self, shapes: Shapes) -> bool:
-        return self.reach(shapes) is not None and self.factor.shape == shapes.target
+    def can_pull_windows(self, shapes: Shapes) -> bool:
+        return self.geometry(shapes) is not None and self.factor.shape == shapes.target
 
     def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
-        return windows.times(self.factor)
+        return windows.scale(self.factor)
 
-    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return both(inputs[0], self._open(shapes))
+    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return mask_and(inputs[0], self._support(shapes))
 
-    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        return [both(target, self._open(shapes))]
+    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        return [mask_and(target, self._support(shapes))]
 
-    def _open(self, shapes: Shapes) -> Tensor:
-        return not_zero(self.factor.expand(shapes.target))
+    def _support(self, shapes: Shapes) -> Tensor:
+        return nonzero_mask(self.factor.expand(shapes.target))
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
-        target.combine([_same(sources[0], target, self.factor.expand(shapes.target))])
+    def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        target.combine([_gather_same_features(sources[0], target, self.factor.expand(shapes.target))])
 
-    def keeps_rows(self, source: Layout, target: Layout, shapes: Shapes) -> bool:
+    def is_identity_on_rows(self, source: SparseLayout, target: SparseLayout, shapes: Shapes) -> bool:
         """A gate does: what it shuts has no rows."""
-        factor = target.of(self.factor.expand(shapes.target))
+        factor = target.gather(self.factor.expand(shapes.target))
         return source.equals(target) and bool((factor == 1).all())
 
 
@@ -89,35 +100,35 @@ class Sum(Map):
     def push(self, *tangents: Tensor) -> Tensor:
         return sum(tangents[1:], start=tangents[0])
 
-    def channels_first(self, shapes: Shapes) -> Map | None:
+    def to_channels_first(self, shapes: Shapes) -> Map | None:
         return None if self.on_mask else self
 
-    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
         return self, pooling
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return (cotangent,) * len(self.slots)
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0
 
-    def reach(self, shapes: Shapes) -> Reach | None:
-        return Reach() if shapes.images else None
+    def geometry(self, shapes: Shapes) -> Geometry | None:
+        return Geometry() if shapes.are_images else None
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
-        moved = [place(source, origin, size) for source in sources]
+        moved = [reframe_window(source, origin, size) for source in sources]
         return sum(moved[1:], start=moved[0])
 
-    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return union(inputs)
+    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return mask_or(inputs)
 
-    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         return [target] * len(self.slots)
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
-        target.combine([_same(source, target) for source in sources])
+    def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        target.combine([_gather_same_features(source, target) for source in sources])
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,59 +150,63 @@ class Gated(Map):
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         return self.inner.pull(cotangent * self.gate)
 
-    def channels_first(self, shapes: Shapes) -> Map | None:
-        inner = self.inner.channels_first(shapes)
-        return None if inner is None else Gated(inner, to_front(self.gate))
+    def to_channels_first(self, shapes: Shapes) -> Map | None:
+        inner = self.inner.to_channels_first(shapes)
+        return None if inner is None else Gated(inner, move_channels_first(self.gate))
 
-    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        gate = pooling.past(self.gate, shapes.target)
-        inner = None if gate is None else self.inner.pooled(gate[1], shapes)
+    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+        gate = pooling.commute_factor(self.gate, shapes.target)
+        inner = None if gate is None else self.inner.commute_pooling(gate[1], shapes)
         return None if gate is None or inner is None else (Gated(inner[0], gate[0]), inner[1])
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.macs(shapes, back=back)
 
-    def beforehand(self, shapes: Shapes, rows: Layout | None = None) -> int:
-        return self.inner.beforehand(shapes, rows)
+    def setup_macs(self, shapes: Shapes, source_layout: SparseLayout | None = None) -> int:
+        return self.inner.setup_macs(shapes, source_layout)
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
-        return self.inner.scratch(shapes, back=back) + shapes.target.numel()
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
+        return self.inner.workspace(shapes, back=back) + shapes.target.numel()
 
-    def reach(self, shapes: Shapes) -> Reach | None:
-        return self.inner.reach(shapes)
+    def geometry(self, shapes: Shapes) -> Geometry | None:
+        return self.inner.geometry(shapes)
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
-        return self.inner.push_windows(sources, origin, size, shapes) * cut(self.gate, origin, size)
+        return self.inner.push_windows(sources, origin, size, shapes) * crop_windows(self.gate, origin, size)
 
-    def for_windows(self) -> Map:
-        return Gated(self.inner.for_windows(), for_cutting(self.gate))
+    def prepare_windows(self) -> Map:
+        return Gated(self.inner.prepare_windows(), prepare_for_crop(self.gate))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         return self.inner.window_macs(size, shapes, back=back)
 
-    def has_tiles(self, shapes: Shapes) -> bool:
-        return self.inner.has_tiles(shapes)
+    def can_pull_windows(self, shapes: Shapes) -> bool:
+        return self.inner.can_pull_windows(shapes)
 
     def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
-        return self.inner.pull_windows(windows.times(self.gate), shapes)
+        return self.inner.pull_windows(windows.scale(self.gate), shapes)
 
-    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return both(self.inner.possible(inputs, shapes), not_zero(self.gate))
+    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return mask_and(self.inner.output_support(inputs, shapes), nonzero_mask(self.gate))
 
-    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        return self.inner.needed(both(target, not_zero(self.gate)), shapes)
+    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+        return self.inner.input_support(mask_and(target, nonzero_mask(self.gate)), shapes)
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
-        self.inner.push_rows(sources, target, shapes)
-        target.scale(target.layout.of(self.gate))
+    def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        self.inner.push_sparse(sources, target, shapes)
+        target.scale(target.layout.gather(self.gate))
 
-    def row_work(self, layouts: Sequence[Layout], target: Layout, shapes: Shapes) -> tuple[int, int]:
-        return self.inner.row_work(layouts, target, shapes)
+    def sparse_cost(
+        self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
+    ) -> tuple[int, int]:
+        return self.inner.sparse_cost(layouts, target, shapes)
 
 
-def _same(source: Rows, target: Rows, factor: Tensor | None = None) -> Term:
+def _gather_same_features(
+    source: SparseTangent, target: SparseTangent, factor: Tensor | None = None
+) -> GatherTerm:
     """The source's rows of the same features, times an image-shaped factor."""
     layout = target.layout
-    return Term(source, source.layout.row[layout.active], layout.at(factor))
+    return GatherTerm(source, source.layout.row_of_feature[layout.mask], layout.gather_optional(factor))

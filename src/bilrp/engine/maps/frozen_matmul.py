@@ -10,33 +10,33 @@ from bilrp.engine.maps.base import Map, Shapes
 
 
 @dataclass(frozen=True, eq=False)
-class Mix(Map):
+class FrozenMatmul(Map):
     """J v = P v on the last two axes: one product for all regions, whose values lie side by side.
 
-    Values (…, heads, m, d) may have fewer heads than P: grouped queries share them, `shared` each.
+    Values (…, heads, m, d) may have fewer heads than P: grouped queries share them, `group_size` each.
     """
 
     weights: Tensor  # (…, heads, n, m)
-    shared: int = 1
+    group_size: int = 1
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
 
     def push(self, *tangents: Tensor) -> Tensor:
-        v = tangents[0] if self.shared == 1 else tangents[0].repeat_interleave(self.shared, -3)
-        return _beside(self.weights, v)
+        v = tangents[0] if self.group_size == 1 else tangents[0].repeat_interleave(self.group_size, -3)
+        return _batched_matmul(self.weights, v)
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        back = _beside(self.weights.mT, cotangent)
-        return (back if self.shared == 1 else back.unflatten(-3, (-1, self.shared)).sum(-3),)
+        back = _batched_matmul(self.weights.mT, cotangent)
+        return (back if self.group_size == 1 else back.unflatten(-3, (-1, self.group_size)).sum(-3),)
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return self.weights.numel() * shapes.target[-1]
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         return shapes.target.numel()
 
 
-def _beside(weights: Tensor, v: Tensor) -> Tensor:
+def _batched_matmul(weights: Tensor, v: Tensor) -> Tensor:
     """P v for K tensors (K, …, m, d) at once, as P (…, n, m) · (…, m, K·d)."""
     count, wide = v.shape[0], v.shape[-1]
     laid = v.movedim(0, -2).flatten(-2)

@@ -13,38 +13,38 @@ from torch import Tensor
 
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.maps.elementwise import Sum
-from bilrp.engine.windows import Reach, Window, cut
-from bilrp.trace.devices import on_host
+from bilrp.engine.windows import Geometry, Window, crop_windows
+from bilrp.trace.devices import is_on_cpu
 
 # Units of rounding by which two factors may miss the numbers they stand for: six roundings made them. Where a unit is
 # large (float16) they must not.
-ROUNDING, LARGE = 4, 1e-6
-MANY = 2**15  # numbers of which some are looked at first
+MAX_ROUNDING_ERROR_EPS, MAX_ROUNDED_EPS = 4, 1e-6
+MIN_PRECHECKED_NUMEL = 2**15  # numbers of which some are looked at first
 
 
 class Pooling(Map):
     """Π: from many positions to fewer, the same for every feature.
 
-    `axes`, counted from the end, are those that become shorter; with `drop` they have length one then, and fall away.
+    `axes`, counted from the end, are those that become shorter; with `squeeze` they have length one then, and fall away.
     """
 
     axes: tuple[int, ...]
-    drop: bool
+    squeeze: bool
 
     @abstractmethod
-    def pool(self, values: Tensor) -> Tensor:
+    def reduce(self, values: Tensor) -> Tensor:
         """Π s, with all its axes."""
 
     @abstractmethod
-    def spread(self, cotangent: Tensor) -> Tensor:
+    def expand(self, cotangent: Tensor) -> Tensor:
         """Πᵀ c, where c has all its axes."""
 
     @abstractmethod
-    def shortened(self, shape: torch.Size) -> torch.Size:
+    def pooled_shape(self, shape: torch.Size) -> torch.Size:
         """The shape of Π s, with all its axes."""
 
     @abstractmethod
-    def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
+    def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
         """q and Π' with Π diag(factor) = diag(q) Π', for values of that shape; None where there are none."""
 
     @abstractmethod
@@ -52,184 +52,188 @@ class Pooling(Map):
         """Is it the same pooling?"""
 
     @abstractmethod
-    def whole(self) -> Pooling:
+    def without_squeeze(self) -> Pooling:
         """The same, with all its axes."""
 
     def push(self, *tangents: Tensor) -> Tensor:
-        pooled = self.pool(tangents[0])
-        return pooled.squeeze(self.axes) if self.drop else pooled
+        pooled = self.reduce(tangents[0])
+        return pooled.squeeze(self.axes) if self.squeeze else pooled
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        for axis in sorted(self.axes, reverse=True) if self.drop else ():
+        for axis in sorted(self.axes, reverse=True) if self.squeeze else ():
             cotangent = cotangent.unsqueeze(axis)
-        return (self.spread(cotangent),)
+        return (self.expand(cotangent),)
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0
 
-    def rest(self) -> Map:
+    def squeeze_map(self) -> Map:
         """What is left to do where the value was pooled before: axes of length one fall away."""
         none, one = (0,) * len(self.axes), (1,) * len(self.axes)
-        return Pick(self.axes, none, one, one, drop=True) if self.drop else Sum((0,))
+        return Narrow(self.axes, none, one, one, squeeze=True) if self.squeeze else Sum((0,))
 
 
 @dataclass(frozen=True, eq=False)
 class Mean(Pooling):
     """J s = Σ over `axes` of weights ⊙ s: a mean over positions, or a sum. Other axes of the weights have length one.
 
-    `each` is the weight of all positions, where they have one: as it is, not as the weights' type rounds it.
+    `uniform_weight` is the weight of all positions, where they have one: as it is, not as the weights' type rounds it.
     """
 
     weights: Tensor
     axes: tuple[int, ...]
-    drop: bool = False
-    each: float | None = None
+    squeeze: bool = False
+    uniform_weight: float | None = None
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
 
-    def pool(self, values: Tensor) -> Tensor:
-        if self._uniform is not None:
-            return values.mean(self.axes, keepdim=True).mul_(self._uniform * self.weights.numel())
+    def reduce(self, values: Tensor) -> Tensor:
+        if self._common_weight is not None:
+            return values.mean(self.axes, keepdim=True).mul_(self._common_weight * self.weights.numel())
         return (values * self.weights).sum(self.axes, keepdim=True)
 
-    def spread(self, cotangent: Tensor) -> Tensor:
-        if self._uniform is None:
+    def expand(self, cotangent: Tensor) -> Tensor:
+        if self._common_weight is None:
             return cotangent * self.weights
         shape = torch.broadcast_shapes(cotangent.shape, self.weights.shape)
-        return (cotangent * self._uniform).expand(shape)
+        return (cotangent * self._common_weight).expand(shape)
 
-    def weighing(self, weights: Tensor) -> Mean:
+    def with_weights(self, weights: Tensor) -> Mean:
         """The same with other weights."""
-        return replace(self, weights=weights, each=None)
+        return replace(self, weights=weights, uniform_weight=None)
 
-    def shortened(self, shape: torch.Size) -> torch.Size:
+    def pooled_shape(self, shape: torch.Size) -> torch.Size:
         return _with_lengths(shape, self.axes, (1,) * len(self.axes))
 
     @cached_property
-    def _uniform(self) -> float | None:
+    def _common_weight(self) -> float | None:
         """The weight of all positions, if they have one: nothing is multiplied before the sum then."""
-        if self.each is not None or not on_host(self.weights):
-            return self.each
+        if self.uniform_weight is not None or not is_on_cpu(self.weights):
+            return self.uniform_weight
         first, last = self.weights.amin(), self.weights.amax()
         return float(first) if bool(first == last) else None
 
-    def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
+    def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
         """Where the factor is one of positions times one of features."""
         factor = factor.reshape((1,) * (len(shape) - factor.dim()) + factor.shape)
-        if not on_host(factor):  # its numbers are not asked for: does it repeat them?
+        if not is_on_cpu(factor):  # its numbers are not asked for: does it repeat them?
             alike = all(factor.shape[axis] == 1 or factor.stride(axis) == 0 for axis in self.axes)
             one = _with_lengths(factor.shape, self.axes, (1,) * len(self.axes))
             features = factor[tuple(slice(0, length) for length in one)]
-            return (features.expand(self.shortened(shape)), self) if alike else None
-        found = factored(factor, self.axes)
+            return (features.expand(self.pooled_shape(shape)), self) if alike else None
+        found = factor_rank_one(factor, self.axes)
         if found is None:
             return None
         positions, features = found
-        return features.expand(self.shortened(shape)), self.weighing(self.weights * positions)
+        return features.expand(self.pooled_shape(shape)), self.with_weights(self.weights * positions)
 
     def equals(self, other: Pooling) -> bool:
         if not isinstance(other, Mean) or self.axes != other.axes:
             return False
-        if on_host(self.weights):
+        if is_on_cpu(self.weights):
             return torch.equal(self.weights, other.weights)
         known = (
-            self.each is not None and self.each == other.each and self.weights.shape == other.weights.shape
+            self.uniform_weight is not None
+            and self.uniform_weight == other.uniform_weight
+            and self.weights.shape == other.weights.shape
         )
         return known or self.weights is other.weights
 
-    def whole(self) -> Pooling:
-        return replace(self, drop=False)
+    def without_squeeze(self) -> Pooling:
+        return replace(self, squeeze=False)
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
-        return 0 if back or self._uniform is not None else shapes.sources[0].numel()
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
+        return 0 if back or self._common_weight is not None else shapes.sources[0].numel()
 
     # ------------------------------------------------------------ of images, to a single position
 
-    def reach(self, shapes: Shapes) -> Reach | None:
-        if not shapes.images or set(self.axes) != {-2, -1}:
+    def geometry(self, shapes: Shapes) -> Geometry | None:
+        if not shapes.are_images or set(self.axes) != {-2, -1}:
             return None
         size = (shapes.sources[0][-2], shapes.sources[0][-1])
-        return Reach(extent=size, stride=size)
+        return Geometry(extent=size, stride=size)
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
         source = sources[0]
-        if self._uniform is not None:
-            return source.data.sum(self.axes, keepdim=True).mul_(self._uniform)
-        return (source.data * cut(self.weights, source.origin, source.shape)).sum(self.axes, keepdim=True)
+        if self._common_weight is not None:
+            return source.data.sum(self.axes, keepdim=True).mul_(self._common_weight)
+        return (source.data * crop_windows(self.weights, source.origin, source.shape)).sum(
+            self.axes, keepdim=True
+        )
 
-    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return inputs[0].flatten(0, 1).any(0)[None, None]
 
-    def needed(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
+    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
         return [target.expand(*shapes.sources[0][-2:], -1)]
 
 
 @dataclass(frozen=True, eq=False)
-class Pick(Pooling):
+class Narrow(Pooling):
     """Some positions alone: of each of `axes`, of that size, so many from a start on. The first token, all but it …"""
 
     axes: tuple[int, ...]
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
     sizes: tuple[int, ...]
-    drop: bool = False
+    squeeze: bool = False
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
 
-    def pool(self, values: Tensor) -> Tensor:
+    def reduce(self, values: Tensor) -> Tensor:
         for axis, start, length in zip(self.axes, self.starts, self.lengths, strict=True):
             values = values.narrow(axis, start, length)
         return values
 
-    def spread(self, cotangent: Tensor) -> Tensor:
+    def expand(self, cotangent: Tensor) -> Tensor:
         pads = [0] * (2 * -min(self.axes))
         for axis, start, length, size in zip(self.axes, self.starts, self.lengths, self.sizes, strict=True):
             pads[2 * (-axis - 1)], pads[2 * (-axis - 1) + 1] = start, size - start - length
         return F.pad(cotangent, pads) if any(pads) else cotangent
 
-    def shortened(self, shape: torch.Size) -> torch.Size:
+    def pooled_shape(self, shape: torch.Size) -> torch.Size:
         return _with_lengths(shape, self.axes, self.lengths)
 
-    def past(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
+    def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
         """Any factor: of those positions."""
-        return self.pool(factor.expand(shape)), self
+        return self.reduce(factor.expand(shape)), self
 
     def equals(self, other: Pooling) -> bool:
-        return isinstance(other, Pick) and vars(self) == vars(other)
+        return isinstance(other, Narrow) and vars(self) == vars(other)
 
-    def whole(self) -> Pooling:
-        return replace(self, drop=False)
+    def without_squeeze(self) -> Pooling:
+        return replace(self, squeeze=False)
 
-    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
         """A mean of some positions is one of all, with weights of zero."""
-        if self.drop or not isinstance(pooling, Mean) or not set(self.axes) <= set(pooling.axes):
+        if self.squeeze or not isinstance(pooling, Mean) or not set(self.axes) <= set(pooling.axes):
             return None
-        return Sum((0,)), pooling.weighing(self.spread(pooling.weights))
+        return Sum((0,)), pooling.with_weights(self.expand(pooling.weights))
 
 
-def factored(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+def factor_rank_one(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
     """p and q with factor = p ⊙ q to rounding, p of length one on all but `axes`, q of length one on them; else None.
 
-    >>> p, q = factored(torch.tensor([[1.0, 3.0], [2.0, 6.0]]), (-2,))
+    >>> p, q = factor_rank_one(torch.tensor([[1.0, 3.0], [2.0, 6.0]]), (-2,))
     >>> p.tolist(), q.tolist()
     ([[0.5], [1.0]], [[2.0, 6.0]])
-    >>> factored(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), (-2,)) is None
+    >>> factor_rank_one(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), (-2,)) is None
     True
     """
     if not factor.numel():  # of no positions at all, as where a model picks those of another kind of input
         return None
-    if factor.numel() > MANY:  # nearly everything that has no factors shows it at once
+    if factor.numel() > MIN_PRECHECKED_NUMEL:  # nearly everything that has no factors shows it at once
         corner = factor
         for axis in axes:
             corner = corner.narrow(axis, 0, min(2, corner.shape[axis]))
-        if _halves(corner, axes) is None:
+        if _rank_one_factors(corner, axes) is None:
             return None
-    return _halves(factor, axes)
+    return _rank_one_factors(factor, axes)
 
 
-def _halves(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+def _rank_one_factors(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
     """Row and column of the largest number, whose product must be the whole, number for number."""
     size = factor.abs()
     left, place = int(size.argmax()), []
@@ -244,7 +248,7 @@ def _halves(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | No
     largest = float(factor[tuple(reversed(place))])
     p = p / largest if largest else p
     unit = torch.finfo(factor.dtype).eps
-    slack = ROUNDING * unit if unit < LARGE else 0
+    slack = MAX_ROUNDING_ERROR_EPS * unit if unit < MAX_ROUNDED_EPS else 0
     missed = (p * q).sub_(factor).abs_()
     return (p, q) if bool((missed <= size.mul_(slack)).all()) else None
 

@@ -12,97 +12,106 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from bilrp.engine.sparse_layout import Layout
-from bilrp.engine.maps.position_blocks import Amount, Blocks, Kernel, amount
-from bilrp.engine.maps.gamma_factor import Ratio, RatioRows
-from bilrp.engine.parallel import share
+from bilrp.engine.maps.gamma_factor import LazyGammaFactor, SparseGammaFactor
+from bilrp.engine.maps.position_blocks import Blocks, ConvolutionCost, Kernel, convolution_cost
+from bilrp.engine.parallel import parallel_for
+from bilrp.engine.sparse_layout import SparseLayout
 
-AHEAD = 8  # positions of a line whose rows are cut out at once
-LINES = 8  # lines of positions that are remembered: those of the blocks at work
+PREFETCH_POSITIONS = 8  # positions of a line whose rows are cut out at once
+MAX_CACHED_LINES = 8  # lines of positions that are remembered: those of the blocks at work
 
 
 @dataclass(frozen=True, eq=False)
-class Convolving:
+class SparseConvolution:
     """Σ_t diag(after_t) W_t diag(before_t), as it is for whole images."""
 
     weights: tuple[Tensor, ...]
     before: tuple[Tensor | None, ...]
-    after: tuple[Tensor | Ratio | None, ...]  # a ratio only behind a single term with nothing before it
+    after: tuple[
+        Tensor | LazyGammaFactor | None, ...
+    ]  # a ratio only behind a single term with nothing before it
     kernel: Kernel
 
-    def amount(self, source: Layout, target: Layout) -> Amount:
-        return amount(self.kernel, source, target)
+    def cost(self, source: SparseLayout, target: SparseLayout) -> ConvolutionCost:
+        return convolution_cost(self.kernel, source, target)
 
-    def at_rows(self, source: Layout, target: Layout) -> tuple[Factors, Factors, RatioRows | None]:
+    def at_rows(
+        self, source: SparseLayout, target: SparseLayout
+    ) -> tuple[Factors, Factors, SparseGammaFactor | None]:
         """The factors before and after, at the rows of the source and of the target; what makes the latter of a ratio."""
-        ratio = next((f.at_rows(source, target) for f in self.after if isinstance(f, Ratio)), None)
-        after = (target.at(f) if isinstance(f, Tensor) else None for f in self.after)
-        return tuple(map(source.at, self.before)), tuple(after), ratio
+        ratio = next((f.at_rows(source, target) for f in self.after if isinstance(f, LazyGammaFactor)), None)
+        after = (target.gather_optional(f) if isinstance(f, Tensor) else None for f in self.after)
+        return tuple(map(source.gather_optional, self.before)), tuple(after), ratio
 
 
 Factors = tuple[Tensor | None, ...]
 
 
-def convolve(
-    work: Convolving, found: Blocks, rows: Tensor, source: Layout, out: Tensor, target: Layout
+def convolve_blocks(
+    convolution: SparseConvolution,
+    blocks: Blocks,
+    rows: Tensor,
+    source: SparseLayout,
+    out: Tensor,
+    target: SparseLayout,
 ) -> None:
     """Rows of the source → rows of the target, block by block: matrices of one row for each feature."""
 
     def fill(block: tuple[list[int], Tensor]) -> None:
         (top, left, bottom, right), columns = block
         everything = len(columns) == rows.shape[1]
-        strips = _Strips(rows, source, None if everything else columns)
+        strips = _RowCache(rows, source, None if everything else columns)
         for y in range(top, bottom):
             line = line_at(y)
             for x in range(left, right):
                 start, stop = starts[y * width + x], starts[y * width + x + 1]
-                if start == stop or line.empty(x):
+                if start == stop or line.is_empty(x):
                     out[start:stop] = 0
                     continue
-                made = laid.at(line, x, start, stop, strips)
+                made = laid.outputs_at(line, x, start, stop, strips)
                 if everything:
                     out[start:stop] = made
                 else:
                     out[start:stop].index_copy_(1, columns, made)
 
-    flat = tuple(weight.permute(0, 2, 3, 1).flatten(1).contiguous() for weight in work.weights)
-    laid = _Laid(flat, *work.at_rows(source, target), work.kernel, source, target)
-    line_at = lru_cache(LINES)(laid.line)
-    starts, width = target.starts, target.active.shape[1]
-    each = found.columns.tensor_split(found.ends[:-1])
+    flat = tuple(weight.permute(0, 2, 3, 1).flatten(1).contiguous() for weight in convolution.weights)
+    laid = _IndexedConvolution(flat, *convolution.at_rows(source, target), convolution.kernel, source, target)
+    line_at = lru_cache(MAX_CACHED_LINES)(laid.index_line)
+    starts, width = target.row_offset_list, target.mask.shape[1]
+    each = blocks.columns.tensor_split(blocks.ends[:-1])
     if any(len(columns) < rows.shape[1] for columns in each):
         out.zero_()
-    share(fill, zip(found.boxes.tolist(), each, strict=True))
+    parallel_for(fill, zip(blocks.boxes.tolist(), each, strict=True))
 
 
-class _Strips:
+class _RowCache:
     """Runs of rows of one image line, cut to the block's columns; each line is cut once for a block."""
 
-    def __init__(self, rows: Tensor, layout: Layout, columns: Tensor | None) -> None:
+    def __init__(self, rows: Tensor, layout: SparseLayout, columns: Tensor | None) -> None:
         self.rows, self.layout, self.columns = rows, layout, columns
         self.lines: dict[int, tuple[int, int, Tensor]] = {}
 
-    def of(self, y: int, start: int, stop: int) -> Tensor:
+    def get(self, y: int, start: int, stop: int) -> Tensor:
         """Rows [start, stop) of line y."""
         if self.columns is None:
             return self.rows[start:stop]
         begin, end, line = self.lines.get(y, (0, 0, self.rows))
         if start < begin or stop > end:
             # more than asked for: the next positions of the block want it too
-            begin, end = start, max(stop, self._ahead(y, start))
+            begin, end = start, max(stop, self._prefetch_end(y, start))
             line = self.rows[begin:end].index_select(1, self.columns)
             self.lines[y] = (begin, end, line)
         return line[start - begin : stop - begin]
 
-    def _ahead(self, y: int, start: int) -> int:
+    def _prefetch_end(self, y: int, start: int) -> int:
         """Where the rows end that positions of the same block ask for after this one."""
-        width = self.layout.active.shape[1]
-        starts = self.layout.starts[y * width : (y + 1) * width + 1]
-        return starts[min(width, bisect_right(starts, start) + AHEAD)]
+        width = self.layout.mask.shape[1]
+        starts = self.layout.row_offset_list[y * width : (y + 1) * width + 1]
+        return starts[min(width, bisect_right(starts, start) + PREFETCH_POSITIONS)]
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class LineIndex:
     """What the output positions of one line look at: runs of input rows, and the columns of W that belong to them."""
 
     columns: Tensor  # of all positions, one after another
@@ -110,41 +119,43 @@ class Line:
     rows: Tensor  # of all positions
     runs: list[list[tuple[int, int, int]]]  # (line of the input, first row, last row + 1)
 
-    def empty(self, x: int) -> bool:
+    def is_empty(self, x: int) -> bool:
         return self.ends[x] == self.ends[x + 1]
 
-    def of(self, each: Tensor, x: int) -> Tensor:
-        """The part of `each` that belongs to position x."""
-        return each[self.ends[x] : self.ends[x + 1]]
+    def slice_at(self, tensor: Tensor, x: int) -> Tensor:
+        """The part of `tensor` that belongs to position x."""
+        return tensor[self.ends[x] : self.ends[x + 1]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Laid:
+class _IndexedConvolution:
     """A convolution laid out for rows: one (outputs, kernel·inputs) matrix for each term, and its factors at the rows."""
 
     weights: tuple[Tensor, ...]
     before: Factors
     after: Factors
-    ratio: RatioRows | None
+    gamma_factor: SparseGammaFactor | None
     kernel: Kernel
-    layout: Layout
-    target: Layout
+    source: SparseLayout
+    target: SparseLayout
 
-    def at(self, line: Line, x: int, start: int, stop: int, strips: _Strips) -> Tensor:
+    def outputs_at(self, line: LineIndex, x: int, start: int, stop: int, row_cache: _RowCache) -> Tensor:
         """The active outputs of one position: (outputs × inputs in reach) · (inputs in reach × columns)."""
-        runs = [strips.of(*run) for run in line.runs[x]]
+        runs = [row_cache.get(*run) for run in line.runs[x]]
         tangents = torch.cat(runs) if len(runs) > 1 else runs[0]
-        outputs, columns = self.target.channel[start:stop], line.of(line.columns, x)
+        outputs, columns = self.target.channel[start:stop], line.slice_at(line.columns, x)
         if len(self.weights) == 1 and self.before[0] is None:
             weights = self.weights[0].index_select(0, outputs).index_select(1, columns)
             made = weights @ tangents
-            if self.ratio is not None:
-                sums = weights @ self.ratio.a[line.of(line.rows, x), None]
-                return made.mul_(self.ratio.factor(sums[:, 0], slice(start, stop))[:, None])
+            if self.gamma_factor is not None:
+                sums = weights @ self.gamma_factor.a[line.slice_at(line.rows, x), None]
+                return made.mul_(self.gamma_factor.compute(sums[:, 0], slice(start, stop))[:, None])
             return made if self.after[0] is None else made.mul_(self.after[0][start:stop, None])
-        return self._combined(outputs, columns, start, stop, line.of(line.rows, x)) @ tangents
+        return self._combine_weights(outputs, columns, start, stop, line.slice_at(line.rows, x)) @ tangents
 
-    def _combined(self, outputs: Tensor, columns: Tensor, start: int, stop: int, rows: Tensor) -> Tensor:
+    def _combine_weights(
+        self, outputs: Tensor, columns: Tensor, start: int, stop: int, rows: Tensor
+    ) -> Tensor:
         """Σ_t after_t · W_t · before_t on the active entries: any number of terms is one product."""
         total: Tensor | None = None
         for weight, before, after in zip(self.weights, self.before, self.after, strict=True):
@@ -157,50 +168,50 @@ class _Laid:
         assert total is not None
         return total
 
-    def line(self, y: int) -> Line:
+    def index_line(self, y: int) -> LineIndex:
         """What depends on where a position looks, for a whole line at once: small steps would cost more than products."""
-        (height, width, channels), (tall, wide) = self.layout.active.shape, self.kernel.size
-        (down, across), (top, left) = self.kernel.reach.stride, self.kernel.reach.padding
-        xs = torch.arange(self.target.active.shape[1]) * across - left  # where each field begins
+        (height, width, channels), (tall, wide) = self.source.mask.shape, self.kernel.size
+        (down, across), (top, left) = self.kernel.geometry.stride, self.kernel.geometry.padding
+        xs = torch.arange(self.target.mask.shape[1]) * across - left  # where each field begins
         lines, firsts, lasts, offsets = [], [], [], []
         for dy in range(tall):
             line = y * down - top + dy * self.kernel.dilation[0]
             if not 0 <= line < height:
                 continue
-            for dx, length in self._stretches:
+            for dx, length in self._kernel_runs:
                 place = xs + dx * self.kernel.dilation[1]
                 first, last = place.clamp(0, width), (place + length).clamp(0, width)
                 lines.append(line)
-                firsts.append(self._starts[line * width + first])
-                lasts.append(self._starts[line * width + last])
+                firsts.append(self._row_offsets[line * width + first])
+                lasts.append(self._row_offsets[line * width + last])
                 # the kernel's column at input position i is dx + i − place
                 offsets.append((dy * wide + dx - place) * channels)
         if not lines:
-            return Line(torch.empty(0, dtype=torch.long), [0] * (len(xs) + 1), xs[:0], [])
+            return LineIndex(torch.empty(0, dtype=torch.long), [0] * (len(xs) + 1), xs[:0], [])
         first, last, offset = (torch.stack(each, 1) for each in (firsts, lasts, offsets))
         lengths = (last - first).flatten()
         ends = lengths.cumsum(0)
         shift = (first.flatten() - (ends - lengths)).repeat_interleave(lengths)
         rows = torch.arange(len(shift)).add_(shift)
-        columns = self._along[rows].add_(offset.flatten().repeat_interleave(lengths))
+        columns = self._weight_column[rows].add_(offset.flatten().repeat_interleave(lengths))
         runs = [
             [(n, a, b) for n, a, b in zip(lines, begin, end, strict=True) if a < b]
             for begin, end in zip(first.tolist(), last.tolist(), strict=True)
         ]
-        return Line(columns, [0, *ends[len(lines) - 1 :: len(lines)].tolist()], rows, runs)
+        return LineIndex(columns, [0, *ends[len(lines) - 1 :: len(lines)].tolist()], rows, runs)
 
     @cached_property
-    def _starts(self) -> Tensor:
-        return self.layout.firsts
+    def _row_offsets(self) -> Tensor:
+        return self.source.row_offsets
 
     @cached_property
-    def _along(self) -> Tensor:
+    def _weight_column(self) -> Tensor:
         """Column of W for each input row, but for the window's own offset."""
-        _, width, channels = self.layout.active.shape
-        return self.layout.flat % (width * channels)
+        _, width, channels = self.source.mask.shape
+        return self.source.flat_index % (width * channels)
 
     @cached_property
-    def _stretches(self) -> list[tuple[int, int]]:
+    def _kernel_runs(self) -> list[tuple[int, int]]:
         """Neighbouring input positions under a line of the kernel, as (first, how many): all without dilation, else each."""
         wide = self.kernel.size[1]
         return [(0, wide)] if self.kernel.dilation[1] == 1 else [(dx, 1) for dx in range(wide)]

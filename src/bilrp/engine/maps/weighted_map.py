@@ -9,12 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.sparse_layout import Layout, Rows, everything, not_zero, union
 from bilrp.engine.maps import position_blocks, sparse_convolution
-from bilrp.engine.maps.base import Map, Shapes, laid_out, shut, sum_of, times, times_, to_front
-from bilrp.engine.maps.pooling import Pick, Pooling
-from bilrp.engine.maps.gamma_factor import Ratio, whole
-from bilrp.engine.windows import Reach, Window, cut, for_cutting, place
+from bilrp.engine.maps.base import (
+    Map,
+    Shapes,
+    apply_gate,
+    densify_macs,
+    move_channels_first,
+    scale_by,
+    scale_by_,
+    sum_in_place,
+)
+from bilrp.engine.maps.gamma_factor import LazyGammaFactor, resolve_factor
+from bilrp.engine.maps.pooling import Narrow, Pooling
+from bilrp.engine.sparse_layout import SparseLayout, SparseTangent, full_mask, mask_or, nonzero_mask
+from bilrp.engine.windows import Geometry, Window, crop_windows, prepare_for_crop, reframe_window
 from bilrp.trace.linear_operators import Convolution, Dense
 
 
@@ -24,24 +33,27 @@ class Term:
 
     weight: Tensor
     before: Tensor | None = None
-    after: Tensor | Ratio | None = None
+    after: Tensor | LazyGammaFactor | None = None
 
     @property
-    def behind(self) -> Tensor | None:
+    def dense_after(self) -> Tensor | None:
         """The factor of all outputs."""
-        return whole(self.after)
+        return resolve_factor(self.after)
 
     @property
-    def open(self) -> Tensor | None:
+    def after_support(self) -> Tensor | None:
         """Not zero where the factor behind is not."""
-        return self.after.counted if isinstance(self.after, Ratio) else self.after
+        return self.after.numerator if isinstance(self.after, LazyGammaFactor) else self.after
 
-    def channels_first(self) -> Term:
+    def to_channels_first(self) -> Term:
         """Of a matrix at each position, that of a convolution of 1×1."""
-        weight, before = self.weight[:, :, None, None], None if self.before is None else to_front(self.before)
-        if isinstance(self.after, Ratio):
-            return Term(weight, before, self.after.channels_first(POINTWISE, weight))
-        return Term(weight, before, None if self.after is None else to_front(self.after))
+        weight, before = (
+            self.weight[:, :, None, None],
+            None if self.before is None else move_channels_first(self.before),
+        )
+        if isinstance(self.after, LazyGammaFactor):
+            return Term(weight, before, self.after.to_channels_first(POINTWISE, weight))
+        return Term(weight, before, None if self.after is None else move_channels_first(self.after))
 
 
 POINTWISE = Convolution((1, 1), (0, 0), (1, 1))
@@ -61,31 +73,33 @@ class Weighted(Map):
     slots: tuple[int, ...] = (0,)
 
     def push(self, *tangents: Tensor) -> Tensor:
-        return sum_of(
-            times_(
-                sum_of(self.operator.apply(times(tangents[0], t.before), t.weight) for t in group),
-                group[0].behind,
+        return sum_in_place(
+            scale_by_(
+                sum_in_place(self.operator.apply(scale_by(tangents[0], t.before), t.weight) for t in group),
+                group[0].dense_after,
             )
-            for group in self.by_after()
+            for group in self.group_by_after()
         )
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         pulled = (
-            times_(self.operator.transpose(times(cotangent, t.behind), t.weight, self.at), t.before)
+            scale_by_(
+                self.operator.transpose(scale_by(cotangent, t.dense_after), t.weight, self.at), t.before
+            )
             for t in self.terms
         )
-        return (sum_of(pulled),)
+        return (sum_in_place(pulled),)
 
-    def gated(self, gate: Tensor | None) -> Weighted:
+    def with_gate(self, gate: Tensor | None) -> Weighted:
         """The same map followed by a 0/1 gate."""
         if gate is None:
             return self
         factors = {id(t.after): t.after for t in self.terms}
         # each once: terms that share their factor behind go on sharing it
-        gated = {key: _gated(f, gate) for key, f in factors.items()}
+        gated = {key: _gate_factor(f, gate) for key, f in factors.items()}
         return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
 
-    def by_after(self) -> list[list[Term]]:
+    def group_by_after(self) -> list[list[Term]]:
         """Neighbouring terms that share their factor behind."""
         groups: list[list[Term]] = []
         for term in self.terms:
@@ -96,60 +110,60 @@ class Weighted(Map):
         return groups
 
     @property
-    def weights(self) -> int:
+    def weight_numel(self) -> int:
         """Numbers in the weights of all terms."""
         return len(self.terms) * self.terms[0].weight.numel()
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         operator = self.operator
         if not isinstance(operator, Convolution):
-            return self.weights * shapes.target.numel() // self.terms[0].weight.shape[0]
+            return self.weight_numel * shapes.target.numel() // self.terms[0].weight.shape[0]
         flipped = back and operator.is_correlation(self.terms[0].weight)
         # A transposed convolution works at each input position, a plain one at each output position.
         places = self.at.shape if operator.transposed or flipped else shapes.target
-        return self.weights * places[-operator.rank :].numel()
+        return self.weight_numel * places[-operator.rank :].numel()
 
-    def scratch(self, shapes: Shapes, *, back: bool = False) -> int:
+    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         source, target = shapes.sources[0].numel(), shapes.target.numel()
         several = len(self.terms) > 1  # one term's result beside the sum of those before it
         if back:
             return any(t.after is not None for t in self.terms) * target + several * source
         return any(t.before is not None for t in self.terms) * source + several * target
 
-    def channels_first(self, shapes: Shapes) -> Map | None:
+    def to_channels_first(self, shapes: Shapes) -> Map | None:
         """A matrix at each position is a convolution of 1×1."""
         if self.on_mask or not isinstance(self.operator, Dense):
             return None
-        terms = tuple(term.channels_first() for term in self.terms)
-        return Weighted(POINTWISE, terms, at=to_front(self.at), slots=self.slots)
+        terms = tuple(term.to_channels_first() for term in self.terms)
+        return Weighted(POINTWISE, terms, at=move_channels_first(self.at), slots=self.slots)
 
-    def beforehand(self, shapes: Shapes, rows: Layout | None = None) -> int:
+    def setup_macs(self, shapes: Shapes, source_layout: SparseLayout | None = None) -> int:
         """The denominators of a ratio that nobody made yet."""
-        ratios = {id(t.after): t.after for t in self.terms if isinstance(t.after, Ratio)}
-        if rows is not None and self._with_rows(rows):
+        ratios = {id(t.after): t.after for t in self.terms if isinstance(t.after, LazyGammaFactor)}
+        if source_layout is not None and self._computes_denominators(source_layout):
             return 0
-        return sum(not ratio.made for ratio in ratios.values()) * self.macs(shapes) // len(self.terms)
+        return sum(not ratio.is_computed for ratio in ratios.values()) * self.macs(shapes) // len(self.terms)
 
-    def pooled(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
         """Π Σ_t diag(after_t) W_t diag(before_t), where every term's factors let Π past, and all to the same Π'."""
-        if not self._at_each(pooling.axes):
+        if not self._is_pointwise_along(pooling.axes):
             return None
         terms, poolings = [], []
-        after = {id(t.after): _past(pooling, t.after, shapes.target) for t in self.terms}
+        after = {id(t.after): _commute_factor(pooling, t.after, shapes.target) for t in self.terms}
         # each once: terms that share their factor behind go on sharing it
         for term in self.terms:
             behind = after[id(term.after)]
-            before = None if behind is None else _past(behind[1], term.before, shapes.sources[0])
+            before = None if behind is None else _commute_factor(behind[1], term.before, shapes.sources[0])
             if behind is None or before is None:
                 return None
             terms.append(Term(term.weight, before[0], behind[0]))
             poolings.append(before[1])
         if not all(each.equals(poolings[0]) for each in poolings[1:]):
             return None
-        at = self.at.new_empty(()).expand(pooling.shortened(self.at.shape))
+        at = self.at.new_empty(()).expand(pooling.pooled_shape(self.at.shape))
         return replace(self, terms=tuple(terms), at=at, slots=(0,)), poolings[0]
 
-    def _at_each(self, axes: tuple[int, ...]) -> bool:
+    def _is_pointwise_along(self, axes: tuple[int, ...]) -> bool:
         """Is it one matrix at each position along these axes?"""
         operator = self.operator
         if not isinstance(operator, Convolution):
@@ -159,118 +173,131 @@ class Weighted(Map):
 
     # ------------------------------------------------------------ on windows
 
-    def reach(self, shapes: Shapes) -> Reach | None:
+    def geometry(self, shapes: Shapes) -> Geometry | None:
         operator = self.operator
-        if not shapes.images or not isinstance(operator, Convolution):
+        if not shapes.are_images or not isinstance(operator, Convolution):
             return None
-        return None if operator.transposed or operator.rank != 2 else self._reach(operator)
+        return None if operator.transposed or operator.rank != 2 else self._geometry(operator)
 
-    def _reach(self, operator: Convolution) -> Reach:
+    def _geometry(self, operator: Convolution) -> Geometry:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
         (top, left), (high, far) = operator.padding, operator.stride
-        return Reach((down * (tall - 1) + 1, across * (wide - 1) + 1), (high, far), (top, left))
+        return Geometry((down * (tall - 1) + 1, across * (wide - 1) + 1), (high, far), (top, left))
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
         assert isinstance(self.operator, Convolution)
-        reach = self._reach(self.operator)
-        start, field = reach.start(origin), reach.field(size)
+        reach = self._geometry(self.operator)
+        start, field = reach.input_origin(origin), reach.input_size(size)
         parts = []
-        for group in self.by_after():
-            part = sum_of(_convolve(term, self.operator, sources[0], start, field) for term in group)
-            after = group[0].behind
-            parts.append(part if after is None else part.mul_(cut(after, origin, size)))
-        return sum_of(parts)
+        for group in self.group_by_after():
+            part = sum_in_place(_convolve(term, self.operator, sources[0], start, field) for term in group)
+            after = group[0].dense_after
+            parts.append(part if after is None else part.mul_(crop_windows(after, origin, size)))
+        return sum_in_place(parts)
 
-    def for_windows(self) -> Map:
+    def prepare_windows(self) -> Map:
         used = {
-            id(t): t for term in self.terms for t in (term.weight, term.before, term.behind) if t is not None
+            id(t): t
+            for term in self.terms
+            for t in (term.weight, term.before, term.dense_after)
+            if t is not None
         }
         # each once: terms that share their factor behind go on sharing it
-        laid = {key: for_cutting(t) for key, t in used.items()}
-        terms = (Term(laid[id(t.weight)], laid.get(id(t.before)), laid.get(id(t.behind))) for t in self.terms)
+        laid = {key: prepare_for_crop(t) for key, t in used.items()}
+        terms = (
+            Term(laid[id(t.weight)], laid.get(id(t.before)), laid.get(id(t.dense_after))) for t in self.terms
+        )
         return replace(self, terms=tuple(terms))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         assert isinstance(self.operator, Convolution)
         # without padding, as `pull_windows` has it
         if back and replace(self.operator, padding=(0, 0)).is_correlation(self.terms[0].weight):
-            size = self._reach(self.operator).field(size)
-        return self.weights * size[0] * size[1]
+            size = self._geometry(self.operator).input_size(size)
+        return self.weight_numel * size[0] * size[1]
 
-    def has_tiles(self, shapes: Shapes) -> bool:
-        return self.reach(shapes) is not None and not self.on_mask
+    def can_pull_windows(self, shapes: Shapes) -> bool:
+        return self.geometry(shapes) is not None and not self.on_mask
 
     def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
         assert isinstance(self.operator, Convolution)
-        reach = self._reach(self.operator)
+        reach = self._geometry(self.operator)
         # A window carries no border of its own: its padding is what lies beside it in the image.
         operator = replace(self.operator, padding=(0, 0))
-        origin, size = reach.start(windows.origin), reach.field(windows.shape)
+        origin, size = reach.input_origin(windows.origin), reach.input_size(windows.shape)
         outside = windows.data.new_ones(()).expand(1, 1, *shapes.target[-2:])
         like = windows.data.new_empty(()).expand(shapes.sources[0][-3], *size)
         parts = []
         for term in self.terms:
-            there = windows.times(outside if term.behind is None else term.behind)
+            there = windows.scale(outside if term.dense_after is None else term.dense_after)
             part = Window(operator.transpose(there.data, term.weight, like), origin)
-            parts.append(part.data if term.before is None else part.times(term.before).data)
-        return Window(sum_of(parts), origin)
+            parts.append(part.data if term.before is None else part.scale(term.before).data)
+        return Window(sum_in_place(parts), origin)
 
     # ------------------------------------------------------------ on active rows
 
-    def possible(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return union(
-            everything(shapes.target) if term.open is None else not_zero(term.open.expand(shapes.target))
+    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+        return mask_or(
+            full_mask(shapes.target)
+            if term.after_support is None
+            else nonzero_mask(term.after_support.expand(shapes.target))
             for term in self.terms
         )
 
-    def push_rows(self, sources: Sequence[Rows], target: Rows, shapes: Shapes) -> None:
+    def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
-            return super().push_rows(sources, target, shapes)
+            return super().push_sparse(sources, target, shapes)
         weights = tuple(t.weight for t in self.terms)
         before = tuple(None if t.before is None else t.before.expand(shapes.sources[0]) for t in self.terms)
-        after = [t.after if self._with_rows(sources[0].layout) else t.behind for t in self.terms]
+        after = [
+            t.after if self._computes_denominators(sources[0].layout) else t.dense_after for t in self.terms
+        ]
         after = tuple(f.expand(shapes.target) if isinstance(f, Tensor) else f for f in after)
-        work = sparse_convolution.Convolving(weights, before, after, self._kernel(self.operator))
+        work = sparse_convolution.SparseConvolution(weights, before, after, self._kernel(self.operator))
         return target.convolve(sources[0], work)
 
-    def row_work(self, layouts: Sequence[Layout], target: Layout, shapes: Shapes) -> tuple[int, int]:
+    def sparse_cost(
+        self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
+    ) -> tuple[int, int]:
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
             columns = len(target.cone.low)
-            return columns * self.macs(shapes), laid_out(columns, shapes)
-        found = position_blocks.amount(self._kernel(self.operator), layouts[0], target)
-        with_rows = any(isinstance(t.after, Ratio) for t in self.terms) and self._with_rows(layouts[0])
-        return found.macs + with_rows * found.weights, found.moving
+            return columns * self.macs(shapes), densify_macs(columns, shapes)
+        found = position_blocks.convolution_cost(self._kernel(self.operator), layouts[0], target)
+        with_rows = any(
+            isinstance(t.after, LazyGammaFactor) for t in self.terms
+        ) and self._computes_denominators(layouts[0])
+        return found.macs + with_rows * found.weight_lookups, found.overhead_macs
 
-    def _with_rows(self, source: Layout) -> bool:
+    def _computes_denominators(self, source: SparseLayout) -> bool:
         """Do the denominators come with the push of these rows?"""
         term, operator = self.terms[0], self.operator
         plain = len(self.terms) == 1 and term.before is None
         plain = plain and isinstance(operator, Convolution) and operator.groups == 1
         ratio = term.after if plain else None
-        return isinstance(ratio, Ratio) and not ratio.made and ratio.among(source)
+        return isinstance(ratio, LazyGammaFactor) and not ratio.is_computed and ratio.is_covered_by(source)
 
     def _kernel(self, operator: Convolution) -> position_blocks.Kernel:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
-        return position_blocks.Kernel((tall, wide), (down, across), self._reach(operator))
+        return position_blocks.Kernel((tall, wide), (down, across), self._geometry(operator))
 
 
-def _gated(factor: Tensor | Ratio | None, gate: Tensor) -> Tensor | Ratio:
+def _gate_factor(factor: Tensor | LazyGammaFactor | None, gate: Tensor) -> Tensor | LazyGammaFactor:
     if factor is None:
         return gate
-    return factor.gated(gate) if isinstance(factor, Ratio) else shut(factor, gate)
+    return factor.with_gate(gate) if isinstance(factor, LazyGammaFactor) else apply_gate(factor, gate)
 
 
-def _past(
-    pooling: Pooling, factor: Tensor | Ratio | None, shape: torch.Size
+def _commute_factor(
+    pooling: Pooling, factor: Tensor | LazyGammaFactor | None, shape: torch.Size
 ) -> tuple[Tensor | None, Pooling] | None:
-    if isinstance(factor, Ratio) and not isinstance(pooling, Pick):
+    if isinstance(factor, LazyGammaFactor) and not isinstance(pooling, Narrow):
         return None  # one for each position and feature, and not worth making to find out
-    behind = whole(factor)
-    return (None, pooling) if behind is None else pooling.past(behind, shape)
+    behind = resolve_factor(factor)
+    return (None, pooling) if behind is None else pooling.commute_factor(behind, shape)
 
 
 def _convolve(
@@ -279,14 +306,14 @@ def _convolve(
     """W * (before ⊙ s), for the fields of that size that begin at `origin`."""
     data = source.data
     if term.before is not None:
-        data = data * cut(term.before, source.origin, source.shape)
-    pads = _symmetric(source, origin, size)
+        data = data * crop_windows(term.before, source.origin, source.shape)
+    pads = _symmetric_padding(source, origin, size)
     if pads is None:  # zeros on one side only, or not the same for all: lay them out first
-        data, pads = place(Window(data, source.origin), origin, size), (0, 0)
+        data, pads = reframe_window(Window(data, source.origin), origin, size), (0, 0)
     return F.conv2d(data, term.weight, None, operator.stride, pads, operator.dilation, operator.groups)
 
 
-def _symmetric(source: Window, origin: Tensor, size: tuple[int, int]) -> tuple[int, int] | None:
+def _symmetric_padding(source: Window, origin: Tensor, size: tuple[int, int]) -> tuple[int, int] | None:
     """Zeros needed around the window, where they are the same on both sides: convolution can pad them itself."""
     shift = source.origin - origin
     if not bool((shift == shift[0]).all()):

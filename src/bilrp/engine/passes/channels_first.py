@@ -12,80 +12,82 @@ from dataclasses import replace
 import torch
 
 from bilrp.engine.maps import Scale, Shapes
-from bilrp.engine.maps.base import is_image, to_front
-from bilrp.engine.maps.spatial import Turn
-from bilrp.engine.program import Key, Kind, Link, Program
+from bilrp.engine.maps.base import is_image, move_channels_first
+from bilrp.engine.maps.spatial import PermuteChannels
+from bilrp.engine.program import Key, Link, Program, TangentKind
 
 
-def channels_first(program: Program, keep: frozenset[Key] = frozenset()) -> Program:
+def rewrite_channels_first(program: Program, keep: frozenset[Key] = frozenset()) -> Program:
     """The same program; `keep` are values that must be there as they were, besides the output."""
-    if not any(isinstance(link.map, Turn) for link in program.links):
+    if not any(isinstance(link.map, PermuteChannels) for link in program.links):
         return program
-    turning = _Turning(frozenset({program.output, *keep}))
+    turning = _ChannelsFirstRewriter(frozenset({program.output, *keep}))
     for link in program.links:
-        turning.add(link)
+        turning.visit(link)
     return replace(program, links=tuple(turning.links))
 
 
-class _Turning:
+class _ChannelsFirstRewriter:
     """Links so far, which key holds each value, and which values are only there with their channels first."""
 
-    def __init__(self, kept: frozenset[Key]) -> None:
-        self.kept = kept
+    def __init__(self, keep: frozenset[Key]) -> None:
+        self.keep = keep
         self.links: list[Link] = []
-        self.held: dict[Key, Key] = {}  # values that are another one, unchanged
-        self.turned: dict[
+        self.aliases: dict[Key, Key] = {}  # values that are another one, unchanged
+        self.rewritten: dict[
             Key, Key
         ] = {}  # channels-last values, by the key that holds them with their channels first
 
-    def add(self, link: Link) -> None:
-        source = self.held.get(link.sources[0], link.sources[0])
-        if isinstance(link.map, Turn) and link.target.kind is Kind.VALUE:
-            if link.map.last and source not in self.turned and is_image(link.shapes.sources[0]):
-                self.turned[link.target] = source
-                return self.finish(link)
-            if not link.map.last and source in self.turned:
-                self.held[link.target] = self.turned[source]
-                return self.finish(link)
-        sources = tuple(self.held.get(s, s) for s in link.sources)
-        made = link.map.channels_first(link.shapes) if all(s in self.turned for s in sources) else None
+    def visit(self, link: Link) -> None:
+        source = self.aliases.get(link.sources[0], link.sources[0])
+        if isinstance(link.map, PermuteChannels) and link.target.kind is TangentKind.VALUE:
+            if link.map.channels_last and source not in self.rewritten and is_image(link.shapes.sources[0]):
+                self.rewritten[link.target] = source
+                return self.restore_kept(link)
+            if not link.map.channels_last and source in self.rewritten:
+                self.aliases[link.target] = self.rewritten[source]
+                return self.restore_kept(link)
+        sources = tuple(self.aliases.get(s, s) for s in link.sources)
+        made = link.map.to_channels_first(link.shapes) if all(s in self.rewritten for s in sources) else None
         if made is None:
-            self.links.append(replace(link, sources=tuple(self.plain(s, link) for s in sources)))
+            self.links.append(replace(link, sources=tuple(self.restore(s, link) for s in sources)))
             return None
-        target = Key(link.target.value, Kind.TURNED)
-        shapes = Shapes(tuple(_front(s) for s in link.shapes.sources), _front(link.shape))
-        turned = tuple(self.turned[s] for s in sources)
+        target = Key(link.target.value, TangentKind.CHANNELS_FIRST)
+        shapes = Shapes(
+            tuple(_channels_first_shape(s) for s in link.shapes.sources), _channels_first_shape(link.shape)
+        )
+        turned = tuple(self.rewritten[s] for s in sources)
         self.links.append(replace(link, map=made, sources=turned, target=target, shapes=shapes))
-        self.turned[link.target] = target
-        return self.finish(link)
+        self.rewritten[link.target] = target
+        return self.restore_kept(link)
 
-    def finish(self, link: Link) -> None:
+    def restore_kept(self, link: Link) -> None:
         """A value that must be there as it was."""
-        if link.target in self.kept and link.target in self.turned:
-            self.plain(link.target, link)
-        elif link.target in self.kept:
+        if link.target in self.keep and link.target in self.rewritten:
+            self.restore(link.target, link)
+        elif link.target in self.keep:
             same, shapes = Scale(torch.ones((), dtype=link.dtype)), Shapes((link.shape,), link.shape)
-            held = (self.held.pop(link.target),)
+            held = (self.aliases.pop(link.target),)
             self.links.append(replace(link, map=same, sources=held, shapes=shapes))
 
-    def plain(self, key: Key, link: Link) -> Key:
+    def restore(self, key: Key, link: Link) -> Key:
         """The key of a value as it was: turned back where it is only there with its channels first."""
-        if key not in self.turned:
+        if key not in self.rewritten:
             return key
-        turned = self.turned.pop(key)
-        shape = link.shape if key == link.target else link.shapes.sources[self.place(key, link)]
+        turned = self.rewritten.pop(key)
+        shape = link.shape if key == link.target else link.shapes.sources[self.source_index(key, link)]
         made = {
-            "map": Turn(last=True),
+            "map": PermuteChannels(channels_last=True),
             "sources": (turned,),
             "target": key,
-            "shapes": Shapes((_front(shape),), shape),
+            "shapes": Shapes((_channels_first_shape(shape),), shape),
         }
         self.links.append(replace(link, **made, name="permute", rule="linear"))
         return key
 
-    def place(self, key: Key, link: Link) -> int:
-        return next(i for i, s in enumerate(link.sources) if self.held.get(s, s) == key)
+    def source_index(self, key: Key, link: Link) -> int:
+        return next(i for i, s in enumerate(link.sources) if self.aliases.get(s, s) == key)
 
 
-def _front(shape: torch.Size) -> torch.Size:
-    return to_front(torch.empty(()).expand(shape)).shape
+def _channels_first_shape(shape: torch.Size) -> torch.Size:
+    return move_channels_first(torch.empty(()).expand(shape)).shape

@@ -109,7 +109,7 @@ async function start(shadow, data, look, signal) {
 }
 
 /**
- * Show a payload (`bilrp.render.page.payload`) inside `root`. Several may live on one document.
+ * Show a payload (`bilrp.render.page.build_payload`) inside `root`. Several may live on one document.
  * `update` shows another one in its place, `destroy` leaves `root` empty; `ready` tells when it is drawn.
  */
 export function mount(root, payload) {

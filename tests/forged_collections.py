@@ -14,16 +14,18 @@ from bilrp.collection import tables
 CANARIES = ("vgg16", "bigram", "sentence", "vision", "clip", "minilm", "canary", "evil")
 
 
-def forge(path: Path, said: Mapping[str, Any] | bytes, rows: Sequence[Mapping[str, Any]], width: int) -> Path:
+def write_forged_collection(
+    path: Path, description: Mapping[str, Any] | bytes, rows: Sequence[Mapping[str, Any]], width: int
+) -> Path:
     """A collection that says this of itself, with these rows."""
-    raw = said if isinstance(said, bytes) else json.dumps(dict(said)).encode()
-    schema = tables.items_schema(width, {}).with_metadata({tables.ABOUT: raw})
+    raw = description if isinstance(description, bytes) else json.dumps(dict(description)).encode()
+    schema = tables.items_schema(width, {}).with_metadata({tables.METADATA_KEY: raw})
     shutil.rmtree(path, ignore_errors=True)
-    tables.appended(str(path), tables.ITEMS, rows, schema)
+    tables.append_rows(str(path), tables.ITEMS_TABLE, rows, schema)
     return path
 
 
-def plant_canaries(folder: Path) -> None:
+def write_canary_modules(folder: Path) -> None:
     """Modules and a pipe in a folder: whoever imports one leaves a file, whoever reads the pipe waits for ever."""
     for name in CANARIES:
         (folder / f"{name}.py").write_text(

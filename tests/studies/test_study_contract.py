@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from bilrp import cli
-from bilrp_studies.cli.study import command, numbers
 from bilrp.errors import InputError
 from bilrp_studies import Report, Settings, Study
-from bilrp_studies.catalog import STUDIES, named
+from bilrp_studies.catalog import STUDIES, find_study
+from bilrp_studies.cli.study import make_command, parse_integers
 
 OWN = """
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilrp_studies import Report, Section, Settings, Study, Table, option, place
+from bilrp_studies import Report, Section, Settings, Study, Table, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Settings):
-    data: Path = place(help="A folder of files.")
-    out: Path = place(Path("out/mine"), "Folder for the report.")
-    longest: int = option(80, "Longest name to allow.", least=1, most=255)
-    lengths: tuple[int, ...] = option((1, 2), "Lengths to count.", least=1)
+    data: Path = path_option(help="A folder of files.")
+    out: Path = path_option(Path("out/mine"), "Folder for the report.")
+    longest: int = option(80, "Longest name to allow.", minimum=1, maximum=255)
+    lengths: tuple[int, ...] = option((1, 2), "Lengths to count.", minimum=1)
     suffix: str | None = option(None, "Only files with this suffix.")
     strict: bool = option(False, "Refuse longer names.")
 
@@ -76,7 +76,7 @@ def test_every_row_keeps_the_contract(study):
     assert study.settings.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert study.question.rstrip(".)").strip() and "?" in study.question
     assert all(each.metadata.get("help") for each in fields(study.settings) if each.name != "progress")
-    assert isinstance(study.work, str) and study.work == f"bilrp_studies.{study.name}.study:run"
+    assert isinstance(study.target, str) and study.target == f"bilrp_studies.{study.name}.study:run"
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
@@ -86,7 +86,7 @@ def test_options_are_the_fields(study, say):
     assert code == 0
     for each in fields(study.settings):
         assert (f"--{each.name.replace('_', '-')}" in shown) == (each.name != "progress")
-    assert command(study).__doc__ == study.question
+    assert make_command(study).__doc__ == study.question
 
 
 def test_bounds_hold_however_settings_are_made():
@@ -95,9 +95,9 @@ def test_bounds_hold_however_settings_are_made():
             {"data": Path("in")} if "data" in {f.name for f in fields(study.settings)} else {}
         )
         made = study.settings(**places)
-        assert "out" not in made.decisive() and "progress" not in made.decisive()
+        assert "out" not in made.result_options() and "progress" not in made.result_options()
         for each in fields(study.settings):
-            least = each.metadata.get("least")
+            least = each.metadata.get("minimum")
             if least is not None:
                 wrong: Any = (least - 1,) if isinstance(each.default, tuple) else least - 1
                 with pytest.raises(InputError, match=rf"--{each.name.replace('_', '-')} {least - 1}: give"):
@@ -105,11 +105,11 @@ def test_bounds_hold_however_settings_are_made():
 
 
 def test_numbers_on_the_command_line():
-    assert numbers("layers", "31, 17") == (31, 17) and numbers("curve", "none") == ()
+    assert parse_integers("layers", "31, 17") == (31, 17) and parse_integers("curve", "none") == ()
     for bad in ("", "x", "1.5", "1,,2", "٣", "-1"):
         with pytest.raises(InputError, match=r"--layers .*: give whole numbers with commas between"):
-            numbers("layers", bad)
-    photos = named("photos").settings
+            parse_integers("layers", bad)
+    photos = find_study("photos").settings
     assert photos(data=Path("in"), layers=(31, 17, 17)).layers == (17, 31)  # type: ignore[call-arg]
     for bad in ((), (0,), (32,)):
         with pytest.raises(InputError, match="--layers"):
@@ -129,7 +129,7 @@ def test_a_study_of_ones_own(own, say):
 
 def test_a_study_of_ones_own_from_python(own, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(own), *sys.path])
-    study = named("namestudy:STUDY")
+    study = find_study("namestudy:STUDY")
     report = study.run(study.settings(data=own / "in"))  # type: ignore[call-arg]
     assert (
         isinstance(study, Study) and isinstance(report, Report) and report.results["rows"] == [(1, 2), (2, 0)]
@@ -149,7 +149,7 @@ def test_what_is_no_study_is_one_line(own, say, name, expected):
     code, out, err = say("study", name, "--data", "in")
     assert code == 2 and out == "" and expected in err and err.count("\n") == 1
     with pytest.raises(InputError, match="there are toy, photos"):
-        named("nothing")
+        find_study("nothing")
 
 
 def test_a_bad_value_is_refused_before_anything_is_read(own, say):

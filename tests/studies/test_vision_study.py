@@ -12,12 +12,11 @@ from PIL import Image
 from torch import nn
 
 import bilrp
-from bilrp import encoders, composites
+from bilrp import composites, encoders, evaluation
 from bilrp.encoders import images
 from bilrp.errors import InputError
-from bilrp.evaluation import evaluate
 from bilrp_studies.vision import model_agreement, study
-from bilrp_studies.vision.composite_metrics import CANDIDATES, occlusion
+from bilrp_studies.vision.composite_metrics import CANDIDATE_COMPOSITES, occlusion_effects
 from bilrp_studies.vision.settings import VisionSettings
 
 
@@ -30,7 +29,9 @@ def small(name: str, *, size: int = 64) -> bilrp.Encoder:
     with torch.no_grad():
         net.train()(torch.randn(8, 3, 32, 32))
     return bilrp.Encoder(
-        net.eval().requires_grad_(False), read=lambda thing: images.item(thing, size=size), name=name
+        net.eval().requires_grad_(False),
+        read=lambda thing: images.read_with_view(thing, size=size),
+        name=name,
     )
 
 
@@ -46,7 +47,7 @@ def photographs(tmp_path: Path) -> Path:
 def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(encoders, "mobilenet", lambda *, size, progress: small("mobilenet", size=size))
     monkeypatch.setattr(encoders, "efficientnet", lambda *, size, progress: small("efficient", size=size))
-    monkeypatch.setattr(model_agreement, "pooled_vgg", lambda settings: small("vgg", size=settings.size))
+    monkeypatch.setattr(model_agreement, "load_pooled_vgg", lambda settings: small("vgg", size=settings.size))
     settings = VisionSettings(
         data=photographs, out=tmp_path / "out", pairs=2, size=64, regions=16, resamples=50
     )
@@ -54,14 +55,14 @@ def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch) -> None
     page = first.write(settings.out)
     results = json.loads((settings.out / "results.json").read_text())
     for net in ("mobilenet", "efficient"):
-        assert set(results["table"][net]) == set(CANDIDATES)
+        assert set(results["table"][net]) == set(CANDIDATE_COMPOSITES)
         for rules, found in results["table"][net].items():
             assert abs(found["planted"]["mean"]) <= 16, rules  # 4 of 16 regions on either side
             assert -1 <= found["occlusion"]["low"] <= found["occlusion"]["high"] <= 1, rules
     assert "secant to the blurred picture" in page.read_text()
     assert {"most-0.png", "least-1.png"} <= {file.name for file in settings.out.iterdir()}
     # what was kept is read, and gives the same
-    monkeypatch.setattr(study, "measured", None)
+    monkeypatch.setattr(study, "measure_pair", None)
     assert study.run(settings).results["table"] == first.results["table"]
 
 
@@ -69,7 +70,7 @@ def test_occlusion_of_pairs_is_the_interaction_of_covering() -> None:
     """Against the definition, with four runs for each pair."""
     encoder, (a, b) = small("net"), torch.randn(2, 1, 3, 32, 32)
     regions = bilrp.regions.grid(16)(a)
-    (pairs,), (single,) = occlusion(encoder, a, b, regions, (torch.zeros_like,))
+    (pairs,), (single,) = occlusion_effects(encoder, a, b, regions, (torch.zeros_like,))
 
     def score(i: int | None, j: int | None) -> float:
         left, right = (
@@ -98,6 +99,6 @@ def test_where_biases_swallow_a_score_it_is_said_first() -> None:
     for layer in encoder.module.modules():  # type: ignore[union-attr]
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.constant_(layer.bias, 2.0)
-    swallowed = bilrp.explain(encoder, a, b, regions=16, rules=composites.uniform(0.25))
-    assert evaluate.conservation(swallowed).unattributed_share > 0.5
+    swallowed = bilrp.explain(encoder, a, b, regions=16, composite=composites.uniform(0.25))
+    assert evaluation.conservation(swallowed).unattributed_share > 0.5
     assert ": BEWARE, most of the score is unattributed" in swallowed.summary()

@@ -2,36 +2,36 @@
 
 import numpy as np
 
-ALPHA = 0.75  # of the full colour, for a region at the upper end of the scale
+FULL_OPACITY = 0.75  # of the full colour, for a region at the upper end of the scale
 
 # What tests ask of the document: the page lives in a shadow root.
-HELPERS = """
+PAGE_SCRIPT = """
 window.root = () => document.querySelector("main").shadowRoot;
 window.focused = () => { const { side, i } = root().activeElement?.dataset ?? {}; return side && `${side}-${i}`; };
 """
 
 
-def region(side, i):
+def region_selector(side, i):
     """The selector of one region."""
     return f'.region[data-side={side}][data-i="{i}"]'
 
 
-def settle(tab):
+def wait_for_paint(tab):
     """Wait until the next frame is painted."""
     tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-def lit(tab, side):
+def drawn_strengths(tab, side):
     """Signed strengths of one side's regions, as drawn."""
     values = tab.evaluate(
         """side => [...root().querySelectorAll(`.region[data-side=${side}]`)].map(el =>
             Number(el.getAttribute("fill-opacity")) * Number(el.dataset.sign))""",
         side,
     )
-    return np.array(values) / ALPHA
+    return np.array(values) / FULL_OPACITY
 
 
-def as_drawn(tab, values):
+def expected_strengths(tab, values):
     """Signed strengths that the legend promises for these values: logarithmic from its low to its high end."""
     low, high = (float(tab.get_attribute(".legend", f"data-{end}")) for end in ("low", "high"))
     values = np.asarray(values, dtype=np.float64)
@@ -39,18 +39,18 @@ def as_drawn(tab, values):
     return np.sign(values) * np.clip(np.log(size / low) / np.log(high / low), 0, 1)
 
 
-def arcs(tab):
-    settle(tab)
+def count_arcs(tab):
+    wait_for_paint(tab)
     return tab.locator(".arcs path").count()
 
 
-def drawn(tab):
+def arcs_html(tab):
     """What the arcs look like."""
-    settle(tab)
+    wait_for_paint(tab)
     return tab.evaluate("root().querySelector('.arcs').outerHTML")
 
 
-def account(tab):
+def read_breakdown(tab):
     return tab.evaluate(
         """() => Object.fromEntries([...root().querySelectorAll(".account tr")].map(row => {
             const number = row.querySelector(".number");

@@ -9,18 +9,18 @@ from torch import nn
 T = TypeVar("T")
 
 
-def require(value: T | None) -> T:
+def assert_not_none(value: T | None) -> T:
     """The value, which must not be None."""
     assert value is not None
     return value
 
 
-def instance(value: Any, kind: type[T]) -> T:
+def assert_instance(value: Any, kind: type[T]) -> T:
     """The value, which must be of this class."""
     assert isinstance(value, kind)
     return value
 
 
-def sequential(module: Any) -> nn.Sequential:
+def assert_sequential(module: Any) -> nn.Sequential:
     """The module, which must be an `nn.Sequential`, to take layers of it by number."""
-    return instance(module, nn.Sequential)
+    return assert_instance(module, nn.Sequential)

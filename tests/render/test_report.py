@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from bilrp.io import files
 from bilrp.errors import InputError
-from bilrp.render.report import Picture, Report, Section, Table, Text, number, plain
+from bilrp.io import files
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, format_cell, to_jsonable
 
 
 def example(**changes) -> Report:
     sections = [
         Section(
-            "First <b>", [Text("a < b & c"), Table(("x", "y|z"), [("one", 0.123456), ("two", None)], "cap")]
+            "First <b>",
+            [Paragraph("a < b & c"), Table(("x", "y|z"), [("one", 0.123456), ("two", None)], "cap")],
         ),
         Section("Second", [Picture("dot file.png", b"\x89PNG", "a dot")]),
     ]
@@ -66,8 +67,12 @@ def test_matplotlib_figures_are_the_same_bytes_each_time(tmp_path):
 
 def test_plain_and_number():
     value = {1: np.float32(0.5), "n": float("nan"), "t": (torch.tensor(2), None, True), "p": files}
-    assert plain(value)["1"] == 0.5 and plain(value)["n"] is None and plain(value)["t"] == [2, None, True]
-    assert [number(v) for v in (0.000123456, 1234567.0, 3, None, float("nan"), "x")] == [
+    assert (
+        to_jsonable(value)["1"] == 0.5
+        and to_jsonable(value)["n"] is None
+        and to_jsonable(value)["t"] == [2, None, True]
+    )
+    assert [format_cell(v) for v in (0.000123456, 1234567.0, 3, None, float("nan"), "x")] == [
         "0.0001235", "1.235e+06", "3", "–", "–", "x",
     ]  # fmt: skip
 
@@ -75,7 +80,7 @@ def test_plain_and_number():
 def test_whole_leaves_the_old_file_when_writing_fails(tmp_path):
     target = tmp_path / "a.txt"
     files.write_text(target, "old")
-    with pytest.raises(RuntimeError), files.whole(target) as temporary:
+    with pytest.raises(RuntimeError), files.atomic_write(target) as temporary:
         temporary.write_text("half")
         raise RuntimeError
     assert target.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]

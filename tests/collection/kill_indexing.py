@@ -1,6 +1,7 @@
 """Kill a process at random moments while it indexes and while it merges fragments, and see what is left.
 
-Run by hand for more: python tests/collection/killing.py 30. Children are forked, so that each starts at once; only they
+Run by hand for more: python tests/collection/kill_indexing.py 30. Children are forked, so that each starts at once;
+only they
 import Lance, which is not made for a fork.
 """
 
@@ -21,36 +22,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from making import pictures, tiny
+from collection_helpers import tiny_encoder, write_pictures
 
 from bilrp.collection import core, indexing, tables
-from narrow import require
+from type_asserts import assert_not_none
 
-ITEMS = 24
-FEW = 2  # items of a commit
+NUM_ITEMS = 24
+COMMIT_ITEMS = 2  # items of a commit
 
 
 def index(source: Path, path: Path, *, merge: bool = True) -> None:
     """Everything an index run does, in small commits, and fragments merged soon."""
-    indexing.COMMIT = core.TOGETHER = FEW
-    tables.MANY = FEW + 1 if merge else 10**9
-    indexing.build(source, tiny(), path, parts=True)
+    indexing.ITEMS_PER_COMMIT = core.PARTS_PER_COMMIT = COMMIT_ITEMS
+    tables.MIN_FRAGMENTS_TO_COMPACT = COMMIT_ITEMS + 1 if merge else 10**9
+    indexing.build(source, tiny_encoder(), path, parts=True)
 
 
 def merge(path: Path) -> None:
-    tables.MANY = 2
+    tables.MIN_FRAGMENTS_TO_COMPACT = 2
     tables.compact(str(path))
 
 
-def held(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
     """What the collection holds: ids in their order, embeddings and parts, as hashes."""
-    if tables.opened(str(path), tables.ITEMS) is None:
+    if tables.open_table(str(path), tables.ITEMS_TABLE) is None:
         return {"ids": [], "embeddings": [], "parts": {}}
-    found = core.open(path, tiny())
+    found = core.open(path, tiny_encoder())
     kept = sorted(found.parts.ids)
     parts = {
-        key: _hash(require(packed).bits.tobytes())
-        for key, packed in zip(kept, found.parts.packed(kept), strict=True)
+        key: _hash(assert_not_none(packed).bits.tobytes())
+        for key, packed in zip(kept, found.parts.read_parts(kept), strict=True)
     }
     return {"ids": found.ids, "embeddings": [_hash(e.tobytes()) for e in found.embeddings], "parts": parts}
 
@@ -59,7 +60,7 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def forked(work: Callable[[], Any], *, kill_after: float | None = None) -> tuple[bool, Any]:
+def run_forked(work: Callable[[], Any], *, kill_after: float | None = None) -> tuple[bool, Any]:
     """(was it killed, what it said) of a child that does this work; killed by its own hand, wherever it is then."""
     with tempfile.TemporaryDirectory() as place:
         said = Path(place) / "said.json"
@@ -80,34 +81,34 @@ def forked(work: Callable[[], Any], *, kill_after: float | None = None) -> tuple
         return False, json.loads(said.read_text())
 
 
-def timed(work: Callable[[], object]) -> float:
+def measure_seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def holds_all(less: dict[str, Any], more: dict[str, Any]) -> bool:
+def contains_all(less: dict[str, Any], more: dict[str, Any]) -> bool:
     """Is everything that was committed still there?"""
     return set(less["ids"]) <= set(more["ids"]) and less["parts"].items() <= more["parts"].items()
 
 
-def while_indexing(kills: int, folder: Path, rng: random.Random) -> dict[str, int]:
+def kill_while_indexing(kills: int, folder: Path, rng: random.Random) -> dict[str, int]:
     """Killed and begun again until it is done, over and over; each time it must hold what an uninterrupted run holds."""
-    source = pictures(folder / "in", ITEMS)
-    _, seconds = forked(lambda: timed(lambda: index(source, folder / "whole.lance")))
-    _, whole = forked(lambda: held(folder / "whole.lance"))
-    assert len(whole["ids"]) == len(whole["parts"]) == ITEMS
+    source = write_pictures(folder / "in", NUM_ITEMS)
+    _, seconds = run_forked(lambda: measure_seconds(lambda: index(source, folder / "whole.lance")))
+    _, whole = run_forked(lambda: read_state(folder / "whole.lance"))
+    assert len(whole["ids"]) == len(whole["parts"]) == NUM_ITEMS
     done = partly = finished = 0
     before: dict[str, Any] = {"ids": [], "embeddings": [], "parts": {}}
     while True:
         path = folder / f"{finished}.lance"
         limit = rng.uniform(0, seconds) if done < kills else None
-        killed, _ = forked(lambda path=path: index(source, path), kill_after=limit)
-        _, after = forked(lambda path=path: held(path))
-        assert holds_all(before, after), "a committed batch is gone"
+        killed, _ = run_forked(lambda path=path: index(source, path), kill_after=limit)
+        _, after = run_forked(lambda path=path: read_state(path))
+        assert contains_all(before, after), "a committed batch is gone"
         done, partly = (
             done + killed,
-            partly + (killed and 0 < len(after["ids"]) + len(after["parts"]) < 2 * ITEMS),
+            partly + (killed and 0 < len(after["ids"]) + len(after["parts"]) < 2 * NUM_ITEMS),
         )
         before = after
         if not killed:
@@ -117,22 +118,24 @@ def while_indexing(kills: int, folder: Path, rng: random.Random) -> dict[str, in
                 return {"kills": done, "half way": partly, "finished and equal": finished}
 
 
-def while_merging(kills: int, folder: Path, rng: random.Random) -> dict[str, int]:
+def kill_while_merging(kills: int, folder: Path, rng: random.Random) -> dict[str, int]:
     """Killed while fragments are merged: readers see all of it before and after, and merging again ends."""
-    source, apart = pictures(folder / "also in", ITEMS), folder / "apart.lance"
-    forked(lambda: index(source, apart, merge=False))
-    _, whole = forked(lambda: held(apart))
-    assert len(whole["ids"]) == len(whole["parts"]) == ITEMS
+    source, apart = write_pictures(folder / "also in", NUM_ITEMS), folder / "apart.lance"
+    run_forked(lambda: index(source, apart, merge=False))
+    _, whole = run_forked(lambda: read_state(apart))
+    assert len(whole["ids"]) == len(whole["parts"]) == NUM_ITEMS
     shutil.copytree(apart, folder / "timed.lance")
-    _, seconds = forked(lambda: timed(lambda: merge(folder / "timed.lance")))
+    _, seconds = run_forked(lambda: measure_seconds(lambda: merge(folder / "timed.lance")))
     done = tried = 0
     while done < kills and tried < 4 * kills:
         path, tried = folder / f"merged {tried}.lance", tried + 1
         shutil.copytree(apart, path)
-        killed, _ = forked(lambda path=path: merge(path), kill_after=rng.uniform(0, seconds))
-        assert forked(lambda path=path: held(path))[1] == whole, "a kill while merging lost something"
-        forked(lambda path=path: merge(path))
-        assert forked(lambda path=path: held(path))[1] == whole, "merging again lost something"
+        killed, _ = run_forked(lambda path=path: merge(path), kill_after=rng.uniform(0, seconds))
+        assert run_forked(lambda path=path: read_state(path))[1] == whole, (
+            "a kill while merging lost something"
+        )
+        run_forked(lambda path=path: merge(path))
+        assert run_forked(lambda path=path: read_state(path))[1] == whole, "merging again lost something"
         done += killed
         shutil.rmtree(path)
     return {"kills": done, "tried": tried}
@@ -142,5 +145,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     wanted, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tempfile.TemporaryDirectory() as made:
-        for name, work in (("indexing", while_indexing), ("merging", while_merging)):
+        for name, work in (("indexing", kill_while_indexing), ("merging", kill_while_merging)):
             print(name, json.dumps(work(wanted, Path(made), random.Random(seed))), flush=True)

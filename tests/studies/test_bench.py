@@ -13,12 +13,12 @@ from rich.console import Console
 from torch import nn
 
 import bilrp
-from bilrp import cli, regions, composites
+from bilrp import cli, composites, regions
 from bilrp.encoder import read_item
 from bilrp.encoders import sentence as sentences
 from bilrp.errors import InputError
 from bilrp_studies.bench import decomposition, other_libraries, sentence, timing
-from bilrp_studies.bench.decomposition import Growth, Report, Row
+from bilrp_studies.bench.decomposition import BenchmarkReport, Growth, Row
 from text_folders import ARCHITECTURES
 
 
@@ -38,24 +38,26 @@ def x() -> torch.Tensor:
 
 def parts_of(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
     net = nn.Sequential(*layers)
-    return bilrp.decompose(net, x, rules=composites.paper_vgg(), regions=regions.features(), mode="pull").parts
+    return bilrp.decompose(
+        net, x, composite=composites.paper_vgg(), regions=regions.features(), mode="pull"
+    ).parts
 
 
 def test_the_loop_is_lrp(layers, x):
     place = int(nn.Sequential(*layers)(x).argmax())
     seed = torch.zeros(1, 5, 4, 4).flatten().scatter(0, torch.tensor(place), 1.0).reshape(1, 5, 4, 4)
-    found = decomposition.lrp_pass(layers, x, seed)
+    found = decomposition.run_lrp_pass(layers, x, seed)
     torch.testing.assert_close(found.flatten(), parts_of(layers, x)[:, place], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["zennit", "captum", "autolrp"])
 def test_a_rival_library_is_timed_in_a_process_of_its_own(layers, x, name):
-    if name not in other_libraries.installed():
+    if name not in other_libraries.list_installed():
         pytest.skip(f"needs {name}: pip install {name}")
     before = set(sys.modules)
     out = nn.Sequential(*layers)(x)
     channel, y, column = (int(i) for i in torch.unravel_index(out.argmax(), out.shape)[1:])
-    found = other_libraries.timed(name, layers, x, (channel, y, column))
+    found = other_libraries.time_pass(name, layers, x, (channel, y, column))
     assert found.seconds > 0 and found.relevance.shape == x.shape
     assert not [module for module in set(sys.modules) - before if module.partition(".")[0] == name]
     if name == "zennit":  # the others have no z^B for pixels, or one γ for all layers
@@ -65,9 +67,9 @@ def test_a_rival_library_is_timed_in_a_process_of_its_own(layers, x, name):
 
 def test_a_rival_that_fails_is_one_line(layers, x):
     with pytest.raises(InputError, match="absent could not be timed: KeyError: 'absent'"):
-        other_libraries.timed("absent", layers, x, (0, 0, 0))
+        other_libraries.time_pass("absent", layers, x, (0, 0, 0))
     with pytest.raises(InputError, match="not on Linear"):
-        other_libraries.timed("zennit", [nn.Linear(2, 2)], x, (0, 0, 0))
+        other_libraries.time_pass("zennit", [nn.Linear(2, 2)], x, (0, 0, 0))
 
 
 def test_measured_sees_time_and_memory():
@@ -76,21 +78,21 @@ def test_measured_sees_time_and_memory():
         time.sleep(0.5)  # memory is looked at now and then: let it be seen on a busy machine too
         held.sum()
 
-    seconds, peak = timing.measured(work)
+    seconds, peak = timing.measure_cost(work)
     assert seconds > 0 and (peak == 0 or peak > 128)
 
 
 def test_report_as_table_file_and_plot(tmp_path):
     rows = (Row("loop (×25 of 4)", 32.0, 4.0, 1.0, 300.0), Row("bilrp, exact", 2.0, 0.25, 16.0, 200.0))
     growth = (Growth(128, 8, 256, 105.0, 2.0, 200.0), Growth(128, 4, 1024, 300.0, None, None))
-    report = Report(rows, growth, 0.08, decomposition.machine())
-    made = decomposition.write(report, tmp_path / "bench")
+    report = BenchmarkReport(rows, growth, 0.08, decomposition.describe_machine())
+    made = decomposition.write_report(report, tmp_path / "bench")
     kept = json.loads(made[0].read_text())
     assert kept["rows"][1]["faster_than_loop"] == 16.0 and kept["growth"][1]["seconds"] is None
     assert made[1].read_bytes().startswith(b"\x89PNG")
     console = Console(width=120, record=True, file=StringIO())
-    console.print(decomposition.table(report))
-    console.print(decomposition.growth_table(report))
+    console.print(decomposition.build_table(report))
+    console.print(decomposition.build_growth_table(report))
     text = console.export_text()
     assert "16.0×" in text and "planned only" in text
 
@@ -99,10 +101,12 @@ def test_a_sentence_costs_less_than_a_loop_and_than_integrated_jacobians(tmp_pat
     folder = ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32)
     rows = sentence.run(sentences(folder), "The cat sat on two kittens.", rounds=1)
     once, ours, gamma, loop, integrated = rows
-    assert once.passes == once.seconds == 1 and ours.slower == 1
-    assert ours.passes < gamma.passes and 2 * ours.passes < min(loop.passes, integrated.passes)
+    assert once.relative_flops == once.relative_cpu_time == 1 and ours.slowdown == 1
+    assert ours.relative_flops < gamma.relative_flops and 2 * ours.relative_flops < min(
+        loop.relative_flops, integrated.relative_flops
+    )
     size = sentences(folder).module(read_item(sentences(folder), "The cat").x).numel()
-    assert f"each of {size} coordinates" in loop.name and loop.passes > size
+    assert f"each of {size} coordinates" in loop.name and loop.relative_flops > size
     monkeypatch.setattr(
         sys, "argv", ["bilrp", "bench", "The cat sat.", "--text", f"sentence:{folder}", "--rounds", "1"]
     )

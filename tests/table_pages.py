@@ -8,57 +8,62 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-PITCH, ROW, COLUMN = 17, 34, 94
+PITCH_PIXELS, ROW_PIXELS, COLUMN_PIXELS = 17, 34, 94
 LEFT, TOP = 120, 150
 
 
 @dataclass(frozen=True)
-class MadePage:
+class DrawnPage:
     image: Image.Image
     values: list[list[str]]
     centres: np.ndarray
 
 
-def font(size: int) -> ImageFont.FreeTypeFont:
+def load_font(size: int) -> ImageFont.FreeTypeFont:
     import matplotlib
 
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSerif.ttf", size)
 
 
-def made_page(*, rows: int = 14, columns: int = 8, seed: int = 0, angle: float = 0.0) -> MadePage:
+def draw_page(*, rows: int = 14, columns: int = 8, seed: int = 0, angle: float = 0.0) -> DrawnPage:
     """Draw a page; `centres` [rows, columns, 4, 2] are the digits' middles before turning."""
     rng = np.random.default_rng(seed)
     values = [
         [f"{rng.integers(0, 10)}.{rng.integers(0, 1000):03d}" for _ in range(columns)] for _ in range(rows)
     ]
-    size = (LEFT + columns * COLUMN + 60, TOP + rows * ROW + 80)
+    size = (LEFT + columns * COLUMN_PIXELS + 60, TOP + rows * ROW_PIXELS + 80)
     image = Image.new("L", size, 205)
     draw = ImageDraw.Draw(image)
-    draw.text((60, 30), "METEOROLOGICAL OBSERVATORY", font=font(26), fill=50)
+    draw.text((60, 30), "METEOROLOGICAL OBSERVATORY", font=load_font(26), fill=50)
     draw.line((40, TOP - 40, size[0] - 40, TOP - 40), fill=60, width=2)
     draw.line((40, size[1] - 60, size[0] - 40, size[1] - 60), fill=60, width=2)
     for c in range(1, columns):
-        x = LEFT + c * COLUMN - 12
+        x = LEFT + c * COLUMN_PIXELS - 12
         draw.line((x, TOP - 40, x, size[1] - 60), fill=70, width=2)
-    digit = font(32)
+    digit = load_font(32)
     centres = np.zeros((rows, columns, 4, 2))
     for r in range(rows):
         for c, text in enumerate(values[r]):
             for i, char in enumerate(text.replace(".", "")):
-                x = LEFT + c * COLUMN + (0, 26, 26 + PITCH, 26 + 2 * PITCH)[i] + 8
-                y = TOP + r * ROW
+                x = LEFT + c * COLUMN_PIXELS + (0, 26, 26 + PITCH_PIXELS, 26 + 2 * PITCH_PIXELS)[i] + 8
+                y = TOP + r * ROW_PIXELS
                 # Old print is narrower than this font, so each digit is squeezed to its pitch.
-                centres[r, c, i] = _squeezed(image, char, digit, x, y)
+                centres[r, c, i] = _paste_digit(image, char, digit, x, y)
             draw.ellipse(
-                (LEFT + c * COLUMN + 20, TOP + r * ROW - 2, LEFT + c * COLUMN + 23, TOP + r * ROW + 1),
+                (
+                    LEFT + c * COLUMN_PIXELS + 20,
+                    TOP + r * ROW_PIXELS - 2,
+                    LEFT + c * COLUMN_PIXELS + 23,
+                    TOP + r * ROW_PIXELS + 1,
+                ),
                 fill=60,
             )
     if angle:
         image = image.rotate(angle, Image.Resampling.BICUBIC, fillcolor=205)
-    return MadePage(image, values, centres)
+    return DrawnPage(image, values, centres)
 
 
-def _squeezed(
+def _paste_digit(
     image: Image.Image, char: str, face: ImageFont.FreeTypeFont, x: float, y: float
 ) -> tuple[float, float]:
     box = face.getbbox(char)
@@ -69,7 +74,7 @@ def _squeezed(
     return round(x - 7) + 7.0, round(y - 12) + 12.0
 
 
-def write_page(folder: Path, name: str, page: MadePage) -> tuple[Path, Path]:
+def write_page(folder: Path, name: str, page: DrawnPage) -> tuple[Path, Path]:
     """Write images/NAME.jpg and data/NAME.csv the way the source has them."""
     image, text = folder / "images" / f"{name}.jpg", folder / "data" / f"{name}.csv"
     for path in (image, text):

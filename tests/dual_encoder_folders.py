@@ -11,7 +11,7 @@ import torch
 import transformers as t
 
 from text_folders import byte_pairs, sentence_pieces, word_pieces
-from vision_folders import MIDDLE, SQUARE, TOKENS, enlivened
+from vision_folders import MIDDLE, SQUARE, TOKENS, randomize_weights
 
 TEXT: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
@@ -42,7 +42,7 @@ class Pair:
         config = getattr(t, self.config)(text_config=text, vision_config=dict(TOKENS), **size)
         torch.manual_seed(seed)
         model = t.AutoModel.from_config(config).double()
-        enlivened(model)
+        randomize_weights(model)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         self.processor().save_pretrained(folder)

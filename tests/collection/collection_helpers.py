@@ -20,21 +20,23 @@ from torch import nn
 import bilrp
 from bilrp import Encoder, collection
 from bilrp.collection import tables
-from bilrp.collection.items_table import Items
+from bilrp.collection.items_table import ItemsTable
 from bilrp.encoders import images
 
-UP = "the cluster stands"
+CLUSTER_READY = "the cluster stands"
 
 
-def tiny(seed: int = 0) -> Encoder:
+def tiny_encoder(seed: int = 0) -> Encoder:
     """Small, with ReLUs: most coordinates of a part are zero."""
     torch.manual_seed(seed)
     first, second = nn.Conv2d(3, 8, 3, stride=2), nn.Conv2d(8, 24, 3, stride=2)
     net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    return Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="tiny")
+    return Encoder(
+        net, read=partial(images.read_with_view, size=32), regions=bilrp.regions.grid(8), name="tiny"
+    )
 
 
-def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
+def write_pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
     """Smooth noise, each picture its own, in two groups."""
     rng = np.random.default_rng(seed)
     for number in range(count):
@@ -45,29 +47,31 @@ def pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
     return folder
 
 
-def kept(path: Path, embeddings: np.ndarray, *, first: int = 0) -> Items:
+def write_items(path: Path, embeddings: np.ndarray, *, first: int = 0) -> ItemsTable:
     """A table of these embeddings and a broken item, no embedding held in memory."""
-    origin = {"encoder": "none", "weights": "", "rules": "", "dtype": "float32"}
+    origin = {"encoder": "none", "weights": "", "composite": "", "dtype": "float32"}
     width = embeddings.shape[1]
-    description = {"version": tables.VERSION, "width": width, "encoder": "none", "origin": origin}
+    description = {"version": tables.FORMAT_VERSION, "width": width, "encoder": "none", "origin": origin}
     schema = tables.items_schema(width, description)
     rows: list[dict[str, Any]] = [
         {"id": f"{i:08}", "name": f"{i}", "group": "", "source": "", "embedding": e}
         for i, e in enumerate(embeddings, first)
     ]
     rows.insert(3, {"id": f"broken {first}", "name": "", "group": "", "source": "", "failed": "it is"})
-    tables.appended(str(path), tables.ITEMS, rows, schema)
-    return unheld(path)
+    tables.append_rows(str(path), tables.ITEMS_TABLE, rows, schema)
+    return open_items_on_disk(path)
 
 
-def unheld(path: Path) -> Items:
+def open_items_on_disk(path: Path) -> ItemsTable:
     """The items of a collection, no embedding held in memory."""
     found = collection.open(path).items
-    found.most = 0
+    found.max_resident_bytes = 0
     return found
 
 
-def apart(command: Sequence[str], env: Mapping[str, str], *, seconds: float) -> tuple[int | None, str, str]:
+def run_command(
+    command: Sequence[str], env: Mapping[str, str], *, seconds: float
+) -> tuple[int | None, str, str]:
     """(code, what it said, its errors) of a command; None where it took too long. Its children end with it."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         run = subprocess.Popen(command, env=env, stdout=out, stderr=err, start_new_session=True)
@@ -81,8 +85,8 @@ def apart(command: Sequence[str], env: Mapping[str, str], *, seconds: float) -> 
                     os.killpg(run.pid, signal.SIGKILL)
             run.kill()
             run.wait()
-        said = []
+        output = []
         for file in (out, err):
             file.seek(0)
-            said.append(file.read().decode(errors="replace"))
-    return code, said[0], said[1]
+            output.append(file.read().decode(errors="replace"))
+    return code, output[0], output[1]

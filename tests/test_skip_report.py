@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-import skips
+import skip_report
 
 pytest_plugins = ["pytester"]
 
@@ -26,8 +26,8 @@ BOTH = pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.fixture(autouse=True)
 def plugin(pytester: pytest.Pytester) -> None:
     """The plugin as this project's own tests load it; workers of pytest-xdist import it, too."""
-    shutil.copy(skips.__file__, pytester.path)
-    pytester.makeconftest('pytest_plugins = ["skips"]')
+    shutil.copy(skip_report.__file__, pytester.path)
+    pytester.makeconftest('pytest_plugins = ["skip_report"]')
 
 
 def run(pytester: pytest.Pytester, body: str, workers: str) -> pytest.RunResult:

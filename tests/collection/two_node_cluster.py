@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 import ray
-from making import UP, tiny
+from collection_helpers import CLUSTER_READY, tiny_encoder
 from ray.cluster_utils import Cluster
 
-from bilrp.collection import ray_backend as engine
-from bilrp.collection import indexing, tables
+from bilrp.collection import indexing, ray_backend, tables
 
-indexing.COMMIT = indexing.TOGETHER = 2
+indexing.ITEMS_PER_COMMIT = indexing.PARTS_PER_COMMIT = 2
 
 if __name__ == "__main__":
     source, path = Path(sys.argv[1]), Path(sys.argv[2])
@@ -26,10 +25,10 @@ if __name__ == "__main__":
     except Exception as error:  # no shared memory, no network: then there is nothing to test
         print(repr(error))
         sys.exit(77)
-    print(UP, flush=True)  # from here on nothing but the work can fail
-    committed = tables.committed
+    print(CLUSTER_READY, flush=True)  # from here on nothing but the work can fail
+    committed = tables.commit_fragments
     made: list[str] = []
-    started: list[engine.Workers] = []
+    started: list[ray_backend.RayWorkerPool] = []
 
     def killing(place: str, name: str, fragments: list[str]) -> None:
         """After three commits, take a node away while both are at work."""
@@ -38,22 +37,22 @@ if __name__ == "__main__":
         if len(made) == 3:
             nodes.remove_node(other, allow_graceful=False)
 
-    tables.committed = killing
-    begin = engine.Workers.start
+    tables.commit_fragments = killing
+    begin = ray_backend.RayWorkerPool.start
 
-    def counted(self: engine.Workers) -> None:
+    def counted(self: ray_backend.RayWorkerPool) -> None:
         """Two actors to begin with; any other stands in for one that is lost."""
         started.append(self)
         begin(self)
 
-    engine.Workers.start = counted
+    ray_backend.RayWorkerPool.start = counted
     start = time.perf_counter()
-    found, report = indexing.indexed(source, tiny(), path, parts=True, engine="ray")
+    found, report = indexing.build_with_report(source, tiny_encoder(), path, parts=True, backend="ray")
     seconds = time.perf_counter() - start
     print(
         json.dumps(
             {
-                "items": len(found), "parts": len(found.parts.ids), "added": report.added, "same": report.same,
+                "items": len(found), "parts": len(found.parts.ids), "added": report.added, "same": report.duplicates,
                 "failed": len(report.failed), "commits": len(made), "lost": len(started) - 2, "seconds": seconds,
             }
         )

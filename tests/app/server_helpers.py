@@ -24,40 +24,42 @@ from torch import nn
 import bilrp
 from bilrp import Encoder
 from bilrp.app import server
-from bilrp.app.security import Door
+from bilrp.app.security import AccessPolicy
 from bilrp.encoders import images
 
 PORT = 8765
 
 
-def client(
-    found: Any, *, door: Door | None = None, host: str = f"127.0.0.1:{PORT}", **options: Any
+def make_client(
+    collection: Any, *, policy: AccessPolicy | None = None, host: str = f"127.0.0.1:{PORT}", **options: Any
 ) -> TestClient:
     """A client that calls the app by a name; its answers come without a network."""
-    app = server.collected(found, door or Door(PORT), **options)
+    app = server.make_collection_app(collection, policy or AccessPolicy(PORT), **options)
     return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=True)
 
 
-def ask(talking: Any, path: str, **question: Any) -> Any:
+def post_query(client: Any, path: str, **question: Any) -> Any:
     """The answer of a question, the last of its lines."""
-    reply = talking.post(path, json=question)
+    reply = client.post(path, json=question)
     assert reply.status_code == 200, reply.text
     last = json.loads(reply.text.strip().splitlines()[-1])
     assert "answer" in last, last
     return last["answer"]
 
 
-def tiny() -> Encoder:
+def tiny_encoder() -> Encoder:
     """Two convolutions: fast, with ReLUs, and regions of 8 pixels."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(),
         nn.AdaptiveAvgPool2d(4), nn.Flatten(),
     )  # fmt: skip
-    return Encoder(net, read=partial(images.item, size=64), regions=bilrp.regions.grid(8), name="tiny")
+    return Encoder(
+        net, read=partial(images.read_with_view, size=64), regions=bilrp.regions.grid(8), name="tiny"
+    )
 
 
-def photographs(folder: Path) -> Path:
+def write_photographs(folder: Path) -> Path:
     """Pieces of photographs that scikit-image and scikit-learn bring along, a group for each photograph."""
     import numpy as np
     from PIL import Image
@@ -82,24 +84,24 @@ def photographs(folder: Path) -> Path:
 
 
 @contextmanager
-def running(make: Any, *, writable: bool = False, **options: Any) -> Iterator[str]:
+def run_server(make: Any, *, writable: bool = False, **options: Any) -> Iterator[str]:
     """A real server on a free port of this machine; its address, with a token where it is `writable`."""
-    bound = server.listening("127.0.0.1", 0)
-    door = Door.at("127.0.0.1", bound.getsockname()[1], writable=writable)
-    serving = server.server(make(door), **options)
+    bound = server.bind_socket("127.0.0.1", 0)
+    door = AccessPolicy.for_host("127.0.0.1", bound.getsockname()[1], writable=writable)
+    serving = server.make_server(make(door), **options)
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while not serving.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        yield door.address("127.0.0.1").rstrip("/")
+        yield door.format_url("127.0.0.1").rstrip("/")
     finally:
         serving.should_exit = True
         thread.join(30)
         bound.close()
 
 
-MINE = """
+ENCODER_SOURCE = """
 import torch, bilrp
 from functools import partial
 from torch import nn
@@ -108,37 +110,39 @@ from bilrp.encoders import images
 def tiny():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
-    return bilrp.Encoder(net, read=partial(images.item, size=32), regions=bilrp.regions.grid(8), name="mine:tiny")
+    return bilrp.Encoder(net, read=partial(images.read_with_view, size=32), regions=bilrp.regions.grid(8), name="mine:tiny")
 """
 
 
-def command(place: Path, *words: str, encoder: str = MINE, **options: Any) -> subprocess.Popen[str]:
+def start_command(
+    folder: Path, *arguments: str, encoder: str = ENCODER_SOURCE, **options: Any
+) -> subprocess.Popen[str]:
     """`bilrp …` as a process of its own in a folder, where the encoder mine:tiny is."""
-    (place / "mine.py").write_text(encoder)
+    (folder / "mine.py").write_text(encoder)
     source = str(Path(bilrp.__file__).parents[1])
     return subprocess.Popen(
-        [sys.executable, "-m", "bilrp", *words], cwd=place, text=True, stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([source, str(place)]), "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-m", "bilrp", *arguments], cwd=folder, text=True, stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([source, str(folder)]), "PYTHONUNBUFFERED": "1"},
         # a run in the background ignores Ctrl-C, and so would its children
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL), **options,
     )  # fmt: skip
 
 
-def indexed(place: Path, pictures: Path, encoder: str = MINE) -> str:
+def build_index(place: Path, pictures: Path, encoder: str = ENCODER_SOURCE) -> str:
     """The name of a collection in a folder, made of these pictures by mine:tiny."""
     words = ("index", str(pictures), "-e", "mine:tiny", "-o", "mine.lance")
-    made = command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
+    made = start_command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
     _, said = made.communicate(timeout=300)
     assert made.returncode == 0, said
     return "mine.lance"
 
 
-class Serving:
+class ServerProcess:
     """A `bilrp serve` process, and requests to it on connections of their own."""
 
-    def __init__(self, place: Path, *words: str, encoder: str = MINE) -> None:
+    def __init__(self, place: Path, *words: str, encoder: str = ENCODER_SOURCE) -> None:
         words = ("serve", *words, "-e", "mine:tiny", "--port", "0")
-        self.process = command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
+        self.process = start_command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
         assert self.process.stdout is not None
         self.address = next(line for line in self.process.stdout if line.startswith("Open ")).split()[1]
         parts = urlsplit(self.address)
@@ -146,7 +150,9 @@ class Serving:
         self.host, self.port, self.netloc = parts.hostname, parts.port, parts.netloc
         self.token = parse_qs(parts.query).get("token", [""])[0]
 
-    def ask(self, path: str, body: bytes | dict[str, Any] | None = None, **headers: str) -> tuple[int, Any]:
+    def request(
+        self, path: str, body: bytes | dict[str, Any] | None = None, **headers: str
+    ) -> tuple[int, Any]:
         """(status, last line of the answer); a token that the address has is sent."""
         link = http.client.HTTPConnection(self.host, self.port, timeout=120)
         kind = "application/json" if isinstance(body, dict) else "image/jpeg"
@@ -164,7 +170,7 @@ class Serving:
         self.process.send_signal(number)
         return self.process.communicate(timeout=120)
 
-    def __enter__(self) -> Serving:
+    def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

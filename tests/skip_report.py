@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 import pytest
 
 # How the reasons begin that name something this machine lacks: the data folder, a browser, a package, a compiler.
-ABSENT = ("needs ", "could not import ")
+MISSING_RESOURCE_PREFIXES = ("needs ", "could not import ")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist sees some of the cases only
-        config.pluginmanager.register(Skips(), "skips-report")
+        config.pluginmanager.register(SkipReport(), "skip-report")
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
@@ -23,7 +23,7 @@ def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
     return str(text).removeprefix("Skipped: ")
 
 
-class Skips:
+class SkipReport:
     """What was skipped and why, by test function; a case that ran has no reason."""
 
     def __init__(self) -> None:
@@ -38,18 +38,18 @@ class Skips:
         cases = self.cases[report.nodeid.partition("[")[0]]
         cases[report.nodeid] = skip_reason(report) or cases.get(report.nodeid)
 
-    def only_skipped(self) -> dict[str, str]:
+    def fully_skipped_tests(self) -> dict[str, str]:
         """Tests with several cases, all skipped, and a reason that is not an absent resource."""
         failures = {}
         for test, cases in self.cases.items():
             reasons = [reason for reason in cases.values() if reason]
-            wrong = [reason for reason in reasons if not reason.startswith(ABSENT)]
+            wrong = [reason for reason in reasons if not reason.startswith(MISSING_RESOURCE_PREFIXES)]
             if len(cases) > 1 and len(reasons) == len(cases) and wrong:
                 failures[test] = wrong[0]
         return failures
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.OK and self.only_skipped():
+        if session.exitstatus == pytest.ExitCode.OK and self.fully_skipped_tests():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -59,5 +59,5 @@ class Skips:
             terminalreporter.section("skipped")
         for (test, reason), count in sorted(Counter(skips).items()):
             terminalreporter.write_line(f"{count:4} {test}: {reason}")
-        for test, reason in self.only_skipped().items():
+        for test, reason in self.fully_skipped_tests().items():
             terminalreporter.write_line(f"FAILED {test}: every case was skipped: {reason}", red=True)

@@ -1,0 +1,7 @@
+"""Other explanations of the same scores, to compare BiLRP with."""
+
+from __future__ import annotations
+
+from bilrp.evaluation.baselines import curvature, hessian_product, integrated_hessians, saliency
+
+__all__ = ["curvature", "hessian_product", "integrated_hessians", "saliency"]

@@ -1,0 +1,40 @@
+"""Composites for `explain(..., composite=...)`: which rule for which step.
+
+>>> from bilrp.rules import jacobian
+>>> first_match(("softmax", jacobian()), otherwise=uniform(0.25)).name
+'first_match(softmax: jacobian, otherwise: uniform(0.25))'
+"""
+
+from __future__ import annotations
+
+from bilrp.rules.composites import (
+    Composite,
+    attnlrp,
+    bias_to_inputs,
+    conv_attention,
+    first_match,
+    hessian_product,
+    is_weighted,
+    paper_gamma,
+    paper_vgg,
+    resnet,
+    secant,
+    transformer,
+    uniform,
+)
+
+__all__ = [
+    "Composite",
+    "attnlrp",
+    "bias_to_inputs",
+    "conv_attention",
+    "first_match",
+    "hessian_product",
+    "is_weighted",
+    "paper_gamma",
+    "paper_vgg",
+    "resnet",
+    "secant",
+    "transformer",
+    "uniform",
+]
