@@ -183,15 +183,15 @@ BAD_OPTIONS = {
     "output is a folder": (tiny("-o", "folder.png"), "a folder has this name"),
     "output is an input": (tiny("-o", "a.png"), "would be overwritten"),
     "output name too long": (tiny("-o", "x" * 300 + ".png"), "too long"),
-    "style": (tiny("--link-preset", "nope"), "no style 'nope'"),
+    "link preset": (tiny("--link-preset", "nope"), "no style 'nope'"),
     "palette": (tiny("--palette", "nope"), "no palette 'nope'"),
     "similarity": (tiny("--similarity", "nope"), "nope"),
-    "fit": (tiny("--resize", "nope"), "resize must be one of"),
-    "fit for scans": (
+    "resize": (tiny("--resize", "nope"), "resize must be one of"),
+    "resize for scans": (
         ("explain", "a.png", "b.png", "-e", "bigram", "--resize", "nonsense"),
         "resize must be one of",
     ),
-    "fit unheard": (
+    "resize unheard": (
         ("explain", "a.png", "b.png", "-e", "bigram", "--resize", "pad"),
         "--resize is for vgg16",
     ),

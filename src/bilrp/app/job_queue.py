@@ -1,4 +1,4 @@
-"""The desk where long work waits its turn: one piece at a time, few in line, one of each visitor, none of who has left."""
+"""The queue where long work waits its turn: one piece at a time, few in line, one of each visitor, none of who has left."""
 
 from __future__ import annotations
 
