@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Some virtual machines offer AMX and stop the process that uses it, as oneDNN does for bfloat16.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo docs test test-oldest attack lint format coverage bench clean
+.PHONY: demo docs test test-slow test-oldest attack lint format coverage bench clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -16,8 +16,14 @@ docs: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs out/docs
 	@echo out/docs/index.html
 
+# What a contributor runs after every change: lint, types and all quick tests, in ten minutes on two cores.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The rest: studies, browser, documentation, processes that are killed, types checked at run time, the attack.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m slow
+	BILRP_CHECK_TYPES=1 $(BIN)/python -m pytest -n 2 -m "not slow" tests/rules tests/findings tests/evaluation tests/test_groups.py
 	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m attack --jobs 2
 
 # What was broken once, tried at random: rounds of the same trials with other seeds until SECONDS are over.
