@@ -45,7 +45,7 @@ def main(*files: str) -> None:
     with torch.no_grad():
         for a, b in zip(files[::2], files[1::2], strict=True):
             first, last = (
-                bilrp.pair(*(take(each) for each in (a, b)))
+                bilrp.pair(*(take(each) for each in (a, b)), similarity="dot")
                 for take in (
                     lambda x: next(bilrp.refine(encoder, x)),
                     lambda x: bilrp.decompose(encoder, x),

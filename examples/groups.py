@@ -60,7 +60,7 @@ print(contrast)
 print("strongest evidence:", *contrast.top(3), sep="\n   ")
 
 # Many at once: what do four threes have in common? 16⁴ tuples of regions, of which few are looked at.
-many = bilrp.explain_many(threes[:4])
+many = bilrp.explain_many(threes[:4], similarity="dot")
 print(many)
 show("what four threes have in common, on the first of them:", many.marginals()[0])
 print("strongest regions, one of each:", *many.top(3), sep="\n   ")

@@ -20,7 +20,9 @@ def write_csv(found: bilrp.Explanation, path: Path, **_: object) -> Path:
 
 
 def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
-    found = bilrp.explain(torch.nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(1, 3))
+    found = bilrp.explain(
+        torch.nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(1, 3), similarity="dot"
+    )
     with pytest.raises(InputError, match=r"\.png, .*\.safetensors"):
         found.save(tmp_path / "why.own")
     path = found.save(tmp_path / "why.own", formats={**FORMATS, ".own": write_csv})

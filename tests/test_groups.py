@@ -103,12 +103,14 @@ def test_a_set_of_images_shows_its_mean() -> None:
 def test_sets_refuse_what_does_not_add_up() -> None:
     a = some(2, 1)
     with pytest.raises(bilrp.errors.InputError, match="b is an empty set"):
-        bilrp.explain_sets(a, [])
+        bilrp.explain_sets(a, [], similarity="dot")
     with pytest.raises(bilrp.errors.MismatchError, match="decomposition 2 has other regions"):
-        bilrp.explain_sets([*a, *some(1, 3, THIRDS)], a)
+        bilrp.explain_sets([*a, *some(1, 3, THIRDS)], a, similarity="dot")
     with pytest.raises(bilrp.errors.MismatchError, match="composite"):
         bilrp.explain_sets(
-            a, [bilrp.decompose(network(), torch.rand(1, 6).double(), composite=bilrp.rules.zero())]
+            a,
+            [bilrp.decompose(network(), torch.rand(1, 6).double(), composite=bilrp.rules.zero())],
+            similarity="dot",
         )
     squared = similarity.Similarity("squared", lambda x, y: (x @ y) ** 2, lambda x, y: lambda p, q: p @ q.T)
     with pytest.raises(bilrp.errors.InputError, match="'squared' is not linear"):
@@ -137,7 +139,7 @@ def test_contrast_on_common_regions(how: str) -> None:
 def test_contrast_with_different_regions() -> None:
     model = network()
     (a, b), (c,) = some(2, 4, model=model), some(1, 5, THIRDS, model=model)
-    found = bilrp.contrast(a, b, c)
+    found = bilrp.contrast(a, b, c, similarity="dot")
     with pytest.raises(bilrp.errors.MismatchError, match=r"\.toward"):
         _ = found.relevance
     of_a, of_b, of_c = found.marginals()
@@ -185,7 +187,7 @@ def test_a_distance_says_so(tmp_path) -> None:
     found = bilrp.pair(a, b, similarity="squared_distance")
     assert found.is_distance and bilrp.explain_sets([a], [b], similarity="squared_distance").is_distance
     assert bilrp.Explanation.load(found.save(tmp_path / "d.npz")).is_distance
-    assert not bilrp.Explanation.load(bilrp.pair(a, b).save(tmp_path / "e.npz")).is_distance
+    assert not bilrp.Explanation.load(bilrp.pair(a, b, similarity="dot").save(tmp_path / "e.npz")).is_distance
 
 
 def test_contrast_refuses_distances() -> None:
@@ -215,7 +217,7 @@ def test_many_against_brute_force(counts, coordinates, seed, k, positive) -> Non
     generator = torch.Generator().manual_seed(seed)
     parts = [torch.randn(n, coordinates, generator=generator, dtype=torch.float64) for n in counts]
     parts = [p.abs() if positive else p for p in parts]
-    found, brute = bilrp.explain_many([made_of(p) for p in parts]), whole(parts)
+    found, brute = bilrp.explain_many([made_of(p) for p in parts], similarity="dot"), whole(parts)
     for i, marginal in enumerate(found.marginals()):
         others = [axis for axis in range(len(parts)) if axis != i]
         assert torch.allclose(marginal, brute.sum(others), atol=1e-10, rtol=0)
@@ -234,7 +236,7 @@ def test_many_against_brute_force(counts, coordinates, seed, k, positive) -> Non
 
 def test_many_accounts_for_biases() -> None:
     made = some(3, 6)
-    found = bilrp.explain_many(made)
+    found = bilrp.explain_many(made, similarity="dot")
     score = float((made[0].embedding * made[1].embedding * made[2].embedding).sum())
     assert found.score == pytest.approx(score, abs=1e-12)
     assert found.unattributed == pytest.approx(score - float(whole([d.parts for d in made]).sum()), abs=1e-12)
@@ -243,7 +245,7 @@ def test_many_accounts_for_biases() -> None:
 
 def test_two_inputs_are_a_pair() -> None:
     a, b = some(2, 7)
-    many, two = bilrp.explain_many([a, b]), bilrp.pair(a, b)
+    many, two = bilrp.explain_many([a, b], similarity="dot"), bilrp.pair(a, b, similarity="dot")
     assert many.score == pytest.approx(two.score, abs=1e-12)
     assert [(t.regions, t.relevance) for t in many.top(4)] == [((m.a, m.b), m.relevance) for m in two.top(4)]
 
@@ -265,11 +267,11 @@ def test_the_bound_spares_most_of_the_search() -> None:
 def test_many_refuses() -> None:
     a, b = some(2, 1)
     with pytest.raises(bilrp.errors.InputError, match="at least two"):
-        bilrp.explain_many([a])
+        bilrp.explain_many([a], similarity="dot")
     with pytest.raises(bilrp.errors.InputError, match="one region for each"):
-        bilrp.explain_many([a, b]).relevance(0)
+        bilrp.explain_many([a, b], similarity="dot").relevance(0)
     other = bilrp.decompose(
         network(), torch.rand(1, 6).double(), composite=bilrp.rules.zero(), regions=HALVES
     )
     with pytest.raises(bilrp.errors.MismatchError, match="composite"):
-        bilrp.explain_many([a, other])
+        bilrp.explain_many([a, other], similarity="dot")

@@ -93,7 +93,9 @@ def test_large_photographs_are_shown_bounded_and_still_in_place() -> None:
 def test_decompositions_carry_view_and_name_through_files(tmp_path: Path) -> None:
     gradient(90, 60).save(tmp_path / "sky.png")
     gradient(60, 90).save(tmp_path / "sea.png")
-    found = bilrp.explain(reader(32, "crop"), tmp_path / "sky.png", str(tmp_path / "sea.png"))
+    found = bilrp.explain(
+        reader(32, "crop"), tmp_path / "sky.png", str(tmp_path / "sea.png"), similarity="dot"
+    )
     assert (found.a.name, found.b.name) == ("sky.png", "sea.png")
     for suffix in (".npz", ".safetensors"):
         back = Explanation.load(found.save(tmp_path / f"why{suffix}"))
@@ -180,7 +182,7 @@ def test_reading_and_checking_happen_once(monkeypatch: pytest.MonkeyPatch) -> No
         return Item(torch.rand(1, 3, 8, 8), name=thing)
 
     monkeypatch.setattr(module, "check_input", counted)
-    bilrp.explain(Encoder(NET, read=read), "a", "b")
+    bilrp.explain(Encoder(NET, read=read), "a", "b", similarity="dot")
     assert happened == ["read", "check", "read", "check"]
 
 
@@ -211,6 +213,6 @@ def test_an_embedding_of_nothing_or_of_zeros_is_an_error() -> None:
         bilrp.decompose(lambda x: x[:, :0], torch.rand(1, 4))
     dead = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU())
     with pytest.raises(InputError, match="zero in every coordinate"):
-        bilrp.explain(dead, torch.zeros(1, 4), torch.zeros(1, 4))
+        bilrp.explain(dead, torch.zeros(1, 4), torch.zeros(1, 4), similarity="dot")
     with pytest.raises(InputError, match="zero in every coordinate"):
         bilrp.baselines.saliency(dead, torch.zeros(1, 4), torch.zeros(1, 4))

@@ -101,7 +101,9 @@ def test_proposition_2_hessian_times_product(name: str, bias: bool) -> None:
     assert expected.abs().max() > 1e-4
     for book in (composites.uniform(0.0), composites.hessian_product()):
         for mode in ("push", "pull"):
-            found = bilrp.explain(model, a, b, composite=book, regions=regions.features(), mode=mode)
+            found = bilrp.explain(
+                model, a, b, composite=book, regions=regions.features(), mode=mode, similarity="dot"
+            )
             torch.testing.assert_close(found.relevance, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -181,8 +183,8 @@ def test_similarities_add_up() -> None:
 def test_projection_is_seeded_and_unbiased() -> None:
     model = mlp(bias=False).double()
     a, b = pair_of((6,))
-    found = bilrp.explain(model, a, b, project=3)
-    again = bilrp.explain(model, a, b, project=3, mode="push")
+    found = bilrp.explain(model, a, b, project=3, similarity="dot")
+    again = bilrp.explain(model, a, b, project=3, mode="push", similarity="dot")
     torch.testing.assert_close(found.relevance, again.relevance, rtol=1e-9, atol=1e-12)
     left, right = model(a)[0].detach(), model(b)[0].detach()
     estimates = torch.tensor([similarity.projected(8, seed=s).score(left, right) for s in range(300)])

@@ -79,7 +79,7 @@ WITHOUT: dict[str, tuple[str, Callable[[], object]]] = {
     "app": ("uvicorn", _served),
     "notebook": (
         "anywidget",
-        lambda: bilrp.explain(nn.Flatten(), torch.eye(4)[:1], torch.eye(4)[:1]).widget(),
+        lambda: bilrp.explain(nn.Flatten(), torch.eye(4)[:1], torch.eye(4)[:1], similarity="dot").widget(),
     ),
 }
 TWELVE_LINES = """
@@ -239,7 +239,8 @@ def test_each_extra_is_asked_for_by_name(extra: str, tmp_path: Path, monkeypatch
 def test_no_extra_is_without_such_a_line(extra: str) -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     assert re.search(
-        rf"bilrp\[{extra}\]|import_optional\([^)]*\"{extra}\"|import_transformers\(\"{extra}\"|extra=\"{extra}\"", text
+        rf"bilrp\[{extra}\]|import_optional\([^)]*\"{extra}\"|import_transformers\(\"{extra}\"|extra=\"{extra}\"",
+        text,
     )
 
 

@@ -23,6 +23,7 @@ from bilrp.rules.composites import CompositeFunction, Rule, as_composite, compos
 from bilrp.rules.default_composites import choose_composite
 from bilrp.rules.freezing import prepare_tape
 from bilrp.rules.rule_table import tabulate_rules
+from bilrp.similarity import Similarity, similarity_name
 from bilrp.trace.fingerprint import hash_code, hash_tensors
 from bilrp.trace.intermediate_input import compute_module_output, run_from_module
 from bilrp.trace.introspection import find_modules, list_named_weights, list_submodules
@@ -86,6 +87,7 @@ class Encoder:
     operations: Operations = ()
     embedding_space: str | None = None
     input_layer: str | None = None
+    similarity: str | Similarity | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.operations, Op | str):
@@ -362,7 +364,8 @@ def diff_origins(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     >>> diff_origins({"encoder": "a", "composite": "x"}, {"encoder": "b", "composite": "x"})
     'encoder (a and b)'
     """
-    keys = sorted({*ours, *theirs} - encoder_specific_keys(ours, theirs))
+    # Parts do not depend on the similarity; `resolve_similarity` refuses two defaults.
+    keys = sorted({*ours, *theirs} - encoder_specific_keys(ours, theirs) - {"similarity"})
     return ", ".join(
         f"{key} ({ours.get(key)} and {theirs.get(key)})" for key in keys if ours.get(key) != theirs.get(key)
     )
@@ -385,6 +388,7 @@ def make_origin(
         "code": None if isinstance(encoder.module, nn.Module) else hash_code(encoder.module, tensors=False),
         "composite": composite_name(composite),
         "projection": None if project is None else f"{project} (seed {PROJECTION_SEED})",
+        "similarity": similarity_name(encoder.similarity),
         "dtype": str(tape.result.dtype).removeprefix("torch."),
         **({} if encoder.embedding_space is None else {"space": encoder.embedding_space}),
         **({"operations": ", ".join(map(format_op, encoder.operations))} if encoder.operations else {}),

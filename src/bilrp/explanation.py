@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp import similarity as similarities
 from bilrp.decomposition import (
     Decomposition,
     PreparedInput,
@@ -36,7 +35,7 @@ from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
 from bilrp.io import schema, store
 from bilrp.regions import RegionSpecs, as_spec_pair
-from bilrp.similarity import Similarity
+from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -257,7 +256,7 @@ def explain(
     a: InputLike,
     b: InputLike,
     *,
-    similarity: str | Similarity = "dot",
+    similarity: str | Similarity | None = None,
     regions: RegionSpecs | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
@@ -277,8 +276,8 @@ def explain(
     >>> abs(found.unattributed) < 1e-5
     True
     """
-    wanted = similarities.resolve(similarity)
     encoders = resolve_encoders(encoder, a, b)
+    wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     # both are read before the first is explained
     first, second = (read_item(reader, thing) for reader, thing in zip(encoders, (a, b), strict=True))
     return explain_items(
@@ -292,7 +291,7 @@ def explain_items(
     a: Item,
     b: Item,
     *,
-    similarity: str | Similarity = "dot",
+    similarity: str | Similarity | None = None,
     regions: RegionSpecs | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
@@ -301,8 +300,8 @@ def explain_items(
     max_regions: int | None = None,
 ) -> Explanation:
     """What `explain` does once both inputs were read and checked (by `read_item`), each by its encoder."""
-    wanted = similarities.resolve(similarity)
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
+    wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     if not wanted.any_size:
         _check_sizes(encoders, a, b)
     options = {"composite": composite, "project": project, "mode": mode}
@@ -354,11 +353,11 @@ def pair(
     a: Decomposition,
     b: Decomposition,
     *,
-    similarity: str | Similarity = "dot",
+    similarity: str | Similarity | None = None,
     coordinates: Tensor | None = None,
 ) -> Explanation:
     """Explain the similarity of two stored decompositions: one small matrix product (`coordinates`: some of them)."""
-    given = similarities.resolve(similarity)
+    given = resolve_similarity(similarity, a.origin.get("similarity"), b.origin.get("similarity"))
     check_pair(a, b, any_size=given.any_size)
     wanted = given.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
     score = wanted.score(a.embedding, b.embedding)
@@ -367,11 +366,7 @@ def pair(
             f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
         )
     p, q = _parts_for(wanted, a, b)
-    within = (
-        (similarities.multiply_parts(p, p), similarities.multiply_parts(q, q))
-        if wanted.has_self_terms
-        else None
-    )
+    within = (multiply_parts(p, p), multiply_parts(q, q)) if wanted.has_self_terms else None
     if coordinates is not None:
         p, q = a.parts[:, coordinates], b.parts[:, coordinates]
     relevance = wanted.relevance_fn(a.embedding, b.embedding)(p, q)

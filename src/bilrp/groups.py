@@ -9,24 +9,24 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp import similarity as similarities
 from bilrp.decomposition import Decomposition, check_pair
 from bilrp.errors import InputError, MismatchError
 from bilrp.explanation import Explanation, pair
 from bilrp.inputs import Box, Image
-from bilrp.similarity import Similarity
+from bilrp.similarity import Similarity, norm, resolve_similarity
 
 # ---------------------------------------------------------------- two sets of inputs
 
 
 def explain_sets(
-    a: Iterable[Decomposition], b: Iterable[Decomposition], *, similarity: str | Similarity = "dot"
+    a: Iterable[Decomposition], b: Iterable[Decomposition], *, similarity: str | Similarity | None = None
 ) -> Explanation:
     """Which regions make these two sets of inputs similar? The sum over all |A|·|B| pairs, at the price of |A| + |B|.
 
@@ -38,15 +38,18 @@ def explain_sets(
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
     >>> found = [bilrp.decompose(net, torch.rand(1, 4)) for _ in range(5)]
-    >>> sets = explain_sets(found[:2], found[2:])
-    >>> each = sum(bilrp.pair(x, y).relevance for x in found[:2] for y in found[2:])
+    >>> sets = explain_sets(found[:2], found[2:], similarity="dot")
+    >>> each = sum(bilrp.pair(x, y, similarity="dot").relevance for x in found[:2] for y in found[2:])
     >>> torch.allclose(sets.relevance, each, atol=1e-6)
     True
     """
-    wanted = similarities.resolve(similarity)
-    unit = wanted.unit_form is not None
+    sets = (_peek(a, "a"), _peek(b, "b"))
+    wanted = resolve_similarity(similarity, *(first.origin.get("similarity") for first, _ in sets))
     form = wanted.unit_form or wanted
-    left, right = (_sum_set(side, name, unit, form.has_self_terms) for side, name in ((a, "a"), (b, "b")))
+    left, right = (
+        _sum_set(members, normalize=wanted.unit_form is not None, gram=form.has_self_terms)
+        for _, members in sets
+    )
     check_pair(left.sum, right.sum)
     _check_bilinear(_without_self_terms(form), left, right)
     found = (
@@ -66,7 +69,18 @@ def sum_decompositions(decompositions: Iterable[Decomposition], *, normalize: bo
     >>> torch.equal(sum_decompositions([one, one]).parts, 2 * one.parts)
     True
     """
-    return _sum_set(decompositions, "the set", normalize, gram=False).sum
+    return _sum_set(_peek(decompositions, "the set")[1], normalize=normalize, gram=False).sum
+
+
+def _peek(
+    decompositions: Iterable[Decomposition], name: str
+) -> tuple[Decomposition, Iterator[Decomposition]]:
+    """Return the first decomposition, and an iterator over all of them."""
+    members = iter(decompositions)
+    first = next(members, None)
+    if first is None:
+        raise InputError(f"{name} is an empty set: give at least one decomposition")
+    return first, chain([first], members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +94,7 @@ class SetSum:
     sum_of_squares: float
 
 
-def _sum_set(decompositions: Iterable[Decomposition], name: str, normalize: bool, gram: bool) -> SetSum:
+def _sum_set(decompositions: Iterable[Decomposition], *, normalize: bool, gram: bool) -> SetSum:
     first: Decomposition | None = None
     sums: list[Tensor] = []  # of parts, embeddings and references
     first_embedding = grams = views = None
@@ -88,7 +102,7 @@ def _sum_set(decompositions: Iterable[Decomposition], name: str, normalize: bool
     for d in decompositions:
         first = first or d
         _check_member(first, d, count)
-        scale = similarities.norm(d.embedding) if normalize else 1.0
+        scale = norm(d.embedding) if normalize else 1.0
         scaled = [t / scale for t in (d.parts, d.embedding, d.reference) if t is not None]
         p, phi = scaled[:2]
         if gram:
@@ -100,8 +114,7 @@ def _sum_set(decompositions: Iterable[Decomposition], name: str, normalize: bool
             total += one
         views = _add_view(views, d, count)
         count += 1
-    if first is None or first_embedding is None:
-        raise InputError(f"{name} is an empty set: give at least one decomposition")
+    assert first is not None and first_embedding is not None  # `_peek` refused empty sets
     view = first.view if count == 1 else None if views is None else views.mean_image(count)
     called = first.name if count == 1 else f"{count} inputs"
     parts, embedding, *references = sums
@@ -243,18 +256,18 @@ class Contrast:
 
 
 def contrast(
-    a: Decomposition, b: Decomposition, c: Decomposition, *, similarity: str | Similarity = "dot"
+    a: Decomposition, b: Decomposition, c: Decomposition, *, similarity: str | Similarity | None = None
 ) -> Contrast:
     """Why is a closer to b than to c? y(a, b) − y(a, c), on pairs of regions: P P_bᵀ for b, −P P_cᵀ for c.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
     >>> a, b, c = (bilrp.decompose(net, torch.rand(1, 4)) for _ in range(3))
-    >>> found = contrast(a, b, c)
+    >>> found = contrast(a, b, c, similarity="dot")
     >>> torch.allclose(found.relevance, a.parts @ (b.parts - c.parts).T, atol=1e-6)
     True
     """
-    wanted = similarities.resolve(similarity)
+    wanted = resolve_similarity(similarity, *(d.origin.get("similarity") for d in (a, b, c)))
     if wanted.is_distance:
         raise InputError(
             f"'{wanted.name}' grows where inputs differ, so 'closer' has the other sign: contrast with similarity='dot' "
@@ -277,11 +290,12 @@ class JointMatch(NamedTuple):
 class ManyExplanation:
     """y = Σ_m Π_i φ_m(x_i), on tuples of regions: R[I₁, …, I_n] = Σ_m P₁[I₁, m] ⋯ P_n[I_n, m], never written out.
 
-    score = Σ R + unattributed, exactly.
+    score = Σ R + unattributed, exactly. For cosine, `inputs` are divided by ‖φ(x_i)‖.
     """
 
     inputs: tuple[Decomposition, ...]
     score: float
+    similarity: str = "dot"
 
     @property
     def explained(self) -> float:
@@ -327,8 +341,14 @@ class ManyExplanation:
         return f"ManyExplanation({self.score:.6g}, {sizes} regions, unattributed {self.unattributed:.3g})"
 
 
-def explain_many(decompositions: Sequence[Decomposition]) -> ManyExplanation:
-    """What do n inputs have in common? y = Σ_m φ_m(x₁) ⋯ φ_m(x_n), explained by marginals and strongest tuples.
+def explain_many(
+    decompositions: Sequence[Decomposition], *, similarity: str | Similarity | None = None
+) -> ManyExplanation:
+    """Explain what n inputs have in common: y = Σ_m φ_m(x₁) ⋯ φ_m(x_n), by marginals and strongest tuples.
+
+    Args:
+        decompositions: at least two, of one encoder.
+        similarity: dot, or cosine, which divides each decomposition by ‖φ(x_i)‖ first; None is the encoder's own.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
@@ -342,7 +362,12 @@ def explain_many(decompositions: Sequence[Decomposition]) -> ManyExplanation:
         raise InputError(f"explain_many needs at least two decompositions, got {len(inputs)}")
     for d in inputs[1:]:
         check_pair(inputs[0], d)
-    return ManyExplanation(inputs, float(_product(d.embedding for d in inputs).sum()))
+    wanted = resolve_similarity(similarity, *(d.origin.get("similarity") for d in inputs))
+    if (wanted.unit_form or wanted).name != "dot":
+        raise InputError(f"explain_many needs similarity='dot' or 'cosine', got '{wanted.name}'")
+    if wanted.unit_form is not None:
+        inputs = tuple(sum_decompositions([d], normalize=True) for d in inputs)
+    return ManyExplanation(inputs, float(_product(d.embedding for d in inputs).sum()), wanted.name)
 
 
 def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:

@@ -189,8 +189,29 @@ def random_projection(
 SIMILARITIES = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance, "maxsim": maxsim}
 
 
-def resolve(similarity: str | Similarity) -> Similarity:
-    """A similarity by name, or as it is."""
+DEFAULT_SIMILARITY = "cosine"
+"""The similarity of encoders that name none."""
+
+
+def resolve_similarity(similarity: str | Similarity | None, *defaults: str | Similarity | None) -> Similarity:
+    """Return the similarity that was asked for, else the encoder's own, else cosine.
+
+    Every caller (Python, command line, collection, server) resolves `similarity=None` here.
+
+    Args:
+        similarity: a name, a Similarity, or None for the default.
+        defaults: the own similarity of each side: `Encoder.similarity`, or `origin["similarity"]` of a decomposition.
+
+    >>> resolve_similarity(None).name, resolve_similarity(None, "dot").name, resolve_similarity("cosine", "dot").name
+    ('cosine', 'dot', 'cosine')
+    """
+    if similarity is None:
+        own = {similarity_name(default): default for default in defaults or (None,)}
+        if len(own) > 1:
+            raise MismatchError(
+                f"the two sides have different similarities ({' and '.join(own)}): give one, e.g. similarity='cosine'"
+            )
+        similarity = next(iter(own.values())) or DEFAULT_SIMILARITY
     if isinstance(similarity, Similarity):
         return similarity
     if not isinstance(similarity, str) or similarity not in SIMILARITIES:
@@ -198,6 +219,11 @@ def resolve(similarity: str | Similarity) -> Similarity:
             f"unknown similarity {similarity!r}: use one of {', '.join(SIMILARITIES)}, or bilrp.similarity.bilinear(M)"
         )
     return SIMILARITIES[similarity]()
+
+
+def similarity_name(similarity: str | Similarity | None) -> str:
+    """Return the name of a similarity, as origins store it; None is the default."""
+    return similarity.name if isinstance(similarity, Similarity) else similarity or DEFAULT_SIMILARITY
 
 
 def multiply_parts(p: Any, q: Any) -> Tensor:

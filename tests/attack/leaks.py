@@ -52,7 +52,7 @@ def _once(run: int, models: list[torch.nn.Module], inputs: list[torch.Tensor], p
     """Explain, save, load, draw; and something that is refused on the way."""
     model = models[run % len(models)]
     book = composites.hessian_product() if run % 2 else composites.uniform(0.25)
-    found = bilrp.explain(model, inputs[run % 4], inputs[(run + 1) % 4], composite=book)
+    found = bilrp.explain(model, inputs[run % 4], inputs[(run + 1) % 4], composite=book, similarity="dot")
     bilrp.Explanation.load(found.save(place / "why.npz"))
     if run % 10 == 0:
         render_html(found)

@@ -101,7 +101,7 @@ def tiny(*more: str) -> tuple[str, ...]:
 def test_summary_adds_up(place, bilrp_command):
     code, out, err = bilrp_command(*tiny("--top", "3"))
     assert code == 0 and err == ""
-    assert "a.png  and  b.png" in out and "tinymodel:tiny, dot, 16 × 16 regions" in out
+    assert "a.png  and  b.png" in out and "tinymodel:tiny, cosine, 16 × 16 regions" in out
     found = bilrp_command(*tiny("--json"))
     about = json.loads(found[1])
     assert about["score"] == pytest.approx(about["explained"] + about["unattributed"])
@@ -124,7 +124,9 @@ def test_summary_adds_up(place, bilrp_command):
 def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(place, bilrp_command):
     plain, with_pairs = bilrp_command(*tiny())[1], bilrp_command(*tiny("--top", "3"))[1]
     about = json.loads(bilrp_command(*tiny("--json"))[1])
-    found = bilrp.explain(terminal.load_encoder("tinymodel:tiny", size="32"), "a.png", "b.png")
+    found = bilrp.explain(
+        terminal.load_encoder("tinymodel:tiny", size="32"), "a.png", "b.png", similarity="dot"
+    )
     assert about["summary"] == found.summary() and " ".join(about["summary"].split()[:9]) in " ".join(
         plain.split()
     )

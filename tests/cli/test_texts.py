@@ -108,7 +108,7 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
-    found = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.")
+    found = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.", similarity="dot")
     lines = texts.highlight_words(found)
     assert lines is not None and "\x1b[" in lines and "\x1b[2J" not in lines
     found = select_visible(found, special_tokens=False)  # of a word, what it shares with words

@@ -32,7 +32,11 @@ def tiny_encoder(seed: int = 0) -> Encoder:
     first, second = nn.Conv2d(3, 8, 3, stride=2), nn.Conv2d(8, 24, 3, stride=2)
     net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     return Encoder(
-        net, read=partial(images.read_with_view, size=32), regions=bilrp.regions.grid(8), name="tiny"
+        net,
+        read=partial(images.read_with_view, size=32),
+        regions=bilrp.regions.grid(8),
+        name="tiny",
+        similarity="dot",
     )
 
 

@@ -55,7 +55,7 @@ def test_items_in_the_order_of_their_folders(made, folder: Path) -> None:
 
 def test_a_kept_pair_is_the_pair_of_the_files_to_the_storage_error(made, folder: Path) -> None:
     a, b = folder / "even" / "000.png", folder / "odd" / "001.png"
-    exact, kept = bilrp.explain(tiny_encoder(), a, b), made.explain(a, b)
+    exact, kept = bilrp.explain(tiny_encoder(), a, b, similarity="dot"), made.explain(a, b)
     assert kept.score == pytest.approx(exact.score, rel=1e-5)
     error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
     assert 0 < kept.a.storage_error < 0.004 and error < 2 * (kept.a.storage_error + kept.b.storage_error)
@@ -70,6 +70,22 @@ def test_shares_and_the_unattributed_sum_to_the_score(made) -> None:
     assert shares.shape == (taken.regions.count, len(made))
     torch.testing.assert_close(shares.sum(0) + embeddings @ taken.unattributed, embeddings @ taken.embedding)
     torch.testing.assert_close(made.share(3, against=[5, 7]), shares[:, [5, 7]])
+
+
+def test_by_cosine_shares_and_contrasts_are_divided_by_the_norms(made) -> None:
+    taken, (near,) = made.decomposition(3), made.nearest(3, k=1, similarity="cosine")
+    units = torch.nn.functional.normalize(torch.from_numpy(made.embeddings))
+    own = taken.embedding / taken.embedding.norm()
+    left = units @ taken.unattributed / taken.embedding.norm()
+    shares = made.share(3, similarity="cosine")
+    torch.testing.assert_close(shares.sum(0) + left, units @ own)
+    torch.testing.assert_close(made.share(3, against=[5], similarity="cosine"), shares[:, [5]])
+    assert float(near.share.sum() + left[near.position]) == pytest.approx(near.score, rel=1e-5)
+    contrast = made.contrast("even", "odd", similarity="cosine")
+    means = [torch.nn.functional.normalize(made.mean(group), dim=0) for group in ("even", "odd")]
+    expected = float(own @ (means[0] - means[1]))
+    rest = float(taken.unattributed @ contrast.direction / taken.embedding.norm())
+    assert float(contrast.share(3).sum()) + rest == pytest.approx(expected, abs=1e-5)
 
 
 def test_search_by_a_part_ranks_by_exactly_what_it_contributes(made, folder: Path) -> None:
@@ -174,7 +190,9 @@ def test_parts_are_had_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: py
     source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
     found = collection.build(source, tiny_encoder(), path)
     (path / tables.PARTS_TABLE).write_text("")  # a file where Lance would make a folder
-    exact = bilrp.explain(tiny_encoder(), source / "even" / "000.png", source / "odd" / "001.png")
+    exact = bilrp.explain(
+        tiny_encoder(), source / "even" / "000.png", source / "odd" / "001.png", similarity="dot"
+    )
     kept = found.explain(0, 2)
     error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
     assert error < 2 * (kept.a.storage_error + kept.b.storage_error)

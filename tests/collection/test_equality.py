@@ -73,7 +73,7 @@ def test_a_thousand_digits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for _ in range(24):
         i, j = (int(n) for n in rng.integers(0, 1000, 2))
-        same_pair(found, bilrp.explain(encoder, files[i], files[j]), i, j)
+        same_pair(found, bilrp.explain(encoder, files[i], files[j], similarity="dot"), i, j)
     for query in (3, 512, 999):
         shares_sum_to_the_score(found, query)
         part = sorted(int(r) for r in rng.choice(16, 4, replace=False))
@@ -87,10 +87,10 @@ def test_sixty_four_photographs(tmp_path: Path, data: Path) -> None:
     found = collection.build(files, encoder, tmp_path / "x.lance")
     assert len(found) == 64
     chosen = (0, 7, 20, 41, 63)
-    first = bilrp.explain(encoder, files[0], files[7])
+    first = bilrp.explain(encoder, files[0], files[7], similarity="dot")
     taken = {0: first.a, 7: first.b} | {i: bilrp.decompose(encoder, files[i]) for i in chosen[2:]}
     for i, j in combinations(chosen, 2):
-        same_pair(found, first if (i, j) == (0, 7) else pair(taken[i], taken[j]), i, j)
+        same_pair(found, first if (i, j) == (0, 7) else pair(taken[i], taken[j], similarity="dot"), i, j)
     for i in chosen[:3]:
         shares_sum_to_the_score(found, i)
         by_a_part(found, i, [100, 101, 116, 117], taken[i])

@@ -138,7 +138,7 @@ def test_padding_changes_no_part(exact: bilrp.Encoder) -> None:
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
 def test_odd_texts_add_up(minilm: bilrp.Encoder, text: str) -> None:
-    found = bilrp.explain(minilm, text, TEXTS[0])
+    found = bilrp.explain(minilm, text, TEXTS[0], similarity="dot")
     assert found.relevance.isfinite().all() and found.a.regions.names is not None
     assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-5)
     assert isinstance(found.a.view, Text) and found.a.view.text == text

@@ -99,12 +99,17 @@ def test_a_planted_patch_is_found(maker, design: Architecture) -> None:
         patch = F.interpolate(read_item(encoder, whole).x, (side, side), mode="bilinear", antialias=True)[0]
     a, b = (blur(read_item(encoder, path).x) for path in photographs[:2])
     a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=(0, step), at_b=(2 * step, 0))
-    found = bilrp.explain(encoder, a, b, regions=bilrp.regions.grid(step))
+    found = bilrp.explain(encoder, a, b, regions=bilrp.regions.grid(step), similarity="dot")
     pasted = evaluation.match_pasted_regions(where, found.a.regions, found.b.regions)
     assert evaluation.relevance_share(found, pasted).signed >= 5 * float(pasted.mean())
     # γ alone, whose leftovers these rules were chosen against, leaves almost all
     alone = bilrp.explain(
-        encoder, a, b, regions=bilrp.regions.grid(step), composite=bilrp.composites.uniform(0.25)
+        encoder,
+        a,
+        b,
+        regions=bilrp.regions.grid(step),
+        composite=bilrp.composites.uniform(0.25),
+        similarity="dot",
     )
     assert abs(alone.unattributed) > 0.95 * alone.score
     assert abs(found.unattributed) < 0.4 * found.score

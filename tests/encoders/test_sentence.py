@@ -137,7 +137,7 @@ def test_parts_equal_a_plain_implementation(bert: Path, features: str) -> None:
 def test_words_and_sums_do_not_pair(bert: Path) -> None:
     word, summed = (bilrp.decompose(load(bert, features=features), TEXTS[0]) for features in ("word", "sum"))
     with pytest.raises(BilrpError, match="do not belong together"):
-        bilrp.pair(word, summed)
+        bilrp.pair(word, summed, similarity="dot")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_prompt_is_one_mark_and_may_stay_out_of_the_pooling(tmp_path: Path) ->
     ],
 )
 def test_any_text(bert: Path, text: str, names: tuple[str, ...]) -> None:
-    found = bilrp.explain(load(bert), text, TEXTS[1])
+    found = bilrp.explain(load(bert), text, TEXTS[1], similarity="dot")
     assert found.a.regions.names is not None
     assert found.a.regions.names[1:-1] == names
     assert abs(found.score - float(found.relevance.sum()) - found.unattributed) < 1e-9
@@ -362,7 +362,7 @@ def test_regions_can_be_asked_for_with_each_explanation(bert: Path) -> None:
         assert isinstance(found.view, Text) and isinstance(expected.view, Text)
         assert found.view.spans == expected.view.spans
         assert torch.equal(found.parts, expected.parts)
-    both = bilrp.explain(encoder, text, "Two kittens.", regions=("sentences", "tokens"))
+    both = bilrp.explain(encoder, text, "Two kittens.", regions=("sentences", "tokens"), similarity="dot")
     assert both.a.regions.kind == "sentences" and both.b.regions.kind == "tokens"
     with pytest.raises(InputError, match="unknown regions 'letters'"):
         bilrp.decompose(encoder, text, regions="letters")
@@ -476,7 +476,7 @@ def test_options_that_change_the_embedding_are_part_of_the_name(bert: Path) -> N
     assert load(bert).name == f"sentence:{bert}"
     cls = bilrp.decompose(load(bert, pooling="cls"), TEXTS[0])
     with pytest.raises(BilrpError, match="do not belong together"):
-        bilrp.pair(cls, bilrp.decompose(load(bert), TEXTS[1]))
+        bilrp.pair(cls, bilrp.decompose(load(bert), TEXTS[1]), similarity="dot")
     with pytest.raises(InputError, match="unknown pooling median"):
         load(bert, pooling="median")
     with pytest.raises(InputError, match="unknown features"):

@@ -61,17 +61,17 @@ def test_every_kind(saved: tuple[Pair, Path]) -> None:
         assert scale > 1e-6
         assert float((push.parts - pull.parts).abs().max()) < 1e-9 * scale
         assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding, atol=1e-12)
-    found = bilrp.explain(towers, photograph(0), TEXTS[0])
+    found = bilrp.explain(towers, photograph(0), TEXTS[0], similarity="dot")
     assert found.score == pytest.approx(float(wanted[0] @ wanted[1]), abs=1e-6)
     assert (
         found.a.regions.count == 16 and found.b.regions.names is not None and "cat" in found.b.regions.names
     )
     assert abs(float(found.relevance.sum()) + found.unattributed - found.score) < 1e-12
-    turned = bilrp.explain(towers, TEXTS[0], photograph(0))
+    turned = bilrp.explain(towers, TEXTS[0], photograph(0), similarity="dot")
     assert torch.allclose(turned.relevance, found.relevance.T, atol=1e-12)
     for a, b in ((photograph(0), photograph(1)), TEXTS):
-        assert abs(bilrp.explain(towers, a, b).score) <= 1 + 1e-9
-        itself = bilrp.explain(towers, a, a)
+        assert abs(bilrp.explain(towers, a, b, similarity="dot").score) <= 1 + 1e-9
+        itself = bilrp.explain(towers, a, a, similarity="dot")
         assert itself.score == pytest.approx(1.0) and torch.allclose(
             itself.relevance, itself.relevance.T, atol=1e-12
         )
@@ -83,21 +83,21 @@ def test_spaces_refuse_each_other(folder: Path, tmp_path: Path) -> None:
     towers, others = clip(folder), clip(PAIRS[0].save(tmp_path, seed=1))
     picture, text = bilrp.decompose(towers, photograph(0)), bilrp.decompose(others, TEXTS[0])
     with pytest.raises(MismatchError, match="space"):
-        bilrp.pair(picture, text)
+        bilrp.pair(picture, text, similarity="dot")
     with pytest.raises(MismatchError, match="do not share a space"):
-        bilrp.explain((towers.image, others.text), photograph(0), TEXTS[0])
-    assert bilrp.pair(picture, bilrp.decompose(towers, TEXTS[0])).score == pytest.approx(
-        bilrp.explain(towers, photograph(0), TEXTS[0]).score
+        bilrp.explain((towers.image, others.text), photograph(0), TEXTS[0], similarity="dot")
+    assert bilrp.pair(picture, bilrp.decompose(towers, TEXTS[0]), similarity="dot").score == pytest.approx(
+        bilrp.explain(towers, photograph(0), TEXTS[0], similarity="dot").score
     )
     with pytest.raises(MismatchError, match="space"):
         DualEncoder(towers.image, others.text)
     unlike = bilrp.decompose(towers, photograph(1), composite=bilrp.composites.uniform(0.1))
     with pytest.raises(MismatchError, match="composite"):
-        bilrp.pair(picture, unlike)  # one encoder, two composites
+        bilrp.pair(picture, unlike, similarity="dot")  # one encoder, two composites
 
 
 def test_a_pair_is_kept_and_read_again(folder: Path, tmp_path: Path) -> None:
-    found = bilrp.explain(clip(folder), photograph(0), TEXTS[0])
+    found = bilrp.explain(clip(folder), photograph(0), TEXTS[0], similarity="dot")
     again = bilrp.Explanation.load(found.save(tmp_path / "why.npz"))
     assert torch.equal(again.relevance, found.relevance)
     assert again.b.view is not None and again.summary() == found.summary()
@@ -114,7 +114,7 @@ def test_who_reads_what(folder: Path, tmp_path: Path, monkeypatch) -> None:
         assert towers.encoder_for(text) is towers.text
     with pytest.raises(InputError, match=r"dog\.png: no such image file"):
         towers.encoder_for("dog.png")
-    assert bilrp.explain(towers, "cat.png", "a cat").a.name == "cat.png"
+    assert bilrp.explain(towers, "cat.png", "a cat", similarity="dot").a.name == "cat.png"
 
 
 def test_two_encoders_that_say_they_share_a_space() -> None:
@@ -125,14 +125,14 @@ def test_two_encoders_that_say_they_share_a_space() -> None:
         for net, name in ((long, "long"), (short, "short"))
     )
     a, b = torch.randn(1, 6, dtype=torch.float64), torch.randn(1, 4, dtype=torch.float64)
-    found = bilrp.explain((first, second), a, b)
+    found = bilrp.explain((first, second), a, b, similarity="dot")
     assert found.relevance.shape == (6, 4)
     assert found.score == pytest.approx(float(long(a)[0] @ short(b)[0]))
     assert abs(found.unattributed) < 1e-12
     with pytest.raises(MismatchError, match="do not share a space"):
-        bilrp.explain((first, short), a, b)
+        bilrp.explain((first, short), a, b, similarity="dot")
     with pytest.raises(InputError, match="has two"):
-        bilrp.explain((first, second, first), a, b)  # type: ignore[arg-type]
+        bilrp.explain((first, second, first), a, b, similarity="dot")  # type: ignore[arg-type]
     saliency = bilrp.baselines.saliency((first, second), a, b)
     assert saliency.relevance.shape == (6, 4)
 
@@ -158,7 +158,7 @@ def test_a_run_begins_inside_a_model() -> None:
     assert torch.allclose(push.parts, pull.parts, atol=1e-12) and not push.parts[0].any()  # 1 is masked
     assert torch.allclose(push.parts.sum(0), push.embedding)
     assert torch.allclose(push.parts[1], net(torch.tensor([[5]]))[0])
-    found = bilrp.explain(encoder, *numbers)
+    found = bilrp.explain(encoder, *numbers, similarity="dot")
     assert abs(found.unattributed) < 1e-12
     assert found.score == pytest.approx(float(net(numbers[0])[0] @ net(numbers[1])[0]))
     assert [row.problem for row in bilrp.ops(encoder, numbers[0])].count(None) == len(

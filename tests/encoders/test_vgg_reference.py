@@ -41,7 +41,7 @@ def active(inputs, tensors, layer) -> torch.Tensor:
 @pytest.mark.parametrize(("layer", "size", "count"), [(17, 64, 24), (31, 64, 24), (17, 128, 8), (31, 128, 8)])
 def test_parts_are_the_references(layer, size, count, tensors):
     inputs = stereo(size)
-    found = bilrp.explain(vgg16(layer, weights=tensors), *inputs)
+    found = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
     index = active(inputs, tensors, layer)
     index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(layer))[:count]]
     sides = []
@@ -59,7 +59,7 @@ def test_parts_are_the_references(layer, size, count, tensors):
 @pytest.mark.parametrize(("layer", "size"), [(17, 16), (31, 48)])
 def test_relevance_over_every_coordinate(layer, size, tensors):
     inputs = stereo(size)
-    found = bilrp.explain(vgg16(layer, weights=tensors), *inputs)
+    found = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
     index = active(inputs, tensors, layer)
     left, right = (reference.pooled(reference.relevance(x, tensors, layer, index)[0]) for x in inputs)
     assert error(found.relevance, left.T @ right) < 1e-4

@@ -80,7 +80,7 @@ def test_every_architecture(saved: tuple[Architecture, Path]) -> None:
     assert float((push.parts - pull.parts).abs().max()) < 1e-9 * scale
     assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding, rtol=1e-12, atol=1e-12)
     assert push.regions.count == architecture.regions
-    again = bilrp.explain(encoder, photograph(0), photograph(1))
+    again = bilrp.explain(encoder, photograph(0), photograph(1), similarity="dot")
     assert torch.equal(again.a.parts, bilrp.decompose(encoder, photograph(0)).parts)
     assert abs(again.relevance.sum() + again.unattributed - again.score) < 1e-9 * abs(again.score)
     after = assert_instance(encoder.module, nn.Module).state_dict()
@@ -153,7 +153,7 @@ def test_many_patches_are_taken_together() -> None:
 
 
 def test_torchvision_is_never_needed(vit: Path) -> None:
-    bilrp.explain(vision(vit), photograph(0), photograph(1))
+    bilrp.explain(vision(vit), photograph(0), photograph(1), similarity="dot")
     assert "torchvision" not in sys.modules and "timm" not in sys.modules
 
 

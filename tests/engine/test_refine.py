@@ -48,7 +48,7 @@ def test_every_moment_is_the_sum_of_the_full_one_and_the_last_is_the_full_one(na
     last = moments[-1]
     assert torch.equal(last.regions.labels, full.regions.labels) and last.regions.kind == full.regions.kind
     torch.testing.assert_close(last.parts, full.parts, rtol=1e-9, atol=1e-9)
-    bilrp.pair(last, full)
+    bilrp.pair(last, full, similarity="dot")
 
 
 def test_groups_of_patches_are_boxes_each_in_the_one_before() -> None:

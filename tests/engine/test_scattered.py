@@ -270,9 +270,13 @@ def test_parts_of_one_kind_pair_with_those_of_the_other():
     a, b = swept(1)[2], swept(2)[2]
     whole = replace(swept(2)[2], name="whole")
     assert isinstance(stored_parts(whole), Tensor) and isinstance(stored_parts(b), SparseParts)
-    expected = bilrp.pair(a, b).relevance
-    torch.testing.assert_close(bilrp.pair(a, whole).relevance, expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(bilrp.pair(whole, a).relevance, expected.T, rtol=1e-12, atol=1e-12)
+    expected = bilrp.pair(a, b, similarity="dot").relevance
+    torch.testing.assert_close(
+        bilrp.pair(a, whole, similarity="dot").relevance, expected, rtol=1e-12, atol=1e-12
+    )
+    torch.testing.assert_close(
+        bilrp.pair(whole, a, similarity="dot").relevance, expected.T, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_other_similarities_and_some_coordinates_get_matrices():
@@ -285,7 +289,7 @@ def test_other_similarities_and_some_coordinates_get_matrices():
     found = bilrp.pair(a, b, similarity=own).relevance
     torch.testing.assert_close(found, (a.parts * weights) @ b.parts.T, rtol=1e-12, atol=1e-12)
     among = torch.arange(0, size, 3)
-    some = bilrp.pair(a, b, coordinates=among).relevance
+    some = bilrp.pair(a, b, coordinates=among, similarity="dot").relevance
     torch.testing.assert_close(some, a.parts[:, among] @ b.parts[:, among].T, rtol=1e-12, atol=1e-12)
 
 
@@ -302,14 +306,14 @@ def test_images_of_another_size_do_not_pair():
     a = swept(1)[2]
     b = bilrp.decompose(encoder(built("plain")), image(1, 63, 41), regions=4, layers=[2, 9])[2]
     with pytest.raises(MismatchError, match="coordinates"):
-        bilrp.pair(a, b)
+        bilrp.pair(a, b, similarity="dot")
 
 
 def test_copies_and_pickles_hold_the_matrix():
     """Before anything was read, after a pair, and after it was read."""
     found, other = swept(1)[2], swept(2)[2]
     expected = swept(1)[2].parts
-    for act in (lambda: None, lambda: bilrp.pair(found, other), lambda: found.parts):
+    for act in (lambda: None, lambda: bilrp.pair(found, other, similarity="dot"), lambda: found.parts):
         act()
         for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
             assert isinstance(stored_parts(again), Tensor) and torch.equal(again.parts, expected)

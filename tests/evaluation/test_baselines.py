@@ -110,14 +110,14 @@ def test_hessian_product(case) -> None:
     product = torch.outer(a.flatten(), b.flatten()) * pairs_hessian(model, a, b)
     expected = pooled(product, specs[0](a), specs[1](b))
     for mode in ("push", "pull"):
-        found = baselines.hessian_product(model, a, b, regions=specs, mode=mode)
+        found = baselines.hessian_product(model, a, b, regions=specs, mode=mode, similarity="dot")
         assert torch.allclose(found.relevance, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_gradients_are_not_lrp_on_a_smooth_model() -> None:
     model, a = smooth(), torch.randn(1, 3, 4).double()
-    hessian = baselines.hessian_product(model, a, a)
-    lrp = bilrp.explain(model, a, a, composite=bilrp.composites.uniform(0.0))
+    hessian = baselines.hessian_product(model, a, a, similarity="dot")
+    lrp = bilrp.explain(model, a, a, composite=bilrp.composites.uniform(0.0), similarity="dot")
     assert not torch.allclose(hessian.relevance, lrp.relevance, atol=1e-3)
 
 
@@ -130,7 +130,7 @@ def test_integrated_hessians_is_the_double_integral() -> None:
     for alpha, u in zip((nodes + 1) / 2, weights / 2, strict=True):
         for beta, v in zip((nodes + 1) / 2, weights / 2, strict=True):
             expected += u * v * pairs_hessian(model, alpha * a, beta * b) * torch.outer(a[0], b[0])
-    found = baselines.integrated_hessians(model, a, b, regions=regions.features())
+    found = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
     assert torch.allclose(found.relevance, expected, atol=1e-8, rtol=0)
 
 
@@ -143,7 +143,7 @@ def test_integrated_hessians_is_complete(case, start: float) -> None:
     else:  # a norm is steep near a constant input: start from another
         baseline = start + torch.linspace(-1, 1, 4).double()
     found = baselines.integrated_hessians(
-        model, a, b, regions=regions.features(), baseline=baseline, steps=24
+        model, a, b, regions=regions.features(), baseline=baseline, steps=24, similarity="dot"
     )
     left, right = (model(x) - model(torch.zeros_like(x) + baseline) for x in (a, b))
     assert found.explained == pytest.approx(float((left * right).sum()), abs=1e-6)
@@ -153,8 +153,8 @@ def test_integrated_hessians_is_complete(case, start: float) -> None:
 def test_integrated_hessians_push_equals_pull() -> None:
     """Three regions are pushed, six features against five coordinates are pulled: the same sums."""
     model, a, b = mlp(), torch.randn(1, 6).double(), torch.randn(1, 6).double()
-    pulled = baselines.integrated_hessians(model, a, b, regions=regions.features())
-    pushed = baselines.integrated_hessians(model, a, b, regions=HALVES)
+    pulled = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
+    pushed = baselines.integrated_hessians(model, a, b, regions=HALVES, similarity="dot")
     assert torch.allclose(pulled.coarsen(HALVES).relevance, pushed.relevance, atol=TOLERANCE, rtol=0)
 
 
@@ -165,7 +165,7 @@ def test_integrated_hessians_on_images_with_a_baseline() -> None:
     model = nn.Sequential(*convolutions, nn.AvgPool2d(2), nn.Flatten()).double().requires_grad_(False)
     x, start = torch.rand(1, 1, 12, 12).double(), torch.full((1, 1, 12, 12), 0.4, dtype=torch.float64)
     spec = regions.grid(4)
-    found = baselines.integrated_hessians(model, x, x, regions=spec, baseline=0.4, steps=3)
+    found = baselines.integrated_hessians(model, x, x, regions=spec, baseline=0.4, steps=3, similarity="dot")
     nodes, weights = np.polynomial.legendre.leggauss(3)
     gradient = sum(
         float(w) / 2 * torch.func.jacrev(model)(start + float(n + 1) / 2 * (x - start))
@@ -186,7 +186,7 @@ def test_the_joint_path_gives_a_quarter() -> None:
         for beta, v in zip((nodes + 1) / 2, weights / 2, strict=True):
             both = alpha * beta
             joint += u * v * both * pairs_hessian(model, both * a, both * b) * torch.outer(a[0], b[0])
-    found = baselines.integrated_hessians(model, a, b, regions=regions.features())
+    found = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
     assert torch.allclose(joint * 4, found.relevance, atol=TOLERANCE, rtol=0)
     assert abs(found.unattributed) < TOLERANCE
 
@@ -205,7 +205,7 @@ def test_under_another_similarity(name: str) -> None:
 @pytest.mark.parametrize("name", ["saliency", "curvature", "hessian_product", "integrated_hessians"])
 def test_all_report_the_models_own_score(name: str, tmp_path) -> None:
     model, a, b = mlp(), torch.randn(1, 6).double(), torch.randn(1, 6).double()
-    found = getattr(baselines, name)(model, a, b, regions=HALVES)
+    found = getattr(baselines, name)(bilrp.Encoder(model, similarity="dot"), a, b, regions=HALVES)
     assert found.score == pytest.approx(float((model(a) * model(b)).sum()), abs=1e-12)
     assert found.unattributed == pytest.approx(found.score - float(found.relevance.sum()), abs=1e-12)
     assert torch.allclose(found.a.embedding, model(a).flatten(), atol=1e-12)
@@ -217,8 +217,8 @@ def test_all_report_the_models_own_score(name: str, tmp_path) -> None:
 def test_errors_say_what_to_do() -> None:
     model, x = mlp(), torch.rand(1, 6).double()
     with pytest.raises(bilrp.errors.InputError, match="at least one step"):
-        baselines.integrated_hessians(model, x, x, steps=0)
+        baselines.integrated_hessians(model, x, x, steps=0, similarity="dot")
     with pytest.raises(bilrp.errors.InputError, match="baseline of shape"):
-        baselines.integrated_hessians(model, x, x, baseline=torch.zeros(1, 4))
+        baselines.integrated_hessians(model, x, x, baseline=torch.zeros(1, 4), similarity="dot")
     with pytest.raises(bilrp.errors.InputError, match="NaN"):
         baselines.saliency(model, x * float("nan"), x)

@@ -68,7 +68,9 @@ def test_acs_leaves_out_pairs_without_truth_and_counts_empty_explanations():
 
 def test_acs_takes_explanations(task):
     encoder, a, b, truth = task
-    found = bilrp.explain(encoder, a, b, regions=regions.features(), composite=composites.uniform(0.0))
+    found = bilrp.explain(
+        encoder, a, b, regions=regions.features(), composite=composites.uniform(0.0), similarity="dot"
+    )
     assert evaluation.acs([found], [truth]) == pytest.approx(1)
     with pytest.raises(InputError, match="coarsen"):
         evaluation.cosine(found, torch.ones(3, 3))
@@ -112,7 +114,9 @@ def test_conservation_is_perfect_without_biases_and_not_with_them(gamma):
             nn.Linear(6, 9, bias=bias), nn.ReLU(), nn.Linear(9, 5, bias=bias), nn.ReLU()
         ).double()
         x, y = torch.rand(2, 1, 6, dtype=torch.float64)
-        found = evaluation.conservation(bilrp.explain(net, x, y, composite=composites.uniform(gamma)))
+        found = evaluation.conservation(
+            bilrp.explain(net, x, y, composite=composites.uniform(gamma), similarity="dot")
+        )
         assert found.explained + found.unattributed == pytest.approx(found.score)
         assert (found.unattributed_share < 1e-9) == (not bias)
 
@@ -188,7 +192,9 @@ def test_deletion_removes_whole_regions_and_only_those_listed():
     a, b = torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 8)
     mask = torch.full((8, 8), -1)
     mask[:4, :4], mask[4:, 4:] = 0, 1
-    found = bilrp.explain(encoder, a, b, regions=regions.labels(mask), composite=composites.uniform(0.0))
+    found = bilrp.explain(
+        encoder, a, b, regions=regions.labels(mask), composite=composites.uniform(0.0), similarity="dot"
+    )
     curve = evaluation.deletion(encoder, found, a, b, steps=4)
     inside = (mask >= 0).float()
     torch.testing.assert_close(curve.scores[-1], (a * b * (1 - inside)).sum())
@@ -261,7 +267,9 @@ def test_correspondence_of_a_perfect_explanation_under_a_shift():
 
 def test_correspondence_of_a_model_that_compares_places():
     x = torch.rand(1, 3, 64, 64)
-    found = bilrp.explain(Pixels(), x, x, regions=regions.grid(8), composite=composites.uniform(0.0))
+    found = bilrp.explain(
+        Pixels(), x, x, regions=regions.grid(8), composite=composites.uniform(0.0), similarity="dot"
+    )
     for flip, expected in ((False, 1.0), (True, 0.0)):
         where = evaluation.warp_pixel_map(evaluation.affine_matrix(flip=flip, size=(64, 64)), (64, 64))
         assert evaluation.correspondence(found, where, tolerance=0).positive == pytest.approx(expected)
@@ -295,7 +303,7 @@ def test_correspondence_of_vgg_on_the_stereo_pair(data):
     disparity = torch.from_numpy(paths[2])[rows][:, columns] * (size / width)
     where = evaluation.disparity_pixel_map(disparity)
     for layer, lift, signed in ((17, 21, 0.69), (31, 9.5, 0.25)):
-        found = evaluation.correspondence(bilrp.pair(a[layer], b[layer]), where)
+        found = evaluation.correspondence(bilrp.pair(a[layer], b[layer], similarity="dot"), where)
         assert found.lift == pytest.approx(lift, rel=0.05)
         assert found.signed == pytest.approx(signed, abs=0.02)
 
@@ -310,7 +318,9 @@ def test_planted_content_is_found_by_a_perfect_explanation_only():
     assert match.nonzero().tolist() == [[4, 11], [4, 15], [8, 11], [8, 15]]
     # Nothing but the patch is in the images, so everything a faithful explanation finds joins the two pastes.
     encoder = nn.Sequential(nn.AvgPool2d(32), nn.Flatten())
-    found = bilrp.explain(encoder, first, second, regions=regions.grid(8), composite=composites.uniform(0.0))
+    found = bilrp.explain(
+        encoder, first, second, regions=regions.grid(8), composite=composites.uniform(0.0), similarity="dot"
+    )
     assert evaluation.pointing_game(found, where).signed == pytest.approx(1)
     assert evaluation.pointing_game(
         replace(found, relevance=-found.relevance), where

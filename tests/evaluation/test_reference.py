@@ -71,7 +71,13 @@ def test_factored_equals_direct(name: str, bias: bool, signed: bool) -> None:
     direct = reference.second_order(network, a, b, gamma=gammas)
     for mode in ("push", "pull"):
         factored = bilrp.explain(
-            network, a, b, composite=per_layer(network, gammas), regions=regions.features(), mode=mode
+            network,
+            a,
+            b,
+            composite=per_layer(network, gammas),
+            regions=regions.features(),
+            mode=mode,
+            similarity="dot",
         )
         assert direct.abs().max() > 1e-6
         assert torch.allclose(factored.relevance, direct, atol=1e-12, rtol=1e-9)
@@ -105,7 +111,9 @@ def test_ties_are_shared() -> None:
     network = nn.Sequential(nn.MaxPool1d(2), nn.Flatten()).double()
     x = torch.tensor([[[1.0, 1.0, 3.0, 2.0]]]).double()
     direct = reference.second_order(network, x, x)
-    factored = bilrp.explain(network, x, x, regions=regions.features(), composite=composites.uniform(0.0))
+    factored = bilrp.explain(
+        network, x, x, regions=regions.features(), composite=composites.uniform(0.0), similarity="dot"
+    )
     expected = torch.tensor([[0.25, 0.25, 0, 0], [0.25, 0.25, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]).double()
     assert torch.equal(direct, expected)
     assert torch.allclose(factored.relevance, expected, atol=1e-12)

@@ -43,12 +43,15 @@ def test_tune_recovers_the_rules_that_made_the_truth():
     pairs = [(a, b) for a, b in torch.rand(2, 2, 1, 8, dtype=torch.float64)]
     names = tuning.weighted_layers(net, pairs[0][0])
     wanted = dict(zip(names, (0.4, 0.06), strict=True))
-    truths = [bilrp.explain(net, *p, composite=tuning.build_composite(wanted)).relevance for p in pairs]
+    truths = [
+        bilrp.explain(net, *p, composite=tuning.build_composite(wanted), similarity="dot").relevance
+        for p in pairs
+    ]
     grid = (0.0, 0.06, 0.4)
     found = evaluation.tune(net, pairs, lambda e, k: float(evaluation.cosine(e, truths[k])), grid=grid)
     assert found.gammas == wanted
     assert found.score == pytest.approx(1)
-    again = bilrp.explain(net, *pairs[0], composite=found.composite)
+    again = bilrp.explain(net, *pairs[0], composite=found.composite, similarity="dot")
     torch.testing.assert_close(again.relevance, truths[0])
 
 

@@ -32,7 +32,7 @@ def found(seed: int = 0, **options) -> bilrp.Explanation:
     a, b = 0.2 * torch.rand(2, 1, 3, 64, 64)
     a[..., 8:24, 8:24] *= 10
     b[..., 40:56, 24:40] *= 10
-    return bilrp.explain(pooled(), a, b, regions=8, **options)
+    return bilrp.explain(pooled(), a, b, regions=8, **({"similarity": "dot"} | options))
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
@@ -116,7 +116,7 @@ def test_a_projection_is_an_estimate_with_its_error():
 def test_a_score_of_zero_has_no_shares():
     net = nn.Linear(4, 4, bias=False)
     nn.init.eye_(net.weight)
-    e = bilrp.explain(net, torch.eye(4)[:1], torch.eye(4)[1:2])
+    e = bilrp.explain(net, torch.eye(4)[:1], torch.eye(4)[1:2], similarity="dot")
     assert e.score == 0 and e.findings() == []
     assert "%" not in e.summary()
 
@@ -142,7 +142,7 @@ def test_one_region_that_dominates_is_named():
 
 def test_nothing_stands_out_in_an_even_spread():
     rng = torch.Generator().manual_seed(0)
-    e = bilrp.explain(pooled(), *torch.rand(2, 1, 3, 256, 256, generator=rng), regions=8)
+    e = bilrp.explain(pooled(), *torch.rand(2, 1, 3, 256, 256, generator=rng), regions=8, similarity="dot")
     R = torch.rand(e.relevance.shape, generator=rng)
     even = replace(e, relevance=R, score=float(R.sum()))
     assert "nothing stands out" in even.summary()
@@ -152,10 +152,14 @@ def test_nothing_stands_out_in_an_even_spread():
 def test_words_are_quoted_and_places_of_other_regions_are_numbers():
     x = torch.rand(1, 3, 6)
     e = bilrp.explain(
-        lambda t: t.mean(1), x, x, regions=(tokens(("a", "black", "cat")), tokens(("the", "cat", "sat")))
+        lambda t: t.mean(1),
+        x,
+        x,
+        regions=(tokens(("a", "black", "cat")), tokens(("the", "cat", "sat"))),
+        similarity="dot",
     )
     assert re.search(r"“[a-z … ]+” with “[a-z … ]+” \(", e.summary())
-    plain = bilrp.explain(nn.Linear(4, 2), *torch.rand(2, 1, 4))
+    plain = bilrp.explain(nn.Linear(4, 2), *torch.rand(2, 1, 4), similarity="dot")
     assert "region" in plain.summary()
 
 
@@ -198,7 +202,7 @@ def test_what_is_known_of_chance_is_what_the_photographs_give(data):
     rows = torch.stack([encoder.module(x).flatten() for x in inputs])
     cosines = nn.functional.normalize(rows) @ nn.functional.normalize(rows).T
     pairs = cosines[tuple(torch.triu_indices(len(rows), len(rows), 1))]
-    found = bilrp.explain(encoder, inputs[0], inputs[1], regions=64)
+    found = bilrp.explain(encoder, inputs[0], inputs[1], regions=64, similarity="dot")
     known = random_baseline.look_up_baseline(found.a.origin, (128, 128), (128, 128))
     assert known is not None and known.pair_count == 2016
     assert random_baseline.look_up_baseline(found.a.origin, (96, 96)) is None
@@ -208,7 +212,9 @@ def test_what_is_known_of_chance_is_what_the_photographs_give(data):
     assert said in found.summary()
     for resize, compared in (("stretch", True), ("crop", False), ("pad", False)):
         encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", resize=resize)
-        assert (said in bilrp.explain(encoder, files[1], files[2], regions=64).summary()) is compared
+        assert (
+            said in bilrp.explain(encoder, files[1], files[2], regions=64, similarity="dot").summary()
+        ) is compared
 
 
 def test_findings_of_one_place_are_told_together():
@@ -234,7 +240,7 @@ def test_marks_of_the_tokenizer_are_counted_and_are_no_finding() -> None:
     regions = Regions(labels=torch.arange(4), count=4, kind="tokens", names=("[CLS]", "a", "cat", "[SEP]"))
     view = Text("a cat", (None, (0, 1), (2, 5), None))
     side = bilrp.Decomposition(torch.rand(4, 6) + 1, torch.rand(6) + 5, regions, {"encoder": "x"}, view=view)
-    found = bilrp.pair(side, side)
+    found = bilrp.pair(side, side, similarity="dot")
     assert all({*f.a, *f.b} <= {1, 2} for f in found.findings()) and found.findings()
     assert "“”" not in found.summary() and "[SEP]" not in found.summary()
     rest = float(found.relevance.sum()) - sum(f.relevance for f in found.findings(99))

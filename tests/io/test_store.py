@@ -83,7 +83,7 @@ def test_parts_in_less_space_say_what_it_cost(tmp_path: Path, dtype: torch.dtype
     torch.testing.assert_close(back.parts.sum(0) + back.unattributed, whole.embedding)
     again = Decomposition.load(back.save(tmp_path / "same.safetensors"))
     assert again.storage_error == back.storage_error and whole.storage_error == 0
-    assert bilrp.pair(back, whole).score == bilrp.pair(whole, whole).score
+    assert bilrp.pair(back, whole, similarity="dot").score == bilrp.pair(whole, whole, similarity="dot").score
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_loaded_decompositions_still_know_their_origin(tmp_path: Path, found: Ex
     path = found.a.save(tmp_path / "a.npz")
     other = bilrp.decompose(vgg.model(seed=5), vgg.input())
     with pytest.raises(MismatchError, match="weights"):
-        bilrp.pair(Decomposition.load(path), other)
+        bilrp.pair(Decomposition.load(path), other, similarity="dot")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -271,13 +271,13 @@ def test_every_similarity_comes_back(tmp_path: Path) -> None:
         assert torch.equal(Explanation.load(made.save(tmp_path / "x.npz")).relevance, made.relevance)
     sums = bilrp.explain_sets([a, b], [b, a], similarity="squared_distance")
     assert Explanation.load(sums.save(tmp_path / "x.npz")).score == sums.score
-    coarse = bilrp.pair(a, b).coarsen(regions.grid(4))
+    coarse = bilrp.pair(a, b, similarity="dot").coarsen(regions.grid(4))
     assert torch.equal(Explanation.load(coarse.save(tmp_path / "x.npz")).relevance, coarse.relevance)
     for dtype in (torch.float16, torch.bfloat16):
         low = [
             bilrp.Decomposition(d.parts.to(dtype), d.embedding.to(dtype), d.regions, d.origin) for d in (a, b)
         ]
-        kept = bilrp.pair(*low).save(tmp_path / "x.safetensors")
+        kept = bilrp.pair(*low, similarity="dot").save(tmp_path / "x.safetensors")
         assert Explanation.load(kept).relevance.dtype == dtype
 
 

@@ -19,7 +19,7 @@ from bilrp.render import page, score_line
 def found() -> Explanation:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5))
-    return bilrp.explain(net, torch.randn(1, 6), torch.randn(1, 6))
+    return bilrp.explain(net, torch.randn(1, 6), torch.randn(1, 6), similarity="dot")
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])

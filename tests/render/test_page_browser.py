@@ -447,7 +447,7 @@ def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browse
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 5, stride=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
     encoder = bilrp.Encoder(module=net, to_image=lambda x: (255 * x[0].permute(1, 2, 0)).byte().numpy())
     inputs = [image.permute(2, 0, 1)[None].float() for image in (left, right)]
-    explanation = bilrp.explain(encoder, *inputs, regions=bilrp.regions.grid(8))
+    explanation = bilrp.explain(encoder, *inputs, regions=bilrp.regions.grid(8), similarity="dot")
     assert "<iframe" in explanation._repr_html_()
     tab = browser.new_page(reduced_motion="reduce")
     tab.add_init_script(PAGE_SCRIPT)

@@ -20,7 +20,7 @@ STRENGTH = 5.0
 
 def refused(a: bilrp.Decomposition, b: bilrp.Decomposition, words: str) -> None:
     with pytest.raises(MismatchError, match=words):
-        bilrp.pair(a, b)
+        bilrp.pair(a, b, similarity="dot")
 
 
 def with_rules(book) -> bilrp.Decomposition:
@@ -76,7 +76,7 @@ ZERO_AND_FIVE = {
 def test_rule_books_that_differ_do_not_pair(kind: str) -> None:
     one, other = ZERO_AND_FIVE[kind]
     refused(with_rules(one), with_rules(other), "composite")
-    bilrp.pair(with_rules(one), with_rules(one))
+    bilrp.pair(with_rules(one), with_rules(one), similarity="dot")
 
 
 def test_bounds_of_whole_images() -> None:
@@ -87,13 +87,15 @@ def test_bounds_of_whole_images() -> None:
         for bound in (high, high + torch.rand(3, 6, 6), high.clone())
     )
     refused(a, b, "composite")
-    bilrp.pair(a, same)
+    bilrp.pair(a, same, similarity="dot")
 
 
 def test_equal_books_pair_wherever_they_were_written() -> None:
-    bilrp.pair(with_rules(closed_over(5.0)), with_rules(closed_over(5.0)))
-    bilrp.pair(with_rules(lambda step: rules.gamma(5.0)), with_rules(lambda step: rules.gamma(5.0)))
-    bilrp.pair(with_rules(Chooser(5.0)), with_rules(Chooser(5.0)))
+    bilrp.pair(with_rules(closed_over(5.0)), with_rules(closed_over(5.0)), similarity="dot")
+    bilrp.pair(
+        with_rules(lambda step: rules.gamma(5.0)), with_rules(lambda step: rules.gamma(5.0)), similarity="dot"
+    )
+    bilrp.pair(with_rules(Chooser(5.0)), with_rules(Chooser(5.0)), similarity="dot")
 
 
 def scaled(k: float):
@@ -110,8 +112,8 @@ def test_encoder_functions_that_differ_do_not_pair() -> None:
     }
     for one, other in pairs.values():
         refused(bilrp.decompose(one, X), bilrp.decompose(other, X), "encoder|code")
-        bilrp.pair(bilrp.decompose(one, X), bilrp.decompose(one, 2 * X))
-    bilrp.pair(bilrp.decompose(scaled(2.0), X), bilrp.decompose(scaled(2.0), X))
+        bilrp.pair(bilrp.decompose(one, X), bilrp.decompose(one, 2 * X), similarity="dot")
+    bilrp.pair(bilrp.decompose(scaled(2.0), X), bilrp.decompose(scaled(2.0), X), similarity="dot")
 
 
 def test_classes_written_beside_the_function_count() -> None:
@@ -122,7 +124,7 @@ def test_classes_written_beside_the_function_count() -> None:
         return lambda x: Scaled()(x)
 
     refused(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(3), X), "code")
-    bilrp.pair(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(2), X))
+    bilrp.pair(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(2), X), similarity="dot")
 
 
 def test_a_name_given_by_hand_does_not_hide_other_code() -> None:
@@ -137,7 +139,7 @@ def test_tensors_of_an_item_do_not_count_as_code() -> None:
         return lambda x: linear(x.masked_fill(mask, 0.0))
 
     a, b = (masked(torch.arange(6) >= n) for n in (3, 5))
-    bilrp.pair(bilrp.decompose(a, X), bilrp.decompose(b, X))
+    bilrp.pair(bilrp.decompose(a, X), bilrp.decompose(b, X), similarity="dot")
 
     def attending(mask: Tensor):
         return lambda x: linear(F.scaled_dot_product_attention(x, x, x, attn_mask=mask)).mean(1)
@@ -147,5 +149,5 @@ def test_tensors_of_an_item_do_not_count_as_code() -> None:
         mask[:, n:] = -1e9
         return bilrp.decompose(attending(mask), X.expand(1, 4, 6))
 
-    found = bilrp.pair(of_length(2), of_length(3))
+    found = bilrp.pair(of_length(2), of_length(3), similarity="dot")
     assert found.relevance.shape == (4, 4) and float(found.relevance[2:].abs().max()) < 1e-12

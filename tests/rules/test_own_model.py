@@ -74,10 +74,10 @@ def test_rows_of_ones_own_are_part_of_the_origin() -> None:
     )
     assert "operations" not in plain.origin
     with pytest.raises(MismatchError, match=r"operations .*erfinv.*factor='scale'"):
-        bilrp.pair(listed, scaled)
+        bilrp.pair(listed, scaled, similarity="dot")
     with pytest.raises(MismatchError, match="operations"):
-        bilrp.pair(plain, scaled)
-    bilrp.pair(scaled, scaled)
+        bilrp.pair(plain, scaled, similarity="dot")
+    bilrp.pair(scaled, scaled, similarity="dot")
     with pytest.raises(InputError, match="comma"):
         bilrp.Encoder(model, operations=activation("erfinv"))  # type: ignore[arg-type]
 

@@ -218,7 +218,7 @@ def test_what_a_reference_may_be() -> None:
     halves = [decomposed(lambda v: v / 2), decomposed(lambda v: v / 3)]
     assert halves[0].origin != halves[1].origin
     with pytest.raises(BilrpError, match="differ in composite"):
-        bilrp.pair(*halves)
+        bilrp.pair(*halves, similarity="dot")
     for wrong, said in (
         ("median", "unknown reference 'median': use one of mean, blurred, zero"),
         (torch.zeros(1, 3, 4, 4), "must have the input's shape"),
@@ -297,7 +297,11 @@ def test_one_tower_alone_may_have_a_reference() -> None:
         nn.Linear(4, 3).double(), embedding_space="toy", composite=composites.uniform(0.0), name="texts"
     )
     found = bilrp.explain(
-        (pictures, texts), torch.randn(1, 3, 2, 2).double(), torch.randn(1, 4).double(), regions=(1, None)
+        (pictures, texts),
+        torch.randn(1, 3, 2, 2).double(),
+        torch.randn(1, 4).double(),
+        regions=(1, None),
+        similarity="dot",
     )
     assert (
         found.reference_terms is not None
@@ -310,7 +314,7 @@ def test_one_tower_alone_may_have_a_reference() -> None:
 
 def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
     net, (a, b) = randomize_norms(Squeeze()), torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"))
+    found = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"), similarity="dot")
     assert found.reference_terms is not None and found.a.reference is not None
     for broken in (
         replace(found, reference_terms=(found.reference_terms[0][:2], found.reference_terms[1])),

@@ -132,7 +132,8 @@ def test_the_towers_explain_exactly(untrained: caption_model.CaptionModel) -> No
     """Push = pull on both towers, patches against words; hidden states add up but for the heads' biases."""
     scene = drawn(2)
     pushed, pulled = (
-        bilrp.explain(untrained.dual_encoder, scene, scene.caption, mode=mode) for mode in ("push", "pull")
+        bilrp.explain(untrained.dual_encoder, scene, scene.caption, mode=mode, similarity="dot")
+        for mode in ("push", "pull")
     )
     torch.testing.assert_close(pushed.relevance, pulled.relevance, rtol=1e-3, atol=1e-6)
     assert pushed.b.regions.names == tuple(scene.caption.split())
@@ -215,7 +216,7 @@ def test_nonsense_is_one_line(untrained: caption_model.CaptionModel) -> None:
         with pytest.raises(InputError, match="give at least"):
             CaptionsSettings(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no caption has the word 'cat'"):
-        bilrp.explain(untrained.dual_encoder, drawn(1), "a red cat")
+        bilrp.explain(untrained.dual_encoder, drawn(1), "a red cat", similarity="dot")
     with pytest.raises(InputError, match="reads drawn scenes"):
         bilrp.decompose(untrained.dual_encoder.image, "scene.png")
     for bad in ("", " ".join(["a"] * 40)):

@@ -77,7 +77,7 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
     for layer in SMALL.layers:
         encoder = vgg.vgg16(layer, weights=tensors, size=32)
         for method, book in rules.items():
-            expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), composite=book)
+            expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), composite=book, similarity="dot")
             sides = a.plain[method][layer], b.plain[method][layer]
             found = methods.pair_relevance(method, *sides)
             torch.testing.assert_close(found, expected.relevance, rtol=1e-3, atol=1e-3)
@@ -94,7 +94,7 @@ def test_curves_are_the_librarys(bench, pictures, tensors):
     a, b = pictures
     encoder = vgg.vgg16(5, weights=tensors, size=32)
     found = pair_metrics.measure_curves(bench, a, b, grid(8)(a.x))
-    expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8))
+    expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), similarity="dot")
     options = {"steps": SMALL.steps, "baseline": evaluation.blur_baseline(12)}
     pixels = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
     for key in ("deletion", "insertion"):

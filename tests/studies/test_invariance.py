@@ -267,7 +267,7 @@ def truth(steps: vgg_layers.LayeredVGG, frames: np.ndarray, masks: list[np.ndarr
         )
         for t in (0, -1)
     ]
-    pairs = {n: bilrp.pair(sides[0][n], sides[1][n]) for n in steps.layers}
+    pairs = {n: bilrp.pair(sides[0][n], sides[1][n], similarity="dot") for n in steps.layers}
     return {n: pair.relevance.double().numpy() / pair.score for n, pair in pairs.items()}
 
 
@@ -359,7 +359,7 @@ def test_whole_study_with_bad_data(tmp_path, weights_file):
 
 def test_a_slim_explanation_lets_go_of_the_parts():
     x = torch.rand(1, 4)
-    found = vgg_layers.drop_parts(bilrp.explain(torch.nn.Linear(4, 3), x, x))
+    found = vgg_layers.drop_parts(bilrp.explain(torch.nn.Linear(4, 3), x, x, similarity="dot"))
     assert found.a.parts.untyped_storage().nbytes() == found.b.embedding.untyped_storage().nbytes() == 0
 
 

@@ -48,7 +48,7 @@ def test_kept_and_read_again(tmp_path):
     save_decomposition(cache, "ab12", made)
     found = load_decomposition(cache, "ab12")
     assert found is not None and torch.equal(found.parts, made.parts)
-    assert bilrp.pair(found, made).score == bilrp.pair(made, made).score
+    assert bilrp.pair(found, made, similarity="dot").score == bilrp.pair(made, made, similarity="dot").score
 
 
 def test_every_damage_to_an_entry_counts_as_absent(tmp_path):

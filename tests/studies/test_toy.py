@@ -48,11 +48,16 @@ def test_batched_methods_are_the_librarys(setting):
         for name in ("saliency", "curvature", "hessian_product", "integrated_hessians"):
             close(found[name][k], getattr(baselines, name)(net, a, b, regions=DIGITS).relevance)
         rules = composites.uniform(methods.GAMMA)
-        close(found["bilrp"][k], bilrp.explain(net, a, b, regions=DIGITS, composite=rules).relevance)
+        close(
+            found["bilrp"][k],
+            bilrp.explain(net, a, b, regions=DIGITS, composite=rules, similarity="dot").relevance,
+        )
         middle = torch.full((60,), 0.3)
         close(
             methods.integrated_hessians(net, pairs, baseline=middle, steps=8)[k],
-            baselines.integrated_hessians(net, a, b, regions=DIGITS, baseline=middle, steps=8).relevance,
+            baselines.integrated_hessians(
+                net, a, b, regions=DIGITS, baseline=middle, steps=8, similarity="dot"
+            ).relevance,
         )
 
 
@@ -165,6 +170,7 @@ def test_the_first_finding_is_the_match():
             pairs.b[k : k + 1],
             regions=DIGITS,
             composite=composites.uniform(methods.GAMMA),
+            similarity="dot",
         )
         i, j = pairs.truth[k].nonzero()[0].tolist()
         first = found.findings()[0]

@@ -99,6 +99,6 @@ def test_where_biases_swallow_a_score_it_is_said_first() -> None:
     for layer in encoder.module.modules():  # type: ignore[union-attr]
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.constant_(layer.bias, 2.0)
-    swallowed = bilrp.explain(encoder, a, b, regions=16, composite=composites.uniform(0.25))
+    swallowed = bilrp.explain(encoder, a, b, regions=16, composite=composites.uniform(0.25), similarity="dot")
     assert evaluation.conservation(swallowed).unattributed_share > 0.5
     assert ": BEWARE, most of the score is unattributed" in swallowed.summary()

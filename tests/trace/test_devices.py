@@ -159,7 +159,8 @@ def moved(model: Any, device: torch.device) -> Any:
 @pytest.mark.parametrize("name", ["vgg", "residual", "bert-sdpa"])
 def test_a_model_may_be_moved_between_explanations(name: str, book: str) -> None:
     """What was made of its weights on one device is not used on another."""
-    case, options = NAMED[name], {"composite": BOOKS[book], "regions": bilrp.regions.features()}
+    case = NAMED[name]
+    options = {"composite": BOOKS[book], "regions": bilrp.regions.features(), "similarity": "dot"}
     model, x, y = case.model(), case.input(1), case.input(2)
     assert isinstance(model, nn.Module)
     with Simulated():
@@ -413,14 +414,14 @@ def test_a_device_without_float64_explains(name: str, mode: str) -> None:
     case = Case("writing", Writing, (6,)) if name == "writing" else NAMED[name]
     model, x, y = case.model(), case.input(1).float(), case.input(2).float()
     assert isinstance(model, nn.Module)
-    options = {"mode": mode, "regions": bilrp.regions.features()}
+    options = {"mode": mode, "regions": bilrp.regions.features(), "similarity": "dot"}
     expected = bilrp.explain(model.float(), x, y, **options)
     with Simulated():
         found = bilrp.explain(model.to(NARROW), x.to(NARROW), y.to(NARROW), **options)
         assert torch.allclose(found.relevance.cpu(), expected.relevance, rtol=1e-4, atol=1e-6)
         assert found.summary() and found.top(3)
         assert conservation(found).score == found.score
-        sets = bilrp.explain_sets([found.a], [found.b])
+        sets = bilrp.explain_sets([found.a], [found.b], similarity="dot")
         assert sets.relevance.device == NARROW
 
 

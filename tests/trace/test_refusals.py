@@ -138,7 +138,7 @@ def test_scores_that_overflow() -> None:
     model = nn.Linear(6, 3, bias=False)
     nn.init.constant_(model.weight, 1e30)
     with pytest.raises(InputError, match="dot of these embeddings is inf"):
-        bilrp.explain(model, X.float(), X.float())
+        bilrp.explain(model, X.float(), X.float(), similarity="dot")
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
@@ -176,14 +176,14 @@ def test_pairs_of_different_origin() -> None:
         (bilrp.decompose(lambda x: linear(x), X), "encoder"),
     ):
         with pytest.raises(MismatchError, match=words):
-            bilrp.pair(a, b)
+            bilrp.pair(a, b, similarity="dot")
     assert composites.paper_vgg((-9.0,), (9.0,)).name != composites.paper_vgg((-8.0,), (8.0,)).name
 
 
 def test_pairs_of_different_sizes() -> None:
     conv = nn.Conv2d(3, 2, 3).double()
     with pytest.raises(MismatchError, match="coordinates"):
-        bilrp.explain(conv, image, image[..., :5])
+        bilrp.explain(conv, image, image[..., :5], similarity="dot")
 
 
 def test_weights_made_from_parameters_count() -> None:
@@ -194,13 +194,13 @@ def test_weights_made_from_parameters_count() -> None:
         return nn.utils.parametrizations.weight_norm(nn.Linear(6, 2)).double()
 
     a = bilrp.decompose(build(0), X)
-    bilrp.pair(a, bilrp.decompose(build(0), X))
+    bilrp.pair(a, bilrp.decompose(build(0), X), similarity="dot")
     with pytest.raises(MismatchError, match="weights"):
-        bilrp.pair(a, bilrp.decompose(build(1), X))
+        bilrp.pair(a, bilrp.decompose(build(1), X), similarity="dot")
     scale = {1: torch.ones(6).double(), 2: 2 * torch.ones(6).double()}
     one, two = (bilrp.decompose(lambda x, s=s: linear(x) * (s * 2), X) for s in scale.values())
     with pytest.raises(MismatchError, match="weights"):
-        bilrp.pair(one, two)
+        bilrp.pair(one, two, similarity="dot")
 
 
 def test_control_flow_does_not_change_the_origin() -> None:
@@ -213,7 +213,7 @@ def test_control_flow_does_not_change_the_origin() -> None:
             return self.left(x) if x.sum() > 0 else self.right(x)
 
     model = Branching().double()
-    found = bilrp.explain(model, torch.ones(1, 6).double(), -torch.ones(1, 6).double())
+    found = bilrp.explain(model, torch.ones(1, 6).double(), -torch.ones(1, 6).double(), similarity="dot")
     assert math.isfinite(found.score)
 
 

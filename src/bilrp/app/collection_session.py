@@ -182,6 +182,7 @@ class CollectionSession:
             "kind": "text" if self.is_text else "image",
             "encoder": found.description["encoder"],
             "rules": str(found.description["origin"].get("composite", "")),
+            "similarity": found.resolve_similarity(None),
             "width": found.width,
             "groups": groups[:ITEMS_PER_PAGE],
             "failed": len(found.failed),

@@ -26,6 +26,7 @@ from bilrp.explanation import pair
 from bilrp.inputs import Item, Text
 from bilrp.render import page
 from bilrp.rules import composites
+from bilrp.similarity import similarity_name
 
 PAPER_LAYERS = (5, 10, 17, 24, 31)  # as in the paper
 MAX_LAYERS = 3
@@ -42,7 +43,7 @@ class PairSettings:
 
     layers: tuple[int, ...] = ()
     rules: str = DEFAULT_COMPOSITE
-    similarity: str = "cosine"
+    similarity: str | None = None
     regions: str = ""
 
 
@@ -63,9 +64,14 @@ class PairSession:
                 steps = len(self.encoder.record(self.sides[0].x, self.sides[0].model_input).steps)
             layers = [n for n in PAPER_LAYERS if n <= steps]
         return {
-            "layers": layers, "rules": [DEFAULT_COMPOSITE, *GAMMAS], "similarity": list(SIMILARITIES),
+            "layers": layers, "rules": [DEFAULT_COMPOSITE, *GAMMAS], "similarity": self._list_similarities(),
             "regions": list(TEXT_REGIONS if words else PATCH_SIDES_PIXELS), "region": "words" if words else "8",
         }  # fmt: skip
+
+    def _list_similarities(self) -> list[str]:
+        """The encoder's own similarity first: it is the default."""
+        own = similarity_name(self.encoder.similarity)
+        return sorted(SIMILARITIES, key=lambda name: name != own)
 
     def describe(self) -> dict[str, Any]:
         names = " and ".join(item.name or f"input {'AB'[k]}" for k, item in enumerate(self.sides))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +14,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from bilrp.app.job_queue import RETRY_AFTER_SECONDS, Job, JobQueue, QueueFull
 from bilrp.app.security import HTTPError
 from bilrp.errors import BilrpError, describe_error
+
+if TYPE_CHECKING:
+    from bilrp.collection.core import Collection
 
 MAX_JSON_BYTES = 256 * 1024
 MAX_PARALLEL_REQUESTS = 4  # quick answers on their way, each on a thread
@@ -95,11 +98,11 @@ def get_regions(body: dict[str, Any], name: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def get_similarity(body: dict[str, Any]) -> str:
-    found = body.get("similarity", "cosine")
-    if found not in ("cosine", "dot"):
+def get_similarity(body: dict[str, Any], collection: Collection) -> str:
+    similarity = body.get("similarity")
+    if similarity not in ("cosine", "dot", None):
         raise HTTPError(422, "similarity is cosine or dot")
-    return found
+    return collection.resolve_similarity(similarity)
 
 
 def client_id(request: Request) -> str:

@@ -138,9 +138,14 @@ class CollectionRoutes:
     @staticmethod
     def _parse_spec(session: CollectionSession, body: dict[str, Any]) -> VectorSpec:
         if "group" in body:
-            return VectorSpec("", similarity=get_similarity(body), group=get_str(body, "group"))
+            return VectorSpec(
+                "", similarity=get_similarity(body, session.collection), group=get_str(body, "group")
+            )
         found = VectorSpec(
-            get_str(body, "id"), get_regions(body, "part"), get_regions(body, "without"), get_similarity(body)
+            get_str(body, "id"),
+            get_regions(body, "part"),
+            get_regions(body, "without"),
+            get_similarity(body, session.collection),
         )
         session.position(found.id)
         return found
@@ -165,7 +170,7 @@ class CollectionRoutes:
         key, against = get_str(given, "id"), given.get("against")
         if not isinstance(against, list) or not 1 <= len(against) <= MAX_TARGETS:
             raise HTTPError(422, f"against is a list of 1 to {MAX_TARGETS} items")
-        said = {"similarity": get_similarity(given)}
+        said = {"similarity": get_similarity(given, shelf.collection)}
         asked = [self._parse_spec(shelf, {**each, **said}) for each in against if isinstance(each, dict)]
         if len(asked) < len(against):
             raise HTTPError(422, "against is a list of {id, part, without} or {group}")
@@ -177,13 +182,15 @@ class CollectionRoutes:
     async def pair(self, request: Request) -> Response:
         given, shelf = await read_json(request), self.session
         a, b = get_str(given, "a"), get_str(given, "b")
-        work = partial(analyses.build_pair_payload, shelf, a, b, get_similarity(given))
+        work = partial(analyses.build_pair_payload, shelf, a, b, get_similarity(given, shelf.collection))
         return await self._respond_with_parts(request, shelf, work, a, b)
 
     async def contrast(self, request: Request) -> Response:
         given, shelf = await read_json(request), self.session
         key, sides = get_str(given, "id"), [parse_target(given, name) for name in ("first", "second")]
-        work = partial(analyses.compute_contrast, shelf, key, sides[0], sides[1], get_similarity(given))
+        work = partial(
+            analyses.compute_contrast, shelf, key, sides[0], sides[1], get_similarity(given, shelf.collection)
+        )
         return await self._respond_with_parts(request, shelf, work, key)
 
     async def group(self, request: Request) -> Response:
@@ -196,7 +203,12 @@ class CollectionRoutes:
         for key in (a, b):
             shelf.position(key)
         work = partial(
-            analyses.occlude_regions, shelf, a, b, get_regions(given, "regions"), get_similarity(given)
+            analyses.occlude_regions,
+            shelf,
+            a,
+            b,
+            get_regions(given, "regions"),
+            get_similarity(given, shelf.collection),
         )
         return await respond(request, self.limiter, self.queue, work)
 
@@ -250,5 +262,5 @@ class CollectionRoutes:
             raise HTTPError(404, f"there is {', '.join(exports.MEDIA_TYPES)}")
         if not (shelf.has_cached_parts(a) and shelf.has_cached_parts(b)):
             raise HTTPError(409, "open the pair first: its parts are not made yet")
-        made = partial(analyses.explain_pair, shelf, a, b, get_similarity(dict(asked)))
+        made = partial(analyses.explain_pair, shelf, a, b, get_similarity(dict(asked), shelf.collection))
         return await exports.build_download(self.limiter, kind, made)

@@ -91,7 +91,8 @@ def _make_handlers(session: CollectionSession) -> dict[str, Callable[[dict[str, 
     """What a collection's widget may ask."""
 
     def asked(given: dict[str, Any]) -> VectorSpec:
-        return VectorSpec(given["id"], tuple(given.get("part") or ()), tuple(given.get("without") or ()))
+        part, without = tuple(given.get("part") or ()), tuple(given.get("without") or ())
+        return VectorSpec(given["id"], part, without, session.collection.resolve_similarity(None))
 
     def items(given: dict[str, Any]) -> dict[str, Any]:
         start = max(int(given.get("offset", 0)), 0)

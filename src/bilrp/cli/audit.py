@@ -105,7 +105,7 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
             )
         )
         for example, (i, j) in enumerate(suspect.pairs[:MAX_EXAMPLE_PAIRS]):
-            drawn = figure.plot(collection.explain(i, j, similarity="cosine"))
+            drawn = figure.plot(collection.explain(i, j))
             caption = f"{collection.names[i]} and {collection.names[j]}."
             blocks.append(Picture(f"suspect-{number + 1}-{example + 1}.png", drawn, caption))
         sections.append(Section(suspect.where, blocks))
@@ -115,7 +115,7 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
             Picture(f"cluster-{number + 1}.png", plot_relevance_map(collection, cluster.mean_map),
             f"The mean of {len(cluster.pairs)} pairs."),
             Picture(
-                f"cluster-{number + 1}-pair.png", figure.plot(collection.explain(i, j, similarity="cosine")),
+                f"cluster-{number + 1}-pair.png", figure.plot(collection.explain(i, j)),
                 f"The most typical pair: {collection.names[i]} and {collection.names[j]}.",
             ),
         ]  # fmt: skip

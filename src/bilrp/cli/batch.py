@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class BatchOptions:
     """What the options say for every pair alike."""
 
-    similarity: str
+    similarity: str | None
     regions: str | None
     project: int | None
     link_preset: str

@@ -27,7 +27,7 @@ def contrast(
     c: Annotated[str, typer.Argument(metavar="C", help="… and not that.")],
     encoder: Encoder = "vgg16:31",
     regions: RegionOption = None,
-    similarity: Similarity = "cosine",
+    similarity: Similarity = None,
     size: Size = None,
     resize: Resize = None,
     weights: Weights = None,
@@ -53,7 +53,7 @@ def contrast(
     )
     sides = [batch.display_names(side, a, other) for side, other in ((found.toward, b), (found.against, c))]
     nearer, other = (sides[0][1], sides[1][1]) if found.score >= 0 else (sides[1][1], sides[0][1])
-    said = f"{sides[0][0]} is closer to {nearer} than to {other}, by {abs(found.score):.4g} ({similarity})."
+    said = f"{sides[0][0]} is closer to {nearer} than to {other}, by {abs(found.score):.4g} ({found.toward.similarity})."
     chapters = [
         GalleryEntry(side, f"What speaks for {names[1]}", names)
         for side, names in zip((found.toward, found.against), sides, strict=True)

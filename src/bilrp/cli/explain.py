@@ -40,7 +40,7 @@ def explain(
     ],
     encoders: Encoders = None,
     regions: RegionOption = None,
-    similarity: Similarity = "dot",
+    similarity: Similarity = None,
     project: Project = None,
     max_regions: MaxRegions = None,
     size: Size = None,
@@ -65,7 +65,7 @@ def explain(
     from bilrp.encoder import read_item, resolve_encoders, resolve_regions
     from bilrp.explanation import explain_items
     from bilrp.render import styles
-    from bilrp.similarity import resolve
+    from bilrp.similarity import resolve_similarity
 
     if len(inputs) < 2:
         raise InputError("explain compares two or more: bilrp explain A B")
@@ -74,7 +74,7 @@ def explain(
     for known, name in (
         (styles.resolve_style, link_preset),
         (styles.resolve_palette, palette),
-        (resolve, similarity),
+        (resolve_similarity, similarity),
     ):
         known(name)  # refuse a slip before the work
     named = encoders or ["vgg16:31"]

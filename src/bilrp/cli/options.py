@@ -109,11 +109,11 @@ RegionOption = Annotated[
     ),
 ]
 Similarity = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME",
         autocompletion=complete_from("dot", "cosine", "squared_distance", "maxsim"),
-        help="dot, cosine, squared_distance, or maxsim for token embeddings.",
+        help="dot, cosine, squared_distance, or maxsim for token embeddings. Default: the encoder's own.",
     ),
 ]
 Project = Annotated[

@@ -39,7 +39,9 @@ def search(
     ] = None,
     without: Annotated[bool, typer.Option(help="All but that box or those words.")] = False,
     count: Annotated[int, typer.Option("-k", min=1, help="How many neighbours.")] = 10,
-    similarity: Annotated[str, typer.Option(metavar="NAME", help="dot or cosine.")] = "cosine",
+    similarity: Annotated[
+        str | None, typer.Option(metavar="NAME", help="dot or cosine. Default: the encoder's own.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which parts match, for each that is shown.")
     ] = False,
@@ -79,7 +81,7 @@ def search(
         )
         asked = restrict_query(taken, without=regions) if without else restrict_query(taken, part=regions)
     asked_for = _describe_part(part, words, len(regions or ()))
-    way = found.items.index_or_reason(similarity) if approximate else None
+    way = found.items.index_or_reason(found.resolve_similarity(similarity)) if approximate else None
     near = found.nearest(asked, count + (at is not None), similarity=similarity, approximate=approximate)
     near = [n for n in near if n.position != at][:count]
     partly, recall = _describe_recall(way, is_whole_item=not apart, count=count)
@@ -112,7 +114,7 @@ def _build_chapters(
     source: Any,
     position: int | None,
     query: str,
-    similarity: str,
+    similarity: str | None,
 ) -> list[GalleryEntry]:
     """The explanation of each neighbour; those whose parts are not kept yet are taken apart."""
     from bilrp.cli import batch as several

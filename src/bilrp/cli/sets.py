@@ -29,7 +29,7 @@ def sets(
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     encoder: Encoder = "vgg16:31",
     regions: RegionOption = None,
-    similarity: Similarity = "cosine",
+    similarity: Similarity = None,
     size: Size = None,
     resize: Resize = None,
     weights: Weights = None,

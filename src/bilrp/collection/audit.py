@@ -91,7 +91,12 @@ class Audit:
 
 
 def audit_collection(
-    collection: Collection, *, sample: int = 64, seed: int = 0, progress: bool = False
+    collection: Collection,
+    *,
+    sample: int = 64,
+    seed: int = 0,
+    similarity: str | None = None,
+    progress: bool = False,
 ) -> Audit:
     """Look at the nearest neighbour of `sample` items: where does their similarity sit?"""
     if len(collection) < MIN_COMMON_ITEMS:
@@ -99,7 +104,7 @@ def audit_collection(
             f"an audit needs at least {MIN_COMMON_ITEMS} items, the collection has {len(collection)}"
         )
     positions = np.random.default_rng(seed).permutation(len(collection))[:sample].tolist()
-    pairs = _find_nearest_pairs(collection, positions)
+    pairs = _find_nearest_pairs(collection, positions, similarity)
     if not isinstance(collection.view(pairs[0][0]), Image):
         raise InputError("an audit looks at pictures, and these items are texts: ask bilrp search instead")
     scene = _RelevanceGrid(collection)
@@ -111,17 +116,19 @@ def audit_collection(
             bar.advance()
     suspects = [*_find_common(scene, looked), *_find_border(looked)]
     ranked = sorted((s for s in suspects if s.excess > 0), key=lambda s: -s.excess)
-    judged = tuple(_measure_change(collection, scene, suspect, positions) for suspect in ranked)
+    judged = tuple(_measure_change(collection, scene, suspect, positions, similarity) for suspect in ranked)
     maps = np.stack([(one.a + one.b) / 2 for one in looked])
     left = float(np.mean([abs(one.unattributed) for one in looked]))
     return Audit(judged, _cluster_pairs(pairs, maps, seed), tuple(pairs), maps.mean(0), left)
 
 
-def _find_nearest_pairs(collection: Collection, positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Each sampled item with its nearest other one, by cosine, every pair once."""
+def _find_nearest_pairs(
+    collection: Collection, positions: Sequence[int], similarity: str | None
+) -> list[tuple[int, int]]:
+    """Each sampled item with its nearest other one, every pair once."""
     chosen = {}
     for i in positions:
-        j = next(n.position for n in collection.nearest(i, 2, similarity="cosine") if n.position != i)
+        j = next(n.position for n in collection.nearest(i, 2, similarity=similarity) if n.position != i)
         chosen[min(i, j), max(i, j)] = None
     return list(chosen)
 
@@ -240,7 +247,11 @@ def _find_border(pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
 
 
 def _measure_change(
-    collection: Collection, grid: _RelevanceGrid, suspect: Suspect, positions: Sequence[int]
+    collection: Collection,
+    grid: _RelevanceGrid,
+    suspect: Suspect,
+    positions: Sequence[int],
+    similarity: str | None,
 ) -> Suspect:
     """How many of the sampled carriers get another nearest neighbour without it: ranked anew, nothing is trained."""
     carriers = [p for p in positions if p in set(suspect.carriers)]
@@ -251,13 +262,13 @@ def _measure_change(
             .nonzero()[0]
             .tolist()
         )
-        before, after = (_nearest(collection, position, without) for without in (None, inside))
+        before, after = (_nearest(collection, position, without, similarity) for without in (None, inside))
         changed += before != after
     return replace(suspect, changed=changed / len(carriers) if carriers else None)
 
 
-def _nearest(collection: Collection, position: int, without: list[int] | None) -> int:
-    near = collection.nearest(position, 2, without=without, similarity="cosine")
+def _nearest(collection: Collection, position: int, without: list[int] | None, similarity: str | None) -> int:
+    near = collection.nearest(position, 2, without=without, similarity=similarity)
     return next(n.position for n in near if n.position != position)
 
 

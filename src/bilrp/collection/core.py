@@ -29,7 +29,7 @@ from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
 from bilrp.explanation import Explanation, load_function, pair
 from bilrp.inputs import Item, View
 from bilrp.progress import progress_bar
-from bilrp.similarity import Similarity
+from bilrp.similarity import Similarity, resolve_similarity
 
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit
@@ -334,7 +334,7 @@ class Collection:
         *,
         part: Sequence[int] | None = None,
         without: Sequence[int] | None = None,
-        similarity: str = "dot",
+        similarity: str | None = None,
         approximate: bool = False,
     ) -> list[Neighbour]:
         """The k items with the largest ⟨φ(x), φ(x')⟩; by a part, ⟨Σ_{I ∈ part} P_I, φ(x')⟩; without one, the rest of it.
@@ -343,24 +343,35 @@ class Collection:
         """
         if k < 1:
             raise InputError(f"k is a number of neighbours, got {k}")
-        if similarity not in ("dot", "cosine"):
-            raise InputError(f"neighbours are ranked by dot or cosine, got {similarity!r}")
+        similarity = self.resolve_similarity(similarity)
         at = self.position(query)
         if at is None and not (part is None and without is None):
             query = self.decomposition(query)
         vector = self._query_vector(query, part, without).numpy()
         index = self.items.index(similarity) if approximate else None
+        scale = float(np.linalg.norm(vector)) or 1.0 if similarity == "cosine" else None
         parts = cache(lambda: self._active_parts(query))
         return [
             Neighbour(
-                self.ids[i], self.names[i], float(score), int(i), partial(self._share_with, parts, int(i))
+                self.ids[i],
+                self.names[i],
+                float(score),
+                int(i),
+                partial(self._share_with, parts, int(i), scale),
             )
             for i, score in zip(*self.items.top_k(vector, k, similarity, index=index), strict=True)
         ]
 
-    def recall(self, similarity: str = "dot") -> float:
+    def resolve_similarity(self, similarity: str | None) -> str:
+        """Return "dot" or "cosine", by which items are ranked; None is the similarity of the collection's encoder."""
+        name = resolve_similarity(similarity, self.description["origin"].get("similarity")).name
+        if name not in ("dot", "cosine"):
+            raise InputError(f"neighbours are ranked by dot or cosine, got {name!r}: give similarity=")
+        return name
+
+    def recall(self, similarity: str | None = None) -> float:
         """The share of a whole item's ten nearest that `approximate` finds, as measured on this table; 1: it is exact."""
-        index = self.items.index(similarity)
+        index = self.items.index(self.resolve_similarity(similarity))
         return 1.0 if index is None else index.recall
 
     def _query_vector(
@@ -391,28 +402,47 @@ class Collection:
         columns = np.flatnonzero(parts.any(0))
         return columns, parts[:, columns]
 
-    def _share_with(self, parts: Callable[[], tuple[np.ndarray, np.ndarray]], position: int) -> Tensor:
+    def _share_with(
+        self, parts: Callable[[], tuple[np.ndarray, np.ndarray]], position: int, query_norm: float | None
+    ) -> Tensor:
+        """⟨P_I, φ(x')⟩, for cosine (where the query's norm is given) divided by both norms."""
         columns, values = parts()
-        return torch.from_numpy(values @ self.items.embeddings([position])[0][columns])
+        scale = 1.0 if query_norm is None else query_norm * (float(self.items.norms[position]) or 1.0)
+        return torch.from_numpy(values @ self.items.embeddings([position])[0][columns] / np.float32(scale))
 
-    def share(self, query: InputLike, against: Sequence[int] | None = None) -> Float[Tensor, "regions items"]:
-        """⟨P_I, φ(x')⟩ of each region of the query with each item: a heat map against everything, in one product."""
+    def share(
+        self, query: InputLike, against: Sequence[int] | None = None, *, similarity: str | None = None
+    ) -> Float[Tensor, "regions items"]:
+        """⟨P_I, φ(x')⟩ of each region of the query with each item: a heat map against everything, in one product.
+
+        For cosine, each is divided by ‖φ(x)‖‖φ(x')‖.
+        """
         columns, values = self._active_parts(query)
+        norms = np.ones(len(self), np.float32)
+        if self.resolve_similarity(similarity) == "cosine":
+            values = values / (float(self.embedding(query).norm()) or 1.0)
+            norms = np.where(self.items.norms > 0, self.items.norms, 1).astype(np.float32)
         if against is not None:
             positions = [p for p in map(self.position, against) if p is not None]
-            return torch.from_numpy(values @ self.items.embeddings(positions)[:, columns].T)
+            return torch.from_numpy(
+                values @ self.items.embeddings(positions)[:, columns].T / norms[positions]
+            )
         found, start = np.empty((len(self), len(values)), np.float32), 0
         if len(columns) > MAX_SPARSE_FRACTION * self.width:
             columns, values = slice(None), packed_parts.scatter_columns(columns, values, self.width)
         for block in self.items.iter_blocks():
             np.matmul(block[:, columns], values.T, out=found[start : start + len(block)])
             start += len(block)
+        found /= norms[:, None]
         return torch.from_numpy(found).T
 
-    def explain(self, i: InputLike, j: InputLike, *, similarity: str | Similarity = "dot") -> Explanation:
+    def explain(
+        self, i: InputLike, j: InputLike, *, similarity: str | Similarity | None = None
+    ) -> Explanation:
         """Which parts of two items make them similar, from parts that are kept; the storage error is in each side."""
         at = [p for p in (self.position(i), self.position(j)) if p is not None]
-        if len(at) < 2 or similarity not in ("dot", "cosine"):
+        similarity = resolve_similarity(similarity, self.description["origin"].get("similarity"))
+        if len(at) < 2 or similarity.name not in ("dot", "cosine"):
             return pair(self.decomposition(i), self.decomposition(j), similarity=similarity)
         packed = self._load_or_make_parts(at)
         sides = [self._restore_decomposition(*each) for each in zip(at, packed, strict=True)]
@@ -438,16 +468,32 @@ class Collection:
             start += len(block)
         return torch.from_numpy(total / len(set(group))).float()
 
-    def contrast(self, g: str | Sequence[int], h: str | Sequence[int]) -> MeanContrast:
-        """What sets group g apart from group h: regions are weighed by ⟨P_I, m_g − m_h⟩."""
-        direction = self.mean(g) - self.mean(h)
-        return MeanContrast(direction, lambda query: self.decomposition(query).parts.float() @ direction)
+    def contrast(
+        self, g: str | Sequence[int], h: str | Sequence[int], *, similarity: str | None = None
+    ) -> MeanContrast:
+        """What sets group g apart from group h: regions are weighed by ⟨P_I, m_g − m_h⟩.
 
-    def audit(self, *, sample: int = 64, seed: int = 0, progress: bool = False) -> Audit:
+        For cosine, the means are divided by their norms, and P by ‖φ(x)‖.
+        """
+        cosine, means = self.resolve_similarity(similarity) == "cosine", [self.mean(g), self.mean(h)]
+        if cosine:
+            means = [mean / (float(mean.norm()) or 1.0) for mean in means]
+        direction = means[0] - means[1]
+
+        def share(query: InputLike) -> Tensor:
+            found = self.decomposition(query)
+            scale = float(found.embedding.float().norm()) or 1.0 if cosine else 1.0
+            return found.parts.float() @ direction / scale
+
+        return MeanContrast(direction, share)
+
+    def audit(
+        self, *, sample: int = 64, seed: int = 0, similarity: str | None = None, progress: bool = False
+    ) -> Audit:
         """Where does the similarity of near neighbours sit, and does it look like a shortcut?"""
         from bilrp.collection.audit import audit_collection
 
-        return audit_collection(self, sample=sample, seed=seed, progress=progress)
+        return audit_collection(self, sample=sample, seed=seed, similarity=similarity, progress=progress)
 
     def widget(self) -> Any:
         """The collection to wander in, in a notebook (`bilrp[notebook]`): `widget.selected` is {id, part, without}."""

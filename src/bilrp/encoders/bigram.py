@@ -124,6 +124,7 @@ def build_encoder(digits: nn.Module, *, name: str = "bigram") -> Encoder:
         regions=patch_regions,
         name=name,
         to_image=to_image,
+        similarity="dot",  # as in the paper
     )
 
 

@@ -138,6 +138,7 @@ def clip(
         name=f"clip:{source} (image)",
         to_image=prepare.to_image,
         embedding_space=space,
+        similarity="cosine",
     )
     texts = Encoder(
         module=made[0].eval(),
@@ -145,6 +146,7 @@ def clip(
         regions=tokens(),
         name=f"clip:{source} (text)",
         embedding_space=space,
+        similarity="cosine",
     )
     return DualEncoder(pictures, texts, name=f"clip:{source}")
 

@@ -81,6 +81,7 @@ def vision(source: str | Path, *, pooling: str | None = None, dtype: torch.dtype
         regions=patch_regions(config.get("patch_size")),
         name=f"vision:{source}" + (f" (pooling={pooling})" if pooling else ""),
         to_image=prepare.to_image,
+        similarity="cosine",
     )
 
 

@@ -178,6 +178,7 @@ def _build_encoder(
         regions=regions.grid(8),
         name=architecture.name,
         to_image=partial(images.to_image, mean=architecture.mean, std=architecture.std),
+        similarity="cosine",
     )
 
 

@@ -92,7 +92,13 @@ def sentence(
     changed = {"pooling": pooling, "normalize": normalize}
     options = ", ".join(f"{name}={value}" for name, value in changed.items() if value is not None)
     name = ("minilm" if source == "minilm" else f"sentence:{source}") + (f" ({options})" if options else "")
-    return Encoder(module=module.eval().requires_grad_(False), read=reader, regions=tokens(), name=name)
+    return Encoder(
+        module=module.eval().requires_grad_(False),
+        read=reader,
+        regions=tokens(),
+        name=name,
+        similarity="cosine",
+    )
 
 
 @contextmanager

@@ -71,6 +71,7 @@ def vgg16(
         name=f"vgg16:{layer}",
         to_image=images.to_image,
         layers=_layer_output,
+        similarity="dot",  # as in the paper
     )
 
 

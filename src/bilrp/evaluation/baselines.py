@@ -99,7 +99,7 @@ def hessian_product(
     a: InputLike,
     b: InputLike,
     *,
-    similarity: str | Similarity = "dot",
+    similarity: str | Similarity | None = None,
     regions: RegionSpecs | None = None,
     mode: str = "auto",
     progress: bool = False,
@@ -111,7 +111,7 @@ def hessian_product(
 
     >>> net = torch.nn.Linear(2, 1, bias=False)
     >>> x = torch.rand(1, 2)
-    >>> torch.allclose(hessian_product(net, x, x).relevance.sum(), net(x).square())
+    >>> torch.allclose(hessian_product(net, x, x, similarity="dot").relevance.sum(), net(x).square())
     True
     """
     rules = composites.hessian_product()
@@ -125,7 +125,7 @@ def integrated_hessians(
     a: InputLike,
     b: InputLike,
     *,
-    similarity: str | Similarity = "dot",
+    similarity: str | Similarity | None = None,
     regions: RegionSpecs | None = None,
     steps: int = 32,
     baseline: float | Tensor = 0.0,
@@ -144,7 +144,7 @@ def integrated_hessians(
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()).double()
     >>> x, zero = torch.rand(1, 3).double(), torch.zeros(1, 3).double()
-    >>> found = integrated_hessians(net, x, x)
+    >>> found = integrated_hessians(net, x, x, similarity="dot")
     >>> torch.allclose(found.relevance.sum(), (net(x) - net(zero)).square().sum())
     True
     """
@@ -210,7 +210,7 @@ def _explanation_from_relevance(
         side.build_decomposition(side.x.new_zeros(side.regions.count, side.tape.result.numel()), name)
         for side in sides
     )
-    return replace(pair(left, right), relevance=relevance)
+    return replace(pair(left, right, similarity="dot"), relevance=relevance)
 
 
 def _compute_jacobian(side: TracedInput, bar: Progress) -> Tensor:

@@ -203,7 +203,7 @@ def deletion(
     >>> from bilrp import explain
     >>> from torch import nn
     >>> net, x = nn.Identity(), torch.tensor([[1.0, 3.0]])
-    >>> deletion(net, explain(net, x, x), x, x, steps=4).scores
+    >>> deletion(net, explain(net, x, x, similarity="dot"), x, x, steps=4).scores
     tensor([10.,  1.,  0.,  0.,  0.])
     """
     order = removal_order(explanation.relevance)
@@ -228,7 +228,7 @@ def insertion(
     >>> from bilrp import explain
     >>> from torch import nn
     >>> net, x = nn.Identity(), torch.tensor([[1.0, 3.0]])
-    >>> insertion(net, explain(net, x, x), x, x, steps=4).scores
+    >>> insertion(net, explain(net, x, x, similarity="dot"), x, x, steps=4).scores
     tensor([ 0.,  0.,  9.,  9., 10.])
     """
     order = insertion_order(explanation.relevance)
@@ -304,7 +304,7 @@ def _perturbation_curve(
     if steps < 1:
         raise InputError(f"a curve needs at least one step, got {steps}")
     encoder = as_encoder(encoder)
-    wanted = similarities.resolve(explanation.similarity if similarity is None else similarity)
+    wanted = similarities.resolve_similarity(explanation.similarity if similarity is None else similarity)
     total = len(order[0]) + len(order[1])
     counts = torch.linspace(0, total, steps + 1).round().long()
     embeddings = []

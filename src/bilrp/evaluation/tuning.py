@@ -47,7 +47,7 @@ def tune(
     grid: Sequence[float] = GAMMA_GRID,
     rounds: int = 3,
     otherwise: CompositeFunction | None = None,
-    similarity: str | Similarity = "dot",
+    similarity: str | Similarity | None = None,
     regions: Any = None,
     project: int | None = None,
     progress: bool = False,

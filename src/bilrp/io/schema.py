@@ -67,7 +67,7 @@ def check_explanation(e: Explanation) -> None:
         check_finite(f"against.{side}", against)
     _require(float("-inf") < e.reference_score < float("inf"), "references")
     if e.similarity in similarities.SIMILARITIES and e.a.embedding.numel():
-        _check_relevance(e, similarities.resolve(e.similarity))
+        _check_relevance(e, similarities.resolve_similarity(e.similarity))
 
 
 def check_finite(name: str, tensor: Tensor) -> None:

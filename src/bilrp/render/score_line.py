@@ -21,7 +21,7 @@ def format_score_line(explanation: Explanation) -> str:
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(2, 2)
     >>> _ = torch.nn.init.ones_(net.weight), torch.nn.init.ones_(net.bias)
-    >>> format_score_line(bilrp.explain(net, torch.ones(1, 2), torch.ones(1, 2)))
+    >>> format_score_line(bilrp.explain(net, torch.ones(1, 2), torch.ones(1, 2), similarity="dot"))
     'dot 18 = 8 explained by pairs of regions (44 %) + 10 unattributed (56 %)'
     """
     found = explanation.breakdown

@@ -92,7 +92,7 @@ def _methods(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object
         ),
         # both sides of a pair are integrated, so half of it is one sentence's
         f"integrated Jacobians, {INTEGRATION_POINTS} points, words at once (of {TIMED_POINTS})": (
-            lambda: integrated_hessians(encoder, text, text, steps=TIMED_POINTS),
+            lambda: integrated_hessians(encoder, text, text, steps=TIMED_POINTS, similarity="dot"),
             INTEGRATION_POINTS / TIMED_POINTS / 2,
         ),
     }

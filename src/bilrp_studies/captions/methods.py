@@ -38,7 +38,7 @@ def all_methods(integration_steps: int) -> list[Method]:
             f"gradients along the way from zero, {integration_steps} points",
             lambda model, scene: (
                 baselines.integrated_hessians(
-                    model.dual_encoder, scene, scene.caption, steps=integration_steps
+                    model.dual_encoder, scene, scene.caption, steps=integration_steps, similarity="dot"
                 ).relevance
             ),
         ),

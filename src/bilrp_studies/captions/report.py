@@ -184,7 +184,7 @@ def _retrieval_table(retrieval: RetrievalResult) -> Table:
 def _pictures(model: CaptionModel, scenes: Sequence[Scene]) -> list[Picture]:
     pictures = []
     for number, scene in enumerate(scenes, 1):
-        found = explain(model.dual_encoder, scene, scene.caption)
+        found = explain(model.dual_encoder, scene, scene.caption, similarity="dot")
         caption = f"“{scene.caption}”: what in the scene goes with which words, by {OUR_METHOD}."
         pictures.append(Picture(f"scene-{number}.png", plot(found), caption))
     return pictures

@@ -205,7 +205,7 @@ def explain_layers(
             decompose_layers(model, pixels, regions=regions, layers=[layer], project=project)[layer]
             for pixels in (a, b)
         )
-        found[layer] = drop_parts(bilrp.pair(left, right))
+        found[layer] = drop_parts(bilrp.pair(left, right, similarity="dot"))
     return found
 
 

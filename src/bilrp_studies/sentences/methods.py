@@ -99,7 +99,9 @@ def integrated_jacobians(steps: int) -> Method:
     """Integrated Jacobians from the zero vector, as xsbert's, but exact on every layer."""
 
     def found(a: StudySentence, b: StudySentence) -> PairRelevance:
-        every = integrated_hessians(a.encoder, a.text, b.text, steps=steps).relevance.double()
+        every = integrated_hessians(
+            a.encoder, a.text, b.text, steps=steps, similarity="dot"
+        ).relevance.double()
         return PairRelevance(every[a.words][:, b.words])
 
     return Method("integrated Jacobians", f"gradients along the way from zero, {steps} points", found)

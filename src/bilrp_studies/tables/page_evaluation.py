@@ -181,7 +181,7 @@ def explain_pair(name: str, encoder: Encoder, blocks: tuple[TableBlock, TableBlo
         x = read_window(name, encoder, block, spot.window)
         sides.append(decompose(encoder, x, regions=by_labels(torch.from_numpy(spot.labels))))
         spots.append(spot)
-    found = pair(sides[0], sides[1])
+    found = pair(sides[0], sides[1], similarity="dot")
     return ExplainedBlockPair(
         name, blocks, found, bigram_agreement.measure_agreement(found.relevance.numpy(), spots[0], spots[1])
     )

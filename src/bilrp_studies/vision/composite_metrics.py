@@ -71,11 +71,17 @@ def measure_pair(
     other = encoder.module(b).flatten()
     found = {}
     for name, parts in decomposers.items():
-        plain = pair(parts(a), parts(b))
+        plain = pair(parts(a), parts(b), similarity="dot")
         shares = {
-            "planted": evaluation.pointing_game(pair(parts(alone[0]), parts(alone[1])), alone[2]),
-            "planted among detail": evaluation.pointing_game(pair(parts(a), parts(pasted)), among_detail),
-            "warp": evaluation.relevance_share(pair(parts(a), parts(moved)), match, mask=among),
+            "planted": evaluation.pointing_game(
+                pair(parts(alone[0]), parts(alone[1]), similarity="dot"), alone[2]
+            ),
+            "planted among detail": evaluation.pointing_game(
+                pair(parts(a), parts(pasted), similarity="dot"), among_detail
+            ),
+            "warp": evaluation.relevance_share(
+                pair(parts(a), parts(moved), similarity="dot"), match, mask=among
+            ),
         }
         found[name] = {
             "unattributed": abs(plain.unattributed / plain.score),

@@ -55,7 +55,8 @@ function adding(id, { signal, say }) {
 
 export async function item(root, { about, rest: [id], said, signal, say }) {
   const kind = about.kind;
-  const by = said.by === "dot" ? "dot" : "cosine";
+  const by = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
+  const written = (similarity) => (similarity === about.similarity ? "" : similarity); // in an address
   const state = { part: address.unpacked(said.part), without: address.unpacked(said.without), count: SHOWN, near: [], rival: null };
   const heading = node("h1", {}, "…");
   const crumbs = node("p", { class: "lead" });
@@ -76,10 +77,10 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   let board = null;
   let turn = new AbortController(); // of the question that is being asked
   let own = null; // the item's own heat map, against the whole of its first neighbours
-  const here = () => address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: by === "dot" ? "dot" : "" });
+  const here = () => address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: written(by) });
 
   const listed = () => {
-    const cards = state.near.map((near, number) => card(near, number, { id, rival: state.rival, kind, said: { by: by === "dot" ? "dot" : "" } }));
+    const cards = state.near.map((near, number) => card(near, number, { id, rival: state.rival, kind, said: { by: written(by) } }));
     list.replaceChildren(...cards.map(({ el }) => el));
     cards.forEach(({ versus }, k) => versus.addEventListener("click", () => choose(state.near[k].id)));
     more.hidden = state.count > SHOWN || state.near.length < SHOWN;
@@ -138,7 +139,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   only.addEventListener("click", () => both({ part: state.without, without: state.part }));
   whole.addEventListener("click", () => both({ part: [], without: [] }));
   more.addEventListener("click", () => ((state.count = MORE), rank(true)));
-  measure.addEventListener("change", () => address.go(address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: measure.value === "dot" ? "dot" : "" })));
+  measure.addEventListener("change", () => address.go(address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: written(measure.value) })));
 
   const whole_ = state.part.length || state.without.length ? null : rank(false);
   note.textContent = "Taking it apart …";

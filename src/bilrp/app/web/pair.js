@@ -9,13 +9,13 @@ import { createBoard } from "./board.js";
 const EXPORTS = [["html", "page"], ["png", "picture"], ["csv", "matches (CSV)"], ["json", "everything (JSON)"]];
 const number = (value) => value.toFixed(3).replace("-", "−");
 
-export async function pair(root, { rest: [a, b], said, signal }) {
-  const similarity = said.by === "dot" ? "dot" : "cosine";
+export async function pair(root, { about, rest: [a, b], said, signal }) {
+  const similarity = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
   const wait = node("p", { class: "wait", role: "status" }, "Taking both apart …");
   root.replaceChildren(wait);
   const payload = await ask("/api/pair", { a, b, similarity }, { signal, told: (news) => (wait.textContent = progress(news)) });
   const [one, other] = payload.names ?? ["A", "B"];
-  const by = said.by === "dot" ? "dot" : "";
+  const by = similarity === about.similarity ? "" : similarity;
   const query = (kind) => address.to(`/api/export/${kind}`, { a, b, similarity });
   const saves = EXPORTS.map(([kind, words]) => node("a", { href: query(kind), download: `bilrp.${kind}` }, words));
   const links = node(
