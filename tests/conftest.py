@@ -21,9 +21,9 @@ if os.environ.get("BILRP_CHECK_TYPES") == "1":
 
     jaxtyping.install_import_hook(["bilrp", "bilrp_studies"], "runtime_types.check_types")
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["skip_report"]
 
