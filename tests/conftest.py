@@ -40,6 +40,41 @@ settings.register_profile(
 settings.load_profile("bilrp")
 
 
+# Files that start servers, browsers, clusters or many processes, train networks, or build the documentation. They run in
+# `make test-slow`, like every test that is marked `slow`, `browser` or `ray`.
+SLOW_FILES = (
+    "app/test_access.py",
+    "app/test_bounds.py",
+    "app/test_hostile.py",
+    "app/test_lab.py",
+    "app/test_stopping.py",
+    "app/test_uploads.py",
+    "app/test_visitors.py",
+    "attack/",
+    "cli/test_explain.py",
+    "cli/test_start.py",
+    "collection/test_stored_bombs.py",
+    "encoders/test_fetch.py",
+    "encoders/test_hostile_folders.py",
+    "io/test_files.py",
+    "studies/",
+    "test_coverage.py",
+    "test_docs.py",
+    "test_package.py",
+    "test_site.py",
+    "test_threads.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what SLOW_FILES lists, and every test that needs a browser or a cluster."""
+    tests = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(tests).as_posix() if item.path.is_relative_to(tests) else ""
+        if path.startswith(SLOW_FILES) or any(item.get_closest_marker(name) for name in ("browser", "ray")):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder with photos, pages and weights; tests that need it are marked `data` and skip without it."""
