@@ -86,7 +86,7 @@ def test_a_gallery_page_has_a_question_code_and_something_to_look_at(page: Path,
     text = page.read_text()
     assert re.match(r"# .+\n\n\*\*.+\?\*\*\n", text), "the title, then the question"
     found = tools["blocks"].blocks(text)
-    explains = [block for block in found if re.search(r"bilrp\.|kept\.", block.code)]
+    explains = [block for block in found if re.search(r"bilrp\.|collection\.", block.code)]
     lines = [len([line for line in block.code.splitlines() if line.strip()]) for block in explains]
     assert explains and min(lines) <= 12 and all(block.reason is None for block in found)
     assert f"gallery/{page.stem}" in (DOCS / "index.md").read_text()
