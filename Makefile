@@ -1,9 +1,9 @@
-# Two commands: `make demo` and `make test`. Both set up everything they need.
+# The two main targets are `make demo` and `make test`. Every target sets up .venv first.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Some virtual machines offer AMX and stop the process that uses it, as oneDNN does for bfloat16.
+# oneDNN uses AMX for bfloat16, and some virtual machines that report AMX kill the process.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: demo docs test test-slow test-oldest attack lint format coverage bench clean
@@ -11,7 +11,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-# The documentation, in out/docs: every code block is run (what did not change comes from out/docs-blocks).
+# Build the documentation in out/docs and run its code blocks (unchanged pages are cached in out/docs-blocks).
 docs: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs out/docs
 	@echo out/docs/index.html
@@ -26,14 +26,13 @@ test-slow: $(STAMP)
 	BILRP_CHECK_TYPES=1 $(BIN)/python -m pytest -n 2 -m "not slow" tests/rules tests/findings tests/evaluation tests/test_groups.py
 	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m attack --jobs 2
 
-# What was broken once, tried at random: rounds of the same trials with other seeds until SECONDS are over.
+# Random tests of the promises in SECURITY.md, with new seeds each round, for SECONDS.
 SECONDS ?= 240
 attack: $(STAMP)
 	PYTHONPATH=src:tests OMP_NUM_THREADS=1 $(BIN)/python -m attack --seconds $(SECONDS) --jobs 2
 
-# On the oldest versions that pyproject.toml claims, in an environment of its own; TESTS chooses what is run. A CPU build of
-# the oldest torch where an index offers it; else, on Linux, the CUDA build, which does not import without CUDA's libraries:
-# 3 GB to fetch, 6 GB on disk, once.
+# Run TESTS with the oldest supported versions, in a separate environment. Uses a CPU build of the oldest torch if the index has
+# one, else (on Linux) the CUDA build, which needs the CUDA libraries: 3 GB to download, 6 GB on disk, once.
 OLDEST := .venv-oldest
 TESTS  ?= tests/engine tests/rules tests/trace tests/collection tests/cli/test_start.py tests/test_laws.py tests/test_package.py
 test-oldest: $(OLDEST)/.installed
@@ -43,7 +42,7 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	torch=$$(sed -n 's/^torch==//p' constraints-oldest.txt); \
 	$(OLDEST)/bin/python -m pip install --quiet "torch==$$torch+cpu" 2>/dev/null || \
-		echo "no index offers torch $$torch for CPUs alone: fetching the build with CUDA, 3 GB"
+		echo "no index offers torch $$torch for CPUs alone: downloading the build with CUDA, 3 GB"
 	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[studies,text,vision,collection,video]" \
 		pytest pytest-xdist hypothesis beartype pyyaml hatchling
 	touch $@
@@ -58,26 +57,26 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/python docs/make_rules.py
 
-# Explains every model type of transformers and writes docs/coverage.md; goes on where it was stopped.
+# Explain every model type of transformers and write docs/coverage.md; continues an interrupted run.
 coverage: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_coverage.py
 
 bench: $(STAMP)
 	$(BIN)/bilrp bench
 
-# torch first and by its pin, so that nothing else can choose a CUDA build.
+# Install the pinned torch first, so that no dependency selects a CUDA build.
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/bilrp/native/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
-	# An oracle for tests. Without its dependencies: it asks for torchvision, which does not import beside a CPU-only torch.
+	# A test oracle, without its dependencies: it requires torchvision, which does not import with a CPU-only torch.
 	$(BIN)/python -m pip install --quiet --no-deps "zennit>=0.5.1" || echo "zennit did not install: its tests will be skipped"
-	# The documentation compares with it, where it is there. All it asks for is here.
+	# The documentation compares with it. Its dependencies are already installed.
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps captum || echo "captum did not install: the documentation says so"
-	# Half a minute and 240 MB, and not offered for every Python: collections are tested without it too.
+	# Optional: half a minute, 240 MB, and not available for every Python.
 	$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.40" || echo "ray did not install: its tests will be skipped"
-	# A few seconds and 72 MB: the widgets are clicked in it.
+	# Optional: 72 MB, for the widget tests.
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[jupyter]" || echo "JupyterLab did not install: its test will be skipped"
 	touch $@
 
