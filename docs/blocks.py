@@ -1,10 +1,10 @@
-"""A page's python blocks, run in order and in one namespace, as a reader would paste them; and what each of them shows.
+"""Run the Python blocks of a page in order, in one namespace, and collect what each of them shows.
 
-As in a notebook, the last expression of a block is shown: an explanation as its page, a figure as a picture, anything else
-by its repr. A block under `<!-- not run: reason -->` is shown with the reason instead, one under `<!-- needs: package -->`
-where the package is not installed.
+As in a notebook, the value of the last expression of a block is shown: an explanation as its page, a figure as an image,
+anything else by its repr. A block below `<!-- not run: reason -->` is not run, and neither is one below
+`<!-- needs: package -->` if the package is not installed.
 
-    python docs/blocks.py docs/start.md out        what the blocks show, as files in out/ and as out/shown.json
+    python docs/blocks.py docs/how.md out        write the outputs as files to out/ and list them in out/outputs.json
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEEDS = re.compile(r"<!-- needs: (\w+) -->\s*$")
 
 
 class Block(NamedTuple):
-    """One block of a page: its code, why it is not run (or None), and where in the text it begins and ends."""
+    """One block of a page: its code, why it is not run (or None), and its start and end in the text."""
 
     code: str
     reason: str | None
@@ -38,70 +38,72 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """All python blocks of a page, in order.
+    """Return all Python blocks of a page, in order.
 
     >>> [block.reason for block in blocks("<!-- not run: no camera -->\\n```python\\n1\\n```\\n")]
     ['no camera']
     """
-    found = []
-    for match in _BLOCK.finditer(text):
-        found.append(Block(match[1], _reason(text[: match.start()]), match.start(), match.end()))
-    return found
+    return [
+        Block(match[1], _skip_reason(text[: match.start()]), match.start(), match.end())
+        for match in _BLOCK.finditer(text)
+    ]
 
 
-def _reason(before: str) -> str | None:
-    """Why the block after this text is not run, if it is not."""
-    if said := _NOT_RUN.search(before):
-        return said[1]
-    wanted = _NEEDS.search(before)
-    return f"{wanted[1]} is not installed" if wanted and not find_spec(wanted[1]) else None
+def _skip_reason(before: str) -> str | None:
+    """Return why the block after this text is not run, or None."""
+    if comment := _NOT_RUN.search(before):
+        return comment[1]
+    package = _NEEDS.search(before)
+    return f"{package[1]} is not installed" if package and not find_spec(package[1]) else None
 
 
 def run(text: str, name: str, out: Path) -> list[list[dict[str, str]]]:
-    """Run the page's blocks in an empty folder; for each block, what it shows: kind and text, or kind and file in `out`."""
+    """Run the blocks of a page in an empty folder; return the outputs of each: kind and text, or kind and file in `out`."""
     namespace: dict[str, Any] = {"__name__": name}
-    shown: list[list[dict[str, str]]] = []
+    outputs: list[list[dict[str, str]]] = []
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as empty:
         os.chdir(empty)
         try:
             for number, block in enumerate(blocks(text), 1):
-                said = "" if block.reason else _run_one(block.code, f"{name}, block {number}", namespace)
-                value = None if block.reason else namespace.pop("_shown", None)
-                shown.append(_shown(said, value, f"{name.replace('/', '-')}-{number}", out))
+                printed = "" if block.reason else _run_block(block.code, f"{name}, block {number}", namespace)
+                value = None if block.reason else namespace.pop("_value", None)
+                outputs.append(_write_outputs(printed, value, f"{name.replace('/', '-')}-{number}", out))
         finally:
             os.chdir(here)
-    return shown
+    return outputs
 
 
-def _run_one(code: str, where: str, namespace: dict[str, Any]) -> str:
+def _run_block(code: str, where: str, namespace: dict[str, Any]) -> str:
+    """Run a block, store the value of its last expression as `_value`, and return what it printed."""
     tree = ast.parse(code, where)
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-        tree.body[-1] = ast.copy_location(ast.Assign([ast.Name("_shown", ast.Store())], last.value), last)
+        tree.body[-1] = ast.copy_location(ast.Assign([ast.Name("_value", ast.Store())], last.value), last)
         ast.fix_missing_locations(tree)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         exec(compile(tree, where, "exec"), namespace)
-    return said.getvalue()
+    return printed.getvalue()
 
 
-def _shown(said: str, value: Any, stem: str, out: Path) -> list[dict[str, str]]:
-    found = [{"kind": "text", "text": said.rstrip()}] if said.strip() else []
+def _write_outputs(printed: str, value: Any, stem: str, out: Path) -> list[dict[str, str]]:
+    """Write the value of a block to a file where it is a page or a figure, and list its outputs."""
+    outputs = [{"kind": "text", "text": printed.rstrip()}] if printed.strip() else []
     if value is None:
-        return found
+        return outputs
     if hasattr(value, "_repr_html_") and hasattr(value, "summary"):
         from bilrp.render import page
 
         (out / f"{stem}.html").write_text(page.render_html(value, compact=True))
-        return [*found, {"kind": "page", "file": f"{stem}.html"}]
+        return [*outputs, {"kind": "page", "file": f"{stem}.html"}]
     if hasattr(value, "savefig"):
         value.savefig(out / f"{stem}.png", dpi=110, bbox_inches="tight")
-        return [*found, {"kind": "picture", "file": f"{stem}.png"}]
-    return [*found, {"kind": "text", "text": repr(value)}]
+        return [*outputs, {"kind": "picture", "file": f"{stem}.png"}]
+    return [*outputs, {"kind": "text", "text": repr(value)}]
 
 
-def key(text: str) -> str:
-    """What the outcome depends on: the page's code, the package's, and this file's."""
+def cache_key(text: str) -> str:
+    """Hash what the outputs depend on: the code of the page, of the package and of this file."""
     digest = hashlib.sha256(json.dumps([block[:2] for block in blocks(text)]).encode())
     for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.js"), Path(__file__)]):
         digest.update(path.read_bytes())
@@ -112,5 +114,4 @@ if __name__ == "__main__":
     page, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     out.mkdir(parents=True, exist_ok=True)
     stem = page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/")
-    shown = run(page.read_text(), stem, out)
-    (out / "shown.json").write_text(json.dumps(shown))
+    (out / "outputs.json").write_text(json.dumps(run(page.read_text(), stem, out)))

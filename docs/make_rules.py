@@ -30,9 +30,8 @@ def covered_table() -> str:
         f"({list_names(factor='attention')}) or, if neither, a gate ({list_names(factor='gate')}, or the f(x) of a "
         "written-out x·f(x)); in a quotient, the denominator"
     )
-    constant = " ".join(
-        [list_names(rule="product"), list_names(rule="quotient"), list_names("product", rule="linear"), list_names("weighted")]
-    )  # fmt: skip
+    products = f"{list_names(rule='product')} {list_names(rule='quotient')}"
+    constant = f"{products} {list_names('product', rule='linear')} {list_names('weighted')}"
     rows = [
         ("`gate`", "diag(1[a > 0])", list_names(rule="gate")),
         (
@@ -52,7 +51,7 @@ def covered_table() -> str:
         (
             "`product`",
             "one of two live factors frozen",
-            f"{list_names(rule='product')} {list_names(rule='quotient')}, {evident}",
+            f"{products}, {evident}",
         ),
         ("`linear`, products with a constant", "the call itself", constant),
         (

@@ -1,4 +1,4 @@
-"""Every public name: what `bilrp` exports, what the modules it exports hold, and what users get back from them."""
+"""List every public name: the exports of `bilrp`, of its exported modules, and the types that they return."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import bilrp
 
-# What is returned or handed over, and not exported by name.
-HELD = {
+# Types that users get or pass, and that no module above exports.
+RETURNED_TYPES = {
     "bilrp.encoder": ("DualEncoder",),
     "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
@@ -23,34 +23,40 @@ HELD = {
 }
 
 
-def exported() -> dict[str, list[str]]:
-    """Names by the module that a user types: {'bilrp': [...], 'bilrp.composites': [...], …}."""
-    modules = {name: getattr(bilrp, name) for name in bilrp.__all__}
-    found = {"bilrp": [name for name, value in modules.items() if not isinstance(value, ModuleType)]}
-    found |= {
-        f"bilrp.{name}": members(value) for name, value in modules.items() if isinstance(value, ModuleType)
+def list_exports() -> dict[str, list[str]]:
+    """Return names by module: {'bilrp': [...], 'bilrp.composites': [...], …}."""
+    values = {name: getattr(bilrp, name) for name in bilrp.__all__}
+    exports = {"bilrp": [name for name, value in values.items() if not isinstance(value, ModuleType)]}
+    exports |= {
+        f"bilrp.{name}": list_members(value)
+        for name, value in values.items()
+        if isinstance(value, ModuleType)
     }
-    return found | {module: list(names) for module, names in HELD.items()}
+    return exports | {module: list(names) for module, names in RETURNED_TYPES.items()}
 
 
-def members(module: ModuleType) -> list[str]:
-    """A module's `__all__`, or the functions and classes that it defines."""
+def list_members(module: ModuleType) -> list[str]:
+    """Return `__all__` of a module, or the functions and classes that it defines."""
     if hasattr(module, "__all__"):
         return [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
-    known = vars(module).items()
-    return [n for n, v in known if not n.startswith("_") and _defined(v) and v.__module__ == module.__name__]
+    return [
+        n
+        for n, v in vars(module).items()
+        if not n.startswith("_") and _is_function_or_class(v) and v.__module__ == module.__name__
+    ]
 
 
-def names() -> set[str]:
-    """All of them, in full."""
-    return {f"{module}.{name}" for module, found in exported().items() for name in found}
+def list_names() -> set[str]:
+    """Return all public names with their modules."""
+    return {f"{module}.{name}" for module, members in list_exports().items() for name in members}
 
 
 def directives(module: str, chosen: list[str]) -> str:
-    """The reference of some names of a module, as reStructuredText."""
-    held = importlib.import_module(module)
-    wanted = chosen or exported()[module]
-    return "\n".join(_directive(f"{module}.{name}", getattr(held, name)) for name in wanted)
+    """Return the reference of the chosen names of a module (default: all) as reStructuredText."""
+    owner = importlib.import_module(module)
+    return "\n".join(
+        _directive(f"{module}.{name}", getattr(owner, name)) for name in chosen or list_exports()[module]
+    )
 
 
 def _directive(name: str, value: Any) -> str:
@@ -59,5 +65,5 @@ def _directive(name: str, value: Any) -> str:
     return f".. autofunction:: {name}\n" if inspect.isroutine(value) else f".. autodata:: {name}\n"
 
 
-def _defined(value: Any) -> bool:
+def _is_function_or_class(value: Any) -> bool:
     return inspect.isclass(value) or inspect.isfunction(value)
