@@ -1,7 +1,7 @@
-"""Small random models of transformers for the page of coverage: each class of its AutoModel table, as encoders.
+"""Build small random models of transformers for docs/coverage.md: each class of its AutoModel table, as encoders.
 
-Nothing here knows bilrp. A configuration is made of the fields that the configuration class declares; of several
-candidates the first is taken with which the model runs in plain PyTorch.
+Does not use bilrp. A configuration is built from the fields of its class; of several candidates, the first with which the
+model runs in plain PyTorch is used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MAX_WEIGHTS = 40_000_000  # of a small model
-MAX_OUTPUTS = 8  # coordinates of the embedding that are compared
+MAX_WEIGHTS = 40_000_000
+MAX_OUTPUTS = 8  # compared coordinates of the embedding
 TOKENS = 9
-SAMPLES = 1600  # of a sound
+SAMPLES = 1600  # of a waveform
 FRAMES = 64  # of a spectrogram
 IMAGE = 64  # pixels
 FEATURES = {"image": "get_image_features", "text": "get_text_features", "audio": "get_audio_features"}
@@ -44,16 +44,16 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-NEEDED = {"vocab_size", "num_experts_per_tok"}  # sizes that some classes leave open
+NEEDED = {"vocab_size", "num_experts_per_tok"}  # sizes that are None in some classes
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model as an encoder: `module(given)` is its embedding, `start` the module whose output is explained."""
+    """A model as an encoder: `module(model_input)` is its embedding, `start` the module whose output is explained."""
 
     name: str
     module: nn.Module
-    given: Tensor
+    model_input: Tensor
     start: str | None
 
 
@@ -64,25 +64,24 @@ class Embedding(nn.Module):
         super().__init__()
         self.model, self.call, self.argument, self.more = model, call, argument, more
 
-    def forward(self, given: Tensor) -> Tensor:
-        given = given[0] if "grid_thw" in "".join(self.more) else given
-        result = getattr(self.model, self.call)(**{self.argument: given}, **self.more)
-        return embedding_of(result)
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[0] if "grid_thw" in "".join(self.more) else x
+        return extract_embedding(getattr(self.model, self.call)(**{self.argument: x}, **self.more))
 
 
-class Alone(nn.Module):
-    """A part of a model that takes one tensor."""
+class Submodule(nn.Module):
+    """A submodule that takes one tensor."""
 
     def __init__(self, part: nn.Module):
         super().__init__()
         self.part = part
 
-    def forward(self, given: Tensor) -> Tensor:
-        return embedding_of(self.part(given))
+    def forward(self, x: Tensor) -> Tensor:
+        return extract_embedding(self.part(x))
 
 
-def embedding_of(result: Any) -> Tensor:
-    """The pooled output, else the mean over positions of the last hidden state."""
+def extract_embedding(result: Any) -> Tensor:
+    """Return the pooled output, else the mean over positions of the last hidden state."""
     names = ("pooler_output", "image_embeds", "text_embeds", "last_hidden_state", "hidden_states", "logits")
     values = [result] if isinstance(result, Tensor) else [getattr(result, name, None) for name in names]
     if isinstance(result, tuple | list):
@@ -99,15 +98,15 @@ def embedding_of(result: Any) -> Tensor:
     return value.reshape(1, -1)[:, :MAX_OUTPUTS]
 
 
-def model_types() -> list[str]:
-    """What transformers' AutoModel knows."""
+def list_model_types() -> list[str]:
+    """Return all model types of transformers' AutoModel."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     return list(MODEL_MAPPING_NAMES)
 
 
-def cases_of(model_type: str) -> Iterator[Case | str]:
-    """The encoders of a model type, each in float64 and eval mode; a line where one cannot be built, or does not run."""
+def build_cases(model_type: str) -> Iterator[Case | str]:
+    """Yield the encoders of a model type in float64 and eval mode, or why it has none."""
     from transformers.models.auto import modeling_auto as auto
 
     for no_encoders, why in (
@@ -118,66 +117,64 @@ def cases_of(model_type: str) -> Iterator[Case | str]:
             yield why
             return
     problem = ""
-    for configuration in configurations(model_type):
+    for configuration in small_configurations(model_type):
         try:
-            model = model_of(model_type, configuration)
+            model = build_model(model_type, configuration)
         except Exception as error:
-            problem = problem or f"not built: {line_of(error)}"
+            problem = problem or f"not built: {format_error(error)}"
             continue
-        found: list[Case] = []
-        for name, call, owner in calls_of(model):
-            problem_here = None
-            for case in candidates(name, call, owner):
+        cases: list[Case] = []
+        for name, call, owner in list_calls(model):
+            case_problem = None
+            for case in candidate_inputs(name, call, owner):
                 try:
                     with torch.no_grad():
-                        out = case.module(case.given)
+                        out = case.module(case.model_input)
                     assert bool(torch.isfinite(out).all()) and bool(out.any()), (
                         "no embedding: zero, or not finite"
                     )
-                    found.append(case)
+                    cases.append(case)
                     break
                 except Exception as error:
-                    problem_here = problem_here or f"does not run: {line_of(error)}"
-            problem = problem or problem_here or ""
-        if found:
-            yield from found
+                    case_problem = case_problem or f"does not run: {format_error(error)}"
+            problem = problem or case_problem or ""
+        if cases:
+            yield from cases
             return
     yield problem or "no small configuration"
 
 
-def configurations(model_type: str) -> Iterator[Any]:
-    """Small ones: all sizes, then all but the lists of widths."""
+def small_configurations(model_type: str) -> Iterator[Any]:
+    """Yield small configurations: first with divided lists of widths, then with these unchanged."""
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
     for sizes, divide in ((SIZES, 8), (SIZES, 1)):
         try:
-            yield small(kind, sizes, divide)
+            yield build_configuration(kind, sizes, divide)
         except Exception:
             continue
 
 
-def small(kind: Any, sizes: dict[str, Any], divide: int) -> Any:
-    """A configuration of this class; its parts are made the same way."""
-    given: dict[str, Any] = {}
+def build_configuration(kind: Any, sizes: dict[str, Any], divide: int) -> Any:
+    """Build a configuration of this class and, recursively, of its sub-configurations."""
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         if field.name in kind.sub_configs:
             part = kind.sub_configs[field.name]
-            if not getattr(
-                part, "model_type", ""
-            ):  # any configuration: the kind that stands there by default
+            if not getattr(part, "model_type", ""):  # any configuration: use the type of the default
                 part = type(getattr(kind(), field.name, None))
             if getattr(part, "model_type", ""):
-                given[field.name] = small(part, sizes, divide).to_dict()
+                values[field.name] = build_configuration(part, sizes, divide).to_dict()
         elif field.name == "image_size" and isinstance(default, tuple | list):
-            given[field.name] = [IMAGE] * len(default)
+            values[field.name] = [IMAGE] * len(default)
         elif default is None and field.name in NEEDED:
-            given[field.name] = sizes[field.name]
+            values[field.name] = sizes[field.name]
         elif field.name in sizes and isinstance(default, int) and not isinstance(default, bool):
-            given[field.name] = min(default, sizes[field.name]) if default > 2 else default
+            values[field.name] = min(default, sizes[field.name]) if default > 2 else default
         elif (
             divide > 1
             and isinstance(default, tuple | list)
@@ -185,14 +182,14 @@ def small(kind: Any, sizes: dict[str, Any], divide: int) -> Any:
             and all(type(n) is int for n in default)
         ):
             if field.name in {"depth", "depths", "layers", "num_blocks", "num_layers", "layer_depths"}:
-                given[field.name] = [1] * len(default)
+                values[field.name] = [1] * len(default)
             elif all(n % divide == 0 and n > 31 for n in default):
-                given[field.name] = [n // divide for n in default]
-    return kind(**given)
+                values[field.name] = [n // divide for n in default]
+    return kind(**values)
 
 
-def model_of(model_type: str, configuration: Any) -> nn.Module:
-    """The model with random weights, in float64 and eval mode; refused where it is not small."""
+def build_model(model_type: str, configuration: Any) -> nn.Module:
+    """Build the model with random weights, in float64 and eval mode; raise ValueError if it is not small."""
     from transformers import AutoModel
 
     with torch.device("meta"):
@@ -200,29 +197,29 @@ def model_of(model_type: str, configuration: Any) -> nn.Module:
     if weights > MAX_WEIGHTS:
         raise ValueError(f"{weights / 1e6:.0f} million weights")
     torch.manual_seed(0)
-    # the fused product of all experts takes no float64
+    # the fused product of all experts does not support float64
     model = AutoModel.from_config(configuration, experts_implementation="eager").double().eval()
     draw = torch.Generator().manual_seed(1)
-    for p in model.parameters():  # what begins as zeros or ones would hide what it multiplies
+    for p in model.parameters():  # weights that start as zeros would hide what they multiply
         p.data += 0.05 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
     return model
 
 
-def calls_of(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """How it is an encoder: by its encoder, by the methods that give a tower's features, or by itself."""
+def list_calls(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """Yield name, method and module: the encoder of the model, its methods that return features, or the model itself."""
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False) and hasattr(model, "get_encoder"):
         yield f"{name} (encoder)", "forward", model.get_encoder()
         return
-    towers = [(kind, call) for kind, call in FEATURES.items() if hasattr(model, call)]
-    for kind, call in towers:
+    features = [(kind, call) for kind, call in FEATURES.items() if hasattr(model, call)]
+    for kind, call in features:
         yield f"{name} ({kind})", call, model
-    if not towers:
+    if not features:
         yield name, "forward", model
 
 
-def candidates(name: str, call: str, model: nn.Module) -> Iterator[Case]:
-    """The encoder with inputs of several shapes: the first that it takes is meant."""
+def candidate_inputs(name: str, call: str, model: nn.Module) -> Iterator[Case]:
+    """Yield the encoder with inputs of several shapes; the first that runs is used."""
     signature = inspect.signature(getattr(model, call)).parameters
     argument = "inputs" if "inputs" in signature else getattr(model, "main_input_name", "input_ids")
     if argument not in signature:
@@ -230,34 +227,34 @@ def candidates(name: str, call: str, model: nn.Module) -> Iterator[Case]:
         argument = next((a for a in known if a in signature), next(iter(signature)))
     draw = torch.Generator().manual_seed(2)
     if argument in {"input_ids", "decoder_input_ids"}:
-        start = embedding_name(model, call)
+        start = find_embedding_layer(model, call)
         ids = torch.randint(3, 25, (1, TOKENS), generator=draw)
         for more in ({}, {"bbox": torch.zeros(1, TOKENS, 4, dtype=torch.int64)}):
             yield Case(name, Embedding(model, call, argument, more), ids, start)
         return
-    for shape, more in shapes_of(argument, model, signature):
+    for shape, more in candidate_shapes(argument, model, signature):
         x = torch.rand(shape, generator=draw, dtype=torch.float64)
         yield Case(name, Embedding(model, call, argument, more), x, None)
 
 
-def embedding_name(model: nn.Module, call: str) -> str | None:
-    """The name of the module that looks tokens up, inside `Embedding`."""
+def find_embedding_layer(model: nn.Module, call: str) -> str | None:
+    """Return the name of the token embedding module inside `Embedding`."""
     for owner in (model, getattr(model, "text_model", None)):
         try:
             table = owner.get_input_embeddings()
         except Exception:
             continue
         for name, part in model.named_modules():
-            if part is table:  # where it is made of parts, the last of them with weights gives its output
+            if part is table:  # its output comes from its last submodule with weights
                 inner = [n for n, p in part.named_modules() if n and p._parameters]
                 return f"model.{name}" + (f".{inner[-1]}" if inner else "")
     return next((f"model.{n}" for n, part in model.named_modules() if isinstance(part, nn.Embedding)), None)
 
 
-def shapes_of(
+def candidate_shapes(
     argument: str, model: nn.Module, signature: Any
 ) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Shapes that such an argument may have, with what must come with it."""
+    """Yield shapes that the argument may have, with further arguments that it needs."""
     config = getattr(model, "config", None)
     vision = getattr(config, "vision_config", None) or config
     audio = getattr(config, "audio_config", None) or config
@@ -303,6 +300,7 @@ def shapes_of(
     yield (1, math.prod((FRAMES, 1))), more
 
 
-def line_of(error: BaseException) -> str:
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__} {said[0][:160] if said else ''}".strip()
+def format_error(error: BaseException) -> str:
+    """Return the type and the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__} {lines[0][:160] if lines else ''}".strip()

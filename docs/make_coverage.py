@@ -1,8 +1,8 @@
-"""Writes docs/coverage.md: which models of transformers run untouched. python docs/make_coverage.py [--again] [MODEL_TYPE …]
+"""Write docs/coverage.md: which models of transformers run untouched. python docs/make_coverage.py [--again] [MODEL_TYPE …]
 
-Every model type of transformers' AutoModel is built small, with random weights, and explained. Results are kept in
-out/coverage.json as they come, so a second call goes on where the first was stopped; --again forgets them first. A
-group of types runs in a process of its own: one that crashes or hangs costs its own row only.
+Every model type of transformers' AutoModel is built small, with random weights, and explained. Results are stored in
+out/coverage.json as they come, so that an interrupted run continues; --again deletes them first. Groups of types run in
+separate processes, so that a crash or timeout affects one row only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from coverage_models import Alone, Case, Embedding, cases_of, line_of, model_types
+from coverage_models import Case, Embedding, Submodule, build_cases, format_error, list_model_types
 from torch import Tensor, nn
 
 import bilrp
@@ -29,69 +29,69 @@ from bilrp.encoder import Encoder
 from bilrp.errors import BilrpError
 
 PAGE = Path(__file__).with_name("coverage.md")
-KEPT = Path(__file__).parents[1] / "out" / "coverage.json"
-GROUP = 24  # model types a process
-SECONDS = 600  # until a type counts as hanging
+RESULTS = Path(__file__).parents[1] / "out" / "coverage.json"
+TYPES_PER_PROCESS = 24
+TIMEOUT_SECONDS = 600  # per model type
 REGIONS = 6
-TOLERANCE = 1e-5  # of parts against autograd, relative to the largest: many models round to float32 inside
+TOLERANCE = 1e-5  # parts against autograd, relative to the largest: many models round to float32 internally
 STEPS, TOLERANCE_OF_DIFFERENCES = (1e-2, 1e-3, 1e-5), 1e-4
 
 Row = dict[str, Any]
 
 
 def check(case: Case) -> Row:
-    """One encoder explained: how far its parts are from the oracle's, or why it is refused and the way out that worked."""
-    row: Row = {"name": case.name, "input": "×".join(map(str, case.given.shape))}
+    """Explain one encoder: return the errors of its parts, or why it is refused and the fix that works."""
+    row: Row = {"name": case.name, "input": "×".join(map(str, case.model_input.shape))}
     encoder = Encoder(case.module, input_layer=case.start, name=case.name)
     began = time.perf_counter()
     try:
-        row |= explain(encoder, case)
+        row |= measure(encoder, case)
     except BilrpError as error:
-        row |= {"refused": str(error), "way": way_out(encoder, case, error)}
+        row |= {"refused": str(error), "fix": find_fix(encoder, case, error)}
     except Exception as error:
-        row |= {"failed": line_of(error)}
+        row |= {"failed": format_error(error)}
     return row | {"seconds": round(time.perf_counter() - began, 1)}
 
 
-def explain(
+def measure(
     encoder: Encoder,
     case: Case,
-    book: Callable[..., Any] | None = None,
+    composite: Callable[..., Any] | None = None,
     modes: tuple[Literal["push", "pull"], ...] = ("push", "pull"),
 ) -> Row:
-    """Parts under the default rules, pushed and pulled; parts under true gradients against the oracle."""
-    x = input_of(case)
-    regions = labels_of(x)
+    """Compare the parts of push and pull, and the parts under true gradients with the oracle."""
+    x = read_input(case)
+    regions = make_labels(x)
     pushed, pulled = (
-        bilrp.decompose(encoder, case.given, regions=regions, composite=book, mode=mode)
+        bilrp.decompose(encoder, case.model_input, regions=regions, composite=composite, mode=mode)
         for mode in (modes[0], modes[-1])
     )
     mode = "auto" if len(modes) > 1 else modes[0]
     true = bilrp.decompose(
-        encoder, case.given, regions=regions, composite=composites.hessian_product(), mode=mode
+        encoder, case.model_input, regions=regions, composite=composites.hessian_product(), mode=mode
     )
     expected = gradient_times_input(case, x)
-    error, by = math.inf if expected is None else far(true.parts, expected), "autograd"
-    if not error < TOLERANCE:  # some of torch's own derivatives are wrong or no numbers: differences decide
-        # a step that is small beside kinks is small beside the rounding of models that compute in float32, too
-        by, tried = "differences", [differences(case, x, step) for step in STEPS]
-        expected = min(tried, key=lambda found: far(true.parts, found))
-        error = far(true.parts, expected)
+    error, by = math.inf if expected is None else relative_error(true.parts, expected), "autograd"
+    if not error < TOLERANCE:  # some derivatives of torch are wrong or NaN: use finite differences
+        # several step sizes: small ones suffer from rounding to float32, large ones from kinks
+        by, candidates = "differences", [finite_differences(case, x, step) for step in STEPS]
+        expected = min(candidates, key=lambda parts: relative_error(true.parts, parts))
+        error = relative_error(true.parts, expected)
     with torch.no_grad():
-        embedding = case.module(case.given)[0]
+        embedding = case.module(case.model_input)[0]
     closed = pushed.parts.sum(0) + pushed.unattributed - embedding
     return {
         "composite": pushed.origin["composite"],
         "error": error,
         "oracle": by,
-        "directions": far(pushed.parts, pulled.parts),
+        "directions": relative_error(pushed.parts, pulled.parts),
         "conservation": float(closed.abs().max() / embedding.abs().max()),
         "empty": not bool(expected.any()),
     }
 
 
 def works(row: Row) -> bool:
-    """Parts are the oracle's, from both directions, and add up to the model's own embedding; the oracle's are not zero."""
+    """Return whether the parts equal the oracle's, in both directions, add up to the embedding and are not all zero."""
     if "error" not in row or row["empty"]:
         return False
     slack = TOLERANCE if row["oracle"] == "autograd" else TOLERANCE_OF_DIFFERENCES
@@ -99,39 +99,39 @@ def works(row: Row) -> bool:
 
 
 def run_from(case: Case, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """The embedding where the input that is explained is what `make` gives for it, by a hook of torch."""
+    """Return the embedding with the explained input x replaced by `make(x)`, through a forward hook."""
     if case.start is None:
-        return case.module(make(case.given))
-    met: list[Any] = []
+        return case.module(make(case.model_input))
+    outputs: list[Any] = []
 
     def replace(module: nn.Module, args: Any, output: Any) -> Any:
-        met.append(output)
-        if len(met) > 1:
+        outputs.append(output)
+        if len(outputs) > 1:
             return None
         return (make(output[0]), *output[1:]) if isinstance(output, tuple) else make(output)
 
     handle = case.module.get_submodule(case.start).register_forward_hook(replace)
     try:
-        return case.module(case.given)
+        return case.module(case.model_input)
     finally:
         handle.remove()
 
 
-def input_of(case: Case) -> Tensor:
-    """The input that is explained."""
-    kept: list[Tensor] = []
+def read_input(case: Case) -> Tensor:
+    """Return the input that is explained."""
+    inputs: list[Tensor] = []
 
     def make(x: Tensor) -> Tensor:
-        kept.append(x.detach().clone())
+        inputs.append(x.detach().clone())
         return x
 
     with torch.no_grad():
         run_from(case, make)
-    return kept[0]
+    return inputs[0]
 
 
 def gradient_times_input(case: Case, x: Tensor) -> Tensor | None:
-    """In regions [regions, coordinates], by torch's autograd alone; None where the model allows no gradients."""
+    """Return parts [regions, coordinates] by autograd alone, or None if the model has no gradients."""
     x = x.clone().requires_grad_()
     try:
         out = run_from(case, lambda _: x.clone())
@@ -142,26 +142,26 @@ def gradient_times_input(case: Case, x: Tensor) -> Tensor | None:
     except (RuntimeError, AssertionError):
         return None
     gradient = torch.cat([torch.zeros_like(x) if row is None else row for row in rows])
-    owned = (gradient * x).detach()
-    return torch.stack([(owned * (labels_of(x) == n)).flatten(1).sum(1) for n in range(REGIONS)])
+    product = (gradient * x).detach()
+    return torch.stack([(product * (make_labels(x) == n)).flatten(1).sum(1) for n in range(REGIONS)])
 
 
-def differences(case: Case, x: Tensor, step: float) -> Tensor:
-    """The same by differences of fourth order: d/dt φ(x + t x_I) at t = 0."""
-    regions = labels_of(x)
-    found = []
+def finite_differences(case: Case, x: Tensor, step: float) -> Tensor:
+    """Return the same by finite differences of fourth order: d/dt φ(x + t x_I) at t = 0."""
+    regions = make_labels(x)
+    rows = []
     for n in range(REGIONS):
         with torch.no_grad():
             twice, up, down, back = (
                 run_from(case, lambda _, t=t, n=n: x + t * step * x * (regions == n))[0]
                 for t in (2, 1, -1, -2)
             )
-        found.append((8 * (up - down) - (twice - back)) / (12 * step))
-    return torch.stack(found)
+        rows.append((8 * (up - down) - (twice - back)) / (12 * step))
+    return torch.stack(rows)
 
 
-def labels_of(x: Tensor) -> Tensor:
-    """REGIONS groups of the input's numbers, in stripes along its longest axis."""
+def make_labels(x: Tensor) -> Tensor:
+    """Return labels of REGIONS stripes along the longest axis of the input."""
     axis = max(range(1, x.dim()), key=lambda a: x.shape[a])
     stripes = torch.arange(x.shape[axis]) % REGIONS
     return (
@@ -169,75 +169,76 @@ def labels_of(x: Tensor) -> Tensor:
     )
 
 
-def far(a: Tensor, b: Tensor) -> float:
+def relative_error(a: Tensor, b: Tensor) -> float:
+    """Return the largest difference relative to the largest value of b."""
     largest = float(b.abs().max())
     return float((a - b).abs().max()) / largest if largest else float(a.abs().max())
 
 
-def way_out(encoder: Encoder, case: Case, error: BilrpError) -> str | None:
-    """What makes a refused model run, tried: in words for the page; None where nothing did."""
-    ways: list[tuple[str, Callable[[], Row]]] = [
-        ("`rules.jacobian()` for the steps without a rule", lambda: explain(encoder, case, with_jacobians())),
-        ('`attn_implementation="eager"`', lambda: explain(encoder, eagerly(case))),
+def find_fix(encoder: Encoder, case: Case, error: BilrpError) -> str | None:
+    """Try known fixes for a refused model; return the description of the first that works, or None."""
+    fixes: list[tuple[str, Callable[[], Row]]] = [
+        ("`rules.jacobian()` for the steps without a rule", lambda: measure(encoder, case, with_jacobians())),
+        ('`attn_implementation="eager"`', lambda: measure(encoder, with_eager_attention(case))),
         (
             '`attn_implementation="eager"`, `rules.jacobian()` for the steps without a rule',
-            lambda: explain(encoder, eagerly(case), with_jacobians()),
+            lambda: measure(encoder, with_eager_attention(case), with_jacobians()),
         ),
         (
             "`rules.jacobian()` for the steps without a rule, `mode='pull'`",
-            lambda: explain(encoder, case, with_jacobians(), ("pull",)),
+            lambda: measure(encoder, case, with_jacobians(), ("pull",)),
         ),
-        ("`inputs_embeds`", lambda: explain(*from_embeddings(case))),
+        ("`inputs_embeds`", lambda: measure(*from_embeddings(case))),
         (
             "its `encoder` alone, `rules.jacobian()` for the steps without a rule, `mode='pull'`",
-            lambda: explain(*encoder_alone(case), with_jacobians(), ("pull",)),
+            lambda: measure(*from_submodule(case), with_jacobians(), ("pull",)),
         ),
         (
-            "cos and sin matrices in the place of `torch.fft`",
-            lambda: explain(encoder, with_real_transforms(case)),
+            "cos and sin matrices instead of `torch.fft`",
+            lambda: measure(encoder, with_real_transforms(case)),
         ),
-        ("`composites.hessian_product()`", lambda: explain(encoder, case, composites.hessian_product())),
+        ("`composites.hessian_product()`", lambda: measure(encoder, case, composites.hessian_product())),
     ]
-    for words, attempt in ways:
+    for description, attempt in fixes:
         try:
             row = attempt()
         except Exception:
             continue
         if works(row):
-            return words
+            return description
     return None
 
 
 def with_jacobians() -> Callable[..., Any]:
-    """The default rules at γ = 0, and the true derivative where there is none."""
+    """Return the default rules at γ = 0, with the true derivative for steps without a rule."""
     default = composites.uniform(0.0)
     return composites.Composite("uniform(0), else jacobian", lambda step: default(step) or rules.jacobian())
 
 
-def eagerly(case: Case) -> Case:
-    """The same model with its attention written out."""
+def with_eager_attention(case: Case) -> Case:
+    """Switch the model to eager attention."""
     case.module.model.set_attn_implementation("eager")
     return case
 
 
 def from_embeddings(case: Case) -> tuple[Encoder, Case]:
-    """The model called with embeddings instead of token numbers."""
-    whole = case.module
-    assert isinstance(whole, Embedding)
+    """Return the encoder that takes embeddings instead of token ids."""
+    module = case.module
+    assert isinstance(module, Embedding)
     with torch.no_grad():
-        x = whole.model.get_input_embeddings()(case.given)
-    alone = Case(case.name, Embedding(whole.model, whole.call, "inputs_embeds", whole.more), x, None)
-    return Encoder(alone.module, name=case.name), alone
+        x = module.model.get_input_embeddings()(case.model_input)
+    changed = Case(case.name, Embedding(module.model, module.call, "inputs_embeds", module.more), x, None)
+    return Encoder(changed.module, name=case.name), changed
 
 
-def encoder_alone(case: Case) -> tuple[Encoder, Case]:
-    """The part of the model called `encoder`: of a codec, what comes before codes are looked up."""
-    alone = Case(case.name, Alone(case.module.get_submodule("model.encoder")), case.given, None)
-    return Encoder(alone.module, name=case.name), alone
+def from_submodule(case: Case) -> tuple[Encoder, Case]:
+    """Return the submodule `encoder` as an encoder: the part of a codec before its codebook."""
+    changed = Case(case.name, Submodule(case.module.get_submodule("model.encoder")), case.model_input, None)
+    return Encoder(changed.module, name=case.name), changed
 
 
 def with_real_transforms(case: Case) -> Case:
-    """The same model with Re(F x F) as products of real matrices, C x C − S x S."""
+    """Replace Re(F x F) by products of real matrices, C x C − S x S."""
 
     def transform(x: Tensor) -> Tensor:
         angles = [
@@ -246,18 +247,18 @@ def with_real_transforms(case: Case) -> Case:
         left, right = angles
         return left.cos() @ x @ right.cos() - left.sin() @ x @ right.sin()
 
-    changed = [part for part in case.module.modules() if hasattr(part, "fourier_transform")]
-    if not changed:
+    layers = [layer for layer in case.module.modules() if hasattr(layer, "fourier_transform")]
+    if not layers:
         raise ValueError("no transform")
-    before = case.module(case.given)
-    for part in changed:
-        part.fourier_transform = transform
-    torch.testing.assert_close(case.module(case.given), before)
+    before = case.module(case.model_input)
+    for layer in layers:
+        layer.fourier_transform = transform
+    torch.testing.assert_close(case.module(case.model_input), before)
     return case
 
 
 def run_types(types: Iterable[str]) -> None:
-    """Check these types in this process: a line of JSON for each, as soon as it is known."""
+    """Check these types in this process and print one line of JSON for each."""
     import transformers
 
     warnings.simplefilter("ignore")
@@ -265,11 +266,11 @@ def run_types(types: Iterable[str]) -> None:
     torch.set_num_threads(1)
     for model_type in types:
         print(json.dumps({"begin": model_type}), flush=True)
-        signal.alarm(SECONDS)
+        signal.alarm(TIMEOUT_SECONDS)
         try:
-            cases = list(cases_of(model_type))
-        except Exception as error:  # of transformers
-            cases = [f"not built: {line_of(error)}"]
+            cases = list(build_cases(model_type))
+        except Exception as error:  # from transformers
+            cases = [f"not built: {format_error(error)}"]
         rows = [
             {"name": model_type, "absent": case} if isinstance(case, str) else check(case) for case in cases
         ]
@@ -277,12 +278,12 @@ def run_types(types: Iterable[str]) -> None:
 
 
 def run_all(types: list[str]) -> dict[str, list[Row]]:
-    """Check every type that is not kept yet, a group in each process; all that is known by then."""
-    kept: dict[str, list[Row]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    KEPT.parent.mkdir(exist_ok=True)
-    while left := [t for t in types if t not in kept]:
+    """Check every type without a stored result, in groups of one process each; return all results."""
+    results: dict[str, list[Row]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.parent.mkdir(exist_ok=True)
+    while left := [t for t in types if t not in results]:
         current = None
-        command = [sys.executable, __file__, "--in-process", *left[:GROUP]]
+        command = [sys.executable, __file__, "--in-process", *left[:TYPES_PER_PROCESS]]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
@@ -290,23 +291,25 @@ def run_all(types: list[str]) -> dict[str, list[Row]]:
             for line in process.stdout:
                 if not line.startswith("{"):
                     continue
-                said = json.loads(line)
-                current = said.get("begin")
-                if "type" in said:
-                    kept[said["type"]] = said["rows"]
-                    KEPT.write_text(json.dumps(kept, indent=1))
-                    print(said["type"], *(summary(row) for row in said["rows"]), sep="\n    ", flush=True)
+                message = json.loads(line)
+                current = message.get("begin")
+                if "type" in message:
+                    results[message["type"]] = message["rows"]
+                    RESULTS.write_text(json.dumps(results, indent=1))
+                    print(
+                        message["type"], *(summary(row) for row in message["rows"]), sep="\n    ", flush=True
+                    )
         if current is not None:
-            kept[current] = [{"name": current, "failed": f"the process ended with {process.returncode}"}]
-            KEPT.write_text(json.dumps(kept, indent=1))
-    return {t: kept[t] for t in types}
+            results[current] = [{"name": current, "failed": f"the process ended with {process.returncode}"}]
+            RESULTS.write_text(json.dumps(results, indent=1))
+    return {t: results[t] for t in types}
 
 
-def page(kept: dict[str, list[Row]]) -> str:
-    """docs/coverage.md: every figure in it is counted from the rows."""
+def format_page(results: dict[str, list[Row]]) -> str:
+    """Return docs/coverage.md; every number in it is counted from the rows."""
     import transformers
 
-    rows = [row for rows in kept.values() for row in rows]
+    rows = [row for rows in results.values() for row in rows]
     explained = [row for row in rows if "absent" not in row]
     good = [row for row in explained if works(row)]
     refused = [row for row in explained if "refused" in row]
@@ -317,23 +320,24 @@ def page(kept: dict[str, list[Row]]) -> str:
         "# Models of transformers",
         "",
         f"**{len(good)} of {len(explained)} encoders run untouched**, {len(refused)} are refused "
-        f"({sum(row['way'] is not None for row in refused)} with a way out that was tried), {len(wrong)} are wrong or "
-        f"fail. {version}; `python docs/make_coverage.py` made this page.",
+        f"({sum(row['fix'] is not None for row in refused)} with a fix that was tested), {len(wrong)} are wrong or "
+        f"fail. {version}; written by `python docs/make_coverage.py`.",
         "",
         INTRODUCTION.format(
-            types=len(kept), absent=len(absent), tolerance=TOLERANCE, differences=TOLERANCE_OF_DIFFERENCES
+            types=len(results), absent=len(absent), tolerance=TOLERANCE, differences=TOLERANCE_OF_DIFFERENCES
         ).strip(),
         "",
     ]
     if refused:
-        lines += ["## Refused", "", "| encoder | input | refusal | way out that works |", "|---|---|---|---|"]
+        lines += ["## Refused", "", "| encoder | input | error | fix that works |", "|---|---|---|---|"]
         lines += [
-            f"| {r['name']} | {r['input']} | {shown(r['refused'])} | {r['way'] or 'none'} |" for r in refused
+            f"| {r['name']} | {r['input']} | {code_cell(r['refused'])} | {r['fix'] or 'none'} |"
+            for r in refused
         ]
         lines += [""]
     if wrong:
         lines += ["## Wrong, or failed", "", "| encoder | what happened |", "|---|---|"]
-        lines += [f"| {r['name']} | {shown(r.get('failed') or summary(r))} |" for r in wrong]
+        lines += [f"| {r['name']} | {code_cell(r.get('failed') or summary(r))} |" for r in wrong]
         lines += [""]
     lines += ["## Run untouched", "", "| encoder | input | default rules | error | oracle | push − pull |"]
     lines += ["|---|---|---|---|---|---|"]
@@ -342,37 +346,36 @@ def page(kept: dict[str, list[Row]]) -> str:
         for r in good
     ]
     lines += ["", "## Not built", "", "| model type | why |", "|---|---|"]
-    lines += [f"| {row['name']} | {shown(row['absent'])} |" for row in absent]
+    lines += [f"| {row['name']} | {code_cell(row['absent'])} |" for row in absent]
     return "\n".join(lines) + "\n"
 
 
-def shown(text: str) -> str:
-    """A line in a cell of a table."""
+def code_cell(text: str) -> str:
+    """Format a line as code in a cell of a table."""
     return "`" + text.replace("|", "/").replace("`", "'") + "`"
 
 
 INTRODUCTION = """
-All {types} model types of `AutoModel` are built from their configuration classes, small (two layers, 32 features, lists of
-widths divided by eight), with random weights, in float64 and in eval mode. A model is taken as it is an encoder: by its
-encoder, by the features of its towers, or by itself; the embedding is the pooled output, else a mean over positions. Texts
-are explained from the output of the module that looks tokens up (`Encoder(input_layer=...)`). {absent} types
-could not be built or
-run so, by transformers itself, and are listed last. Mixtures of experts run with `experts_implementation="eager"`, since
-torch's grouped product takes no float64.
+All {types} model types of `AutoModel` are built small from their configuration classes (two layers, 32 features, lists
+of widths divided by eight), with random weights, in float64 and in eval mode. A model is used as an encoder through its
+encoder, its methods that return features, or its forward; the embedding is the pooled output, else the mean over
+positions. Texts are explained from the output of the token embedding (`Encoder(input_layer=...)`). {absent} types could
+not be built or run in this way by transformers itself, and are listed last. Mixtures of experts run with
+`experts_implementation="eager"`, because torch's grouped product does not support float64.
 
-An encoder runs untouched if `bilrp.decompose` takes it with its default rules, the parts are the same pushed and pulled,
-they and what is unattributed add up to the model's own embedding, and under `composites.hessian_product()` they are
-gradient × input. The oracle for that is torch's autograd on the plain model, and differences where autograd gives no
-numbers or others; the error is relative to the largest part, at most {tolerance:.0e} of it (many models round to
-float32 inside; {differences:.0e} by differences). "`rules.jacobian()` for the steps without a rule" is
-`composite=lambda step: bilrp.composites.uniform(0.0)(step) or bilrp.rules.jacobian()`.
+An encoder runs untouched if `bilrp.decompose` accepts it with its default rules, push and pull give the same parts,
+parts and remainder add up to the embedding of the model, and under `composites.hessian_product()` they equal gradient ×
+input. The oracle is torch's autograd on the plain model, and finite differences where autograd is wrong or NaN; the
+error is relative to the largest part, at most {tolerance:.0e} (many models round to float32 internally;
+{differences:.0e} for finite differences). "`rules.jacobian()` for the steps without a rule" is `composite=lambda step:
+bilrp.composites.uniform(0.0)(step) or bilrp.rules.jacobian()`.
 """
 
 
 def summary(row: Row) -> str:
     for kind in ("absent", "refused", "failed"):
         if kind in row:
-            return f"{row['name']}: {kind}: {row[kind]} | way out: {row.get('way')}"
+            return f"{row['name']}: {kind}: {row[kind]} | fix: {row.get('fix')}"
     figures = f"{row['error']:.0e} ({row['oracle']}), push − pull {row['directions']:.0e}, sum {row['conservation']:.0e}"
     return f"{row['name']}: {figures}, {row['composite']}, {row['seconds']} s{', all zero' if row['empty'] else ''}"
 
@@ -383,8 +386,8 @@ if __name__ == "__main__":
     else:
         os.nice(5)
         if "--again" in sys.argv:
-            KEPT.unlink(missing_ok=True)
+            RESULTS.unlink(missing_ok=True)
         chosen = [name for name in sys.argv[1:] if not name.startswith("-")]
-        kept = run_all(chosen or model_types())
+        results = run_all(chosen or list_model_types())
         if not chosen:
-            PAGE.write_text(page(kept))
+            PAGE.write_text(format_page(results))

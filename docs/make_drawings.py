@@ -1,4 +1,4 @@
-"""Draws the four pictures of docs/how.md as SVG: python docs/make_drawings.py"""
+"""Draw the four figures of docs/how.md as SVG: python docs/make_drawings.py"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADS = {INK: "ink", RED: "red", BLUE: "blue", SOFT: "soft"}
 
 
 class Drawing:
-    """Shapes on a white sheet of some width and height, written as one SVG file."""
+    """Shapes on a white background, written as one SVG file."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -41,7 +41,7 @@ class Drawing:
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{fill}" stroke="{edge}"/>'
         )
 
-    def named(
+    def labelled_box(
         self, x: float, y: float, width: float, height: float, name: str, below: str, fill: str = FILL
     ) -> None:
         self.box(x, y, width, height, fill)
@@ -69,10 +69,10 @@ class Drawing:
         (HERE / f"{name}.svg").write_text("\n".join([start, *self.shapes, "</svg>", ""]))
 
 
-def tape() -> None:
+def draw_tape() -> None:
     sheet = Drawing(820, 290)
-    sheet.title(155, 30, "the model, untouched")
-    sheet.title(590, 30, "the tape: what it did for this input")
+    sheet.title(155, 30, "the model, unmodified")
+    sheet.title(590, 30, "the tape: its run on this input")
     sheet.box(14, 48, 284, 124, "#f7f7f7", "#ccc")
     lines = (
         "def forward(self, x):",
@@ -88,7 +88,7 @@ def tape() -> None:
     steps = (("conv2d", "weights"), ("relu", "gate"), ("add", "sum"), ("mean", "sum"), ("linear", "weights"))
     for number, (name, kind) in enumerate(steps):
         left = 378 + number * 88
-        sheet.named(left, 84, 72, 56, name, kind)
+        sheet.labelled_box(left, 84, 72, 56, name, kind)
         if number:
             sheet.curve(f"M{left - 15} 112 L {left - 2} 112")
     sheet.symbol(358, 118, "x")
@@ -98,12 +98,12 @@ def tape() -> None:
     sheet.text(
         410,
         262,
-        "Each step keeps its real tensors: it can be frozen, run again, and is named by its weights.",
+        "Each step stores its tensors, so it can be replayed and frozen; it is named after its weights.",
     )
     sheet.write("tape", "The model runs once; every torch call on a live tensor becomes a step of the tape")
 
 
-def linear() -> None:
+def draw_linear() -> None:
     sheet, chance = Drawing(820, 300), random.Random(4)
     sheet.title(205, 30, "a layer with a ReLU")
     sheet.title(615, 30, "the same layer, frozen at this input")
@@ -130,13 +130,13 @@ def linear() -> None:
     sheet.curve("M345 140 L 470 140", SOFT)
     sheet.text(408, 130, "a rule", 13, SOFT)
     sheet.text(205, 284, "a′ = max(0, W a + b)", 15)
-    sheet.text(615, 284, "J = diag(a′/z) ρ(W), a plain matrix", 15)
-    sheet.write("linear", "At a fixed input a rule turns a layer into a matrix that depends on nothing more")
+    sheet.text(615, 284, "J = diag(a′/z) ρ(W), a matrix", 15)
+    sheet.write("linear", "At a fixed input a rule turns a layer into a constant matrix")
 
 
-def push_is_pull() -> None:
+def draw_push_pull() -> None:
     sheet = Drawing(820, 330)
-    sheet.title(410, 28, "one number, P[I, m], reached from both sides")
+    sheet.title(410, 28, "one number, P[I, m], from both sides")
     places, heights = (70, 235, 390, 545, 700), (120, 96, 76, 60, 48)
     for number, (x, height) in enumerate(zip(places, heights, strict=True)):
         sheet.box(x - 16, 165 - height / 2, 32, height)
@@ -159,37 +159,37 @@ def push_is_pull() -> None:
     sheet.text(700, 214, "embedding", 13, SOFT)
     sheet.text(390, 66, "push: s ← J s, once for each region I", 15, RED)
     sheet.text(390, 272, "pull: c ← Jᵀ c, once for each coordinate m", 15, BLUE)
-    sheet.text(410, 312, "256 regions or 8192 coordinates: the same answer, a thirty-second of the work")
+    sheet.text(410, 312, "256 regions instead of 8192 coordinates: the same result for 1/32 of the work")
     sheet.write("push_pull", "Pushing a region forward and pulling a coordinate back give the same part")
 
 
-def plan() -> None:
+def draw_plan() -> None:
     sheet, left = Drawing(820, 300), 70
-    sheet.title(410, 28, "the plan: each stretch goes the cheapest way, and every way is exact")
+    sheet.title(410, 28, "the plan: the cheapest schedule; every schedule is exact")
     stages = (
         ("push_windowed", "windows around regions", "#fbe3d0"), ("push_sparse", "active neurons only", "#fdf1cf"),
-        ("push_dense", "whole values", "#e6f0dc"), ("pull_dense", "coordinates, from above", "#dbe8f5"),
+        ("push_dense", "full tensors", "#e6f0dc"), ("pull_dense", "coordinates, from the output", "#dbe8f5"),
     )  # fmt: skip
     for name, below, fill in stages:
-        sheet.named(left, 70, 158, 70, name, below, fill)
+        sheet.labelled_box(left, 70, 158, 70, name, below, fill)
         left += 168
     sheet.symbol(56, 110, "x", anchor="end")
     sheet.symbol(left, 110, "φ(x)", anchor="start")
     sheet.curve("M70 176 L 560 176", RED, 2.2)
-    sheet.text(315, 198, "regions move up", 13, RED)
+    sheet.text(315, 198, "regions are pushed", 13, RED)
     sheet.curve("M732 176 L 580 176", BLUE, 2.2)
-    sheet.text(662, 198, "coordinates move down", 13, BLUE)
+    sheet.text(662, 198, "coordinates are pulled", 13, BLUE)
     sheet.curve("M570 148 L 570 222", INK, 1.2, head=False)
     sheet.text(570, 244, "where they meet: P[I, m] = Σ s c", 14)
     sheet.text(
-        410, 282, "VGG-16, layer 31, 128 px: all 8192 coordinates for what 23 forward passes take", 13, SOFT
+        410, 282, "VGG-16, layer 31, 128 px: all 8192 coordinates in the time of 7 forward passes", 13, SOFT
     )
     sheet.write(
         "plan",
-        "Stages of a plan: push on windows, on active rows and of whole values, and pull from the other side",
+        "Stages of a plan: push on windows, on active neurons and on full tensors, and pull from the other side",
     )
 
 
 if __name__ == "__main__":
-    for draw in (tape, linear, push_is_pull, plan):
+    for draw in (draw_tape, draw_linear, draw_push_pull, draw_plan):
         draw()
