@@ -1,8 +1,7 @@
-"""Does the first picture of a refinement point where the last one does? python benchmarks/first_picture.py A B [A B …]
+"""Does the first step of a refinement agree with the last one? python benchmarks/first_picture.py A B [A B …]
 
-For each pair of photographs: of the relevance in the exact explanation's six strongest findings that speak for the
-similarity, how much lies in the strongest tenth of the first picture's pairs (16 × 16 regions), and how much in its own
-findings?
+For each pair of photographs: of the relevance in the six strongest positive findings of the exact explanation, how much is
+in the strongest tenth of the pairs of the first step (16 × 16 regions), and how much in its own findings?
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ import torch
 import bilrp
 from bilrp.decomposition import Decomposition
 
-FINDINGS, TENTH = 6, 0.1
+MAX_FINDINGS, STRONGEST_FRACTION = 6, 0.1
 
 
-def owners(coarse: Decomposition, fine: Decomposition) -> np.ndarray:
-    """The coarse region of each fine one."""
-    found = np.zeros(fine.regions.count, int)
-    found[fine.regions.labels.flatten().numpy()] = coarse.regions.labels.flatten().numpy()
-    return found
+def coarse_regions(coarse: Decomposition, fine: Decomposition) -> np.ndarray:
+    """Return the coarse region of each fine one."""
+    region = np.zeros(fine.regions.count, int)
+    region[fine.regions.labels.flatten().numpy()] = coarse.regions.labels.flatten().numpy()
+    return region
 
 
-def inside(first: bilrp.Explanation, last: bilrp.Explanation) -> tuple[float, float]:
-    """Shares of the last findings' relevance in the first picture's strongest tenth, and in its findings."""
-    rows, columns = owners(first.a, last.a), owners(first.b, last.b)
+def measure_agreement(first: bilrp.Explanation, last: bilrp.Explanation) -> tuple[float, float]:
+    """Return the shares of the last findings' relevance in the strongest tenth and in the findings of the first step."""
+    rows, columns = coarse_regions(first.a, last.a), coarse_regions(first.b, last.b)
     coarse, fine = first.relevance.numpy(), last.relevance.numpy()
-    strongest = coarse >= np.quantile(coarse, 1 - TENTH)
-    shown = np.zeros_like(strongest)
+    strongest = coarse >= np.quantile(coarse, 1 - STRONGEST_FRACTION)
+    in_findings = np.zeros_like(strongest)
     for finding in first.findings():
-        shown[np.ix_(finding.a, finding.b)] |= finding.relevance > 0
+        in_findings[np.ix_(finding.a, finding.b)] |= finding.relevance > 0
     sums = np.zeros(3)
-    for finding in (f for f in last.findings(FINDINGS) if f.relevance > 0):
+    for finding in (f for f in last.findings(MAX_FINDINGS) if f.relevance > 0):
         part, place = fine[np.ix_(finding.a, finding.b)], np.ix_(rows[finding.a], columns[finding.b])
-        sums += part.sum(), part[strongest[place]].sum(), part[shown[place]].sum()
+        sums += part.sum(), part[strongest[place]].sum(), part[in_findings[place]].sum()
     return sums[1] / sums[0], sums[2] / sums[0]
 
 
@@ -51,13 +50,15 @@ def main(*files: str) -> None:
                     lambda x: bilrp.decompose(encoder, x),
                 )
             )
-            rows.append(inside(first, last))
+            rows.append(measure_agreement(first, last))
             print(
                 f"{a} {b}: {rows[-1][0]:.2f} in the strongest tenth, {rows[-1][1]:.2f} in its findings",
                 flush=True,
             )
-    tenth, shown = np.mean(rows, 0)
-    print(f"mean of {len(rows)} pairs: {tenth:.2f} in the strongest tenth, {shown:.2f} in its findings")
+    strongest, findings = np.mean(rows, 0)
+    print(
+        f"mean of {len(rows)} pairs: {strongest:.2f} in the strongest tenth, {findings:.2f} in its findings"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What `decompose_many` gains: python benchmarks/many.py [COUNT]
+"""Measure the speed-up of `decompose_many`: python benchmarks/many.py [COUNT]
 
-Crops of a photograph (VGG-16 up to layer 31 at 128 px, 256 regions), one after another and by `decompose_many`, in turn;
-by the clock, on as many threads as torch has.
+Decomposes crops of a photograph (VGG-16 up to layer 31 at 128 px, 256 regions) serially and with `decompose_many`,
+alternating; wall-clock time, with as many threads as torch uses.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from skimage import data
 
 import bilrp
 
-ROUNDS, SIDE = 3, 200
+ROUNDS, CROP_PIXELS = 3, 200
 
 
-def crops(count: int) -> list[Image.Image]:
-    """Squares of a photograph of a cat, each somewhere else."""
-    whole, draw = Image.fromarray(data.chelsea()), np.random.default_rng(0)
-    corners = draw.integers(0, (whole.width - SIDE, whole.height - SIDE), (count, 2)).tolist()
-    return [whole.crop((x, y, x + SIDE, y + SIDE)) for x, y in corners]
+def make_crops(count: int) -> list[Image.Image]:
+    """Cut random squares from a photograph of a cat."""
+    photo, side = Image.fromarray(data.chelsea()), CROP_PIXELS
+    limits = photo.width - side, photo.height - side
+    corners = np.random.default_rng(0).integers(0, limits, (count, 2)).tolist()
+    return [photo.crop((x, y, x + side, y + side)) for x, y in corners]
 
 
-def seconds(made: Iterable[bilrp.Decomposition]) -> float:
+def measure_seconds(decompositions: Iterable[bilrp.Decomposition]) -> float:
+    """Consume the decompositions and return the wall-clock time."""
     start = time.perf_counter()
-    for _ in made:
+    for _ in decompositions:
         pass
     return time.perf_counter() - start
 
 
 def main(count: int = 32) -> None:
-    encoder, things = bilrp.encoders.vgg16(31), crops(count)
-    bilrp.decompose(encoder, things[0])
-    print("| one after another | decompose_many | gain |\n|---|---|---|")
+    encoder, crops = bilrp.encoders.vgg16(31), make_crops(count)
+    bilrp.decompose(encoder, crops[0])
+    print("| serial | decompose_many | speed-up |\n|---|---|---|")
     for _ in range(ROUNDS):
-        one = seconds(bilrp.decompose(encoder, thing) for thing in things)
-        many = seconds(bilrp.decompose_many(encoder, things))
-        print(f"| {one:.1f} s | {many:.1f} s | {one / many:.2f} |", flush=True)
+        serial = measure_seconds(bilrp.decompose(encoder, crop) for crop in crops)
+        parallel = measure_seconds(bilrp.decompose_many(encoder, crops))
+        print(f"| {serial:.1f} s | {parallel:.1f} s | {serial / parallel:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What explaining costs on the models of today, counted and timed side by side: python benchmarks/models.py [NAME …]
+"""Count and time explanations of several models: python benchmarks/models.py [NAME …]
 
-A photograph of a cat, regions of 16 pixels at 224 (196 of them), γ = 0, every coordinate of the embedding; in units of
-running the model once on that input. The architectures have random weights but for VGG-16, MiniLM and EfficientNet, which
-are fetched: what is counted depends little on them. The first picture of a refinement has about 16 regions.
+A photograph of a cat, regions of 16 pixels at 224 × 224 (196 regions), γ = 0, every coordinate of the embedding; in units of
+one forward pass on that input. VGG-16, MiniLM and EfficientNet have pretrained weights, the others random ones, on which the
+counts depend little. The first picture of a refinement has about 16 regions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bilrp.engine import plan
 from bilrp.engine.plan import PlanContext
 from bilrp_studies.bench.sentence import count_flops, time_cpu
 
-SENTENCE = "A kitten slept on the old mat."  # ten tokens with the marks
-GAMMA, SECONDS = 0.25, 4.0
+SENTENCE = "A kitten slept on the old mat."  # ten tokens with special tokens
+GAMMA, TIMING_SECONDS = 0.25, 4.0
 
 
 class Pooled(nn.Module):
-    """A model of transformers, giving its pooled output alone."""
+    """Return only the pooled output of a transformers model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Pooled(nn.Module):
         return self.model(x).pooler_output.flatten(1)
 
 
-def architecture(name: str) -> bilrp.Encoder:
-    """ResNet-50, ConvNeXt-T or ViT-B/16 as their authors size them, with random weights."""
+def build_architecture(name: str) -> bilrp.Encoder:
+    """Build ResNet-50, ConvNeXt-T or ViT-B/16 with random weights."""
     import transformers as t
 
     kinds = {
@@ -53,49 +53,53 @@ def architecture(name: str) -> bilrp.Encoder:
 
 
 Work = Callable[[], object]
-Row = tuple[str, Work, Work]  # name, the work, running the model once
+Row = tuple[str, Work, Work]  # name, work, one forward pass
 
 
 def photographs(name: str) -> Iterator[Row]:
-    """Exact, first picture, and what comes before any region is pushed, on one picture of 224 pixels."""
-    encoder = bilrp.encoders.efficientnet() if name == "EfficientNet-lite0" else architecture(name)
-    x = images.read(photograph(), size=224)
-    how = {"regions": 16, "composite": bilrp.composites.uniform(0.0)}
+    """Yield the benchmarks of an image model at 224 pixels."""
+    encoder = bilrp.encoders.efficientnet() if name == "EfficientNet-lite0" else build_architecture(name)
+    x = images.read(load_photograph(), size=224)
+    options = {"regions": 16, "composite": bilrp.composites.uniform(0.0)}
     run = partial(encoder.forward_fn(()), x)
-    yield f"{name}, exact", lambda: bilrp.decompose(encoder, x, **how), run
-    yield f"{name}, first picture", lambda: next(bilrp.refine(encoder, x, **how)), run
-    yield f"{name}, run and checked", lambda: encoder.record(x), run
-    yield f"{name}, run, checked, frozen and planned", lambda: planned(encoder, x, **how), run
+    yield f"{name}, exact", lambda: bilrp.decompose(encoder, x, **options), run
+    yield f"{name}, first picture", lambda: next(bilrp.refine(encoder, x, **options)), run
+    yield f"{name}, recorded and verified", lambda: encoder.record(x), run
+    yield (
+        f"{name}, recorded, verified, frozen and planned",
+        lambda: prepare_and_plan(encoder, x, **options),
+        run,
+    )
 
 
-def photograph() -> Image.Image:
-    """A photograph that comes with scikit-image."""
+def load_photograph() -> Image.Image:
+    """Load a photograph from scikit-image."""
     from skimage import data
 
     return Image.fromarray(data.chelsea())
 
 
-def planned(encoder: bilrp.Encoder, thing: object, **how: object) -> object:
-    """Everything that comes before a region is pushed."""
-    ready = prepare(encoder, read_item(encoder, thing), **how)
+def prepare_and_plan(encoder: bilrp.Encoder, raw_input: object, **options: object) -> object:
+    """Run everything that comes before the first push."""
+    ready = prepare(encoder, read_item(encoder, raw_input), **options)
     return plan.make_plan(PlanContext(ready.program, ready.partition, ready.program.result.numel()))
 
 
 def vgg() -> Iterator[Row]:
-    """VGG-16 at 128 pixels and 256 regions, with the paper's rules."""
+    """Yield the benchmarks of VGG-16 at 128 pixels and 256 regions, with the paper's composite."""
     encoder = bilrp.encoders.vgg16(31)
-    x = read_item(encoder, photograph()).x
+    x = read_item(encoder, load_photograph()).x
     run = partial(encoder.forward_fn(()), x)
     layers = (5, 10, 17, 24, 31)
     yield "VGG-16, exact", lambda: bilrp.decompose(encoder, x), run
     yield "VGG-16, first picture", lambda: next(bilrp.refine(encoder, x)), run
-    yield "VGG-16, five layers in one sweep", lambda: bilrp.decompose(encoder, x, layers=layers), run
-    yield "VGG-16, run and checked", lambda: encoder.record(x), run
-    yield "VGG-16, run, checked, frozen and planned", lambda: planned(encoder, x), run
+    yield "VGG-16, five layers in one pass", lambda: bilrp.decompose(encoder, x, layers=layers), run
+    yield "VGG-16, recorded and verified", lambda: encoder.record(x), run
+    yield "VGG-16, recorded, verified, frozen and planned", lambda: prepare_and_plan(encoder, x), run
 
 
 def minilm() -> Iterator[Row]:
-    """A sentence of ten tokens."""
+    """Yield the benchmarks of a sentence of ten tokens."""
     encoder = bilrp.encoders.sentence("minilm")
     item = read_item(encoder, SENTENCE)
     run = partial(encoder.forward_fn(item.model_input), item.x)
@@ -107,8 +111,12 @@ def minilm() -> Iterator[Row]:
         lambda: bilrp.decompose(encoder, SENTENCE, regions="tokens", composite=gamma),
         run,
     )
-    yield f"{tokens}, run and checked", lambda: encoder.record(item.x, item.model_input), run
-    yield f"{tokens}, run, checked, frozen and planned", lambda: planned(encoder, SENTENCE), run
+    yield f"{tokens}, recorded and verified", lambda: encoder.record(item.x, item.model_input), run
+    yield (
+        f"{tokens}, recorded, verified, frozen and planned",
+        lambda: prepare_and_plan(encoder, SENTENCE),
+        run,
+    )
 
 
 MODELS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -122,17 +130,17 @@ MODELS: dict[str, Callable[[], Iterator[Row]]] = {
 
 
 def main(*names: str) -> None:
-    print("| | multiplications, in forward passes | processor time, in forward passes |\n|---|---|---|")
+    print("| | multiplications, in forward passes | CPU time, in forward passes |\n|---|---|---|")
     with torch.no_grad():
         for name in names or MODELS:
             for row, work, once in MODELS[name]():
                 passes = count_flops(work) / count_flops(once)
-                print(f"| {row} | {passes:.1f} | {best(work) / best(once):.1f} |", flush=True)
+                print(f"| {row} | {passes:.1f} | {best_seconds(work) / best_seconds(once):.1f} |", flush=True)
 
 
-def best(work: Work) -> float:
-    """Processor seconds, the best of as many rounds as take a few seconds, but of three at least."""
-    return time_cpu(work, max(3, min(50, round(SECONDS / time_cpu(work, 1)))))
+def best_seconds(work: Work) -> float:
+    """Return the CPU seconds of the best of at least three rounds, within a few seconds in total."""
+    return time_cpu(work, max(3, min(50, round(TIMING_SECONDS / time_cpu(work, 1)))))
 
 
 if __name__ == "__main__":

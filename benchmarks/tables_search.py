@@ -1,8 +1,8 @@
-"""Search by a box around a column of numbers: does it find the pages that share them? Judged by the transcriptions.
+"""Does a search by a column of numbers find the pages that share them? python benchmarks/tables_search.py FOLDER
 
-python benchmarks/tables_search.py FOLDER, with scans in FOLDER/images and transcriptions in FOLDER/data. Some pages are
-asked for several of their columns; precision is how many of the first five pages found are among the five best by the
-transcriptions, once by pairs of neighbouring digits (what the encoder counts), once by whole numbers.
+FOLDER has scans in images/ and transcriptions in data/. For some pages, several columns are used as queries; precision is the
+fraction of the first five results that are among the five best pages by the transcriptions, counted once by pairs of
+neighbouring digits (what the encoder counts) and once by whole numbers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from bilrp_studies.tables.alignment import Transcription, count_bigrams, read_tr
 from bilrp_studies.tables.page_layout import LAYOUT_SCALE
 from bilrp_studies.tables.pages import Page, find_pages, read_page
 
-FIRST = 5
-REACH = 5  # pixels of the network around a digit's middle
-EVERY = 3  # columns: every third is asked for
+RESULTS_PER_QUERY = 5
+DIGIT_MARGIN_PIXELS = 5  # of the encoder's input, around the centre of a digit
+COLUMN_STEP = 3  # every third column is a query
 
 
-def box(page: Page, column: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """X, Y, W, H of a column in pixels of the scan, from the straightened page: turned back, and on the scan's scale."""
+def column_box(page: Page, column: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Return X, Y, W, H of a column in pixels of the scan: rotated back from the straightened page, and scaled."""
     layout, digits = page.layout, page.digits.select(page.digits.column == column)
-    (left, right), (top, bottom) = ((v.min() - REACH, v.max() + REACH) for v in (digits.x, digits.y))
+    (left, right), (top, bottom) = (
+        (v.min() - DIGIT_MARGIN_PIXELS, v.max() + DIGIT_MARGIN_PIXELS) for v in (digits.x, digits.y)
+    )
     corners = LAYOUT_SCALE * np.array([(y, x) for y in (top, bottom) for x in (left, right)])
     middle = (np.array(layout.ink.shape) - 1) / 2
     angle = np.deg2rad(layout.angle)
@@ -39,64 +41,78 @@ def box(page: Page, column: int, size: tuple[int, int]) -> tuple[float, float, f
     return x0, y0, x1 - x0, y1 - y0
 
 
-def by_pairs(column: Sequence[str], pages: Sequence[Transcription]) -> np.ndarray:
-    """⟨counts of the column, counts of the page⟩ / ‖counts of the page‖."""
+def score_by_bigrams(column: Sequence[str], pages: Sequence[Transcription]) -> np.ndarray:
+    """Return ⟨counts of the column, counts of the page⟩ / ‖counts of the page‖."""
     counts = np.stack([count_bigrams([c for row in page.values for c in row]) for page in pages]).astype(
         float
     )
     return counts @ count_bigrams(list(column)) / np.linalg.norm(counts, axis=1)
 
 
-def by_numbers(column: Sequence[str], pages: Sequence[Transcription]) -> np.ndarray:
-    """How many cells of each page hold a number of the column."""
-    wanted = set(column)
-    return np.array([sum(c in wanted for row in page.values for c in row) for page in pages], float)
+def score_by_numbers(column: Sequence[str], pages: Sequence[Transcription]) -> np.ndarray:
+    """Count the cells of each page that have a number of the column."""
+    numbers = set(column)
+    return np.array([sum(c in numbers for row in page.values for c in row) for page in pages], float)
 
 
-def best(scores: np.ndarray, without: int) -> list[int]:
-    return [int(i) for i in np.argsort(-scores, kind="stable") if i != without][:FIRST]
+def rank_pages(scores: np.ndarray, without: int) -> list[int]:
+    """Return the best pages except the query."""
+    return [int(i) for i in np.argsort(-scores, kind="stable") if i != without][:RESULTS_PER_QUERY]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--keep", type=Path, help="where the collection goes; default: nowhere")
-    parser.add_argument("--ask", type=int, default=8, help="so many pages are asked for their columns")
-    chosen = parser.parse_args()
-    files = find_pages(chosen.folder)
+    parser.add_argument("--keep", type=Path, help="store the collection here")
+    parser.add_argument("--ask", type=int, default=8, help="number of pages used as queries")
+    args = parser.parse_args()
+    files = find_pages(args.folder)
     texts = [read_transcription(text) for _, text in files]
     hits: dict[str, list[list[float]]] = {"pairs of digits": [], "numbers": []}
-    with tempfile.TemporaryDirectory() as made:
-        found = collection.build(
-            [image for image, _ in files], "bigram", chosen.keep or Path(made) / "x.lance"
+    with tempfile.TemporaryDirectory() as temporary:
+        index = collection.build(
+            [image for image, _ in files], "bigram", args.keep or Path(temporary) / "x.lance"
         )
-        place = [found.position(image) for image, _ in files]
-        for number in range(min(chosen.ask, len(files))):
+        positions = [index.position(image) for image, _ in files]
+        for number in range(min(args.ask, len(files))):
             page, size = read_page(*files[number]), open_image(files[number][0]).size
-            taken = found.decomposition(place[number])
-            for column in range(1, page.transcription.shape[1], EVERY):
-                regions = find_regions_in_box(taken, ",".join(f"{n:.1f}" for n in box(page, column, size)))
-                asked = [row[column] for row in page.transcription.values]
+            decomposition = index.decomposition(positions[number])
+            for column in range(1, page.transcription.shape[1], COLUMN_STEP):
+                regions = find_regions_in_box(
+                    decomposition, ",".join(f"{n:.1f}" for n in column_box(page, column, size))
+                )
+                numbers = [row[column] for row in page.transcription.values]
                 answers = [
                     [
-                        place.index(n.position)
-                        for n in found.nearest(place[number], FIRST + 1, part=part, similarity="cosine")
+                        positions.index(n.position)
+                        for n in index.nearest(
+                            positions[number], RESULTS_PER_QUERY + 1, part=part, similarity="cosine"
+                        )
                     ]
                     for part in (regions, None)
                 ]
-                for name, truth in (("pairs of digits", by_pairs), ("numbers", by_numbers)):
-                    right = set(best(truth(asked, texts), number))
-                    firsts = [[i for i in answer if i != number][:FIRST] for answer in answers]
-                    hits[name].append([len(right & set(first)) / FIRST for first in firsts])
+                for name, truth in (("pairs of digits", score_by_bigrams), ("numbers", score_by_numbers)):
+                    relevant = set(rank_pages(truth(numbers, texts), number))
+                    answers_without_query = [
+                        [i for i in answer if i != number][:RESULTS_PER_QUERY] for answer in answers
+                    ]
+                    hits[name].append(
+                        [
+                            len(relevant & set(results)) / RESULTS_PER_QUERY
+                            for results in answers_without_query
+                        ]
+                    )
             print(
                 f"{page.name}: "
                 + ", ".join(f"{name} {np.mean(h, axis=0).round(2)}" for name, h in hits.items()),
                 flush=True,
             )
-    print(f"{len(files)} pages, {len(hits['numbers'])} columns; by chance {FIRST / (len(files) - 1):.2f}")
+    print(
+        f"{len(files)} pages, {len(hits['numbers'])} columns; by chance {RESULTS_PER_QUERY / (len(files) - 1):.2f}"
+    )
     for name, values in hits.items():
         part, whole = np.mean(values, axis=0)
-        print(f"precision at {FIRST} by {name}: the box {part:.2f}, the whole page {whole:.2f}")
+        print(f"precision at {RESULTS_PER_QUERY} by {name}: the box {part:.2f}, the whole page {whole:.2f}")
 
 
 if __name__ == "__main__":

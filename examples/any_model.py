@@ -1,4 +1,4 @@
-"""Explain a model nobody rewrote: a functional ReLU, a skip connection, two random inputs."""
+"""Explain an unmodified model with a functional ReLU and a skip connection, on two random inputs."""
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,10 @@ class Residual(nn.Module):
 torch.manual_seed(0)
 model = Residual().eval()
 a, b = torch.rand(1, 3, 32, 32), torch.rand(1, 3, 32, 32)
-found = bilrp.explain(model, a, b, regions=bilrp.regions.grid(8))
-print(found)
-print("regions of a and b that match best:", found.top(3))
+explanation = bilrp.explain(model, a, b, regions=bilrp.regions.grid(8))
+print(explanation)
+print("strongest pairs of regions:", explanation.top(3))
 
-assert abs(found.unattributed) < 1e-3 * abs(found.score)  # no biases: all of the score is explained
+assert abs(explanation.unattributed) < 1e-3 * abs(
+    explanation.score
+)  # no biases: the whole score is explained

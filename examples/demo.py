@@ -1,6 +1,6 @@
-"""A real pair explained from beginning to end: leaves out/demo.png and out/demo.html and says where.
+"""Explain a real pair of photographs and write out/demo.png and out/demo.html.
 
-The two photographs are scikit-image's stereo pair of a motorcycle. VGG-16's weights are fetched once (64 MB).
+The photographs are scikit-image's stereo pair of a motorcycle. The weights of VGG-16 are downloaded once (64 MB).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from bilrp_studies.common.stereo_images import load_stereo_pair
 
 OUT = Path(__file__).resolve().parents[1] / "out"
 
-NEXT = """
-next, with files of your own (.venv/bin/bilrp, or activate .venv):
-  bilrp explain A.jpg B.jpg -o why.html        which parts of your two pictures match
-  bilrp index PICTURES -o mine.lance           a folder, to be searched whole or by a part
-  bilrp ops package.module:function            your own model: every step, and the rule it gets"""
+NEXT_COMMANDS = """
+next, with your own files (.venv/bin/bilrp, or activate .venv):
+  bilrp explain A.jpg B.jpg -o why.html        which parts of two images match
+  bilrp index IMAGES -o mine.lance             index a folder, to search it by an image or a part of one
+  bilrp ops package.module:function            every step of your own model and its rule"""
 
 
 def main() -> None:
     left, right, _ = load_stereo_pair()
-    print("VGG-16: from the cache, or fetched once (64 MB)")
+    print("loading VGG-16 (downloaded once, 64 MB)")
     encoder = vgg16(31, progress=sys.stderr.isatty())
-    print(f"explaining {left.name} and {right.name}, exactly, on {encoder.name}: some seconds")
+    print(f"explaining {left.name} and {right.name} with {encoder.name}, exactly: a few seconds")
     start = time.perf_counter()
     explanation = bilrp.explain(encoder, left, right, progress=sys.stderr.isatty())
     print(f"{time.perf_counter() - start:.0f} s: {explanation.summary()}")
-    picture = figure.write(explanation, OUT / "demo.png", names=(left.name, right.name))
+    image = figure.write(explanation, OUT / "demo.png", names=(left.name, right.name))
     explorer = page.write(explanation, OUT / "demo.html", names=(left.name, right.name))
-    print(f"a picture:         {picture}")
-    print(f"a page to explore: {explorer.as_uri()}")
-    print(NEXT)
+    print(f"figure:           {image}")
+    print(f"interactive page: {explorer.as_uri()}")
+    print(NEXT_COMMANDS)
 
 
 if __name__ == "__main__":
