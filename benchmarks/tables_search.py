@@ -1,7 +1,7 @@
 """Does a search by a column of numbers find the pages that share them? python benchmarks/tables_search.py FOLDER
 
-FOLDER has scans in images/ and transcriptions in data/. For some pages, several columns are used as queries; precision is the
-fraction of the first five results that are among the five best pages by the transcriptions, counted once by pairs of
+FOLDER has scans in images/ and transcriptions in data/. For some pages, several columns are used as queries; precision is
+the fraction of the first five results that are among the five best pages by the transcriptions, counted once by pairs of
 neighbouring digits (what the encoder counts) and once by whole numbers.
 """
 
