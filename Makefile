@@ -16,11 +16,11 @@ docs: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs out/docs
 	@echo out/docs/index.html
 
-# What a contributor runs after every change: lint, types and all quick tests, in ten minutes on two cores.
+# Run after every change: lint, types and the quick tests, at most ten minutes on two cores.
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# The rest: studies, browser, documentation, processes that are killed, types checked at run time, the attack.
+# The rest: studies, browser, documentation, Ray, killed processes, run-time type checks, attack.
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m slow
 	BILRP_CHECK_TYPES=1 $(BIN)/python -m pytest -n 2 -m "not slow" tests/rules tests/findings tests/evaluation tests/test_groups.py
