@@ -36,7 +36,7 @@ ALLOWED_IMPORTS = {
     "rules": {"trace", "engine"},
     "findings": {"inputs", "regions"},
     "io": {"similarity"},
-    "encoder": {"inputs", "regions", "rules", "trace"},
+    "encoder": {"inputs", "regions", "rules", "similarity", "trace"},
     "decomposition": {"encoder", "engine", "inputs", "io", "progress", "regions", "rules", "similarity", "trace"},
     "explanation": {"decomposition", "encoder", "findings", "inputs", "io", "regions", "similarity"},
     "groups": {"decomposition", "explanation", "inputs", "regions", "similarity"},
@@ -57,8 +57,12 @@ ALLOWED_IMPORTS = {
     "bilrp_studies.cli": {*STUDY_IMPORTS, "bilrp_studies", "bilrp_studies.bench", "cli"},
 }  # fmt: skip
 
-# Methods of results that draw import what draws by a string, on first use.
-ALLOWED_IN_STRINGS = {"explanation": {"app", "render"}, "collection": {"app"}}
+# Imports of higher layers, each inside the function that needs it: methods that draw, and encoders by name.
+LAZY_IMPORTS = {
+    "bilrp.encoder": {"bilrp.encoders.registry"},
+    "bilrp.explanation": {"bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.page"},
+    "bilrp.collection.core": {"bilrp.app.widgets"},
+}
 MODULE_IN_STRING = re.compile(r"(bilrp(?:_studies)?(?:\.\w+)*)(:\w+)?")
 
 
@@ -128,11 +132,27 @@ def package_of(module: str) -> str:
 @pytest.mark.parametrize("name", sorted(ALLOWED_IMPORTS))
 def test_a_package_imports_only_what_it_may(name: str) -> None:
     allowed = {*ALLOWED_IMPORTS[name], name, "errors"}
-    for graph, more in ((import_graph(), set()), (string_graph(), ALLOWED_IN_STRINGS.get(name, set()))):
-        found = {
-            (module, o) for module, others in graph.items() if package_of(module) == name for o in others
+    for graph in (import_graph(), string_graph()):
+        pairs = {
+            (module, other)
+            for module, others in graph.items()
+            if package_of(module) == name
+            for other in others - LAZY_IMPORTS.get(module, set())
         }
-        assert not {pair for pair in found if package_of(pair[1]) not in allowed | more}
+        assert not {pair for pair in pairs if package_of(pair[1]) not in allowed}
+
+
+@pytest.mark.parametrize("name", sorted(LAZY_IMPORTS))
+def test_imports_of_higher_layers_are_inside_functions(name: str) -> None:
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    at_import = {
+        f"{node.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert import_graph()[name] >= LAZY_IMPORTS[name], "an entry that is not needed"
+    assert not {m for m in LAZY_IMPORTS[name] if any(f"{i}.".startswith(f"{m}.") for i in at_import)}
 
 
 def test_every_module_in_a_string_exists() -> None:
@@ -154,7 +174,7 @@ def test_the_root_is_what_a_user_holds() -> None:
 def test_no_module_imports_itself_by_a_detour() -> None:
     # The package itself finds names on first use, which is nobody's detour.
     graph = import_graph()
-    inside = {name: {other for other in others if other != "bilrp"} for name, others in graph.items()}
+    inside = {name: others - {"bilrp"} - LAZY_IMPORTS.get(name, set()) for name, others in graph.items()}
     inside.pop("bilrp")
     try:
         list(TopologicalSorter(inside).static_order())

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from bilrp.encoder import (
     Encoder,
     EncoderLike,
     InputLike,
-    as_encoder,
     diff_origins,
+    encoder_for,
     make_origin,
     read_item,
     resolve_composite,
@@ -53,7 +53,10 @@ from bilrp.trace.reference_run import read_reference_values
 from bilrp.trace.tape import Tape
 from bilrp.trace.weight_cache import use_weight_cache
 
-MODES = ("auto", "push", "pull")
+Mode: TypeAlias = Literal["auto", "push", "pull"]
+"""How parts are computed: push regions forward, pull coordinates backward, or whichever costs less."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 STORABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -152,7 +155,7 @@ class Decomposition:
 def decompose(
     encoder: EncoderLike | DualEncoder, x: InputLike, *, regions: RegionSpec | None = None,
     composite: CompositeLike | None = None,
-    project: int | None = None, mode: str = "auto", progress: bool = False, layers: None = None,
+    project: int | None = None, mode: Mode = "auto", progress: bool = False, layers: None = None,
     max_regions: int | None = None,
 ) -> Decomposition: ...  # fmt: skip
 
@@ -161,7 +164,7 @@ def decompose(
 def decompose(
     encoder: EncoderLike | DualEncoder, x: InputLike, *, regions: RegionSpec | None = None,
     composite: CompositeLike | None = None,
-    project: int | None = None, mode: str = "auto", progress: bool = False, layers: Sequence[int],
+    project: int | None = None, mode: Mode = "auto", progress: bool = False, layers: Sequence[int],
 ) -> dict[int, Decomposition]: ...  # fmt: skip
 
 
@@ -172,7 +175,7 @@ def decompose(
     regions: RegionSpec | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     progress: bool = False,
     layers: Sequence[int] | None = None,
     max_regions: int | None = None,
@@ -186,7 +189,7 @@ def decompose(
     >>> found.parts.shape
     torch.Size([4, 3])
     """
-    encoder = encoder.encoder_for(x) if isinstance(encoder, DualEncoder) else as_encoder(encoder)
+    encoder = encoder_for(encoder, x)
     if max_regions is not None:
         if layers is not None:
             raise InputError("max_regions splits regions by their share in one embedding: leave out layers")
@@ -222,7 +225,7 @@ class PreparedInput:
     item: Item
     origin: Mapping[str, Any]
     project: int | None
-    mode: str
+    mode: Mode
     taps: Mapping[int, int]  # the value of each layer asked for
     embeddings: Mapping[int | None, Tensor]  # the embedding of each layer, of the output as None
     reference_embeddings: Mapping[
@@ -292,7 +295,7 @@ def prepare(
     regions: RegionSpec | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     layers: Sequence[int] | None = None,
 ) -> PreparedInput:
     """Record the run, freeze it by the rules, and lay out the regions."""
@@ -330,7 +333,7 @@ def refine(
     regions: RegionSpec | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     max_regions: int | None = None,
 ) -> Iterator[Decomposition]:
     """Take φ(x) apart coarse to fine: about 16 regions first, then those of the largest share |⟨P_I, φ⟩| split.
@@ -342,7 +345,7 @@ def refine(
     >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, max_regions=40)]
     [16, 28, 40]
     """
-    encoder = encoder.encoder_for(x) if isinstance(encoder, DualEncoder) else as_encoder(encoder)
+    encoder = encoder_for(encoder, x)
     ready = prepare(
         encoder, read_item(encoder, x), regions=regions, composite=composite, project=project, mode=mode
     )

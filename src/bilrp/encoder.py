@@ -9,17 +9,18 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from PIL import Image as Pillow
 from torch import Tensor, nn
 
 from bilrp import regions as region_specs
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image, Item, Text, View, display_name
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.composites import CompositeFunction, Rule, as_composite, composite_name
+from bilrp.rules.composites import CompositeFunction, CompositeLike, as_composite, composite_name
 from bilrp.rules.default_composites import choose_composite
 from bilrp.rules.freezing import prepare_tape
 from bilrp.rules.rule_table import tabulate_rules
@@ -34,23 +35,8 @@ from bilrp.trace.replay import verify_tape
 from bilrp.trace.step_summary import StepSummary
 from bilrp.trace.tape import Tape
 
-if TYPE_CHECKING:
-    InputLike: TypeAlias = Any
-    """Anything an encoder reads: a tensor with a batch axis of 1, an Item, a path, a picture, a text; its `read` decides."""
-
-    EncoderLike: TypeAlias = "Encoder | Callable[[Tensor], Tensor]"
-    """An Encoder, an nn.Module, or any callable tensor -> embedding."""
-
-    EncoderOrPair: TypeAlias = "EncoderLike | DualEncoder | tuple[EncoderLike, EncoderLike]"
-    """What reads two inputs: one model for both, a DualEncoder, or a model each that share an embedding space."""
-
-    CompositeLike: TypeAlias = CompositeFunction | Rule
-    """A composite (a function step -> rule), or one rule for every step with weights."""
-
-    Operations: TypeAlias = tuple[Op, ...]
-    """Rows for torch calls that the table of operations does not know, or treats otherwise."""
-else:  # what is given is checked by those who take it, in words that say what to do
-    InputLike = EncoderLike = EncoderOrPair = CompositeLike = Operations = Any
+InputLike: TypeAlias = Tensor | Item | str | os.PathLike[str] | Pillow.Image | np.ndarray
+"""An input: a tensor with a batch axis of 1, a path, a picture or a text. `Encoder.read` decides what it reads."""
 
 log = logging.getLogger("bilrp")
 MODEL_RUN_LOCK = (
@@ -78,13 +64,13 @@ class Encoder:
     """
 
     module: Callable[[Tensor], Tensor]
-    read: Callable[[InputLike], Item | Tensor] | None = None
+    read: Callable[[Any], Item | Tensor] | None = None
     composite: CompositeLike | None = None
     regions: RegionSpec | None = None
     name: str = ""
     to_image: Callable[[Tensor], np.ndarray] | None = None
     layers: Callable[[Tape, int], int] | None = None
-    operations: Operations = ()
+    operations: tuple[Op, ...] = ()
     embedding_space: str | None = None
     input_layer: str | None = None
     similarity: str | Similarity | None = None
@@ -137,6 +123,13 @@ class DualEncoder:
         return self.text if isinstance(raw_input, str) and not is_image_path(raw_input) else self.image
 
 
+EncoderLike: TypeAlias = Encoder | nn.Module | Callable[[Tensor], Tensor] | str
+"""An Encoder, an nn.Module, a callable tensor -> embedding, or a name as on the command line ("vgg16:31", "minilm")."""
+
+EncoderOrPair: TypeAlias = EncoderLike | DualEncoder | tuple[EncoderLike, EncoderLike]
+"""One encoder for both inputs, a DualEncoder, or one encoder for each input in one embedding space."""
+
+
 def is_image_path(text: str) -> bool:
     """Does a string name an image file? One that looks as if it did, but names none, is an error and no text.
 
@@ -173,12 +166,14 @@ def encoder_specific_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str
 
 
 def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike) -> tuple[Encoder, Encoder]:
-    """Which encoder reads which of two inputs: one for both, one of a DualEncoder each, or one of a pair each."""
-    if isinstance(encoder_or_pair, DualEncoder):
-        return encoder_or_pair.encoder_for(a), encoder_or_pair.encoder_for(b)
+    """Return the encoder that reads a and the encoder that reads b.
+
+    Args:
+        encoder_or_pair: one encoder for both, a DualEncoder, or a tuple of two encoders in one embedding space.
+    """
     if not isinstance(encoder_or_pair, tuple):
-        encoder = as_encoder(encoder_or_pair)
-        return encoder, encoder
+        loaded = _load_named(encoder_or_pair)
+        return encoder_for(loaded, a), encoder_for(loaded, b)
     if len(encoder_or_pair) != 2:
         raise InputError(
             f"a pair of encoders has two, got {len(encoder_or_pair)}: give explain((first, second), a, b)"
@@ -188,12 +183,33 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
     return first, second
 
 
+def encoder_for(encoder: EncoderLike | DualEncoder, x: InputLike) -> Encoder:
+    """Return the encoder that reads x: of a DualEncoder, the one for images or the one for texts."""
+    loaded = _load_named(encoder)
+    return loaded.encoder_for(x) if isinstance(loaded, DualEncoder) else as_encoder(loaded)
+
+
+def _load_named(encoder: EncoderLike | DualEncoder) -> EncoderLike | DualEncoder:
+    """Load an encoder that is given by its name; return anything else unchanged."""
+    if not isinstance(encoder, str):
+        return encoder
+    from bilrp.encoders.registry import load_encoder_or_pair
+
+    return load_encoder_or_pair(encoder)
+
+
 def as_encoder(model: EncoderLike) -> Encoder:
-    """Wrap a module or callable; an Encoder stays as it is."""
+    """Load an encoder by name, or wrap a module or callable; an Encoder is returned unchanged."""
+    if isinstance(model, str):
+        from bilrp.encoders.registry import load
+
+        return load(model)
     if isinstance(model, Encoder):
         return model
     if not callable(model):
-        raise InputError(f"an encoder is a callable tensor -> tensor, got {type(model).__name__}")
+        raise InputError(
+            f"an encoder is a name, a bilrp.Encoder or a callable tensor -> tensor, got {type(model).__name__}"
+        )
     name = getattr(model, "__qualname__", None) or type(model).__qualname__
     return Encoder(module=model, name=name)
 

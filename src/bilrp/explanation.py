@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from bilrp.decomposition import (
     Decomposition,
+    Mode,
     PreparedInput,
     check_pair,
     decompose_item,
@@ -51,29 +51,7 @@ class Match(NamedTuple):
 
 Writer = Callable[..., Path]
 
-# Who writes which file: the one table of formats. Writers are named, not imported, so that a result knows no picture.
-# A writer is write(explanation, path, **options); the command line gives style, palette, names, title and
-# special_tokens: take what you need, and **_ the rest. It lives in render/ if it shows, here if it stores.
-FORMATS: Mapping[str, Writer | str] = {
-    ".png": "bilrp.render.figure:write",
-    ".svg": "bilrp.render.figure:write",
-    ".pdf": "bilrp.render.figure:write",
-    ".html": "bilrp.render.page:write",
-    ".npz": "bilrp.explanation:write_numbers",
-    ".safetensors": "bilrp.explanation:write_numbers",
-}
-
-
-def load_function(function: Writer | str) -> Callable[..., Any]:
-    """A function as it is, or by its place `package.module:function`.
-
-    >>> load_function("math:sqrt")(4)
-    2.0
-    """
-    if not isinstance(function, str):
-        return function
-    module, _, name = function.partition(":")
-    return getattr(importlib.import_module(module), name)
+"""A function write(explanation, path, **options); the command line passes style, palette, names, title, special_tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,22 +173,26 @@ class Explanation:
 
     def plot(self, **options: Any) -> Figure:
         """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
-        return load_function("bilrp.render.figure:plot")(self, **options)
+        from bilrp.render import figure
 
-    def save(
-        self, path: str | Path, *, formats: Mapping[str, Writer | str] = FORMATS, **options: Any
-    ) -> Path:
-        """Write numbers (.npz, .safetensors), a picture (.png, .svg, .pdf) or a page to explore (.html).
+        return figure.plot(self, **options)
 
-        `formats` says who writes which suffix: `found.save("why.csv", formats={".csv": write})` calls write(found, path,
-        **options). It stands in the place of the package's table, which the command line knows alone.
+    def save(self, path: str | Path, *, formats: Mapping[str, Writer] | None = None, **options: Any) -> Path:
+        """Write numbers (.npz, .safetensors), a figure (.png, .svg, .pdf) or an interactive page (.html).
+
+        Args:
+            path: the file; its suffix selects the writer.
+            formats: writers by suffix, in place of `FORMATS`: `save("why.csv", formats={".csv": write})` calls
+                write(explanation, path, **options).
+            options: passed to the writer, e.g. title="Why?".
         """
+        formats = FORMATS if formats is None else formats
         suffix = Path(path).suffix.lower()
         if suffix not in formats:
             raise InputError(
                 f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
             )
-        load_function(formats[suffix])(self, path, **options)
+        formats[suffix](self, path, **options)
         return Path(path)
 
     @staticmethod
@@ -238,11 +220,15 @@ class Explanation:
             return found
 
     def _repr_html_(self) -> str:
-        return load_function("bilrp.render.page:embed")(self)
+        from bilrp.render import page
+
+        return page.embed(self)
 
     def widget(self, **options: Any) -> Any:
         """The page as a notebook widget (`bilrp[notebook]`): `widget.selected` is what a reader has pinned."""
-        return load_function("bilrp.app.widgets:make_explanation_widget")(self, **options)
+        from bilrp.app import widgets
+
+        return widgets.make_explanation_widget(self, **options)
 
     def __repr__(self) -> str:
         return (
@@ -260,7 +246,7 @@ def explain(
     regions: RegionSpecs | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     progress: bool = False,
     max_regions: int | None = None,
 ) -> Explanation:
@@ -295,7 +281,7 @@ def explain_items(
     regions: RegionSpecs | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     progress: bool = False,
     max_regions: int | None = None,
 ) -> Explanation:
@@ -407,6 +393,29 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
 def write_numbers(explanation: Explanation, path: str | Path, **_: Any) -> Path:
     """Everything an explanation holds, as .npz or .safetensors: what `Explanation.load` reads; nothing is drawn."""
     return store.write(path, *serialize_explanation(explanation))
+
+
+def _write_figure(explanation: Explanation, path: str | Path, **options: Any) -> Path:
+    from bilrp.render import figure
+
+    return figure.write(explanation, path, **options)
+
+
+def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> Path:
+    from bilrp.render import page
+
+    return page.write(explanation, path, **options)
+
+
+FORMATS: Mapping[str, Writer] = {
+    ".png": _write_figure,
+    ".svg": _write_figure,
+    ".pdf": _write_figure,
+    ".html": _write_page,
+    ".npz": write_numbers,
+    ".safetensors": write_numbers,
+}
+"""The writer of each file suffix."""
 
 
 def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:

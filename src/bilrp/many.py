@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from bilrp.decomposition import Decomposition, decompose_item
+from bilrp.decomposition import Decomposition, Mode, decompose_item
 from bilrp.encoder import CompositeLike, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import InputError
 from bilrp.inputs import Item
@@ -26,7 +26,7 @@ def decompose_many(
     regions: RegionSpec | None = None,
     composite: CompositeLike | None = None,
     project: int | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     workers: int | None = None,
 ) -> Iterator[Decomposition]:
     """The decomposition of each input, in order: what `decompose` gives, with the next ones read in the meantime.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -79,14 +79,11 @@ class Regions:
 
 RegionFunction = Callable[[Tensor], Regions]
 
-if TYPE_CHECKING:
-    RegionSpec: TypeAlias = Regions | RegionFunction | int | Tensor | np.ndarray | str | list[tuple[int, int]]
-    """Ready-made regions, a function x -> Regions, the side of a patch in pixels, or an integer mask."""
+RegionSpec: TypeAlias = Regions | RegionFunction | int | Tensor | np.ndarray | str | list[tuple[int, int]]
+"""Regions, a function x -> Regions, a patch side in pixels, an integer mask; for texts "words" or spans too."""
 
-    RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None]
-    """One for both inputs, or one for each."""
-else:  # what is given is checked by `resolve`, in words that say what to do
-    RegionSpec = RegionSpecs = Any
+RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None]
+"""One spec for both inputs, or one for each."""
 
 
 def as_spec_pair(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:

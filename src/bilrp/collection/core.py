@@ -26,7 +26,7 @@ from bilrp.collection.sources import SourceItem, decode_path
 from bilrp.decomposition import Decomposition, decompose_item
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
-from bilrp.explanation import Explanation, load_function, pair
+from bilrp.explanation import Explanation, pair
 from bilrp.inputs import Item, View
 from bilrp.progress import progress_bar
 from bilrp.similarity import Similarity, resolve_similarity
@@ -497,7 +497,9 @@ class Collection:
 
     def widget(self) -> Any:
         """The collection to wander in, in a notebook (`bilrp[notebook]`): `widget.selected` is {id, part, without}."""
-        return load_function("bilrp.app.widgets:make_collection_widget")(self)
+        from bilrp.app import widgets
+
+        return widgets.make_collection_widget(self)
 
     def remove(self, queries: Sequence[InputLike]) -> int:
         """Take items out, with their parts; how many there were. What is no item is an error, and nothing is removed."""

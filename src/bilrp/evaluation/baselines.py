@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import Decomposition, check_embedding
+from bilrp.decomposition import Decomposition, Mode, check_embedding
 from bilrp.encoder import (
     Encoder,
     EncoderOrPair,
@@ -101,7 +101,7 @@ def hessian_product(
     *,
     similarity: str | Similarity | None = None,
     regions: RegionSpecs | None = None,
-    mode: str = "auto",
+    mode: Mode = "auto",
     progress: bool = False,
 ) -> Explanation:
     """Hessian×Product: R_ii' = x_i x'_i' ∂²y/∂x_i∂x'_i' = Σ_m (x_i J_mi)(x'_i' J'_mi'), summed over regions.

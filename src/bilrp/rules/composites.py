@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 from torch import nn
 
@@ -25,11 +25,8 @@ from bilrp.trace.tape import Step
 CompositeFunction = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]
 
-if TYPE_CHECKING:
-    Entry: TypeAlias = tuple[Condition, Rule]
-    CompositeLike: TypeAlias = CompositeFunction | Rule
-else:  # what is given is checked in words that say what to do
-    Entry = CompositeLike = Any
+CompositeLike: TypeAlias = CompositeFunction | Rule
+"""A composite (a function step -> rule), or one rule for every step with weights."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -194,7 +191,7 @@ def conv_attention(gamma: float = 0.25) -> Composite:
     return Composite(f"conv_attention({format_number(gamma)})", resnet(gamma).choose_rule)
 
 
-def first_match(*entries: Entry, otherwise: CompositeLike) -> Composite:
+def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> Composite:
     """Extend a composite: the first entry whose condition fits decides, else `otherwise`.
 
     A condition is a pattern for the step's name or operation ('features.0', 'layer4.*', 'softmax') or a function.
