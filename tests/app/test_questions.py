@@ -68,7 +68,9 @@ def test_neighbours_are_the_collections_own(talking, made, similarity, how):
 def test_a_heat_map_is_the_share_of_each_region(talking, made):
     a, b = made.ids[3], made.ids[11]
     found = post_query(talking, "/api/heat", id=a, against=[{"id": b}], similarity="dot")
-    np.testing.assert_allclose(found["values"], made.share(3, [11])[:, 0].numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        found["values"], made.share(3, [11], similarity="dot")[:, 0].numpy(), rtol=1e-4, atol=1e-6
+    )
     assert sum(found["values"]) + found["unattributed"] == pytest.approx(found["score"], rel=1e-4)
     by_part = post_query(talking, "/api/heat", id=a, against=[{"id": b, "part": [4, 5]}], similarity="dot")
     parts = made.decomposition(11).parts.float()[[4, 5]].sum(0)
@@ -90,7 +92,10 @@ def test_a_contrast_speaks_for_one_and_against_the_other(talking, made):
         talking, "/api/contrast", id=made.ids[0], first=one[0], second=one[1], similarity="dot"
     )
     np.testing.assert_allclose(
-        found["values"], made.contrast("cat", "coffee").share(0).numpy(), rtol=1e-3, atol=1e-5
+        found["values"],
+        made.contrast("cat", "coffee", similarity="dot").share(0).numpy(),
+        rtol=1e-3,
+        atol=1e-5,
     )
     assert [s["name"] for s in found["sides"]] == ["cat", "coffee"]
     assert found["sides"][0]["score"] - found["sides"][1]["score"] == pytest.approx(found["score"])
@@ -163,7 +168,7 @@ def test_a_cover_up_has_the_models_true_score_and_the_prediction(talking, made, 
     other = torch.from_numpy(made.embeddings[b])
     assert found["before"] == pytest.approx(float(before @ other), rel=1e-5)
     assert found["true"] == pytest.approx(float(after @ other), rel=1e-5)
-    shares = made.share(a, [b])[:, 0]
+    shares = made.share(a, [b], similarity="dot")[:, 0]
     assert found["predicted"] == pytest.approx(float(before @ other) - float(shares[regions].sum()), rel=1e-3)
 
 

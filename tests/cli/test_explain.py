@@ -95,13 +95,14 @@ def bilrp_command(monkeypatch, capsys):
 
 
 def tiny(*more: str) -> tuple[str, ...]:
-    return ("explain", "a.png", "b.png", "--encoder", "tinymodel:tiny", "--size", "32", *more)
+    start = ("explain", "a.png", "b.png", "--encoder", "tinymodel:tiny", "--size", "32")
+    return (*start, *(() if "--similarity" in more else ("--similarity", "dot")), *more)
 
 
 def test_summary_adds_up(place, bilrp_command):
     code, out, err = bilrp_command(*tiny("--top", "3"))
     assert code == 0 and err == ""
-    assert "a.png  and  b.png" in out and "tinymodel:tiny, cosine, 16 × 16 regions" in out
+    assert "a.png  and  b.png" in out and "tinymodel:tiny, dot, 16 × 16 regions" in out
     found = bilrp_command(*tiny("--json"))
     about = json.loads(found[1])
     assert about["score"] == pytest.approx(about["explained"] + about["unattributed"])

@@ -66,7 +66,7 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
     )
     assert code == 0 and "left (2)" in out and (more / "why.png").stat().st_size > 1000
     total = sum(
-        json.loads(bilrp_command("explain", a, "c.png", *BY, "--json")[1])["score"]
+        json.loads(bilrp_command("explain", a, "c.png", *BY, "--similarity", "dot", "--json")[1])["score"]
         for a in ("a.png", "b.png")
     )
     found = json.loads(bilrp_command("sets", "left", "right", *BY, "--similarity", "dot", "--json")[1])

@@ -46,7 +46,8 @@ def test_batched_methods_are_the_librarys(setting):
     for k in range(len(pairs.a)):
         a, b = pairs.a[k : k + 1], pairs.b[k : k + 1]
         for name in ("saliency", "curvature", "hessian_product", "integrated_hessians"):
-            close(found[name][k], getattr(baselines, name)(net, a, b, regions=DIGITS).relevance)
+            own = bilrp.Encoder(net, similarity="dot")
+            close(found[name][k], getattr(baselines, name)(own, a, b, regions=DIGITS).relevance)
         rules = composites.uniform(methods.GAMMA)
         close(
             found["bilrp"][k],

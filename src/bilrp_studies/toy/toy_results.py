@@ -55,9 +55,7 @@ def measure_network(net: nn.Sequential, vectors: Tensor, seed: int, *, pairs: in
         mse=float((predict(net, whole) - whole.truth.sum((1, 2))).square().mean()),
         acs={name: evaluation.acs(found, test.truth) for name, found in relevance.items()},
         gamma_curve=[evaluation.acs(bilrp_relevance(net, test, gamma), test.truth) for gamma in GAMMAS],
-        acs_from_mean=evaluation.acs(
-            integrated_hessians(net, test, baseline=middle, similarity="dot"), test.truth
-        ),
+        acs_from_mean=evaluation.acs(integrated_hessians(net, test, baseline=middle), test.truth),
         conservation_error=float((relevance["bilrp"].sum((1, 2)) - predict(net, test)).abs().max()),
         tuning=tune_gammas(net, tuning, test),
         example_pairs=Pairs(*(t[shown] for t in (test.digits_a, test.digits_b, test.a, test.b))),
