@@ -74,7 +74,7 @@ def test_what_does_not_fit_says_so(encoder: bilrp.Encoder) -> None:
         bilrp.explain(pooled, torch.rand(1, 4), torch.rand(1, 4), similarity="maxsim")
     with pytest.raises(InputError, match="does not pool"):
         bilrp.explain(encoder, "A cat.", "A dog.", similarity="maxsim", project=4)
-    with pytest.raises(InputError, match="no whole vectors"):
+    with pytest.raises(InputError, match="cannot be split into vectors"):
         maxsim(3).score(torch.rand(4), torch.rand(6))
     with pytest.raises(InputError, match=r"maxsim\(width\)"):
         maxsim().score(torch.rand(4), torch.rand(4))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What a user calls, and the module that has it.
+# Public names, and the module that defines each.
 _EXPORTS = {
     "Decomposition": "bilrp.decomposition",
     "Encoder": "bilrp.encoder",
@@ -73,13 +73,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
-        found: Any = getattr(importlib.import_module(_EXPORTS[name]), name)
+        value: Any = getattr(importlib.import_module(_EXPORTS[name]), name)
     elif name in __all__:
-        found = importlib.import_module(f"bilrp.{name}")
+        value = importlib.import_module(f"bilrp.{name}")
     else:
         raise AttributeError(f"module 'bilrp' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

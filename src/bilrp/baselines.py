@@ -1,4 +1,4 @@
-"""Other explanations of the same scores, to compare BiLRP with."""
+"""Other explanation methods for the same scores, to compare BiLRP with."""
 
 from __future__ import annotations
 

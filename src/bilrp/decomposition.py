@@ -1,4 +1,4 @@
-"""Decomposition: one embedding taken apart into its regions' parts. It belongs to one input; keep it, pair it at will."""
+"""Decomposition: the embedding of one input as a sum of parts, one for each region."""
 
 from __future__ import annotations
 
@@ -65,30 +65,38 @@ STORABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
 
-    `origin` says what made it (encoder, weights, layer, composite, projection): only equal origins pair. `view` is the input
-    as people see it (a photograph, a text), `name` what they call it (a file's name). `reference` is φ(x₀) where the rules
-    compare with a reference input (`composites.secant`): what is unattributed, but for features outside every region.
+    Args:
+        parts: [regions, h], what each region contributes to each coordinate.
+        embedding: φ(x), flat.
+        regions: the regions of the input.
+        origin: what made it (encoder, weights, layer, composite, projection, similarity); parts pair if these match.
+        view: the image or text to show.
+        plan: how the parts were computed, and at what cost.
+        storage_error: ‖stored parts − computed parts‖ / ‖computed parts‖.
+        name: to show, e.g. a file's name.
+        shape: of the embedding before it was flattened.
+        reference: φ(x₀), where the rules compare with a reference input x₀ (`composites.secant`).
     """
 
-    parts: LazyDenseParts  # [regions, h], made when first read where it is nearly all zeros
+    parts: LazyDenseParts  # sparse parts become a matrix when first read
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
     view: View | None = field(default=None, repr=False)
     plan: Plan | None = field(default=None, repr=False)
-    storage_error: float = 0.0  # ‖parts kept − parts computed‖ / ‖parts computed‖
+    storage_error: float = 0.0
     name: str = ""
-    shape: tuple[int, ...] | None = None  # of the embedding before it was flattened, where it was no vector
+    shape: tuple[int, ...] | None = None
     reference: Float[Tensor, " h"] | None = field(default=None, repr=False)
 
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
-        """What biases, other constants, a reference and features outside every region contribute to each coordinate."""
+        """[h]: the contribution of biases, constants, a reference and features outside every region."""
         return self.embedding - stored_parts(self).sum(0)
 
     @property
     def input_image(self) -> np.ndarray | None:
-        """What the model saw as a picture of the input's own size, (height, width, 3) bytes."""
+        """The model's input as an image of its own size, bytes (height, width, 3)."""
         if not isinstance(self.view, Image):
             return None
         high, wide = self.regions.labels.shape[-2:]
@@ -96,7 +104,7 @@ class Decomposition:
 
     @property
     def region_boxes(self) -> np.ndarray | None:
-        """(left, top, right, bottom) around each region, in pixels of the view; None where regions are no areas of one."""
+        """Bounding box (left, top, right, bottom) of each region in pixels of the view; None without an image."""
         bounds = self.regions.bounds
         if bounds is None or not isinstance(self.view, Image):
             return None
@@ -106,7 +114,7 @@ class Decomposition:
         return bounds.cpu().double().numpy()[:, [1, 0, 3, 2]] * scale + np.array([left, top] * 2)
 
     def coarsen(self, spec: RegionSpec | None) -> Decomposition:
-        """The same parts summed over larger regions, each a union of the present ones (None: over these very ones)."""
+        """Sum the parts over larger regions, each a union of the present ones; None returns self."""
         if spec is None:
             return self
         labels = self.regions.labels
@@ -116,7 +124,7 @@ class Decomposition:
         owner[labels.flatten()[inside]] = coarse.labels.flatten()[inside]
         if bool((owner[labels.flatten()[inside]] != coarse.labels.flatten()[inside]).any()):
             raise InputError(
-                "coarsen needs regions that are unions of the present ones; these cut through some"
+                "coarsen needs regions that are unions of the present ones, and these split some: use larger regions"
             )
         sums = self.parts.new_zeros(coarse.count + 1, self.parts.shape[1])
         parts = sums.index_add_(0, owner + 1, self.parts)[1:]
@@ -128,20 +136,21 @@ class Decomposition:
         return replace(self, parts=parts, regions=coarse, view=view)
 
     def save(self, path: str | Path, *, dtype: torch.dtype | None = None) -> Path:
-        """Write to .safetensors or .npz (never pickle), whole or not at all.
+        """Write to .safetensors or .npz atomically.
 
-        `dtype` (torch.bfloat16, torch.float16) keeps the parts in half the space; what that cost is in
-        `storage_error` of the loaded decomposition, and what was rounded away counts as unattributed.
+        Args:
+            path: the file.
+            dtype: store parts as torch.bfloat16 or torch.float16; the rounding error becomes unattributed, and its
+                size is in `storage_error` of the loaded decomposition.
         """
-        kept = self if dtype is None else _round_parts(self, dtype)
-        tensors, words = serialize_decomposition(kept)
+        tensors, words = serialize_decomposition(self if dtype is None else _round_parts(self, dtype))
         if dtype is not None:
             tensors["parts"] = tensors["parts"].to(dtype)
         return store.write(path, tensors, {"kind": "decomposition", **words})
 
     @staticmethod
     def load(path: str | Path) -> Decomposition:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         tensors, words = store.read(path, kind="decomposition")
         with store.wrap_load_errors(path, words):
             return deserialize_decomposition(tensors, words)
@@ -180,30 +189,38 @@ def decompose(
     layers: Sequence[int] | None = None,
     max_regions: int | None = None,
 ) -> Decomposition | dict[int, Decomposition]:
-    """Take φ(x) apart: parts[I, m] is what region I contributes to coordinate m of the embedding.
+    """Decompose φ(x) into parts[I, m], the contribution of region I to coordinate m of the embedding.
 
-    With `max_regions`, into at most that many regions: fine where the share is large, coarse elsewhere (see `bilrp.refine`).
+    Args:
+        encoder: a name ("minilm"), an Encoder, a DualEncoder, an nn.Module or a callable tensor -> tensor.
+        x: a tensor with a batch axis of 1, or anything that the encoder reads: a path, an image, a text.
+        regions: the regions; None is the encoder's default.
+        composite: the rules; None is the encoder's default.
+        project: number of random dimensions to project the embedding to; None is exact.
+        mode: push regions forward, pull coordinates backward, or "auto", whichever costs less.
+        progress: show a progress bar.
+        layers: return a decomposition for each of these layers, {layer: decomposition}.
+        max_regions: split only the regions of largest contribution, up to that many regions (see `bilrp.refine`).
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    >>> found = decompose(net, torch.ones(1, 4), regions=regions_module.features())
-    >>> found.parts.shape
+    >>> decompose(net, torch.ones(1, 4), regions=regions_module.features()).parts.shape
     torch.Size([4, 3])
     """
     encoder = encoder_for(encoder, x)
     if max_regions is not None:
         if layers is not None:
-            raise InputError("max_regions splits regions by their share in one embedding: leave out layers")
+            raise InputError("max_regions cannot be combined with layers: leave out one of them")
         options = {"regions": regions, "composite": composite, "project": project, "mode": mode}
         return deque(refine(encoder, x, max_regions=max_regions, **options), maxlen=1)[0]
     options = {"regions": regions, "composite": composite, "project": project, "mode": mode, "layers": layers}
-    found = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
-    return found[None] if layers is None else {n: found[n] for n in layers}
+    by_layer = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
+    return by_layer[None] if layers is None else {n: by_layer[n] for n in layers}
 
 
 def decompose_item(
     encoder: Encoder, item: Item, *, progress: bool = False, **options: Any
 ) -> dict[int | None, Decomposition]:
-    """What `decompose` does once the input was read: the decomposition of each layer, of the output as None."""
+    """Decompose an input that was read: {layer: decomposition}, {None: decomposition} of the output without layers."""
     ready = prepare(encoder, item, **options)
     parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
@@ -218,7 +235,7 @@ def decompose_item(
 
 @dataclass(frozen=True, eq=False)
 class PreparedInput:
-    """One input, run and frozen: what is left to do is to push regions or to pull coordinates."""
+    """A recorded input with its rules applied, ready to compute parts."""
 
     program: Program
     partition: Regions
@@ -226,14 +243,12 @@ class PreparedInput:
     origin: Mapping[str, Any]
     project: int | None
     mode: Mode
-    taps: Mapping[int, int]  # the value of each layer asked for
-    embeddings: Mapping[int | None, Tensor]  # the embedding of each layer, of the output as None
-    reference_embeddings: Mapping[
-        int | None, Tensor
-    ]  # the same at a reference input, where the rules ask for one
+    taps: Mapping[int, int]  # layer -> number of its value
+    embeddings: Mapping[int | None, Tensor]  # layer (None: output) -> embedding
+    reference_embeddings: Mapping[int | None, Tensor]  # the same at the reference input, if the rules use one
 
     def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
-        """Parts [regions, coordinates] of the output and of tapped values."""
+        """Compute parts [regions, coordinates] of the output and of tapped values."""
         with torch.no_grad():
             weights = None if self.taps else make_projection(self.project, self.program.result)
             taps = frozenset(self.taps.values())
@@ -241,35 +256,35 @@ class PreparedInput:
                 parts, plan = compute_parts(
                     self.program, partition, weights, mode=self.mode, taps=taps, bar=bar
                 )
-        _check_finite(parts[self.program.output.value], self.origin["composite"])  # wherever it went wrong
+        _check_finite(parts[self.program.output.value], self.origin["composite"])
         return parts, plan
 
     def compute_parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
-        """Parts of the output alone."""
+        """Compute parts of the output only."""
         parts, plan = self.compute(partition, progress=progress)
         return densify(parts[self.program.output.value]), plan
 
     def begin_refinement(self, max_regions: int | None) -> Refinement:
-        """The coarsest moment of a refinement to at most `max_regions` regions."""
+        """Start a refinement to at most `max_regions` regions, at its coarsest partition."""
         return start_refinement(self.partition, self.compute_parts, max_regions)
 
     def split_regions(self, refinement: Refinement, weight: Tensor) -> Refinement:
-        """The next moment: regions of most weight split; the same moment where nothing can be."""
+        """Split the regions of largest weight; return `refinement` itself if none can be split."""
         return refinement.split(weight, self.compute_parts)
 
     def build_refined(self, refinement: Refinement) -> Decomposition:
-        """What is known at one moment of a refinement."""
+        """Return the decomposition on the present partition of a refinement."""
         count, view = len(refinement.groups), self.item.view
         view = (
             view.merge_regions(refinement.group_of_region.tolist(), count) if isinstance(view, Text) else view
         )
-        made = self.build_decomposition(refinement.regions, refinement.parts, plan=refinement.plan)
-        return made if refinement.is_complete else replace(made, view=view)
+        decomposition = self.build_decomposition(refinement.regions, refinement.parts, plan=refinement.plan)
+        return decomposition if refinement.is_complete else replace(decomposition, view=view)
 
     def build_decomposition(
         self, regions: Regions, parts: AnyParts, *, plan: Plan, layer: int | None = None
     ) -> Decomposition:
-        """Embedding and parts, projected where that has not happened yet, with their origin."""
+        """Return the decomposition of one layer; layers are projected here, the output already was."""
         result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
         weights = make_projection(self.project, result)
 
@@ -298,31 +313,33 @@ def prepare(
     mode: Mode = "auto",
     layers: Sequence[int] | None = None,
 ) -> PreparedInput:
-    """Record the run, freeze it by the rules, and lay out the regions."""
+    """Record the run, apply the rules, and resolve the regions."""
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
-        raise InputError(f"project is a number of dimensions, or None for the exact answer, got {project!r}")
+        raise InputError(
+            f"project must be a number of dimensions, or None for an exact result, got {project!r}"
+        )
     memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
     with torch.no_grad(), defer_checks():
         tape = encoder.record(item.x, item.model_input)
         taps = _layer_values(encoder, tape, layers)
-        made = {step.output: step.result for step in tape.steps if step.output in taps.values()}
-        wanted: dict[int | None, int] = {**taps} if taps else {None: tape.output}
-        results = {n: made.get(value, tape.result) for n, value in wanted.items()}
+        tapped_results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
+        values: dict[int | None, int] = {**taps} if taps else {None: tape.output}
+        results = {n: tapped_results.get(value, tape.result) for n, value in values.items()}
         for result in results.values():
             check_embedding(result)
-        book = resolve_composite(encoder, tape, composite)
+        chosen = resolve_composite(encoder, tape, composite)
         partition, item = resolve_regions(encoder, item, regions)
         tapped = frozenset(taps.values())
-        origin = make_origin(encoder, tape, book, project)
+        origin = make_origin(encoder, tape, chosen, project)
         with use_weight_cache(encoder.module, tape.weights, origin["weights"]):
-            ready = prepare_tape(tape, book, tapped)
+            ready = prepare_tape(tape, chosen, tapped)
             with nullcontext() if ready.reference is None else MODEL_RUN_LOCK:
-                references = read_reference_values(ready, encoder.forward_fn(item.model_input), wanted)
-            program, keep = freeze(ready, book, max(tapped, default=None)), frozenset(map(Key, tapped))
+                references = read_reference_values(ready, encoder.forward_fn(item.model_input), values)
+            program, keep = freeze(ready, chosen, max(tapped, default=None)), frozenset(map(Key, tapped))
             program = hoist_poolings(rewrite_channels_first(program, keep), keep)
-        # The tape ends here: recorded values that no map keeps would take room while the parts are computed.
+        # The tape is dropped here, to free activations that no map references before parts are computed.
         return PreparedInput(program, partition, item, origin, project, mode, taps, results, references)
 
 
@@ -336,29 +353,32 @@ def refine(
     mode: Mode = "auto",
     max_regions: int | None = None,
 ) -> Iterator[Decomposition]:
-    """Take φ(x) apart coarse to fine: about 16 regions first, then those of the largest share |⟨P_I, φ⟩| split.
+    """Decompose φ(x) coarse to fine: about 16 regions first, then those of largest |⟨P_I, φ⟩| are split.
 
-    P_{I ∪ J} = P_I + P_J, so each moment is exact on its own partition; the last has at most `max_regions` regions, and
-    without one it is `decompose`'s.
+    P_{I ∪ J} = P_I + P_J, so each decomposition is exact on its own partition.
+
+    Args:
+        encoder, x, regions, composite, project, mode: as for `decompose`.
+        max_regions: stop at that many regions; None goes on to the regions of `decompose`.
 
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())
-    >>> [found.regions.count for found in refine(net, torch.rand(1, 3, 16, 16), regions=2, max_regions=40)]
+    >>> [d.regions.count for d in refine(net, torch.rand(1, 3, 16, 16), regions=2, max_regions=40)]
     [16, 28, 40]
     """
     encoder = encoder_for(encoder, x)
     ready = prepare(
         encoder, read_item(encoder, x), regions=regions, composite=composite, project=project, mode=mode
     )
-    found, finer = None, ready.begin_refinement(max_regions)
-    while finer is not found:
-        found = finer
-        made = ready.build_refined(found)
-        yield made
-        finer = ready.split_regions(found, (found.parts @ made.embedding).abs())
+    refinement, finer = None, ready.begin_refinement(max_regions)
+    while finer is not refinement:
+        refinement = finer
+        decomposition = ready.build_refined(refinement)
+        yield decomposition
+        finer = ready.split_regions(refinement, (refinement.parts @ decomposition.embedding).abs())
 
 
 def check_embedding(embedding: Tensor) -> None:
-    """Refuse what has no similarity to explain: nothing, NaN, or zero in every coordinate."""
+    """Raise for an embedding that is empty, not finite, or zero in every coordinate."""
     if embedding.numel() == 0:
         raise InputError(
             f"the embedding has no coordinates (shape {tuple(embedding.shape)}): the input is too small for this encoder"
@@ -369,13 +389,12 @@ def check_embedding(embedding: Tensor) -> None:
         )
     if not bool(embedding.any()):
         raise InputError(
-            "the embedding is zero in every coordinate: the encoder sees nothing in this input, so there is nothing to "
-            "explain"
+            "the embedding is zero in every coordinate, so there is no similarity to explain: use another input or layer"
         )
 
 
 def _layer_values(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:
-    """The value number of each layer asked for."""
+    """Return {layer: number of its value}."""
     if layers is None:
         return {}
     if encoder.layers is None:
@@ -389,15 +408,15 @@ def _check_finite(parts: AnyParts, composite: str) -> None:
     if not bool(torch.isfinite(densify(parts)).all()):
         raise RuleError(
             f"the parts under {composite} have NaN or infinite values, though the embedding has none: "
-            "use a wider type (float64), or other rules"
+            "use float64, or other rules"
         )
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
-    """Two decompositions pair only if one encoder, with one set of weights and rules, made both, or two of one space."""
-    found = diff_origins(a.origin, b.origin)
-    if found:
-        raise MismatchError(f"these two decompositions do not belong together: they differ in {found}")
+    """Raise unless one encoder made both decompositions with the same weights and rules, or two of one space."""
+    difference = diff_origins(a.origin, b.origin)
+    if difference:
+        raise MismatchError(f"these two decompositions do not belong together: they differ in {difference}")
     if not any_size and a.embedding.shape != b.embedding.shape:
         raise MismatchError(
             f"the embeddings have {a.embedding.numel()} and {b.embedding.numel()} coordinates: give the encoder inputs "
@@ -406,7 +425,7 @@ def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) ->
 
 
 def deserialize_decomposition(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Decomposition:
-    """Rebuild a decomposition from stored tensors and words."""
+    """Rebuild a decomposition from stored tensors and metadata."""
     about = json.loads(metadata["regions"])
     schema.check_tensors(tensors, about["count"])
     partition = Regions(
@@ -421,7 +440,7 @@ def deserialize_decomposition(tensors: dict[str, Tensor], metadata: dict[str, st
     parts = tensors["parts"].to(embedding.dtype)
     view = views.deserialize_view(tensors, metadata)
     shape = tuple(int(n) for n in json.loads(metadata["shape"])) if "shape" in metadata else None
-    found = Decomposition(
+    decomposition = Decomposition(
         parts,
         embedding,
         partition,
@@ -432,12 +451,12 @@ def deserialize_decomposition(tensors: dict[str, Tensor], metadata: dict[str, st
         shape=shape,
         reference=tensors.get("reference"),
     )
-    schema.check_decomposition(found)
-    return found
+    schema.check_decomposition(decomposition)
+    return decomposition
 
 
 def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and words that `deserialize_decomposition` rebuilds a decomposition from."""
+    """Return the tensors and metadata that `deserialize_decomposition` reads."""
     tensors = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
     tensors |= {} if d.reference is None else {"reference": d.reference}
     if d.regions.boxes is not None:
@@ -450,7 +469,7 @@ def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[s
 
 
 def _round_parts(d: Decomposition, dtype: torch.dtype) -> Decomposition:
-    """Parts as they will be read back from `dtype`, and ‖difference‖ / ‖parts‖."""
+    """Round parts to `dtype` and add ‖difference‖ / ‖parts‖ to the storage error."""
     if dtype not in STORABLE_DTYPES:
         raise InputError(
             f"parts cannot be stored as {dtype}: use one of {', '.join(map(str, STORABLE_DTYPES))}"
@@ -466,7 +485,7 @@ def _round_parts(d: Decomposition, dtype: torch.dtype) -> Decomposition:
 
 
 def make_projection(project: int | None, result: Tensor) -> Tensor | None:
-    """The random projection of an embedding, if one is wanted."""
+    """Return the random projection of an embedding, or None."""
     return (
         None
         if project is None

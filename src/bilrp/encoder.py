@@ -1,4 +1,4 @@
-"""Encoder: φ, a callable tensor → embedding, with how to read an item, its default rules and regions."""
+"""Encoder: φ, tensor → embedding, with how to read an input, its default composite, regions and similarity."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ InputLike: TypeAlias = Tensor | Item | str | os.PathLike[str] | Pillow.Image | n
 """An input: a tensor with a batch axis of 1, a path, a picture or a text. `Encoder.read` decides what it reads."""
 
 log = logging.getLogger("bilrp")
-MODEL_RUN_LOCK = (
-    threading.RLock()
-)  # a model may keep something on itself while it runs: threads run one at a time
-PROJECTION_SEED = 0  # of the random projection: the same for every input, or parts could not be paired
+MODEL_RUN_LOCK = threading.RLock()  # models may write to their own buffers, so threads run them one at a time
+PROJECTION_SEED = 0  # one random projection for all inputs, so that their parts can be paired
 
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """What `explain` needs to know about a model; anything but `module` may be left out.
+    """A model with how to read its inputs and its defaults; only `module` is required.
 
-    `read(raw_input)` gives the input as a tensor, or as an `Item` with what people see. `layers(tape, n)`, where
-    given, finds
-    the value of layer n on a tape, for `decompose(..., layers=[...])`. Encoders of one `embedding_space` can be
-    compared with each other (the two encoders of an image-text model). `operations` are rows for torch calls that
-    `bilrp.trace.operation_table` doesn't know.
-    `input_layer`, where given, names the module inside whose output is the input that is explained: what is read is
-    then what
-    the whole is called with (token numbers).
+    Args:
+        module: the model, tensor -> embedding.
+        read: raw input -> tensor, or `Item` with an image or text to show.
+        composite: the default rules; None chooses by the operations on the tape.
+        regions: the default regions.
+        name: stored in `origin`.
+        to_image: input tensor -> image to show, bytes (height, width, 3).
+        layers: (tape, n) -> number of the value of layer n, for `decompose(..., layers=[...])`.
+        operations: rows for torch calls that `bilrp.trace.operation_table` does not list.
+        embedding_space: encoders with the same name here can be compared (the two of an image-text model).
+        input_layer: the module inside `module` whose output is explained, where the model's own input is token ids.
+        similarity: the default similarity; None is "cosine".
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -77,20 +79,18 @@ class Encoder:
 
     def __post_init__(self) -> None:
         if isinstance(self.operations, Op | str):
-            raise InputError(
-                "operations are rows in a tuple, with its comma: operations=(activation('erfinv'),)"
-            )
+            raise InputError("operations must be a tuple of rows: operations=(activation('erfinv'),)")
 
     def record(self, x: Tensor, model_input: Tensor | None = None) -> Tape:
-        """What the module does for x: `operations` come on top of the table of operations."""
+        """Run the module at x and return the verified tape; `operations` extend the table of operations."""
         with MODEL_RUN_LOCK:
             tape = record_unchecked(self.forward_fn(model_input), x, OPERATIONS.with_ops(*self.operations))
-            _ = tape.fingerprint  # while nobody else's run writes into the model's buffers
+            _ = tape.fingerprint  # under the lock: no other run may write to the model's buffers meanwhile
         verify_tape(tape)
         return tape
 
     def forward_fn(self, model_input: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """x ↦ embedding: the module itself, or from `input_layer` on where it is called with something else."""
+        """Return x -> embedding: the module, or the part of it behind `input_layer`."""
         return (
             self.module
             if self.input_layer is None or model_input is None
@@ -100,7 +100,7 @@ class Encoder:
 
 @dataclass(frozen=True, eq=False)
 class DualEncoder:
-    """Two encoders of one space: `image` reads pictures, `text` texts, and anything compares with anything.
+    """Two encoders in one embedding space: `image` reads images, `text` reads texts.
 
     >>> pictures, texts = (Encoder(torch.nn.Linear(4, 2), name=n, embedding_space="toy") for n in ("pictures", "texts"))
     >>> DualEncoder(pictures, texts).encoder_for("a cat on a sofa").name
@@ -115,7 +115,7 @@ class DualEncoder:
         check_embedding_space(self.image, self.text)
 
     def encoder_for(self, raw_input: InputLike) -> Encoder:
-        """Who reads an input: a path, a picture or the name of an existing image file is an image, any other string text."""
+        """Return the encoder for an input: strings are texts unless they name an image file."""
         if isinstance(raw_input, Item):
             return self.text if isinstance(raw_input.view, Text) else self.image
         if isinstance(raw_input, Tensor):
@@ -131,7 +131,7 @@ EncoderOrPair: TypeAlias = EncoderLike | DualEncoder | tuple[EncoderLike, Encode
 
 
 def is_image_path(text: str) -> bool:
-    """Does a string name an image file? One that looks as if it did, but names none, is an error and no text.
+    """Return whether a string names an image file; a name of a missing image file is an error.
 
     >>> is_image_path("a cat on a sofa")
     False
@@ -145,17 +145,17 @@ def is_image_path(text: str) -> bool:
 
 
 def check_embedding_space(a: Encoder, b: Encoder) -> None:
-    """Refuse two encoders that do not say that they share a space."""
+    """Raise unless two encoders share an embedding space."""
     if a is not b and (a.embedding_space is None or a.embedding_space != b.embedding_space):
         raise MismatchError(
             f"{a.name or 'the first encoder'} and {b.name or 'the second'} do not share a space "
-            f"({a.embedding_space} and {b.embedding_space}): only encoders trained together can be "
-            f"compared; say so with embedding_space=…"
+            f"({a.embedding_space} and {b.embedding_space}): only encoders trained together can be compared; "
+            "give both the same embedding_space="
         )
 
 
 def encoder_specific_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
-    """What may differ between the origins of two encoders that share a space; nothing where they are one, or share none.
+    """Return the keys of `origin` that may differ between two encoders of one embedding space.
 
     >>> encoder_specific_keys({"encoder": "a"}, {"encoder": "b"})
     set()
@@ -176,7 +176,7 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
         return encoder_for(loaded, a), encoder_for(loaded, b)
     if len(encoder_or_pair) != 2:
         raise InputError(
-            f"a pair of encoders has two, got {len(encoder_or_pair)}: give explain((first, second), a, b)"
+            f"a tuple of encoders needs two, got {len(encoder_or_pair)}: use explain((first, second), a, b)"
         )
     first, second = map(as_encoder, encoder_or_pair)
     check_embedding_space(first, second)
@@ -215,9 +215,12 @@ def as_encoder(model: EncoderLike) -> Encoder:
 
 
 def read_item(encoder: Encoder, raw_input: InputLike, *, quiet: bool = False) -> Item:
-    """The one door for inputs: read, checked (floating point, finite, a batch of one, on the model's device), with a view.
+    """Read and validate an input: float, finite, a batch of one, on the model's device.
 
-    What the reader notes of it is logged; `quiet` leaves it in the item, for those who read many.
+    Args:
+        encoder: its `read` reads anything but a tensor or an Item.
+        raw_input: what the user passes.
+        quiet: leave the reader's notes in the item instead of logging them.
 
     >>> read_item(Encoder(torch.nn.Flatten()), torch.zeros(1, 3, 8, 8)).view.size
     (8, 8)
@@ -234,7 +237,7 @@ def read_item(encoder: Encoder, raw_input: InputLike, *, quiet: bool = False) ->
     if item.notes and not quiet:
         for note in item.notes.values():
             log.warning(note)
-        item = replace(item, notes={})  # said once
+        item = replace(item, notes={})  # logged once
     if encoder.input_layer is not None and item.model_input is None:
         with MODEL_RUN_LOCK:
             item = replace(
@@ -246,20 +249,18 @@ def read_item(encoder: Encoder, raw_input: InputLike, *, quiet: bool = False) ->
 
 
 def read_tensor(encoder: Encoder, raw_input: InputLike) -> Tensor:
-    """The input as a checked tensor, for those who need nothing else of it."""
+    """Read and validate an input; return its tensor."""
     return read_item(encoder, raw_input).x
 
 
 def choose_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> Regions:
-    """The regions of an item: those asked for, else its own, else the encoder's, else the default of its shape."""
-    chosen = next((given for given in (spec, item.regions, encoder.regions) if given is not None), None)
+    """Return the regions by `spec`, else the item's own, else the encoder's, else the default of its shape."""
+    chosen = next((each for each in (spec, item.regions, encoder.regions) if each is not None), None)
     return region_specs.resolve(chosen, item.x)
 
 
 def describe_regions(encoder: Encoder, item: Item) -> str:
-    """The regions that an encoder gives its inputs, as a short text: other regions have another one.
-
-    Their kind says everything of grids, words and the like; a mask is told from another by its numbers.
+    """Return a text that identifies the encoder's regions: their kind, and for masks a hash.
 
     >>> describe_regions(Encoder(torch.nn.Flatten()), Item(torch.zeros(1, 3, 16, 16)))
     'grid(8)'
@@ -273,7 +274,7 @@ def describe_regions(encoder: Encoder, item: Item) -> str:
 
 
 def resolve_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> tuple[Regions, Item]:
-    """The regions asked for, and the item with the view that goes with them: of a text, also 'words' or spans by name."""
+    """Return the regions by `spec` (for texts also "words" or spans), and the item with the matching view."""
     if item.segment is None or spec is None:
         return choose_regions(encoder, item, spec), item
     regions, view = item.segment(
@@ -285,13 +286,13 @@ def resolve_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None
 def resolve_composite(
     encoder: Encoder, tape: Tape, composite: CompositeLike | None = None
 ) -> CompositeFunction:
-    """The composite for a run of an encoder: the one asked for, else its own, else the default for what is on the tape."""
-    wanted = encoder.composite if composite is None else composite
-    return choose_composite(tape) if wanted is None else as_composite(wanted)
+    """Return the given composite, else the encoder's own, else the default for the operations on the tape."""
+    chosen = encoder.composite if composite is None else composite
+    return choose_composite(tape) if chosen is None else as_composite(chosen)
 
 
 def make_view(encoder: Encoder, x: Tensor) -> View | None:
-    """The input itself as a picture, as the encoder shows it; images without that are stretched to 0 … 255."""
+    """Return the input as an image, by `Encoder.to_image` or scaled to 0 … 255; None if it is not an image."""
     if encoder.to_image is not None:
         return Image.from_image(np.asarray(encoder.to_image(x)))
     if x.dim() != 4 or x.shape[1] not in (1, 3):
@@ -304,20 +305,20 @@ def make_view(encoder: Encoder, x: Tensor) -> View | None:
 
 
 def _display_name(raw_input: InputLike) -> str:
-    """A file's own name; texts and tensors have none."""
+    """Return a file's name; '' for texts and tensors."""
     try:
         is_file = isinstance(raw_input, Path) or (isinstance(raw_input, str) and os.path.isfile(raw_input))
-    except ValueError:  # a text with a zero byte is no path
+    except ValueError:  # a text with a NUL byte cannot be a path
         return ""
     return display_name(raw_input) if is_file else ""
 
 
 def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """Refuse inputs that would give a wrong number instead of an error."""
+    """Raise for inputs that would give a wrong result; return the input detached."""
     if not x.dtype.is_floating_point:
         raise InputError(
-            f"the input has dtype {x.dtype}; relevance needs numbers to share: pass floats (for token ids, embed them "
-            "first and explain the model from inputs_embeds)"
+            f"the input has dtype {x.dtype}: pass floats (for token ids, embed them first and explain the model from "
+            "inputs_embeds)"
         )
     if x.dim() < 2 or x.shape[0] != 1:
         raise InputError(
@@ -327,13 +328,11 @@ def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> 
     if x.numel() == 0:
         raise InputError(f"the input of shape {tuple(x.shape)} is empty")
     if x.layout != torch.strided:
-        raise InputError("the input is sparse, and its zeros are features like any other: pass x.to_dense()")
+        raise InputError("the input is a sparse tensor: pass x.to_dense()")
     weights = [weight for _, weight in list_named_weights(map(list_submodules, find_modules(module)))]
     _check_device_and_dtype(x, weights)
     if x.is_meta or any(t.is_meta for t in weights):
-        raise InputError(
-            "the meta device holds no numbers, and the input or some weights are on it: load both for real"
-        )
+        raise InputError("the input or some weights are on the meta device, which has no values: load them")
     if not bool(torch.isfinite(x).all()):
         raise InputError(
             f"the input has {int((~torch.isfinite(x)).sum())} NaN or infinite values: clean it first"
@@ -342,7 +341,7 @@ def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> 
 
 
 def _check_device_and_dtype(x: Tensor, weights: Iterable[Tensor]) -> None:
-    """As the first parameter."""
+    """Raise unless x has the device and dtype of the first parameter."""
     for parameter in (weight for weight in weights if isinstance(weight, nn.Parameter)):
         if parameter.device != x.device:
             raise InputError(
@@ -357,10 +356,10 @@ def _check_device_and_dtype(x: Tensor, weights: Iterable[Tensor]) -> None:
 
 
 def ops(encoder: EncoderLike, x: InputLike, *, composite: CompositeLike | None = None) -> list[StepSummary]:
-    """Every step of the encoder's run at x, in order, as `decompose` would treat it: the rule, or what has none.
+    """List the steps of the encoder's run at x with the rule that `decompose` would use, or 'none'.
 
-    Batch norm is folded and ReLUs are fused by then. A step that is only reached through frozen factors (the queries
-    of an attention) is 'not needed'. Unlike `decompose`, this doesn't stop at the first step without a rule.
+    Batch norm is folded and ReLUs are fused. A step that is only reached through frozen factors (the queries of an
+    attention) is 'not needed'. Unlike `decompose`, this does not stop at the first step without a rule.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Softmax(dim=1))
     >>> [(row.op, row.rule) for row in ops(net, torch.ones(1, 4))]
@@ -370,12 +369,12 @@ def ops(encoder: EncoderLike, x: InputLike, *, composite: CompositeLike | None =
     item = read_item(encoder, x)
     with torch.no_grad():
         tape = encoder.record(item.x, item.model_input)
-        book = resolve_composite(encoder, tape, composite)
-        return tabulate_rules(prepare_tape(tape, book), book)
+        chosen = resolve_composite(encoder, tape, composite)
+        return tabulate_rules(prepare_tape(tape, chosen), chosen)
 
 
 def diff_origins(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """What differs between two origins and may not, in words; nothing where they are equal, or of one space.
+    """Return which keys of two origins differ and must not, as text; '' if they match.
 
     >>> diff_origins({"encoder": "a", "composite": "x"}, {"encoder": "b", "composite": "x"})
     'encoder (a and b)'
@@ -388,7 +387,7 @@ def diff_origins(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def compute_origin(encoder: Encoder, item: Item) -> dict[str, Any]:
-    """The origin that a decomposition of this item would have, from one run."""
+    """Run the encoder once and return the origin of the item's decomposition."""
     with torch.no_grad():
         tape = encoder.record(item.x, item.model_input)
         return make_origin(encoder, tape, resolve_composite(encoder, tape), None)
@@ -397,10 +396,11 @@ def compute_origin(encoder: Encoder, item: Item) -> dict[str, Any]:
 def make_origin(
     encoder: Encoder, tape: Tape, composite: CompositeFunction, project: int | None
 ) -> dict[str, Any]:
+    """Return what identifies the parts of a run: encoder, weights, composite, projection, similarity, dtype."""
     return {
         "encoder": encoder.name,
         "weights": tape.fingerprint,
-        # What a plain function does besides using weights; tensors it holds are seen as weights where it uses them.
+        # The code of a plain function; tensors that it closes over count as weights.
         "code": None if isinstance(encoder.module, nn.Module) else hash_code(encoder.module, tensors=False),
         "composite": composite_name(composite),
         "projection": None if project is None else f"{project} (seed {PROJECTION_SEED})",

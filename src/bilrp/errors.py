@@ -1,4 +1,4 @@
-"""Errors that users see: one clear line that says what happened and what to do, whatever a file's name holds."""
+"""Errors that users see: one printable line that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# What moves a cursor, breaks a line, turns the direction of writing, or is no character at all.
+# Control characters, line breaks, changes of writing direction, and lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class BilrpError(Exception):
-    """Base of everything bilrp raises on purpose; the command line prints it as one line, no traceback."""
+    """Base class of all errors of bilrp; the command line prints it as one line without a traceback."""
 
     def __str__(self) -> str:
         return to_printable(super().__str__())
@@ -26,7 +26,7 @@ class InputError(BilrpError):
 
 
 class TapeError(BilrpError):
-    """The model did something that the tape cannot see."""
+    """The model did something that the tape cannot record."""
 
 
 class RuleError(BilrpError):
@@ -34,27 +34,27 @@ class RuleError(BilrpError):
 
 
 class MismatchError(BilrpError):
-    """Two decompositions that do not belong to the same encoder, layer, rules or projection."""
+    """Two decompositions of different encoders, layers, rules or projections."""
 
 
 def to_printable(text: object) -> str:
-    """Text of any origin as one line that a terminal, a picture or a page can show: what is no character is escaped.
+    """Return text as one line that is safe to print: control characters and invalid bytes are escaped.
 
     >>> to_printable("cat" + chr(27) + "[2J.jpg"), to_printable(chr(0xDCFF))
     ('cat\\\\x1b[2J.jpg', '\\\\xff')
     """
-    return _UNPRINTABLE.sub(lambda found: _escape(ord(found[0])), str(text))
+    return _UNPRINTABLE.sub(lambda match: _escape(ord(match[0])), str(text))
 
 
 def describe_error(error: BaseException, max_chars: int = 160) -> str:
-    """What a foreign error says, in one short line."""
-    said = str(getattr(error, "strerror", None) or error).strip().splitlines()
-    return to_printable(said[0])[:max_chars] if said else type(error).__name__
+    """Return the message of another library's error as one short line."""
+    lines = str(getattr(error, "strerror", None) or error).strip().splitlines()
+    return to_printable(lines[0])[:max_chars] if lines else type(error).__name__
 
 
 @contextmanager
 def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Iterator[None]:
-    """Whatever a decoder, a store or a font raises inside becomes one line that begins with `prefix`.
+    """Turn any error raised inside into one line that begins with `prefix`.
 
     >>> with wrap_errors("cat.jpg: damaged or unreadable image"):
     ...     {}["tile"]
@@ -70,7 +70,12 @@ def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Itera
 
 
 def import_optional(module: str, extra: str, feature: str) -> Any:
-    """A module that comes with an extra of the package, or one line that says how to install it.
+    """Import a module of an optional dependency, or say how to install it.
+
+    Args:
+        module: the module to import.
+        extra: the extra of bilrp that installs it.
+        feature: what needs it, plural, for the error message.
 
     >>> import_optional("json", "text", "sentences").dumps([])
     '[]'
@@ -88,7 +93,7 @@ def import_optional(module: str, extra: str, feature: str) -> Any:
 
 
 class _WarningSuppressor:
-    """Python's warning filters belong to the whole process: the first to ask sets them, the last to leave puts them back."""
+    """Warning filters are process-wide: the first thread to enter sets them, the last to leave restores them."""
 
     def __init__(self) -> None:
         self.lock, self.depth = threading.Lock(), 0
@@ -99,13 +104,9 @@ class _WarningSuppressor:
             if self.depth == 1:
                 self.saved_filters = warnings.catch_warnings()
                 self.saved_filters.__enter__()
-                warnings.filterwarnings(
-                    "ignore", message="There is a performance drop"
-                )  # torch, where it loops
-                warnings.filterwarnings("ignore", module=r"PIL\.")  # oddities in a picture's metadata
-                warnings.filterwarnings(
-                    "ignore", message="lance is not fork-safe"
-                )  # of a child that opens none
+                for message in ("There is a performance drop", "lance is not fork-safe"):  # torch.vmap, Lance
+                    warnings.filterwarnings("ignore", message=message)
+                warnings.filterwarnings("ignore", module=r"PIL\.")  # malformed image metadata
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
@@ -118,11 +119,11 @@ _suppressor = _WarningSuppressor()
 
 
 def suppress_warnings() -> _WarningSuppressor:
-    """Without warnings that are no news: torch's of a loop, Pillow's of metadata, Lance's of a fork; from any thread."""
+    """Silence harmless warnings (vmap fallback, Pillow metadata, Lance after fork); thread-safe."""
     return _suppressor
 
 
 def _escape(code: int) -> str:
-    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte of a file's name that is not UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: a byte of a file name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,4 +1,4 @@
-"""Item: one input, as the model sees it and as people see it."""
+"""Item: one input as a tensor, and its view (image or text) to show."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ if TYPE_CHECKING:
     from bilrp.regions import Regions, RegionSpec
 
 Box = tuple[float, float, float, float]
-"""(left, top, right, bottom) in pixels of a picture."""
+"""(left, top, right, bottom) in pixels of an image."""
 
 MAX_VIEW_SIDE_PIXELS = 1600
-"""Pixels of the longest side of a view: enough for a screen, and a page stays small."""
+"""Longest side of a view: enough for a screen, and pages stay small."""
 
 MAX_VIEW_PIXELS = 100_000_000
-"""Of a stored view, whoever made it: 3 bytes each as it is read, 3 as it is kept."""
+"""Limit for views read from files: decoding needs 6 bytes per pixel."""
 
 PADDING_COLOR = (128, 128, 128)
 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """A picture for people: its own pixels (height, width, 3), and where in them the model's input lies.
+    """An image to show, and the position of the model's input in it.
 
-    `box` is (left, top, right, bottom) of the whole input in pixels of this picture. Reading crops (the box is smaller
-    than the picture), pads (it reaches beyond) or stretches, so places follow by one scale for each axis. `original_size` is
-    the width and height of the photograph, where these pixels are a smaller copy of it.
+    Args:
+        pixels: bytes (height, width, 3).
+        box: the model's input in pixels of this image: smaller than the image if it was cropped, larger if padded.
+        original_size: (width, height) of the original image, if these pixels are a smaller copy of it.
 
     >>> Image(np.zeros((100, 200, 3), np.uint8), box=(50, 0, 150, 100)).map_to_view((0, 0, 8, 8), (16, 16))
     (50.0, 0.0, 100.0, 50.0)
@@ -53,16 +54,18 @@ class Image:
         left, top, right, bottom = self.box
         if self.pixels.ndim != 3 or self.pixels.shape[2] != 3 or self.pixels.dtype != np.uint8:
             raise InputError(
-                f"a view has pixels (height, width, 3) of bytes, not {self.pixels.shape} of {self.pixels.dtype}"
+                f"a view needs uint8 pixels (height, width, 3), not {self.pixels.shape} of {self.pixels.dtype}"
             )
         if not (all(map(math.isfinite, self.box)) and left < right and top < bottom):
             raise InputError(f"the box {self.box} of a view is empty: give (left, top, right, bottom)")
 
     @staticmethod
     def from_image(image: np.ndarray | Pillow.Image, box: Box | None = None) -> Image:
-        """The view of a picture of any size (bytes, or as Pillow has it, which is not copied whole).
+        """Return the view of an image of any size, scaled down to at most 1,600 pixels a side.
 
-        It is never more than 1,600 pixels long; without a box, all of it is the input.
+        Args:
+            image: a Pillow image, or bytes (height, width, 3).
+            box: the model's input in pixels of the image; by default all of it.
 
         >>> view = Image.from_image(np.zeros((400, 3200, 3), np.uint8))
         >>> view.size, view.original_size, view.box
@@ -77,8 +80,8 @@ class Image:
         if scale >= 1:
             return Image(np.asarray(image), (left, top, right, bottom), (wide, high))
         size = max(1, round(wide * scale)), max(1, round(high * scale))
-        drawn = Pillow.fromarray(image) if array else image
-        smaller = np.asarray(drawn.resize(size, Pillow.Resampling.LANCZOS))
+        source = Pillow.fromarray(image) if array else image
+        smaller = np.asarray(source.resize(size, Pillow.Resampling.LANCZOS))
         across, down = size[0] / wide, size[1] / high
         return Image(smaller, (left * across, top * down, right * across, bottom * down), (wide, high))
 
@@ -89,7 +92,7 @@ class Image:
 
     @property
     def frame(self) -> Box:
-        """The smallest box around the picture and the model's input: padding reaches beyond the picture."""
+        """The smallest box around the image and the model's input, which is larger where it was padded."""
         left, top, right, bottom = self.box
         return (
             min(left, 0.0),
@@ -100,7 +103,7 @@ class Image:
 
     @property
     def visible_box(self) -> Box:
-        """The part of the picture that the model saw."""
+        """The part of the image that the model saw."""
         left, top, right, bottom = self.box
         return (
             max(left, 0.0),
@@ -110,14 +113,14 @@ class Image:
         )
 
     def map_to_view(self, region: tuple[float, float, float, float], shape: tuple[int, int]) -> Box:
-        """Where (top, left, bottom, right) of an input of that (height, width) lies: (left, top, right, bottom) here."""
+        """Map (top, left, bottom, right) of an input of shape (height, width) to a box in pixels of this image."""
         left, top, right, bottom = self.box
         across, down = (right - left) / shape[1], (bottom - top) / shape[0]
         first, start, last, stop = region
         return left + start * across, top + first * down, left + stop * across, top + last * down
 
     def map_to_original(self, view_box: Box) -> Box:
-        """A place in this picture, in pixels of the photograph that it was made of.
+        """Map a box in this image to pixels of the original image.
 
         >>> Image.from_image(np.zeros((400, 3200, 3), np.uint8)).map_to_original((10, 20, 30, 40))
         (20.0, 40.0, 60.0, 80.0)
@@ -129,7 +132,7 @@ class Image:
         return left * across, top * down, right * across, bottom * down
 
     def crop_to_input(self, shape: tuple[int, int]) -> np.ndarray:
-        """What the model's input shows, at that (height, width); what was padded is grey.
+        """Return the model's input as an image of shape (height, width); padding is grey.
 
         >>> Image(np.zeros((8, 8, 3), np.uint8), box=(0, -8, 8, 8)).crop_to_input((4, 2))[:, 0, 0]
         array([128, 128,   0,   0], dtype=uint8)
@@ -156,7 +159,7 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A text for people: the whole, and the characters [start, stop) of each region (None: a mark of the tokenizer's own).
+    """A text to show, and the characters [start, stop) of each region (None: a special token).
 
     >>> Text("A cat", ((0, 1), (2, 5), None)).region_texts
     ('A', 'cat', '')
@@ -168,16 +171,16 @@ class Text:
     def __post_init__(self) -> None:
         for span in self.spans:
             if span is not None and not 0 <= span[0] <= span[1] <= len(self.text):
-                raise InputError(f"the span {span} lies outside a text of {len(self.text)} characters")
+                raise InputError(f"the span {span} is outside a text of {len(self.text)} characters")
 
     @property
     def region_texts(self) -> tuple[str, ...]:
-        """The characters of each region; empty for marks such as [CLS]."""
+        """The characters of each region; empty for special tokens such as [CLS]."""
         return tuple("" if span is None else self.text[span[0] : span[1]] for span in self.spans)
 
     @property
     def special_tokens(self) -> list[int]:
-        """The regions that stand for no characters: marks of the tokenizer's own.
+        """The regions without characters: special tokens of the tokenizer.
 
         >>> Text("A cat", (None, (0, 1), (2, 5), None)).special_tokens
         [0, 3]
@@ -185,7 +188,7 @@ class Text:
         return [region for region, span in enumerate(self.spans) if span is None]
 
     def merge_regions(self, owner: Sequence[int], count: int) -> Text:
-        """The same text in larger regions: span i belongs to region owner[i], which reaches from its first to its last.
+        """Return the text in larger regions: span i joins region owner[i], from its first to its last character.
 
         >>> Text("A black cat", ((0, 1), (2, 7), (8, 11))).merge_regions([0, 1, 1], 2).region_texts
         ('A', 'black cat')
@@ -203,12 +206,16 @@ View = Image | Text
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """What `Encoder.read` gives: the input `x` (a batch of one), its view, and regions and a name where it has its own.
+    """One input, as `Encoder.read` returns it.
 
-    `segment`, where given, finds regions that only the item knows of (words, sentences, spans of characters), and the view
-    that goes with them or with ready-made ones. `model_input`, where set, is what the model is called with, `x` being
-    the value
-    of a module inside it. `notes` are what the reader has to say of it, by kind ("truncated", "unknown").
+    Args:
+        x: the input tensor, a batch of one.
+        view: the image or text to show.
+        regions: the default regions of this input.
+        name: to show, e.g. the file's name.
+        segment: returns regions by name ("words", "sentences", spans of characters) and their view.
+        model_input: what the model is called with, where `x` is the output of a module inside it (token embeddings).
+        notes: warnings of the reader by kind ("truncated", "unknown").
 
     >>> Item(torch.zeros(1, 4)).view is None
     True
@@ -224,7 +231,7 @@ class Item:
 
 
 def display_name(path: str | os.PathLike[str]) -> str:
-    """A file's own name, as one line that can be shown and stored anywhere.
+    """Return a file's name without its folder, as printable text.
 
     >>> display_name("photos/cat.jpg"), display_name(os.fsdecode(b"bad\\xff.png"))
     ('cat.jpg', 'bad\\\\xff.png')
@@ -233,7 +240,7 @@ def display_name(path: str | os.PathLike[str]) -> str:
 
 
 def serialize_view(view: View | None) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A view as tensors and words for a file: pictures as PNG, which loses nothing and packs better than numbers.
+    """Return a view as tensors and metadata for a file; images are stored as PNG.
 
     >>> deserialize_view(*serialize_view(Text("A cat", ((0, 1), (2, 5))))).region_texts
     ('A', 'cat')
@@ -251,9 +258,9 @@ def serialize_view(view: View | None) -> tuple[dict[str, Tensor], dict[str, str]
 
 
 def deserialize_view(tensors: dict[str, Tensor], metadata: dict[str, str]) -> View | None:
-    """The way back from `serialize_view`; older files hold the input's picture as it is."""
+    """Rebuild a view from `serialize_view`'s tensors and metadata."""
     if "view" not in metadata:
-        return Image.from_image(tensors["picture"].numpy()) if "picture" in tensors else None
+        return None
     about = json.loads(metadata["view"])
     if about["kind"] == "text":
         return Text(
@@ -266,7 +273,9 @@ def deserialize_view(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Vi
         Pillow.open(io.BytesIO(tensors["view"].numpy().tobytes()), formats=["PNG"]) as image,
     ):
         if image.width * image.height > MAX_VIEW_PIXELS:
-            raise InputError(f"its picture has {image.width}×{image.height} pixels, which are too many")
+            raise InputError(
+                f"its image has {image.width}×{image.height} pixels, more than {MAX_VIEW_PIXELS}"
+            )
         pixels = np.asarray(image.convert("RGB"))
     left, top, right, bottom = map(float, about["box"])
     return Image(pixels, (left, top, right, bottom), None if about["full"] is None else tuple(about["full"]))

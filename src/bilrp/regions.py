@@ -22,8 +22,12 @@ from bilrp.errors import InputError
 class Regions:
     """A partition of one input's features.
 
-    `labels` is shaped like the input without its batch axis. `boxes`, for rectangles over all channels, holds
-    (top, left, bottom, right) of each region; `names` are words to show (tokens).
+    Args:
+        labels: the region of each feature, −1 for none; shaped like the input without its batch axis.
+        count: the number of regions.
+        kind: the spec as text, e.g. "grid(8)".
+        boxes: (top, left, bottom, right) of each region, for rectangles over all channels.
+        names: texts to show (tokens), one for each region.
     """
 
     labels: Int[Tensor, "*features"]
@@ -50,14 +54,14 @@ class Regions:
 
     @property
     def label_map(self) -> Int[Tensor, "height width"] | None:
-        """The label of each place of an image; None where regions are no areas, but differ between channels."""
+        """The label of each pixel; None if the input is not an image or labels differ between channels."""
         if self.labels.dim() != 3 or not bool((self.labels == self.labels[:1]).all()):
             return None
         return self.labels[0]
 
     @property
     def bounds(self) -> Int[Tensor, "{self.count} 4"] | None:
-        """(top, left, bottom, right) around each area of an image: its box, where it is one; None where there is no plane.
+        """Bounding box (top, left, bottom, right) of each region of an image; None for other inputs.
 
         >>> labels(torch.tensor([[0, 1], [1, 1]]))(torch.zeros(1, 1, 2, 2)).bounds.tolist()
         [[0, 0, 1, 1], [0, 0, 2, 2]]
@@ -66,13 +70,12 @@ class Regions:
         return self.boxes if plane is None else _bounding_boxes(plane, self.count)
 
     def masks(self, indices: Tensor, dtype: torch.dtype) -> Tensor:
-        """0/1 masks of the regions with these numbers, (K, 1, *input): what push starts from."""
-        wanted = indices.to(self.labels.device)
+        """Return 0/1 masks (K, 1, *input) of the regions with these numbers: the seeds of push."""
         shape = (-1, 1, *[1] * self.labels.dim())
-        return (self.labels == wanted.reshape(shape)).to(dtype)
+        return (self.labels == indices.to(self.labels.device).reshape(shape)).to(dtype)
 
     def pool(self, relevance: Float[Tensor, "k 1 *features"]) -> Float[Tensor, "k {self.count}"]:
-        """Sum relevance (K, 1, *input) over each region, (K, count): Appendix E sums, so it conserves."""
+        """Sum relevance (K, 1, *input) over each region to (K, count), which conserves it (Appendix E)."""
         sums = relevance.new_zeros(relevance.shape[0], self.count + 1)
         return sums.index_add_(1, self.labels.flatten() + 1, relevance.flatten(1))[:, 1:]
 
@@ -87,16 +90,16 @@ RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None
 
 
 def as_spec_pair(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:
-    """The specs of two inputs: a tuple of two is one for each, anything else serves both."""
+    """Return the specs of two inputs: a tuple has one for each, anything else is used for both."""
     if not isinstance(specs, tuple):
         return specs, specs
     if len(specs) != 2:
-        raise InputError(f"regions are one for both inputs, or a tuple of one for each, got {len(specs)}")
+        raise InputError(f"regions need one spec for both inputs, or a tuple of two, got {len(specs)}")
     return specs
 
 
 def grid(size: int | tuple[int, int]) -> RegionFunction:
-    """k×k pixel patches over all channels, row by row; patches at the right and bottom edge may be smaller.
+    """Split an image into k×k pixel patches over all channels, row by row; the last ones may be smaller.
 
     >>> grid(8)(torch.zeros(1, 3, 16, 20)).count
     6
@@ -130,7 +133,7 @@ def grid(size: int | tuple[int, int]) -> RegionFunction:
 
 
 def features() -> RegionFunction:
-    """Every input feature by itself, flattened row-major.
+    """Make every input feature a region, flattened row-major.
 
     >>> features()(torch.zeros(1, 3, 4)).count
     12
@@ -146,30 +149,31 @@ def features() -> RegionFunction:
 def labels(
     mask: Tensor | np.ndarray | Sequence[Any], *, names: tuple[str, ...] | None = None
 ) -> RegionFunction:
-    """Any partition: an integer tensor shaped like the input without its batch axis (or without its channels).
+    """Use any partition into regions.
 
-    For an image that is (height, width), for a sequence (length,): one label for each place or token.
-
-    −1 means in no region; the part of such features is unattributed.
+    Args:
+        mask: integers 0 … n-1 shaped like the input without its batch axis, or (height, width) for an image, (length,)
+            for a sequence; −1 means in no region, and the part of such features is unattributed.
+        names: texts to show, one for each region.
 
     >>> labels(torch.tensor([0, 0, 1, -1]))(torch.zeros(1, 4)).count
     2
     """
-    given = torch.as_tensor(mask)
-    if given.dtype.is_floating_point or given.dtype == torch.bool:
-        raise InputError(f"labels need an integer tensor, got {given.dtype}")
+    own = torch.as_tensor(mask)
+    if own.dtype.is_floating_point or own.dtype == torch.bool:
+        raise InputError(f"labels need an integer tensor, got {own.dtype}")
 
     def spec(x: Tensor) -> Regions:
-        # One label for each place of an image, or for each token, holds for all its channels; nothing else is guessed.
-        places = x.shape[2:] if x.dim() > 3 else x.shape[1:2]
-        fitting = dict.fromkeys([x.shape[1:], places])
-        if given.shape not in fitting:
+        # A label of a pixel or token applies to all its channels; no other shape is broadcast.
+        positions = x.shape[2:] if x.dim() > 3 else x.shape[1:2]
+        shapes = dict.fromkeys([x.shape[1:], positions])
+        if own.shape not in shapes:
             raise InputError(
-                f"labels of shape {tuple(given.shape)} do not fit an input of shape {tuple(x.shape)}: "
-                f"give a tensor of shape {' or '.join(str(tuple(shape)) for shape in fitting)}"
+                f"labels of shape {tuple(own.shape)} do not fit an input of shape {tuple(x.shape)}: "
+                f"give a tensor of shape {' or '.join(str(tuple(shape)) for shape in shapes)}"
             )
-        placed = given[:, None] if x.dim() == 3 and given.dim() == 1 else given
-        full = placed.to(x.device).long().expand(x.shape[1:])
+        column = own[:, None] if x.dim() == 3 and own.dim() == 1 else own
+        full = column.to(x.device).long().expand(x.shape[1:])
         if int(full.min()) < -1:
             raise InputError(f"labels run from -1 (no region) upwards, got {int(full.min())}")
         if int(full.max()) >= full.numel():
@@ -182,7 +186,7 @@ def labels(
 
 
 def tokens(names: tuple[str, ...] | list[str] | None = None) -> RegionFunction:
-    """One region for each position of a sequence of shape (1, length, width).
+    """Make each position of a sequence (1, length, width) a region, with these names to show.
 
     >>> tokens(["a", "cat"])(torch.zeros(1, 2, 5)).names
     ('a', 'cat')
@@ -200,7 +204,7 @@ def tokens(names: tuple[str, ...] | list[str] | None = None) -> RegionFunction:
 
 
 def default_regions(x: Tensor) -> Regions:
-    """8×8 patches for images (1, C, H, W), tokens for sequences (1, n, d), single features for everything else.
+    """Return 8×8 patches for images (1, C, H, W), tokens for sequences (1, n, d), single features otherwise.
 
     >>> default_regions(torch.zeros(1, 7, 32)).count
     7
@@ -210,7 +214,7 @@ def default_regions(x: Tensor) -> Regions:
 
 
 def resolve(spec: RegionSpec | None, x: Tensor) -> Regions:
-    """A spec, ready-made Regions, the side of a patch, or an integer mask, as the regions of x."""
+    """Return the regions of x by a spec; None is the default of its shape."""
     if spec is None:
         return default_regions(x)
     if isinstance(spec, Regions):
@@ -223,17 +227,17 @@ def resolve(spec: RegionSpec | None, x: Tensor) -> Regions:
         return grid(int(spec))(x)
     if isinstance(spec, Tensor | np.ndarray):
         return labels(spec)(x)
-    made = spec(x) if callable(spec) else None
-    if not isinstance(made, Regions):
+    regions = spec(x) if callable(spec) else None
+    if not isinstance(regions, Regions):
         raise InputError(
             f"regions are grid(8), features(), labels(mask), tokens(), a side in pixels or an integer mask, "
             f"not {type(spec).__name__}"
         )
-    return made
+    return regions
 
 
 def _rectangle_boxes(region_labels: Tensor) -> Tensor | None:
-    """The boxes of regions, if every one is a rectangle over all channels of an image."""
+    """Return the boxes of regions if each is a rectangle over all channels of an image."""
     if region_labels.dim() != 3 or not bool((region_labels == region_labels[:1]).all()):
         return None
     plane, count = region_labels[0], int(region_labels.max()) + 1
@@ -246,7 +250,7 @@ def _rectangle_boxes(region_labels: Tensor) -> Tensor | None:
 
 
 def _bounding_boxes(label_map: Tensor, count: int) -> Tensor:
-    """(top, left, bottom, right) around the places with each label."""
+    """Return (top, left, bottom, right) of the pixels with each label."""
     rows, columns = (label_map >= 0).nonzero(as_tuple=True)
     owner = label_map[rows, columns]
     empty = torch.zeros(count, dtype=torch.long, device=label_map.device)

@@ -1,4 +1,4 @@
-"""Similarities as bilinear forms on parts: a score and a pair relevance that sums to it (but for the unattributed).
+"""Similarities as bilinear forms on parts: a score, and a pair relevance that sums to it up to the unattributed.
 
 >>> import torch
 >>> dot().score(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
@@ -22,14 +22,18 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """y(φ, φ') and its pair relevance, and what others ask of it: nothing is decided by its name.
+    """y(φ, φ') and its pair relevance R.
 
-    `has_self_terms`: each side also owes something to itself, P Pᵀ and P' P'ᵀ. `is_distance`: it grows where inputs differ.
-    `unit_form`: the form that it takes on embeddings of length one, for similarities that divide by their lengths.
-    `form_for_shapes`: the form for embeddings of these shapes, for similarities of embeddings that are no single vector.
-    `any_size`: the two embeddings may differ in size. `needs_only_products`: it asks nothing of parts but to be
-    divided by a number
-    and for their products P P'ᵀ, so that parts which are kept without their zeros (`engine.sparse_parts`) will do.
+    Args:
+        name: to show, and to store.
+        score_fn: (φ, φ') -> y.
+        relevance_fn: (φ, φ') -> function (P, P') -> R.
+        has_self_terms: y also has terms P Pᵀ and P' P'ᵀ of each side with itself.
+        is_distance: y grows where inputs differ.
+        unit_form: for a similarity that divides by ‖φ‖ and ‖φ'‖, its form on unit vectors.
+        form_for_shapes: (shape of φ, shape of φ') -> the similarity, where it depends on shapes.
+        any_size: the two embeddings may differ in size.
+        needs_only_products: R needs only scaled products P P'ᵀ, so sparse parts (`engine.sparse_parts`) stay sparse.
     """
 
     name: str
@@ -43,11 +47,11 @@ class Similarity:
     needs_only_products: bool = False
 
     def for_shapes(self, a: Shape, b: Shape) -> Similarity:
-        """The similarity as it is for embeddings of these shapes."""
+        """Return the similarity for embeddings of these shapes."""
         return self if self.form_for_shapes is None else self.form_for_shapes(a, b)
 
     def score(self, a: Float[Tensor, " h"], b: Float[Tensor, " k"]) -> float:
-        """y for two embeddings."""
+        """Return y for two embeddings."""
         return float(self.score_fn(a, b))
 
     def relevance(
@@ -57,7 +61,7 @@ class Similarity:
         a: Float[Tensor, " h"],
         b: Float[Tensor, " k"],
     ) -> Float[Tensor, "regions_a regions_b"]:
-        """R[I, I'] from the parts of two inputs with embeddings a and b."""
+        """Return R[I, I'] from the parts of two inputs with embeddings a and b."""
         return self.relevance_fn(a, b)(parts_a, parts_b)
 
 
@@ -79,7 +83,7 @@ def cosine() -> Similarity:
 
 
 def norm(embedding: Tensor) -> Tensor:
-    """‖φ‖, also where squares of its coordinates are too small or too large for their type; zero is an error."""
+    """Return ‖φ‖ without underflow or overflow of squares; a zero vector is an error."""
     largest = embedding.abs().max()
     if float(largest) == 0:
         raise InputError("cosine needs non-zero embeddings, and one of these is zero: use similarity='dot'")
@@ -91,7 +95,7 @@ def bilinear(matrix: Tensor, name: str = "bilinear") -> Similarity:
     if matrix.dim() != 2:
         raise InputError(f"bilinear needs a matrix, got shape {tuple(matrix.shape)}")
 
-    def fitting(a: Tensor, b: Tensor) -> Tensor:
+    def checked_matrix(a: Tensor, b: Tensor) -> Tensor:
         if matrix.shape != (a.shape[0], b.shape[0]):
             raise MismatchError(
                 f"the matrix is {tuple(matrix.shape)}, the embeddings have {a.shape[0]} and {b.shape[0]} coordinates"
@@ -99,14 +103,16 @@ def bilinear(matrix: Tensor, name: str = "bilinear") -> Similarity:
         return matrix.to(a)
 
     return Similarity(
-        name, lambda a, b: a @ fitting(a, b) @ b, lambda a, b: lambda p, q: p @ fitting(a, b) @ q.T
+        name,
+        lambda a, b: a @ checked_matrix(a, b) @ b,
+        lambda a, b: lambda p, q: p @ checked_matrix(a, b) @ q.T,
     )
 
 
 def projected(dimensions: int, seed: int = 0) -> Similarity:
-    """y = ⟨Wφ, Wφ'⟩ with W random: an unbiased estimate of dot from parts that were kept exact."""
+    """y = ⟨Wφ, Wφ'⟩ with W random: an unbiased estimate of dot from exact parts."""
 
-    def score_of(a: Tensor, b: Tensor) -> Tensor:
+    def score(a: Tensor, b: Tensor) -> Tensor:
         w = random_projection(dimensions, a.shape[0], seed=seed, like=a)
         return torch.dot(w @ a, w @ b)
 
@@ -114,7 +120,7 @@ def projected(dimensions: int, seed: int = 0) -> Similarity:
         w = random_projection(dimensions, a.shape[0], seed=seed, like=a)
         return lambda p, q: (p @ w.T) @ (q @ w.T).T
 
-    return Similarity(f"projected({dimensions}, seed={seed})", score_of, weigh)
+    return Similarity(f"projected({dimensions}, seed={seed})", score, weigh)
 
 
 def squared_distance() -> Similarity:
@@ -132,15 +138,17 @@ def squared_distance() -> Similarity:
 def maxsim(width: int | None = None) -> Similarity:
     """Late interaction (ColBERT, ColPali): y = Σ_i max_j ⟨φ_i, φ'_j⟩, R[I, I'] = Σ_i ⟨P_I,i, P'_I',j(i)⟩.
 
-    φ_i are the vectors of a's tokens and j(i) the best of b's for each, frozen (ties share equally). Embeddings have
-    shape (1, tokens, width); for flat ones, say the width.
+    φ_i are the token vectors of a, and j(i) is the best token of b for each, held fixed (ties share equally).
+
+    Args:
+        width: the length of a token's vector, for flat embeddings; others have shape (1, tokens, width).
 
     >>> a, b = torch.tensor([1.0, 0.0, 0.0, 2.0]), torch.tensor([3.0, 0.0, 1.0, 1.0])
     >>> maxsim(2).score(a, b)
     5.0
     """
 
-    def of_shapes(a: Shape, b: Shape) -> Similarity:
+    def for_shapes(a: Shape, b: Shape) -> Similarity:
         if len(a) < 3 or len(b) < 3 or a[-1] != b[-1]:
             raise InputError(
                 f"maxsim compares the vectors of tokens, (1, tokens, width), and these embeddings have shapes {a} and "
@@ -148,18 +156,22 @@ def maxsim(width: int | None = None) -> Similarity:
             )
         return maxsim(a[-1])
 
-    def told(a: Tensor, b: Tensor) -> Tensor:
-        raise InputError("maxsim needs to know how long a token's vector is: say maxsim(width)")
+    def refuse(a: Tensor, b: Tensor) -> Tensor:
+        raise InputError("maxsim of flat embeddings needs the length of a token's vector: use maxsim(width)")
 
     if width is None:
         return Similarity(
-            "maxsim", told, lambda a, b: lambda p, q: told(p, q), form_for_shapes=of_shapes, any_size=True
+            "maxsim",
+            refuse,
+            lambda a, b: lambda p, q: refuse(p, q),
+            form_for_shapes=for_shapes,
+            any_size=True,
         )
     size = width
 
     def vectors(flat: Tensor) -> Tensor:
         if flat.shape[-1] % size:
-            raise InputError(f"{flat.shape[-1]} numbers are no whole vectors of width {size}")
+            raise InputError(f"{flat.shape[-1]} coordinates cannot be split into vectors of width {size}")
         return flat.unflatten(-1, (-1, size))
 
     def weigh(a: Tensor, b: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -174,7 +186,7 @@ def maxsim(width: int | None = None) -> Similarity:
 def random_projection(
     dimensions: int, size: int, *, seed: int = 0, like: Tensor
 ) -> Float[Tensor, "{dimensions} {size}"]:
-    """W (dimensions × size) with entries N(0, 1/dimensions), the same for the same seed on every device.
+    """Return W (dimensions × size) with entries N(0, 1/dimensions), equal for equal seeds on every device.
 
     >>> random_projection(2, 3, like=torch.zeros(1)).shape
     torch.Size([2, 3])
@@ -182,8 +194,8 @@ def random_projection(
     if dimensions < 1:
         raise InputError(f"a projection needs at least one dimension, got {dimensions}")
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(dimensions, size, generator=generator, dtype=torch.float64)
-    return (drawn / dimensions**0.5).to(like)
+    normal = torch.randn(dimensions, size, generator=generator, dtype=torch.float64)
+    return (normal / dimensions**0.5).to(like)
 
 
 SIMILARITIES = {"dot": dot, "cosine": cosine, "squared_distance": squared_distance, "maxsim": maxsim}
@@ -227,7 +239,7 @@ def similarity_name(similarity: str | Similarity | None) -> str:
 
 
 def multiply_parts(p: Any, q: Any) -> Tensor:
-    """P P'ᵀ, of two matrices or of parts that know how to multiply each other; half precision is added up in float32."""
+    """Return P P'ᵀ of dense or sparse parts; half precision is accumulated in float32."""
     if not isinstance(p, Tensor):
         return p.product(q)
     return (p.float() @ q.T.float()).to(p.dtype) if p.dtype in (torch.float16, torch.bfloat16) else p @ q.T
