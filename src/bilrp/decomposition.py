@@ -124,7 +124,7 @@ class Decomposition:
         owner[labels.flatten()[inside]] = coarse.labels.flatten()[inside]
         if bool((owner[labels.flatten()[inside]] != coarse.labels.flatten()[inside]).any()):
             raise InputError(
-                "coarsen needs regions that are unions of the present ones, and these split some: use larger regions"
+                "coarsen needs regions that are unions of the present ones, and these cut through some"
             )
         sums = self.parts.new_zeros(coarse.count + 1, self.parts.shape[1])
         parts = sums.index_add_(0, owner + 1, self.parts)[1:]
@@ -209,7 +209,7 @@ def decompose(
     encoder = encoder_for(encoder, x)
     if max_regions is not None:
         if layers is not None:
-            raise InputError("max_regions cannot be combined with layers: leave out one of them")
+            raise InputError("max_regions cannot be combined with layers: leave out layers")
         options = {"regions": regions, "composite": composite, "project": project, "mode": mode}
         return deque(refine(encoder, x, max_regions=max_regions, **options), maxlen=1)[0]
     options = {"regions": regions, "composite": composite, "project": project, "mode": mode, "layers": layers}

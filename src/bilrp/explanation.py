@@ -1,4 +1,4 @@
-"""Explanation: one similarity, on pairs of regions, from two decompositions."""
+"""Explanation: one similarity on pairs of regions, from two decompositions."""
 
 from __future__ import annotations
 
@@ -58,10 +58,16 @@ Writer = Callable[..., Path]
 class Explanation:
     """score = relevance.sum() + self_terms.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
 
-    `self_terms` are what each side owes to itself, for similarities that have such a part; `is_distance` says that the
-    score grows where the two differ, so that what is positive sets them apart. `reference_terms`, where the rules compare
-    with a reference input, are what each region shares with the other side's reference: pairs + reference_terms +
-    reference_score = score.
+    Args:
+        a, b: the decompositions of the two inputs.
+        score: the similarity.
+        relevance: [regions of a, regions of b].
+        similarity: its name.
+        self_terms: P Pᵀ and P' P'ᵀ, for similarities with terms of each side with itself.
+        is_distance: the score grows where the two differ, so positive relevance separates them.
+        reference_terms: for rules that compare with a reference input, relevance of each region with the other side's
+            reference; relevance.sum() + reference_terms + reference_score = score.
+        reference_score: the similarity of the two references.
     """
 
     a: Decomposition
@@ -76,9 +82,9 @@ class Explanation:
 
     @cached_property
     def breakdown(self) -> ScoreBreakdown:
-        """What adds up to the score: pairs for it, pairs against it, marks, each side with itself, and the rest."""
+        """The summands of the score: positive and negative pairs, special tokens, self terms, references, the rest."""
         every, pairs = self.relevance.detach().cpu().double(), self._without_special_tokens()[2]
-        own, apart = (
+        own, reference = (
             [float(t.detach().cpu().double().sum()) for t in both or ()] or [0.0, 0.0]
             for both in (self.self_terms, self.reference_terms)
         )
@@ -89,42 +95,42 @@ class Explanation:
             self_terms_a=own[0],
             self_terms_b=own[1],
             special_tokens=float(every.sum() - pairs.sum()),
-            reference_terms_a=apart[0],
-            reference_terms_b=apart[1],
+            reference_terms_a=reference[0],
+            reference_terms_b=reference[1],
             reference_score=self.reference_score,
         )
 
     def _without_special_tokens(self) -> tuple[list[int], list[int], Tensor]:
-        """The regions of each side that are no mark of a tokenizer's own, and the relevance among them, in float64."""
+        """Return the regions of each side that are not special tokens, and the relevance among them in float64."""
         rows, columns = (exclude_special_tokens(side.regions, side.view) for side in (self.a, self.b))
         every = self.relevance.detach().cpu().double()
-        marked = len(rows) < self.a.regions.count or len(columns) < self.b.regions.count
-        return rows, columns, every[rows][:, columns] if marked else every
+        is_partial = len(rows) < self.a.regions.count or len(columns) < self.b.regions.count
+        return rows, columns, every[rows][:, columns] if is_partial else every
 
     @property
     def explained(self) -> float:
-        """The part of the score that regions account for."""
+        """The part of the score that pairs of regions explain."""
         return self.breakdown.explained
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no pair of regions accounts for: biases, constants, uncovered features."""
+        """The part of the score that no pair of regions explains: biases, constants, features in no region."""
         return self.breakdown.unattributed
 
     def top(self, k: int = 10) -> list[Match]:
-        """The k strongest matches, strongest first."""
+        """Return the k strongest matches, strongest first."""
         k = max(0, min(k, self.relevance.numel()))
         values, index = self.relevance.flatten().topk(k)
         width = self.relevance.shape[1]
         return [Match(int(i) // width, int(i) % width, float(v)) for v, i in zip(values, index, strict=True)]
 
     def findings(self, k: int = 12) -> list[Finding]:
-        """At most k findings, strongest first: regions of a that match regions of b as one, each pair in one at most.
+        """Return at most k findings, strongest first: groups of regions of a matched with groups of b; no pair is in two.
 
         >>> import torch
         >>> net = torch.nn.Linear(4, 4, bias=False)
-        >>> found = explain(net, torch.eye(4)[:1], torch.eye(4)[:1])
-        >>> [(finding.a, finding.b) for finding in found.findings()]
+        >>> explanation = explain(net, torch.eye(4)[:1], torch.eye(4)[:1])
+        >>> [(finding.a, finding.b) for finding in explanation.findings()]
         [([0], [0])]
         """
         return self._all_findings[: max(0, k)]
@@ -133,30 +139,31 @@ class Explanation:
     def _all_findings(self) -> list[Finding]:
         rows, columns, relevance = self._without_special_tokens()
         a, b = select_regions(self.a.regions, rows), select_regions(self.b.regions, columns)
-        found = grouping.extract_findings(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
-        return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in found]
+        findings = grouping.extract_findings(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
+        return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
 
     def summary(self, *, random_scores: Sequence[float] | None = None) -> str:
-        """One sentence: how similar, what matches, what counts against, how much is unattributed, and what to beware of.
+        """Return one sentence: the score, the main matches, what lowers it, the unattributed part, and warnings.
 
-        `random_scores` are cosines of pairs taken at random, so that the sentence can say how much is much.
+        Args:
+            random_scores: cosines of random pairs, to compare the score with.
         """
         return summarize(self, self.findings(), random_scores=random_scores)
 
     def row(self, i: int) -> Float[Tensor, " regions_b"]:
-        """What region i of a shares with each region of b."""
+        """Return the relevance of region i of a with each region of b."""
         return self.relevance[i]
 
     def column(self, j: int) -> Float[Tensor, " regions_a"]:
-        """What region j of b shares with each region of a."""
+        """Return the relevance of region j of b with each region of a."""
         return self.relevance[:, j]
 
     def marginals(self) -> tuple[Float[Tensor, " regions_a"], Float[Tensor, " regions_b"]]:
-        """Relevance of each region of a, and of each region of b."""
+        """Return the relevance of each region of a, and of each region of b."""
         return self.relevance.sum(1), self.relevance.sum(0)
 
     def coarsen(self, regions: RegionSpecs) -> Explanation:
-        """The same explanation on larger regions, (a spec, or one for each side): sums, so it conserves."""
+        """Sum the explanation over larger regions (one spec, or one for each side), which conserves the score."""
         spec_a, spec_b = as_spec_pair(regions)
         a, b = self.a.coarsen(spec_a), self.b.coarsen(spec_b)
         by_a, by_b = _membership(self.a, a), _membership(self.b, b)
@@ -172,7 +179,7 @@ class Explanation:
         return replace(self, a=a, b=b, relevance=relevance, self_terms=within, reference_terms=against)
 
     def plot(self, **options: Any) -> Figure:
-        """The picture of the paper: both inputs, and arcs between the regions that match (a matplotlib Figure)."""
+        """Draw both inputs with arcs between matching regions, as in the paper."""
         from bilrp.render import figure
 
         return figure.plot(self, **options)
@@ -197,7 +204,7 @@ class Explanation:
 
     @staticmethod
     def load(path: str | Path) -> Explanation:
-        """Read what `save` wrote as .npz or .safetensors."""
+        """Read a file that `save` wrote as .npz or .safetensors."""
         tensors, words = store.read(path, kind="explanation")
         with store.wrap_load_errors(path, words):
             sides = [
@@ -209,15 +216,14 @@ class Explanation:
             ]
             within = (tensors["within.a"], tensors["within.b"]) if "within.a" in tensors else None
             score = float.fromhex(words["score"])
-            # the only similarity with a part within that older files hold is a distance
-            distance = words["distance"] == "yes" if "distance" in words else within is not None
+            distance = words["distance"] == "yes"
             against = (tensors["against.a"], tensors["against.b"]) if "against.a" in tensors else None
-            found = Explanation(
+            explanation = Explanation(
                 sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance, against,
                 float.fromhex(words.get("references", "0x0p+0")),
             )  # fmt: skip
-            schema.check_explanation(found)
-            return found
+            schema.check_explanation(explanation)
+            return explanation
 
     def _repr_html_(self) -> str:
         from bilrp.render import page
@@ -225,7 +231,7 @@ class Explanation:
         return page.embed(self)
 
     def widget(self, **options: Any) -> Any:
-        """The page as a notebook widget (`bilrp[notebook]`): `widget.selected` is what a reader has pinned."""
+        """Show the page as a notebook widget (`bilrp[notebook]`); `widget.selected` is the pinned selection."""
         from bilrp.app import widgets
 
         return widgets.make_explanation_widget(self, **options)
@@ -250,22 +256,32 @@ def explain(
     progress: bool = False,
     max_regions: int | None = None,
 ) -> Explanation:
-    """Which parts of a and b make the encoder call them similar?
+    """Explain which parts of a and b make the encoder call them similar.
 
-    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; `regions` is one spec, or a tuple of one for each input. With
-    `max_regions`, each input has at most that many regions: fine where Σ_I' |R[I, I']| is large, coarse elsewhere. Two
-    encoders of one space (`DualEncoder`, or a tuple of two) compare a picture with a text.
+    R[I, I'] = Σ_m P[I, m] P'[I', m] for the dot product; divided by ‖φ‖‖φ'‖ for cosine.
+
+    Args:
+        encoder: a name ("minilm"), an Encoder, an nn.Module, a callable tensor -> tensor, or a `DualEncoder` or tuple of
+            two encoders to compare an image with a text.
+        a, b: tensors with a batch axis of 1, or anything that the encoder reads: paths, images, texts.
+        similarity: a name or a Similarity; None is the encoder's own, else cosine.
+        regions: one spec for both inputs, or a tuple of two; None is the encoder's default.
+        composite: the rules; None is the encoder's default.
+        project: number of random dimensions to project embeddings to; None is exact.
+        mode: push regions forward, pull coordinates backward, or "auto", whichever costs less.
+        progress: show a progress bar.
+        max_regions: split only the regions of largest Σ_I' |R[I, I']|, up to that many regions for each input.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
-    >>> found = explain(net, torch.rand(1, 4), torch.rand(1, 4))
-    >>> abs(found.unattributed) < 1e-5
+    >>> explanation = explain(net, torch.rand(1, 4), torch.rand(1, 4))
+    >>> abs(explanation.unattributed) < 1e-5
     True
     """
     encoders = resolve_encoders(encoder, a, b)
     wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
-    # both are read before the first is explained
-    first, second = (read_item(reader, thing) for reader, thing in zip(encoders, (a, b), strict=True))
+    # Read both before the first is decomposed, so that errors come early.
+    first, second = (read_item(reader, x) for reader, x in zip(encoders, (a, b), strict=True))
     return explain_items(
         encoders, first, second, similarity=wanted, regions=regions, composite=composite, project=project, mode=mode,
         progress=progress, max_regions=max_regions,
@@ -285,7 +301,7 @@ def explain_items(
     progress: bool = False,
     max_regions: int | None = None,
 ) -> Explanation:
-    """What `explain` does once both inputs were read and checked (by `read_item`), each by its encoder."""
+    """Explain two inputs that `read_item` has read, each by its encoder."""
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     if not wanted.any_size:
@@ -295,7 +311,7 @@ def explain_items(
     if max_regions is not None:
         ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]
         return deque(refine_pair(*ready, similarity=wanted, max_regions=max_regions), maxlen=1)[0]
-    # One after the other, so that one frozen run is held at a time.
+    # One after the other: only one recorded run is in memory at a time.
     left, right = (
         decompose_item(reader, item, regions=spec, progress=progress, **options)[None]
         for reader, item, spec in sides
@@ -306,21 +322,21 @@ def explain_items(
 def refine_pair(
     a: PreparedInput, b: PreparedInput, *, similarity: Similarity, max_regions: int | None
 ) -> Iterator[Explanation]:
-    """Two inputs coarse to fine: on both sides the regions with most relevance in pairs, Σ|R|, are split."""
+    """Explain two inputs coarse to fine: on each side the regions of largest Σ|R| are split."""
     sides = (a, b)
-    found, finer = None, [side.begin_refinement(max_regions) for side in sides]
-    while found is None or any(new is not old for new, old in zip(finer, found, strict=True)):
-        found = finer
-        made = [side.build_refined(moment) for side, moment in zip(sides, found, strict=True)]
-        explained = pair(made[0], made[1], similarity=similarity)
-        yield explained
-        size = explained.relevance.abs()
+    refined, finer = None, [side.begin_refinement(max_regions) for side in sides]
+    while refined is None or any(new is not old for new, old in zip(finer, refined, strict=True)):
+        refined = finer
+        left, right = (side.build_refined(each) for side, each in zip(sides, refined, strict=True))
+        explanation = pair(left, right, similarity=similarity)
+        yield explanation
+        size = explanation.relevance.abs()
         weights = (size.sum(1), size.sum(0))
-        finer = [side.split_regions(moment, w) for side, moment, w in zip(sides, found, weights, strict=True)]
+        finer = [side.split_regions(each, w) for side, each, w in zip(sides, refined, weights, strict=True)]
 
 
 def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
-    """Inputs of different shapes must still have comparable embeddings: found out before any work is done."""
+    """Raise early if inputs of different shapes have embeddings of different sizes."""
     if a.x.shape == b.x.shape and encoders[0] is encoders[1]:
         return
     with torch.no_grad():
@@ -342,10 +358,16 @@ def pair(
     similarity: str | Similarity | None = None,
     coordinates: Tensor | None = None,
 ) -> Explanation:
-    """Explain the similarity of two stored decompositions: one small matrix product (`coordinates`: some of them)."""
-    given = resolve_similarity(similarity, a.origin.get("similarity"), b.origin.get("similarity"))
-    check_pair(a, b, any_size=given.any_size)
-    wanted = given.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
+    """Explain the similarity of two decompositions, by one matrix product.
+
+    Args:
+        a, b: decompositions of one encoder, or of two in one embedding space.
+        similarity: a name or a Similarity; None is the encoder's own, as `origin` stores it.
+        coordinates: use only these coordinates of the parts, where all others are zero in one of the two.
+    """
+    chosen = resolve_similarity(similarity, a.origin.get("similarity"), b.origin.get("similarity"))
+    check_pair(a, b, any_size=chosen.any_size)
+    wanted = chosen.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
     score = wanted.score(a.embedding, b.embedding)
     if not math.isfinite(score):
         raise InputError(
@@ -356,15 +378,16 @@ def pair(
     if coordinates is not None:
         p, q = a.parts[:, coordinates], b.parts[:, coordinates]
     relevance = wanted.relevance_fn(a.embedding, b.embedding)(p, q)
-    found = Explanation(a, b, score, relevance, wanted.name, within, wanted.is_distance)
-    return found if a.reference is None and b.reference is None else _add_reference_terms(found, wanted)
+    explanation = Explanation(a, b, score, relevance, wanted.name, within, wanted.is_distance)
+    has_reference = a.reference is not None or b.reference is not None
+    return _add_reference_terms(explanation, wanted) if has_reference else explanation
 
 
 def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
-    """Parts as matrices, but where both are kept without their zeros and products are all that is asked of them."""
+    """Return dense parts, or sparse ones if both are sparse and the similarity needs only products."""
     p, q = stored_parts(a), stored_parts(b)
-    scattered = not isinstance(p, Tensor) and not isinstance(q, Tensor)
-    return (p, q) if scattered and similarity.needs_only_products else (a.parts, b.parts)
+    are_sparse = not isinstance(p, Tensor) and not isinstance(q, Tensor)
+    return (p, q) if are_sparse and similarity.needs_only_products else (a.parts, b.parts)
 
 
 def _add_reference_terms(explanation: Explanation, similarity: Similarity) -> Explanation:
@@ -382,7 +405,7 @@ def _add_reference_terms(explanation: Explanation, similarity: Similarity) -> Ex
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
-    """0/1 matrix [fine regions, coarse regions]."""
+    """Return a 0/1 matrix [fine regions, coarse regions]."""
     members = fine.embedding.new_zeros(fine.regions.count, coarse.regions.count)
     small, large = fine.regions.labels.flatten(), coarse.regions.labels.flatten()
     inside = (small >= 0) & (large >= 0)
@@ -391,7 +414,7 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
 
 
 def write_numbers(explanation: Explanation, path: str | Path, **_: Any) -> Path:
-    """Everything an explanation holds, as .npz or .safetensors: what `Explanation.load` reads; nothing is drawn."""
+    """Write an explanation as .npz or .safetensors, which `Explanation.load` reads."""
     return store.write(path, *serialize_explanation(explanation))
 
 
@@ -419,6 +442,7 @@ FORMATS: Mapping[str, Writer] = {
 
 
 def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and metadata that `Explanation.load` reads."""
     tensors = {"relevance": e.relevance}
     words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
     words["distance"] = "yes" if e.is_distance else "no"

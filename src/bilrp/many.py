@@ -1,4 +1,4 @@
-"""Many inputs, each by itself: read ahead, several at once."""
+"""Decompose many inputs in parallel, reading ahead."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bilrp.errors import InputError
 from bilrp.inputs import Item
 from bilrp.regions import RegionSpec
 
-PREFETCH_INPUTS = 2  # inputs read while others are decomposed
-MAX_PARALLEL_INPUTS = 4  # inputs decomposed at once, unless told: each takes what one decomposition takes
+PREFETCH_INPUTS = 2  # inputs that are read while others are decomposed
+MAX_PARALLEL_INPUTS = 4  # default number of workers; each needs the memory of one decomposition
 
 
 def decompose_many(
@@ -29,35 +29,39 @@ def decompose_many(
     mode: Mode = "auto",
     workers: int | None = None,
 ) -> Iterator[Decomposition]:
-    """The decomposition of each input, in order: what `decompose` gives, with the next ones read in the meantime.
+    """Yield the decomposition of each input in order, several at once, while the next inputs are read.
 
-    `inputs` may be a generator: a few are held at a time. As many are decomposed at once as torch has threads, unless
-    `workers` says how many; each has a thread of its own.
+    Args:
+        encoder, regions, composite, project, mode: as for `decompose`.
+        inputs: may be a generator; only a few inputs are in memory at a time.
+        workers: inputs decomposed at once, each in a thread; None is torch's number of threads, at most 4.
 
-    >>> [found.parts.shape[0] for found in decompose_many(torch.nn.Linear(4, 3), [torch.rand(1, 4)] * 3)]
+    >>> [d.parts.shape[0] for d in decompose_many(torch.nn.Linear(4, 3), [torch.rand(1, 4)] * 3)]
     [4, 4, 4]
     """
     threads = torch.get_num_threads()
     workers = min(threads, MAX_PARALLEL_INPUTS) if workers is None else workers
     if workers < 1:
         raise InputError(f"decompose_many needs at least one worker, got {workers}")
-    chosen, waiting = as_encoder(encoder), deque[Future[Decomposition]]()
-    how = partial(decompose_item, chosen, regions=regions, composite=composite, project=project, mode=mode)
+    chosen, pending = as_encoder(encoder), deque[Future[Decomposition]]()
+    decompose = partial(
+        decompose_item, chosen, regions=regions, composite=composite, project=project, mode=mode
+    )
 
-    def made(item: Future[Item]) -> Decomposition:
-        return how(item.result())[None]
+    def run(item: Future[Item]) -> Decomposition:
+        return decompose(item.result())[None]
 
-    # Several at once keep all processors busy; threads of torch's inside each would only wait for each other.
+    # Workers already use all cores; more torch threads inside each would only compete.
     inside = partial(torch.set_num_threads, max(1, threads // workers))
-    with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(workers, initializer=inside) as makers:
+    with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(workers, initializer=inside) as pool:
         try:
-            for thing in inputs:
-                waiting.append(makers.submit(made, readers.submit(read_item, chosen, thing)))
-                if len(waiting) >= workers + PREFETCH_INPUTS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:  # also where nobody asks for the rest
+            for x in inputs:
+                pending.append(pool.submit(run, readers.submit(read_item, chosen, x)))
+                if len(pending) >= workers + PREFETCH_INPUTS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:  # also when the caller stops early
             readers.shutdown(cancel_futures=True)
-            makers.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)  # for threads to come
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)  # the initializer changed it for new threads
