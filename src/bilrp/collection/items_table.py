@@ -122,15 +122,19 @@ class ItemsTable:
 
     @cached_property
     def resident(self) -> Float[np.ndarray, "items h"]:
-        found = [np.zeros((0, self.width), np.float32), *self._read_blocks()]
-        return np.concatenate(found)
+        embeddings, start = np.empty((len(self), self.width), np.float32), 0
+        for block in self._read_blocks():
+            embeddings[start : start + len(block)] = block
+            start += len(block)
+        return embeddings
 
     def _read_blocks(self) -> Iterator[np.ndarray]:
         counts = np.isin(self._embedded_rows, self.row_numbers, assume_unique=True)
         start = 0
         for block in tables.iter_embedding_blocks(self.dataset, self.width):
-            yield block[counts[start : start + len(block)]]
+            mask = counts[start : start + len(block)]
             start += len(block)
+            yield block if mask.all() else block[mask]
 
     def iter_blocks(self) -> Iterator[np.ndarray]:
         """φ of every item, in order, in blocks of bounded size."""
