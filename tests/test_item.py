@@ -123,22 +123,6 @@ def test_places_are_in_pixels_of_the_photograph() -> None:
     assert cut.region_boxes[1] == pytest.approx((0, 0, 8, 10))
 
 
-def test_older_files_still_load(tmp_path: Path) -> None:
-    """Before there were views, a file held the input's picture."""
-    from bilrp.decomposition import serialize_decomposition
-    from bilrp.io import store
-
-    found = bilrp.decompose(NET, torch.rand(1, 3, 8, 8))
-    tensors, words = serialize_decomposition(found)
-    old = {name: t for name, t in tensors.items() if name != "view"}
-    old["picture"] = torch.from_numpy(np.array(found.input_image))
-    kept = {name: text for name, text in words.items() if name not in ("view", "name")}
-    store.write(tmp_path / "old.npz", old, {"kind": "decomposition", **kept})
-    back = Decomposition.load(tmp_path / "old.npz")
-    assert np.array_equal(back.input_image, found.input_image) and back.name == ""  # type: ignore[arg-type]
-    assert isinstance(back.view, Image) and back.view.box == (0, 0, 8, 8)
-
-
 def test_texts_keep_their_words_in_files_and_in_larger_regions(tmp_path: Path) -> None:
     view = Text("Two black goats", ((0, 3), (4, 9), (10, 15), None))
     read = Encoder(nn.Flatten(), read=lambda text: Item(torch.ones(1, 4, 3), view, name=text))

@@ -152,7 +152,7 @@ class Decomposition:
     def load(path: str | Path) -> Decomposition:
         """Read a file written by `save`."""
         tensors, words = store.read(path, kind="decomposition")
-        with store.wrap_load_errors(path, words):
+        with store.wrap_load_errors(path):
             return deserialize_decomposition(tensors, words)
 
     def __repr__(self) -> str:

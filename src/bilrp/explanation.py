@@ -206,7 +206,7 @@ class Explanation:
     def load(path: str | Path) -> Explanation:
         """Read a file that `save` wrote as .npz or .safetensors."""
         tensors, words = store.read(path, kind="explanation")
-        with store.wrap_load_errors(path, words):
+        with store.wrap_load_errors(path):
             sides = [
                 deserialize_decomposition(
                     {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},

@@ -172,7 +172,7 @@ def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
         row["values"] = bits.tobytes()
     found.parts.add(rows)
     for i, j in ((0, 2), (2, 1)):
-        with pytest.raises(InputError, match="not all are numbers"):
+        with pytest.raises(InputError, match="not all values are finite"):
             found.explain(i, j)
 
 

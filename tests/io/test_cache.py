@@ -1,4 +1,4 @@
-"""The cache: one key for one content and origin, nothing rounded, nothing half-written, damage is not fatal."""
+"""The cache: keys, atomic entries, damaged entries count as absent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_damaged_file_counts_as_absent(tmp_path, only):
     assert cache.get("features", "ab", only=only) is None
     assert not path.exists()
     cache.put("features", "ab", {"x": torch.ones(3)})
-    found = cache.get("features", "ab", only=only)
-    assert found is not None and torch.equal(found[0]["x"], torch.ones(3))
+    entry = cache.get("features", "ab", only=only)
+    assert entry is not None and torch.equal(entry[0]["x"], torch.ones(3))
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
@@ -56,15 +56,15 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
-def test_a_cache_without_a_folder_keeps_nothing():
+def test_a_cache_without_a_folder_is_disabled():
     cache = Cache(None)
     cache.put("features", "ab", {"x": torch.ones(3)})
     assert not cache.has("features", "ab") and cache.get("features", "ab") is None
-    with pytest.raises(InputError, match="keeps nothing"):
+    with pytest.raises(InputError, match="disabled"):
         cache.path("features", "ab")
 
 
-def test_an_entry_under_the_wrong_key_or_of_an_older_version_counts_as_absent(tmp_path):
+def test_an_entry_under_the_wrong_key_or_without_checksum_counts_as_absent(tmp_path):
     from safetensors.torch import save_file
 
     cache = Cache(tmp_path)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: kills, full disks, litter, permissions, and the order on disk."""
+"""Atomic files: killed runs, full disks, stale temporary files, permissions, order of writes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with files.atomic_write(sys.argv[1]) as temporary:
 """
 
 
-def test_what_a_killed_run_leaves_is_no_photograph_and_goes_with_the_next_write(tmp_path):
+def test_files_of_killed_runs_are_not_listed_and_the_next_write_removes_them(tmp_path):
     from PIL import Image
 
     Image.new("RGB", (4, 4)).save(tmp_path / "cat.png")
@@ -49,9 +49,9 @@ def test_what_a_killed_run_leaves_is_no_photograph_and_goes_with_the_next_write(
     assert run.stdout is not None and run.stdout.readline() == "writing\n"
     (left,) = (path for path in tmp_path.iterdir() if path.name != "cat.png")
     assert files.is_partial(left) and left.suffix == ".png"
-    assert images.list_images(tmp_path) == [tmp_path / "cat.png"], "an unfinished picture is no photograph"
+    assert images.list_images(tmp_path) == [tmp_path / "cat.png"], "temporary files are not listed"
     files.write_text(tmp_path / "other.txt", "x")
-    assert left.exists(), "somebody is still writing it"
+    assert left.exists(), "it is still being written"
     run.send_signal(signal.SIGKILL)
     run.communicate()
     assert left.exists() and not (tmp_path / "why.png").exists()
@@ -69,7 +69,7 @@ def test_without_locks_only_old_files_count_as_abandoned(tmp_path, monkeypatch):
     assert young.exists() and not old.exists()
 
 
-def test_passing_folders_go_also_after_a_kill(tmp_path, monkeypatch):
+def test_temporary_folders_of_killed_runs_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     script = SAVING.replace(
@@ -101,8 +101,8 @@ except InputError as error:
 
 @pytest.mark.parametrize("suffix", store.SUFFIXES)
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, suffix):
-    said, trouble = child(FULL, str(tmp_path / f"x{suffix}")).communicate()
-    assert said.startswith("cannot write") and said.count("\n") == 1 and not trouble
+    output, errors = child(FULL, str(tmp_path / f"x{suffix}")).communicate()
+    assert output.startswith("cannot write") and output.count("\n") == 1 and not errors
     assert not list(tmp_path.iterdir())
 
 
@@ -115,7 +115,7 @@ def test_content_is_on_disk_before_its_name(tmp_path, monkeypatch):
     assert order == ["sync", "name", "sync"]
 
 
-def test_permissions_follow_the_umask_which_nobody_touches(tmp_path, monkeypatch):
+def test_permissions_follow_the_umask_without_setting_it(tmp_path, monkeypatch):
     before = os.umask(0o027)
     monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask is the whole process's"))
     try:
@@ -158,9 +158,9 @@ def test_tensors_of_every_kind_come_back(tmp_path):
     tensors = {kind: torch.tensor([[0, 1, 1]]).to(getattr(torch, kind)) for kind in kinds}
     tensors |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 2), "turned": torch.rand(2, 3).T}
     path = store.write(tmp_path / "x.safetensors", tensors, {"kind": "all", "å": "\ud800\0"})
-    found, words = store.read(path, kind="all")
-    assert all(torch.equal(found[name], tensors[name]) for name in tensors) and len(found) == len(tensors)
-    assert words == {"kind": "all", "å": "\\ud800\\x00"}, "what no file format can say is escaped"
+    stored, metadata = store.read(path, kind="all")
+    assert all(torch.equal(stored[name], tensors[name]) for name in tensors) and len(stored) == len(tensors)
+    assert metadata == {"kind": "all", "å": "\\ud800\\x00"}, "what no file format can say is escaped"
 
 
 def test_texts_are_read_to_a_limit_and_only_from_files(tmp_path):
@@ -169,7 +169,7 @@ def test_texts_are_read_to_a_limit_and_only_from_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     assert files.read_text(tmp_path / "long.json", kind="JSON", max_bytes=100) == "x" * 100
     for name, what in {
-        "long": "longer than", "odd": "utf-8", "pipe": "no regular file", "none": "No such file", "nul\0": "null byte",
+        "long": "longer than", "odd": "utf-8", "pipe": "not a regular file", "none": "No such file", "nul\0": "null byte",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=f"cannot be read as JSON: .*{what}"):
             files.read_text(tmp_path / f"{name}.json", kind="JSON", max_bytes=99)
@@ -177,7 +177,7 @@ def test_texts_are_read_to_a_limit_and_only_from_files(tmp_path):
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket", "link", "long"])
 def test_only_a_regular_file_of_bounded_size_is_opened(tmp_path: Path, kind: str) -> None:
-    """A pipe that nobody writes to would block for ever, a device never end."""
+    """A pipe without a writer would block forever, a device never end."""
     path = tmp_path / "stored.json"
     listening = socket.socket(socket.AF_UNIX)
     if kind == "pipe":

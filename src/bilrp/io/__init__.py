@@ -1,1 +1,1 @@
-"""Files that are whole or absent, stored results, and the cache of them. May import errors only."""
+"""Atomic file writes, stored results and the result cache. May import errors and, to check stored results, similarity."""

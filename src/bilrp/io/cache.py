@@ -1,7 +1,7 @@
-"""Results kept on disk: computed once for one content and one origin, then read again.
+"""Content-addressed cache of results on disk.
 
-The name of a file is a hash of what went in (the pixels) and of what worked on it (encoder, weights, rules, regions),
-so nothing stale can be read, and a study that was interrupted goes on where it stopped.
+A file name is a hash of the content (the pixels) and of the origin (encoder, weights, rules, regions), so a stale entry
+is never read, and an interrupted study resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from bilrp.io import store
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of results, each under the hash of its content and origin; `folder=None` keeps nothing.
+    """A folder of results, each named by the hash of its content and origin.
+
+    Args:
+        folder: Where entries are stored; None disables the cache.
 
     >>> cache = Cache(tmp); key = compute_key("content", {"encoder": "toy"})
     >>> cache.put("features", key, {"5": torch.ones(2)})
@@ -34,51 +37,56 @@ class Cache:
     folder: Path | None
 
     def path(self, kind: str, key: str) -> Path:
-        """Where a result is, or would be."""
+        """Return the path of an entry, whether it exists or not."""
         if self.folder is None:
-            raise InputError("this cache keeps nothing: give it a folder")
+            raise InputError("this cache is disabled: create it with a folder, Cache(path)")
         return self.folder / kind / key[:2] / f"{key}.safetensors"
 
     def has(self, kind: str, key: str) -> bool:
-        """Is it there? (Files appear whole or not at all.)"""
+        """Return whether an entry exists."""
         return self.folder is not None and self.path(kind, key).is_file()
 
     def get(
         self, kind: str, key: str, *, only: str | None = None
     ) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """The stored tensors and words (or `only` one of the tensors), or None; a damaged file counts as absent."""
+        """Return the stored tensors and metadata, or None; a damaged entry is deleted and counts as absent.
+
+        Args:
+            kind: The kind of result, also the name of the subfolder.
+            key: What `compute_key` returned.
+            only: Read this tensor alone.
+        """
         if not self.has(kind, key):
             return None
         path = self.path(kind, key)
         try:
-            tensors, words = store.read(path, kind=kind, only=None if only is None else (only,))
+            tensors, metadata = store.read(path, kind=kind, only=None if only is None else (only,))
         except BilrpError:
             return self._discard(path)
-        if words.pop("key", None) != key or words.pop("unchecked", None) or (only and only not in tensors):
+        if metadata.pop("key", None) != key or (only and only not in tensors):
             return self._discard(path)
-        return tensors, words
+        return tensors, metadata
 
     def put(
         self, kind: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Keep a result, whole or not at all."""
+        """Store a result atomically; does nothing if the cache is disabled."""
         if self.folder is None:
             return
         path = self.path(kind, key)
         store.write(path, dict(tensors), {**(metadata or {}), "kind": kind, "key": key})
 
     def drop(self, kind: str, key: str) -> None:
-        """Take an entry away that turned out to be damaged: it counts as absent."""
+        """Delete an entry."""
         self._discard(self.path(kind, key))
 
     def _discard(self, path: Path) -> None:
-        """Take a damaged entry away, where that can be done."""
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
 
 def compute_key(content_hash: str, origin: Mapping[str, Any]) -> str:
-    """sha256 of a content hash and an origin; any difference in either gives another key.
+    """Return the sha256 of a content hash and an origin.
 
     >>> compute_key("a", {"layer": 5}) == compute_key("a", {"layer": 31})
     False
@@ -88,7 +96,7 @@ def compute_key(content_hash: str, origin: Mapping[str, Any]) -> str:
 
 
 def hash_array(array_like: np.ndarray | Tensor) -> str:
-    """sha256 of an array's shape, type and bytes: two files with the same pixels share their results."""
+    """Return the sha256 of an array's shape, dtype and bytes, so that files with equal pixels share their results."""
     array = np.ascontiguousarray(
         array_like.detach().cpu().numpy() if isinstance(array_like, Tensor) else array_like
     )
@@ -98,7 +106,7 @@ def hash_array(array_like: np.ndarray | Tensor) -> str:
 
 
 def hash_weights(module: nn.Module) -> str:
-    """sha256 over a module's parameters and buffers, by name."""
+    """Return the first 16 hex digits of the sha256 over a module's parameters and buffers, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name}{hash_array(tensor)}".encode())

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, an interrupted run or a full disk never leaves half of one."""
+"""Atomic file writes and bounded reads: an interrupted run or a full disk never leaves a partial file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pathlib import Path
 
 from bilrp.errors import InputError, describe_error
 
-PARTIAL_PREFIX = ".bilrp-partial-"  # how every unfinished file's name begins: hidden, so no reader takes it for a photograph
-STALE_AFTER_SECONDS = 86_400.0  # an unfinished file this old has no writer, also where locks don't work
+PARTIAL_PREFIX = ".bilrp-partial-"  # of temporary files; hidden, so that image listings skip them
+STALE_AFTER_SECONDS = 86_400.0  # a temporary file this old is stale even where file locks do not work
 
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it becomes `path`, on failure it is removed.
+    """Yield a temporary path in the folder of `path`; rename it to `path` on success, delete it on failure.
 
-    The temporary file is locked while it is written, so one that a killed run left behind is known by its missing lock,
-    and removed by the next write into its folder.
+    The temporary file is locked while it is written. A file that a killed run left behind has no lock, and the next
+    write into its folder removes it.
 
     >>> with atomic_write("out/why.png") as temporary:
     ...     figure.savefig(temporary)
@@ -32,7 +32,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # a name that no file can have is found out before the work
+        with suppress(FileNotFoundError):  # refuse an invalid name before the work
             path.lstat()
         remove_stale(path.parent)
         handle, temporary = _create_locked_file(path.parent, path.suffix[:16])
@@ -40,7 +40,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: {describe_error(error)}") from None
     try:
         yield temporary
-        os.fsync(handle)  # the name must not be there before the content
+        os.fsync(handle)  # the content must be on disk before the name
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
@@ -52,12 +52,12 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write `text` as UTF-8, whole or not at all; what UTF-8 cannot say (half a surrogate pair) is escaped."""
+    """Write `text` as UTF-8 atomically; lone surrogates are escaped."""
     return write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
-    """Write `data`, whole or not at all."""
+    """Write `data` atomically."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)
     return Path(path)
@@ -67,23 +67,23 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
 def open_regular(
     path: str | Path, *, max_bytes: int | None = None, follow_symlinks: bool = True
 ) -> Iterator[BufferedReader]:
-    """Open a stored file for reading; anything but a regular file is an OSError, before it can block.
+    """Open a file for reading; raise OSError if it is not a regular file.
 
-    The file is opened without waiting (a pipe without a writer would wait for ever) and then asked what it is, so that
-    nothing can take its place between the check and the opening.
+    The file is opened without blocking (a pipe without a writer would block forever) and checked through its
+    descriptor, so that it cannot be replaced between the check and the opening.
 
     Args:
         path: The file.
-        most: Bytes it may have at most.
-        follow: False refuses a symbolic link: nothing outside of its folder is read.
+        max_bytes: Raise OSError if the file is larger.
+        follow_symlinks: False refuses a symbolic link, so that nothing outside the folder is read.
     """
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     handle = os.open(path, flags | (0 if follow_symlinks else getattr(os, "O_NOFOLLOW", 0)))
     try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError("it is no regular file")
-        if max_bytes is not None and about.st_size > max_bytes:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if max_bytes is not None and status.st_size > max_bytes:
             raise OSError(_size_limit_message(max_bytes))
         file = os.fdopen(handle, "rb", closefd=False)
         with file:
@@ -93,16 +93,21 @@ def open_regular(
 
 
 def read_bytes(path: str | Path, *, max_bytes: int, follow_symlinks: bool = True) -> bytes:
-    """The content of a regular file of at most `max_bytes` bytes; else an OSError (see `open_regular`)."""
+    """Return the content of a regular file of at most `max_bytes` bytes; else raise OSError (see `open_regular`)."""
     with open_regular(path, max_bytes=max_bytes, follow_symlinks=follow_symlinks) as file:
         data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:  # it has grown since
+    if len(data) > max_bytes:  # it has grown since it was opened
         raise OSError(_size_limit_message(max_bytes))
     return data
 
 
 def read_text(path: str | Path, *, kind: str, max_bytes: int) -> str:
-    """The UTF-8 of a regular file of at most so many bytes: a pipe could block for ever, a sparse file fill the memory.
+    """Return the UTF-8 text of a regular file of at most `max_bytes` bytes.
+
+    Args:
+        path: The file.
+        kind: What the file should be, for the error message.
+        max_bytes: Refuse larger files, so that a sparse file cannot fill the memory.
 
     >>> read_text("model/config.json", kind="JSON", max_bytes=16_000_000)
     """
@@ -113,11 +118,11 @@ def read_text(path: str | Path, *, kind: str, max_bytes: int) -> str:
 
 
 def _size_limit_message(max_bytes: int) -> str:
-    return f"it is longer than {max_bytes / 1e6:g} MB"
+    return f"longer than {max_bytes / 1e6:g} MB"
 
 
 def is_partial(path: str | Path) -> bool:
-    """Is this an unfinished file, that no reader should open?
+    """Return whether this is the name of a temporary file that is still being written.
 
     >>> is_partial("out/.bilrp-partial-1f0c.png")
     True
@@ -126,55 +131,52 @@ def is_partial(path: str | Path) -> bool:
 
 
 def remove_stale(folder: str | Path) -> None:
-    """Remove what killed runs left in a folder: unfinished files that nobody is writing."""
+    """Remove the temporary files that killed runs left in a folder."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if is_partial(entry.name) and entry.is_file(follow_symlinks=False):
-                with _lock_if_stale(entry.path) as gone, suppress(OSError):
-                    if gone:
+                with _lock_if_stale(entry.path) as is_stale, suppress(OSError):
+                    if is_stale:
                         os.unlink(entry.path)
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder in the system's temporary one that goes when it is left; those of killed runs go with the next."""
-    home = Path(tempfile.gettempdir())
-    for old in home.glob(f"{PARTIAL_PREFIX}folder-*"):
-        with _lock_if_stale(old / PARTIAL_PREFIX) as gone:
-            if gone and not old.is_symlink():
+    """Yield a new temporary folder and delete it afterwards; folders of killed runs are deleted by the next call."""
+    for old in Path(tempfile.gettempdir()).glob(f"{PARTIAL_PREFIX}folder-*"):
+        with _lock_if_stale(old / PARTIAL_PREFIX) as is_stale:
+            if is_stale and not old.is_symlink():
                 shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{PARTIAL_PREFIX}folder-", ignore_cleanup_errors=True) as name:
         handle, lock = _create_locked_file(Path(name), "")
         try:
-            with suppress(OSError):  # Windows renames no open file
-                lock.rename(
-                    Path(name) / PARTIAL_PREFIX
-                )  # only now can others take it for a folder of a killed run
+            with suppress(OSError):  # Windows cannot rename an open file
+                # locked before it has this name, so that no other process takes the folder for a stale one
+                lock.rename(Path(name) / PARTIAL_PREFIX)
             yield Path(name)
         finally:
             os.close(handle)
 
 
 def _create_locked_file(folder: Path, suffix: str) -> tuple[int, Path]:
-    """A new locked file, with the permissions that the user's umask allows."""
+    """Create a locked file with a random name and the permissions that the umask allows."""
     for _ in range(100):
         path = folder / f"{PARTIAL_PREFIX}{secrets.token_hex(8)}{suffix}"
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666)
         except FileExistsError:
             continue
-        if (
-            _try_lock(handle) is not False and path.exists()
-        ):  # else another took it for abandoned before it was locked
+        # another process may have removed it as stale before it was locked
+        if _try_lock(handle) is not False and path.exists():
             return handle, path
         os.close(handle)
-    raise OSError("no temporary name is free")
+    raise OSError("cannot create a temporary file")
 
 
 def _try_lock(handle: int) -> bool | None:
-    """Take the file for this process, which gives it up when it ends, however it ends.
+    """Lock the file until it is closed or the process ends.
 
-    False: somebody else has it; None: nobody can have it (Windows, a file system without locks).
+    False: another process has the lock. None: locks are not supported (Windows, some file systems).
     """
     try:
         import fcntl
@@ -189,7 +191,7 @@ def _try_lock(handle: int) -> bool | None:
 
 @contextmanager
 def _lock_if_stale(path: str | Path) -> Iterator[bool]:
-    """Does nobody write it: is its lock free, or is it a day old? The lock is held meanwhile, so nobody begins to."""
+    """Yield whether the file has no writer (free lock, or a day old), and hold its lock meanwhile."""
     try:
         handle = os.open(path, os.O_RDWR)
     except OSError:
@@ -202,8 +204,8 @@ def _lock_if_stale(path: str | Path) -> Iterator[bool]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the new name written too, where the system can."""
-    with suppress(OSError):  # Windows opens no folders
+    """Flush the folder entry to disk, where the system supports it."""
+    with suppress(OSError):  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What a stored result must be, whoever wrote the file: shapes, types, finite numbers that agree with each other."""
+"""Checks of stored results: shapes, dtypes, finite and consistent numbers, whatever program wrote the file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from bilrp.decomposition import Decomposition
     from bilrp.explanation import Explanation
 
-BOX_EDGES = 4  # a box has
+BOX_EDGES = 4  # top, left, bottom, right
 
 
 def check_tensors(tensors: Mapping[str, Tensor], count: Any) -> None:
-    """The tensors of a decomposition of `count` regions, before anything is made of them."""
+    """Check the stored tensors of a decomposition of `count` regions."""
     parts, embedding, labels = (tensors[name] for name in ("parts", "embedding", "labels"))
     _require(isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= labels.numel(), "count")
     _require(parts.dim() == 2 and embedding.dim() == 1 and parts.shape == (count, len(embedding)), "shapes")
@@ -35,18 +35,15 @@ def check_tensors(tensors: Mapping[str, Tensor], count: Any) -> None:
         boxes = tensors["boxes"]
         _require(boxes.shape == (count, BOX_EDGES) and not boxes.is_floating_point(), "boxes")
         _require(labels.dim() >= 2 and bool((boxes >= 0).all()), "boxes")
-        high, wide = labels.shape[-2:]
-        ends = torch.tensor([high, wide, high, wide], dtype=boxes.dtype)
+        height, width = labels.shape[-2:]
+        ends = torch.tensor([height, width, height, width], dtype=boxes.dtype)
         _require(bool((boxes <= ends).all()) and bool((boxes[:, 2:] > boxes[:, :2]).all()), "boxes")
-        areas = (boxes[:, 2:] - boxes[:, :2]).long().prod(1) * (labels.numel() // (high * wide))
+        areas = (boxes[:, 2:] - boxes[:, :2]).long().prod(1) * (labels.numel() // (height * width))
         _require(torch.equal(labels[labels >= 0].long().bincount(minlength=count), areas), "boxes")
-    if "picture" in tensors:
-        picture = tensors["picture"]
-        _require(picture.dim() in (2, 3) and picture.numel() > 0 and picture.dtype == torch.uint8, "picture")
 
 
 def check_decomposition(d: Decomposition) -> None:
-    """Names, words and numbers of a rebuilt decomposition."""
+    """Check the names, origin and numbers of a rebuilt decomposition."""
     names = d.regions.names
     _require(names is None or all(isinstance(name, str) for name in names), "names")
     _require(isinstance(d.regions.kind, str) and isinstance(d.origin, dict), "origin")
@@ -54,60 +51,49 @@ def check_decomposition(d: Decomposition) -> None:
 
 
 def check_explanation(e: Explanation) -> None:
-    """R[I, I'] and the score belong to the stored parts: Σ_I' R[I, I'] = R(P_I, Σ P'), for similarities known by name."""
+    """Check an explanation; for named similarities also that Σ_I' R[I, I'] = R(P_I, Σ P') and the score match the parts."""
     shape = e.a.regions.count, e.b.regions.count
     _require(e.relevance.shape == shape and e.a.embedding.shape == e.b.embedding.shape, "shapes")
     check_finite("relevance", e.relevance)
     _require(float("-inf") < e.score < float("inf"), "score")
-    for side, within, count in zip("ab", e.self_terms or (), shape, strict=False):
-        _require(within.shape == (count, count), f"within.{side}")
-        check_finite(f"within.{side}", within)
-    for side, against, count in zip("ab", e.reference_terms or (), shape, strict=False):
-        _require(against.shape == (count,), f"against.{side}")
-        check_finite(f"against.{side}", against)
+    for side, terms, count in zip("ab", e.self_terms or (), shape, strict=False):
+        _require(terms.shape == (count, count), f"within.{side}")
+        check_finite(f"within.{side}", terms)
+    for side, terms, count in zip("ab", e.reference_terms or (), shape, strict=False):
+        _require(terms.shape == (count,), f"against.{side}")
+        check_finite(f"against.{side}", terms)
     _require(float("-inf") < e.reference_score < float("inf"), "references")
     if e.similarity in similarities.SIMILARITIES and e.a.embedding.numel():
         _check_relevance(e, similarities.resolve_similarity(e.similarity))
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Floating-point numbers, none of them NaN or infinite: then the least and the largest are none, in one reading."""
-    ends = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
-    _require(tensor.is_floating_point() and bool(torch.isfinite(ends).all()), f"{name}: not all are numbers")
+    """Check that all values are finite floats: NaN and infinities show in the minimum and maximum, in one pass."""
+    extremes = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
+    finite = tensor.is_floating_point() and bool(torch.isfinite(extremes).all())
+    _require(finite, f"{name} (not all values are finite numbers)")
 
 
 def _check_relevance(e: Explanation, similarity: similarities.Similarity) -> None:
     a, b = e.a.embedding.double(), e.b.embedding.double()
-    close = max(
-        1e-3, 16 * torch.finfo(e.relevance.dtype).eps
-    )  # rounding differs from machine to machine, not more
-    _require(
-        _is_close(e.score, similarity.score(a, b), abs(similarity.score(a.abs(), -b.abs())), close), "score"
-    )
+    tolerance = max(1e-3, 16 * torch.finfo(e.relevance.dtype).eps)  # rounding differs between machines
+    scale = abs(similarity.score(a.abs(), -b.abs()))
+    _require(abs(e.score - similarity.score(a, b)) <= tolerance * scale + 1e-30, "score")
     p, q = e.a.parts.double(), e.b.parts.double()
     if not p.any() and not q.any():
-        return  # a baseline that has no parts (saliency, curvature): its relevance follows from nothing stored
-    form = similarity.relevance_fn(a, b)
-    rows, columns = e.relevance.double().sum(1), e.relevance.double().sum(0)
-    most = (
-        form(p.abs(), q.abs().sum(0, keepdim=True))[:, 0].abs(),
-        form(p.abs().sum(0, keepdim=True), q.abs())[0].abs(),
-    )
-    for found, wanted, scale in (
-        (rows, form(p, q.sum(0, keepdim=True))[:, 0], most[0]),
-        (columns, form(p.sum(0, keepdim=True), q)[0], most[1]),
-    ):
-        _require(bool(((found - wanted).abs() <= close * scale + 1e-30).all()), "relevance")
+        return  # a baseline without parts (saliency, curvature): its relevance cannot be recomputed
+    relevance_of = similarity.relevance_fn(a, b)
+    for dim, marginals in ((1, lambda p, q: relevance_of(p, q.sum(0, keepdim=True))[:, 0]),
+                           (0, lambda p, q: relevance_of(p.sum(0, keepdim=True), q)[0])):  # fmt: skip
+        difference = e.relevance.double().sum(dim) - marginals(p, q)
+        scale = marginals(p.abs(), q.abs()).abs()
+        _require(bool((difference.abs() <= tolerance * scale + 1e-30).all()), "relevance")
     _require(
         (e.self_terms is not None) == similarity.has_self_terms and e.is_distance == similarity.is_distance,
         "within",
     )
 
 
-def _is_close(actual: float, expected: float, scale: float, tolerance: float) -> bool:
-    return abs(actual - expected) <= tolerance * scale + 1e-30
-
-
 def _require(condition: bool, subject: str) -> None:
     if not condition:
-        raise InputError(f"its {subject} cannot be right")
+        raise InputError(f"invalid {subject}")

@@ -1,7 +1,7 @@
-"""Tensors and words on disk: .safetensors or .npz, never pickle; whole or not at all, and each with its checksum.
+"""Store tensors and metadata as .safetensors or .npz, never pickle, atomically and with checksums.
 
-The same content is the same bytes. A file that was damaged since is one clear line; nothing is allocated for what a
-file only claims to hold, and nothing is read but the members it is known to have.
+Equal content gives equal bytes. A damaged file raises an error of one line. Sizes that a file declares are checked
+before anything is allocated, and only the members listed in the checksums are read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -26,108 +25,93 @@ from bilrp.io import files
 
 SUFFIXES = (".safetensors", ".npz")
 CHECKSUM_KEY = "checksum"
-MAX_NPZ_BYTES = 1_000_000_000  # what an .npz may unpack to
+MAX_NPZ_BYTES = 1_000_000_000  # of all members of an .npz, unpacked
 MAX_HEADER_BYTES = 16_000_000
-# Files of versions before checksums held these and nothing else.
-_LEGACY_FIELDS = ("parts", "embedding", "labels", "boxes", "picture", "regions", "origin", "storage_error")
-_LEGACY_NAMES = frozenset(
-    (
-        *_LEGACY_FIELDS,
-        *(f"{side}.{name}" for side in "ab" for name in _LEGACY_FIELDS),
-        "relevance",
-        "within.a",
-        "within.b",
-    )
-)
-_LEGACY_NAMES |= {"kind", "score", "similarity", "distance"}
 _DTYPE_CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` make the file under a temporary name beside `path`, then rename it into place."""
-    with files.atomic_write(path) as temporary:
-        write(temporary)
-    return Path(path)
-
-
 def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> Path:
-    """Store tensors and words; the suffix decides the format, and the same content is the same bytes."""
+    """Write tensors and metadata to one file.
+
+    Args:
+        path: The file; its suffix (.safetensors or .npz) selects the format.
+        tensors: Tensors by name.
+        metadata: Strings by name; "kind" is what `read` checks.
+    """
     suffix = _check_suffix(path)
     plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     metadata = {to_printable(name): to_printable(text) for name, text in metadata.items()}
-    sums = {name: hash_tensor(name, tensor) for name, tensor in plain.items()} | {
-        "": _metadata_digest(metadata)
-    }
-    said = {**metadata, CHECKSUM_KEY: json.dumps(sums, sort_keys=True)}
-    said = {name: said[name] for name in sorted(said)}
-    if suffix == ".safetensors":
-        return write_atomically(path, lambda p: _write_safetensors(p, plain, said))
-    if any(t.dtype == torch.bfloat16 for t in plain.values()):
-        raise InputError(f"cannot write {path}: .npz has no bfloat16, use .safetensors")
-    if sum(t.nbytes for t in plain.values()) > MAX_NPZ_BYTES - MAX_HEADER_BYTES:
-        raise InputError(f"cannot write {path}: more than {MAX_NPZ_BYTES // 1_000_000} MB, use .safetensors")
-    return write_atomically(path, lambda p: _write_npz(p, plain, said))
+    checksums = {name: hash_tensor(name, tensor) for name, tensor in plain.items()}
+    checksums[""] = _metadata_digest(metadata)
+    metadata = dict(sorted({**metadata, CHECKSUM_KEY: json.dumps(checksums, sort_keys=True)}.items()))
+    if suffix == ".npz":
+        if any(t.dtype == torch.bfloat16 for t in plain.values()):
+            raise InputError(f"cannot write {path}: .npz has no bfloat16, use .safetensors")
+        if sum(t.nbytes for t in plain.values()) > MAX_NPZ_BYTES - MAX_HEADER_BYTES:
+            raise InputError(
+                f"cannot write {path}: more than {MAX_NPZ_BYTES // 1_000_000} MB, use .safetensors"
+            )
+    with files.atomic_write(path) as temporary:
+        (_write_safetensors if suffix == ".safetensors" else _write_npz)(temporary, plain, metadata)
+    return Path(path)
 
 
 def read(
     path: str | Path, *, kind: str, only: Collection[str] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors (all, or `only` some) and words, and check that they are what was asked for, and undamaged."""
+    """Read the tensors and metadata that `write` stored, and verify their checksums.
+
+    Args:
+        path: The file.
+        kind: The "kind" that the metadata must have.
+        only: Names of the tensors to read; None reads all.
+    """
     path = Path(path)
     suffix = _check_suffix(path)
     if not path.is_file():
         raise InputError(f"no file {path}")
     with wrap_errors(f"{path} is not a readable {suffix} file"):
-        opened = _open_safetensors if suffix == ".safetensors" else _open_npz
-        with opened(path) as (names, words, tensor):
-            if words.get("kind") != kind:
-                found = words.get("kind", "something else")
-                raise InputError(f"{path} holds {found[:40]}, not a stored {kind}")
-            sums = json.loads(words.pop(CHECKSUM_KEY)) if CHECKSUM_KEY in words else None
-            if sums is None and not {*names, *words} <= _LEGACY_NAMES:
+        open_store = _open_safetensors if suffix == ".safetensors" else _open_npz
+        with open_store(path) as (names, metadata, read_tensor):
+            if metadata.get("kind") != kind:
+                stored_kind = metadata.get("kind", "something else")
+                raise InputError(f"{path} holds {stored_kind[:40]}, not a stored {kind}")
+            if CHECKSUM_KEY not in metadata:
                 raise InputError(f"{path} is damaged: its checksum is missing")
-            known = set(names) if sums is None else set(sums) - {""}
-            if not known <= set(names):
-                raise InputError(f"{path} is damaged: {min(known - set(names))} is missing")
-            tensors = {name: tensor(name) for name in sorted(known) if only is None or name in only}
-            if sums is None:
-                words["unchecked"] = "yes"
-            elif sums[""] != _metadata_digest(words) or any(
-                sums[n] != hash_tensor(n, t) for n, t in tensors.items()
-            ):
-                raise InputError(f"{path} is damaged: its numbers are not the ones that were saved")
-    return tensors, words
+            checksums = json.loads(metadata.pop(CHECKSUM_KEY))
+            listed = set(checksums) - {""}
+            if not listed <= set(names):
+                raise InputError(f"{path} is damaged: {min(listed - set(names))} is missing")
+            tensors = {name: read_tensor(name) for name in sorted(listed) if only is None or name in only}
+            actual = {"": _metadata_digest(metadata)} | {n: hash_tensor(n, t) for n, t in tensors.items()}
+            if any(checksums[name] != checksum for name, checksum in actual.items()):
+                raise InputError(f"{path} is damaged: its content does not match its checksum")
+    return tensors, metadata
 
 
 @contextmanager
-def wrap_load_errors(path: str | Path, metadata: dict[str, str]) -> Iterator[None]:
-    """What a stored file lacks or garbles is one line, whatever was being rebuilt from it."""
+def wrap_load_errors(path: str | Path) -> Iterator[None]:
+    """Turn any error while a stored object is rebuilt into one line that names the file."""
     with wrap_errors(f"{path} is damaged, it cannot be rebuilt"):
         try:
             yield
         except InputError as error:
             raise InputError(f"{path} is damaged, it cannot be rebuilt: {error}") from None
-    if metadata.get("unchecked"):
-        warnings.warn(
-            f"{path} has no checksum (an earlier version wrote it): its numbers agree with each other, no more is known",
-            stacklevel=4,
-        )
 
 
 def hash_tensor(name: str, tensor: Tensor) -> str:
-    """sha256 of a tensor's name, type, shape and bytes.
+    """Return the sha256 of a tensor's name, dtype, shape and bytes.
 
     >>> hash_tensor("x", torch.zeros(2)) == hash_tensor("x", torch.zeros(1, 2))
     False
     """
-    total = hashlib.sha256(
-        f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode("utf-8", "backslashreplace")
-    )
-    total.update(_tensor_bytes(tensor).data)
-    return total.hexdigest()
+    header = f"{name} {tensor.dtype} {tuple(tensor.shape)}\n"
+    digest = hashlib.sha256(header.encode("utf-8", "backslashreplace"))
+    digest.update(_tensor_bytes(tensor).data)
+    return digest.hexdigest()
 
 
 def _metadata_digest(metadata: dict[str, str]) -> str:
@@ -135,29 +119,27 @@ def _metadata_digest(metadata: dict[str, str]) -> str:
 
 
 def _tensor_bytes(tensor: Tensor) -> np.ndarray:
-    """A contiguous tensor's memory, whatever its type."""
+    """Return the memory of a tensor of any dtype as uint8."""
     return (
         tensor.contiguous().flatten().view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
     )
 
 
 def _write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The format of safetensors (length, JSON header, bytes), with its entries in one order, straight to the file."""
+    """Write the safetensors format (length, JSON header, bytes) with entries in a fixed order, without a copy."""
     header: dict[str, Any] = {"__metadata__": metadata}
-    place = 0
-    ordered = sorted(
-        tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
-    )  # so each is aligned
+    offset = 0
+    # large element sizes first, so that every tensor is aligned
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     for name, tensor in ordered:
         if tensor.dtype not in _DTYPE_CODES:
-            raise InputError(f"cannot write {path.suffix}: it has no {tensor.dtype}")
-        span = [place, place + tensor.nbytes]
+            raise InputError(f"cannot write {path.suffix}: the format has no {tensor.dtype}")
         header[name] = {
             "dtype": _DTYPE_CODES[tensor.dtype],
             "shape": list(tensor.shape),
-            "data_offsets": span,
+            "data_offsets": [offset, offset + tensor.nbytes],
         }
-        place += tensor.nbytes
+        offset += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
@@ -171,7 +153,9 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str])
     arrays |= {f"words.{name}": np.array(text) for name, text in metadata.items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))  # not when it was saved
+            member = zipfile.ZipInfo(
+                f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0)
+            )  # so that equal content gives equal bytes
             member.compress_type = zipfile.ZIP_DEFLATED
             with file.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
@@ -182,12 +166,12 @@ _OpenStore = tuple[list[str], dict[str, str], Callable[[str], Tensor]]
 
 @contextmanager
 def _open_safetensors(path: Path) -> Iterator[_OpenStore]:
-    """Names, words and a reader of single tensors; the library checks that everything lies inside the file."""
+    """Yield names, metadata and a reader of single tensors; safetensors itself checks the offsets."""
     from safetensors import safe_open
 
     with files.open_regular(path) as raw:
         if int.from_bytes(raw.read(8), "little") > MAX_HEADER_BYTES:
-            raise ValueError("its header is too long")
+            raise ValueError("its header is too large")
     with safe_open(str(path), framework="pt") as file:
         yield list(file.keys()), dict(file.metadata() or {}), file.get_tensor
 
@@ -196,24 +180,24 @@ def _open_safetensors(path: Path) -> Iterator[_OpenStore]:
 def _open_npz(path: Path) -> Iterator[_OpenStore]:
     with zipfile.ZipFile(path) as file:
         members = {member.filename.removesuffix(".npy"): member for member in file.infolist()}
-        left = MAX_NPZ_BYTES
+        budget = MAX_NPZ_BYTES
 
-        def array(name: str, kinds: str) -> np.ndarray:
-            nonlocal left
-            left -= members[name].file_size
-            if left < 0:
+        def read_member(name: str, kinds: str) -> np.ndarray:
+            nonlocal budget
+            budget -= members[name].file_size
+            if budget < 0:
                 raise ValueError(f"it unpacks to more than {MAX_NPZ_BYTES // 1_000_000} MB")
             with file.open(members[name]) as stream:
                 return _read_array(stream, members[name].file_size, kinds)
 
-        said = [name for name in members if name.startswith("words.")]
-        words = {name.removeprefix("words."): str(array(name, "U")) for name in said}
         names = [name for name in members if not name.startswith("words.")]
-        yield names, words, lambda name: torch.from_numpy(array(name, "fiub"))
+        strings = [name for name in members if name.startswith("words.")]
+        metadata = {name.removeprefix("words."): str(read_member(name, "U")) for name in strings}
+        yield names, metadata, lambda name: torch.from_numpy(read_member(name, "fiub"))
 
 
 def _read_array(stream: IO[bytes] | BufferedIOBase, size: int, kinds: str) -> np.ndarray:
-    """One .npy of `size` bytes; its header is checked against that before anything is allocated."""
+    """Read one .npy of `size` bytes; its header is checked against the size before anything is allocated."""
     version = np.lib.format.read_magic(stream)
     read_header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -222,15 +206,15 @@ def _read_array(stream: IO[bytes] | BufferedIOBase, size: int, kinds: str) -> np
     shape, fortran, dtype = read_header(stream)
     count = math.prod(shape)
     if dtype.kind not in kinds or dtype.hasobject or count * dtype.itemsize != size - stream.tell():
-        raise ValueError(f"an array of {dtype} {shape} that is not there")
+        raise ValueError(f"an array of {dtype} {shape} does not match its size in the file")
     data = np.empty(count * dtype.itemsize, np.uint8)
-    place = 0
-    while place < len(data):
-        chunk = stream.read(min(1 << 22, len(data) - place))
+    position = 0
+    while position < len(data):
+        chunk = stream.read(min(1 << 22, len(data) - position))
         if not chunk:
-            raise ValueError("an array that is cut short")
-        data[place : place + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        place += len(chunk)
+            raise ValueError("an array is truncated")
+        data[position : position + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        position += len(chunk)
     native = data.view(dtype).astype(dtype.newbyteorder("="), copy=False)
     return native.reshape(shape, order="F" if fortran else "C")
 
@@ -238,5 +222,5 @@ def _read_array(stream: IO[bytes] | BufferedIOBase, size: int, kinds: str) -> np
 def _check_suffix(path: str | Path) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"{path} has no format for numbers: use {' or '.join(SUFFIXES)}")
+        raise InputError(f"cannot store numbers as {path}: use {' or '.join(SUFFIXES)}")
     return suffix

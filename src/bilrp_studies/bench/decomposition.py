@@ -24,7 +24,7 @@ from bilrp.encoder import Encoder, resolve_composite
 from bilrp.engine import plan
 from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import pull
-from bilrp.io import store
+from bilrp.io import files
 from bilrp.regions import grid
 from bilrp.rules.composites import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freezing import freeze
@@ -305,8 +305,9 @@ def write_report(report: BenchmarkReport, folder: Path) -> list[Path]:
     """bench.json and bench.png."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(report), indent=1)
-    made = [store.write_atomically(folder / "bench.json", lambda p: p.write_text(text))]
-    return [*made, store.write_atomically(folder / "bench.png", lambda p: _plot(report).savefig(p, dpi=150))]
+    with files.atomic_write(folder / "bench.png") as temporary:
+        _plot(report).savefig(temporary, dpi=150)
+    return [files.write_text(folder / "bench.json", text), folder / "bench.png"]
 
 
 def _plot(report: BenchmarkReport) -> Any:
