@@ -1,4 +1,4 @@
-"""The sentence: every number in it is one of the explanation's, and every warning stands where it applies and only there."""
+"""The summary: its numbers are the explanation's, and warnings appear only where they apply."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from bilrp.render import findings_figure as findings
 from type_asserts import assert_not_none
 
 
-def pooled(bias: bool = False) -> nn.Module:
+def make_net(bias: bool = False) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=bias), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
 
 
-def found(seed: int = 0, **options) -> bilrp.Explanation:
+def make_explanation(seed: int = 0, **options) -> bilrp.Explanation:
     torch.manual_seed(seed)
     a, b = 0.2 * torch.rand(2, 1, 3, 64, 64)
     a[..., 8:24, 8:24] *= 10
     b[..., 40:56, 24:40] *= 10
-    return bilrp.explain(pooled(), a, b, regions=8, **({"similarity": "dot"} | options))
+    return bilrp.explain(make_net(), a, b, regions=8, **({"similarity": "dot"} | options))
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
 def test_cosine_and_dot_are_both_there_and_true(similarity):
-    e = found(similarity=similarity)
+    e = make_explanation(similarity=similarity)
     a, b = e.a.embedding.double(), e.b.embedding.double()
-    said = e.summary()
-    assert f"osine {float(torch.cosine_similarity(a, b, dim=0)):.3g}" in said
-    assert f"dot {formatting.format_number(float(a @ b))}" in said
+    summary = e.summary()
+    assert f"osine {float(torch.cosine_similarity(a, b, dim=0)):.3g}" in summary
+    assert f"dot {formatting.format_number(float(a @ b))}" in summary
     if similarity == "squared_distance":
-        assert said.startswith(f"Squared distance {formatting.format_number(e.score)}")
-    assert said.endswith(".") and said.count(". ") == 0, "one sentence"
+        assert summary.startswith(f"Squared distance {formatting.format_number(e.score)}")
+    assert summary.endswith(".") and summary.count(". ") == 0, "one sentence"
 
 
 def test_the_first_findings_are_named_with_their_shares():
-    e = found()
+    e = make_explanation()
     first = e.findings()[0]
     assert first.relevance == pytest.approx(float(e.relevance[first.a][:, first.b].double().sum()))
     assert f"({formatting.format_share(assert_not_none(first.share))} of the score)" in e.summary()
@@ -56,41 +56,45 @@ def test_the_first_findings_are_named_with_their_shares():
 
 
 def test_what_counts_against_and_what_is_unattributed():
-    e = found()
+    e = make_explanation()
     R = e.relevance.clone()
     R[0, 0] -= 0.3 * e.score
     for_it, against = (
         float(part.sum()) / e.score for part in (R.double().clamp(min=0), R.double().clamp(max=0))
     )
-    said = replace(e, relevance=R).summary()
+    summary = replace(e, relevance=R).summary()
     assert (
         f"{formatting.format_percent(for_it)} counts for it and {formatting.format_percent(-against)} against it"
-        in said
+        in summary
     )
-    assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "what is said adds up"
-    assert "30 % is unattributed" in said
+    assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "the terms add up"
+    assert "30 % is unattributed" in summary
     assert "nothing is unattributed" in e.summary()
 
 
-def test_of_a_distance_what_each_side_owes_to_itself_sets_them_apart():
-    e = found(similarity="squared_distance")
+def test_self_terms_of_a_distance_set_the_two_apart():
+    e = make_explanation(similarity="squared_distance")
     assert e.self_terms is not None
     apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.self_terms))
-    said = e.summary()
+    summary = e.summary()
     assert (
-        f"{formatting.format_percent(apart / e.score)} sets them apart and " in said
-        and "counts for" not in said
+        f"{formatting.format_percent(apart / e.score)} sets them apart and " in summary
+        and "counts for" not in summary
     )
     alike = float(e.relevance.double().clamp(max=0).sum())
-    assert f"{formatting.format_percent(-alike / e.score)} brings them together" in said
-    assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", said), "it lowers the distance"
+    assert f"{formatting.format_percent(-alike / e.score)} brings them together" in summary
+    assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", summary), (
+        "it lowers the distance"
+    )
 
 
-def test_most_of_the_score_unattributed_is_said_loudly():
-    e = found()
-    loud = replace(e, score=3 * e.score).summary()
-    assert loud.index("BEWARE, most of the score is unattributed") < loud.index("what matches most")
-    assert "most of the score" not in e.summary()
+def test_the_warning_about_the_unattributed_comes_first():
+    e = make_explanation()
+    summary = replace(e, score=3 * e.score).summary()
+    assert summary.index("warning: more than half of the score is unattributed") < summary.index(
+        "what matches most"
+    )
+    assert "more than half" not in e.summary()
 
 
 def test_a_projection_is_an_estimate_with_its_error():
@@ -104,11 +108,11 @@ def test_a_projection_is_an_estimate_with_its_error():
         estimates.append(float((w @ a) @ (w @ b)))
         errors.append(np.hypot(float((w @ a).norm() * (w @ b).norm()), estimates[-1]) / np.sqrt(20))
     assert np.std(np.array(estimates) - exact) == pytest.approx(np.mean(errors), rel=0.15)
-    e = found(project=5)
-    said = e.summary()
+    e = make_explanation(project=5)
+    summary = e.summary()
     p, q = e.a.embedding.double(), e.b.embedding.double()
     error = np.hypot(float(p.norm() * q.norm()), float(p @ q)) / np.sqrt(5)
-    assert said.startswith(
+    assert summary.startswith(
         f"Estimated dot {formatting.format_number(e.score)} ± {error:.2g} (5 random dimensions, not exact)"
     )
 
@@ -122,31 +126,31 @@ def test_a_score_of_zero_has_no_shares():
 
 
 def test_the_border_is_named_where_it_has_more_than_its_area():
-    e = found()
+    e = make_explanation()
     assert "border" not in e.summary()
     R = torch.zeros_like(e.relevance)
     R[:8, 9] = 1.0
-    said = replace(e, relevance=R, score=8.0).summary()
-    assert "100 % of the relevance lies on the border of A, 44 % of its area" in said
-    assert "border of B" not in said
+    summary = replace(e, relevance=R, score=8.0).summary()
+    assert "100 % of the relevance is on the border of A, 44 % of its area" in summary
+    assert "border of B" not in summary
 
 
 def test_one_region_that_dominates_is_named():
-    e = found()
+    e = make_explanation()
     R = torch.full_like(e.relevance, 0.001)
     R[27] = 1.0
-    said = replace(e, relevance=R, score=float(R.sum())).summary()
-    assert re.search(r"one region of A \(middle, 8 × 8 px\) has 9\d % of the relevance", said)
-    assert "one region of B" not in said
+    summary = replace(e, relevance=R, score=float(R.sum())).summary()
+    assert re.search(r"one region of A \(middle, 8 × 8 px\) has 9\d % of the relevance", summary)
+    assert "one region of B" not in summary
 
 
 def test_nothing_stands_out_in_an_even_spread():
     rng = torch.Generator().manual_seed(0)
-    e = bilrp.explain(pooled(), *torch.rand(2, 1, 3, 256, 256, generator=rng), regions=8, similarity="dot")
+    e = bilrp.explain(make_net(), *torch.rand(2, 1, 3, 256, 256, generator=rng), regions=8, similarity="dot")
     R = torch.rand(e.relevance.shape, generator=rng)
     even = replace(e, relevance=R, score=float(R.sum()))
     assert "nothing stands out" in even.summary()
-    assert "nothing stands out" not in found().summary()
+    assert "nothing stands out" not in make_explanation().summary()
 
 
 def test_words_are_quoted_and_places_of_other_regions_are_numbers():
@@ -173,7 +177,7 @@ def test_segments_have_places():
 
 
 def test_a_reference_says_how_much_is_much():
-    e = found()
+    e = make_explanation()
     cosine = float(torch.cosine_similarity(e.a.embedding, e.b.embedding, dim=0))
     assert "more than any of 3 pairs taken at random" in e.summary(random_scores=[0.1, 0.2, 0.3])
     assert "more than 50 % of 2 pairs" in e.summary(random_scores=[cosine - 0.2, cosine + 0.1])
@@ -181,18 +185,18 @@ def test_a_reference_says_how_much_is_much():
     assert "at random" not in e.summary()
 
 
-def test_of_a_part_nothing_is_said_that_holds_of_whole_photographs(monkeypatch):
+def test_a_part_is_not_compared_with_whole_photographs(monkeypatch):
     monkeypatch.setattr(
         random_baseline, "look_up_baseline", lambda *_: random_baseline.compute_baseline([-1.0])
     )
-    e = found()
+    e = make_explanation()
     assert "of photographs taken at random" in e.summary()
     part = replace(e.a, regions=select_regions(e.a.regions, [3, 4]), parts=e.a.parts[[3, 4]])
     assert "at random" not in replace(e, a=part, relevance=e.relevance[[3, 4]]).summary()
 
 
 @pytest.mark.data
-def test_what_is_known_of_chance_is_what_the_photographs_give(data):
+def test_the_stored_baseline_is_what_the_photographs_give(data):
     from bilrp.encoder import read_tensor
     from bilrp.encoders.vgg import vgg16
 
@@ -202,32 +206,32 @@ def test_what_is_known_of_chance_is_what_the_photographs_give(data):
     rows = torch.stack([encoder.module(x).flatten() for x in inputs])
     cosines = nn.functional.normalize(rows) @ nn.functional.normalize(rows).T
     pairs = cosines[tuple(torch.triu_indices(len(rows), len(rows), 1))]
-    found = bilrp.explain(encoder, inputs[0], inputs[1], regions=64, similarity="dot")
-    known = random_baseline.look_up_baseline(found.a.origin, (128, 128), (128, 128))
-    assert known is not None and known.pair_count == 2016
-    assert random_baseline.look_up_baseline(found.a.origin, (96, 96)) is None
+    explanation = bilrp.explain(encoder, inputs[0], inputs[1], regions=64, similarity="dot")
+    baseline = random_baseline.look_up_baseline(explanation.a.origin, (128, 128), (128, 128))
+    assert baseline is not None and baseline.pair_count == 2016
+    assert random_baseline.look_up_baseline(explanation.a.origin, (96, 96)) is None
     middle = random_baseline.compute_baseline(pairs.tolist()).quantiles[4]
-    assert middle == pytest.approx(known.quantiles[4], abs=0.03)
-    said = "pairs of photographs taken at random (half of them are below 0.12)"
-    assert said in found.summary()
+    assert middle == pytest.approx(baseline.quantiles[4], abs=0.03)
+    comparison = "pairs of photographs taken at random (half of them are below 0.12)"
+    assert comparison in explanation.summary()
     for resize, compared in (("stretch", True), ("crop", False), ("pad", False)):
         encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", resize=resize)
         assert (
-            said in bilrp.explain(encoder, files[1], files[2], regions=64, similarity="dot").summary()
+            comparison in bilrp.explain(encoder, files[1], files[2], regions=64, similarity="dot").summary()
         ) is compared
 
 
-def test_findings_of_one_place_are_told_together():
-    e = found()
+def test_findings_at_the_same_position_are_merged():
+    e = make_explanation()
     R = torch.zeros_like(e.relevance)
     R[27, 27], R[36, 36], R[0, 0] = 3.0, 2.0, 1.0
     findings = [Finding([27], [27], 3.0, 0.5), Finding([36], [36], 2.0, 1 / 3), Finding([0], [0], 1.0, 1 / 6)]
-    said = summarize(replace(e, relevance=R, score=6.0), findings)
-    assert "middle with middle (50 % and 33 % of the score) and upper left with upper left (17 %)" in said
+    summary = summarize(replace(e, relevance=R, score=6.0), findings)
+    assert "middle with middle (50 % and 33 % of the score) and upper left with upper left (17 %)" in summary
 
 
 def test_the_list_for_pages_is_the_findings():
-    e = found()
+    e = make_explanation()
     for entry, finding in zip(findings.serialize_findings(e), e.findings(), strict=True):
         assert (entry["a"], entry["b"], entry["relevance"]) == (finding.a, finding.b, finding.relevance)
         assert re.fullmatch(r"[a-z ]+, \d+ × \d+ px ↔ [a-z ]+, \d+ × \d+ px", entry["label"])
@@ -235,13 +239,13 @@ def test_the_list_for_pages_is_the_findings():
     assert list_warnings(e, e.findings()) == []
 
 
-def test_marks_of_the_tokenizer_are_counted_and_are_no_finding() -> None:
+def test_special_tokens_are_not_findings() -> None:
     torch.manual_seed(0)
     regions = Regions(labels=torch.arange(4), count=4, kind="tokens", names=("[CLS]", "a", "cat", "[SEP]"))
     view = Text("a cat", (None, (0, 1), (2, 5), None))
     side = bilrp.Decomposition(torch.rand(4, 6) + 1, torch.rand(6) + 5, regions, {"encoder": "x"}, view=view)
-    found = bilrp.pair(side, side, similarity="dot")
-    assert all({*f.a, *f.b} <= {1, 2} for f in found.findings()) and found.findings()
-    assert "“”" not in found.summary() and "[SEP]" not in found.summary()
-    rest = float(found.relevance.sum()) - sum(f.relevance for f in found.findings(99))
-    assert rest > 0  # what marks bring is in the account
+    explanation = bilrp.pair(side, side, similarity="dot")
+    assert all({*f.a, *f.b} <= {1, 2} for f in explanation.findings()) and explanation.findings()
+    assert "“”" not in explanation.summary() and "[SEP]" not in explanation.summary()
+    rest = float(explanation.relevance.sum()) - sum(f.relevance for f in explanation.findings(99))
+    assert rest > 0  # special tokens are in the breakdown

@@ -1,4 +1,4 @@
-"""What a person should see first: neighbouring regions that match as one, and a sentence that says so.
+"""Group an explanation into findings and describe it in words: grouping, summary, score breakdown, random baseline.
 
-Knows regions, items and plain tensors. May import errors, item and regions; explanations ask it, pictures and pages show it.
+Works on regions, views and plain tensors. May import errors, inputs and regions; explanation and render import it.
 """

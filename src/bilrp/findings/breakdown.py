@@ -1,4 +1,4 @@
-"""The account of a score: what adds up to it."""
+"""The breakdown of a score into the terms that add up to it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from dataclasses import dataclass
 
 from bilrp.findings.formatting import format_column
 
-MAX_ROUNDING_SHARE = 1e-5  # of a score: nothing a reader should wonder about
+MAX_ROUNDING_SHARE = 1e-5  # of a score: anything smaller is rounding
 
 
 @dataclass(frozen=True)
 class ScoreBreakdown:
-    """What adds up to a score, in float64.
+    """The terms of a score, in float64.
 
     score = positive + negative + special_tokens + self_terms_a + self_terms_b + unattributed
 
-    `positive` and `negative` (≤ 0) are on pairs of regions; `special_tokens` is on pairs where a mark of a tokenizer's
-    own takes part, [CLS] or </s>; `self_terms_a`, `self_terms_b` are what each side owes to itself (0 but for
-    distances). What is missing is the definition of unattributed, so the account closes to the last digit. Where the
-    rules compare with a reference input, part of that is known: what `reference_terms_a` and `reference_terms_b`, either
-    side against the other's reference, and `reference_score`, the references with each other, contribute.
+    `unattributed` is defined as the remainder, so the equation is exact.
+
+    Args:
+        score: The similarity.
+        positive: Sum of the positive relevance of pairs of regions.
+        negative: Sum of the negative relevance of pairs of regions.
+        self_terms_a: Pairs of regions of a with each other; 0 except for distances.
+        self_terms_b: The same for b.
+        special_tokens: Pairs with a special token of the tokenizer ([CLS], </s>).
+        reference_terms_a: Part of `unattributed`: regions of a with the reference input of b.
+        reference_terms_b: The same with a and b exchanged.
+        reference_score: Part of `unattributed`: the two reference inputs with each other.
 
     >>> print(ScoreBreakdown(score=10.0, positive=12.0, negative=-3.0))
     score 10.00: for 12.00, against −3.00, unattributed 1.00
@@ -37,27 +44,28 @@ class ScoreBreakdown:
 
     @property
     def explained(self) -> float:
-        """The part of the score that regions account for, marks among them."""
+        """The part of the score attributed to regions, special tokens included."""
         return self.positive + self.negative + self.special_tokens + self.self_terms_a + self.self_terms_b
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no pair of regions accounts for: biases, constants, references, uncovered features."""
+        """The part of the score attributed to no pair: biases, constants, references, features in no region."""
         return self.score - self.explained
 
     @property
     def is_complete(self) -> bool:
-        """Do regions account for all of the score but rounding? Of a score of 0 there is nothing to account for."""
+        """Whether the unattributed part is only rounding; False for a score of 0."""
         return self.score != 0 and abs(self.unattributed) <= MAX_ROUNDING_SHARE * abs(self.score)
 
     def compute_share(self, value: float) -> float | None:
-        """A value as a share of the score; None where the score is 0, for nothing has no shares."""
+        """Return value / score, or None for a score of 0."""
         return value / self.score if self.score else None
 
     def __str__(self) -> str:
-        """The score and what adds up to it, to one precision; what rounds to nothing has no sign."""
-        rare = {"marks": self.special_tokens, "each side with itself": self.self_terms_a + self.self_terms_b}
-        terms = {"for": self.positive, "against": self.negative, **{k: v for k, v in rare.items() if v}}
+        """All terms with the same number of decimals."""
+        self_terms = self.self_terms_a + self.self_terms_b
+        optional = {"special tokens": self.special_tokens, "each side with itself": self_terms}
+        terms = {"for": self.positive, "against": self.negative, **{k: v for k, v in optional.items() if v}}
         terms["unattributed"] = self.unattributed
-        score, *told = format_column([self.score, *terms.values()])
-        return f"score {score}: " + ", ".join(map(" ".join, zip(terms, told, strict=True)))
+        score, *values = format_column([self.score, *terms.values()])
+        return f"score {score}: " + ", ".join(map(" ".join, zip(terms, values, strict=True)))

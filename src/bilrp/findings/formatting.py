@@ -1,4 +1,4 @@
-"""Numbers, shares and places as people read them."""
+"""Format numbers, shares and locations of regions for people."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ POSITION_NAMES = (
     ("left", "middle", "right"),
     ("lower left", "bottom", "lower right"),
 )
-MAX_QUOTED_WORDS = 6  # words of a finding that are quoted
-MIN_SPANNING_FRACTION = 0.7  # of a side: a place this long reaches across, and has no left or right
+MAX_QUOTED_WORDS = 6  # quoted from a finding
+MIN_SPANNING_FRACTION = 0.7  # of the width or height: a longer box "spans" it and has no left or right
 
 
 def format_number(value: float | int) -> str:
-    """A number as people read it.
+    """Format a number with four significant digits, or with thousands separators.
 
     >>> format_number(27328.8), format_number(-0.81234), format_number(-0.0)
     ('27,329', '−0.8123', '0')
@@ -31,7 +31,7 @@ def format_number(value: float | int) -> str:
 
 
 def format_column(values: Sequence[float]) -> list[str]:
-    """Numbers to be read one below the other: to the precision that shows the largest of them to four digits.
+    """Format numbers with the same decimals, so that the largest shows four significant digits.
 
     >>> format_column([27328.8, -0.81234]), format_column([0.93, -0.00001])
     (['27,329', '−1'], ['0.9300', '0.0000'])
@@ -42,7 +42,7 @@ def format_column(values: Sequence[float]) -> list[str]:
 
 
 def format_percent(share: float | int | None, digits: int = 0) -> str:
-    """A share as people read it; nothing where there is none.
+    """Format a share as a percentage with fixed decimals; "" for None.
 
     >>> format_percent(0.974), format_percent(-0.0001), format_percent(-0.0021, 2), format_percent(None)
     ('97 %', '0 %', '−0.21 %', '')
@@ -53,7 +53,7 @@ def format_percent(share: float | int | None, digits: int = 0) -> str:
 
 
 def format_share(share: float | int) -> str:
-    """A share to two digits, however small: what one finding holds of a score.
+    """Format a share as a percentage with two significant digits.
 
     >>> format_share(0.1068), format_share(0.0631), format_share(-0.0021)
     ('11 %', '6.3 %', '−0.21 %')
@@ -68,7 +68,13 @@ def format_share(share: float | int) -> str:
 def describe_location(
     regions: Regions, view: View | None, numbers: Sequence[int], *, include_size: bool = True
 ) -> str:
-    """Where regions are, in words: of a photograph with their size in its pixels, of a text the words themselves.
+    """Describe where regions are: position and size in pixels of an image, the quoted words of a text.
+
+    Args:
+        regions: All regions of the input.
+        view: The input as people see it; None describes the regions of the tensor.
+        numbers: The regions to describe.
+        include_size: Append the size in pixels.
 
     >>> import torch
     >>> from bilrp.regions import grid, tokens
@@ -77,47 +83,45 @@ def describe_location(
     >>> describe_location(tokens(("a", "young", "girl"))(torch.zeros(1, 3, 4)), None, [1, 2])
     '“young girl”'
     """
-    named = view.region_texts if isinstance(view, Text) else regions.names
-    if named is not None:
-        marks = regions.names or named
-        return _quote_words([word or mark for word, mark in zip(named, marks, strict=True)], numbers)
+    words = view.region_texts if isinstance(view, Text) else regions.names
+    if words is not None:
+        names = regions.names or words  # a special token has no text, only a name
+        return _quote_words([word or name for word, name in zip(words, names, strict=True)], numbers)
     labels = to_label_image(regions)
     if labels is None:
         return _list_region_numbers(numbers)
-    box, whole = _bounding_box(labels, numbers), labels.shape[::-1]
+    box, image_size = _bounding_box(labels, numbers), labels.shape[::-1]
     if isinstance(view, Image):
-        high, wide = labels.shape
-        left, top, right, bottom = view.map_to_view((box[1], box[0], box[3], box[2]), (high, wide))
-        box = _clip_box(view.map_to_original((left, top, right, bottom)), view.original_size or view.size)
-        whole = view.original_size or view.size
-    where = describe_position(box, whole)
-    return f"{where}, {round(box[2] - box[0])} × {round(box[3] - box[1])} px" if include_size else where
+        height, width = labels.shape
+        image_size = view.original_size or view.size
+        view_box = view.map_to_view((box[1], box[0], box[3], box[2]), (height, width))
+        box = _clip_box(view.map_to_original(view_box), image_size)
+    position = describe_position(box, image_size)
+    return f"{position}, {round(box[2] - box[0])} × {round(box[3] - box[1])} px" if include_size else position
 
 
 def describe_position(box: tuple[float, float, float, float], image_size: tuple[float, float]) -> str:
-    """Where (left, top, right, bottom) lies in a picture of that width and height.
+    """Describe the position of a box (left, top, right, bottom) in an image of size (width, height).
 
     >>> [describe_position(box, (100, 100)) for box in ((0, 0, 30, 30), (5, 80, 95, 100), (0, 0, 90, 80))]
     ['upper left', 'across the bottom', 'all over']
     """
     left, top, right, bottom = box
-    wide, high = (
-        (right - left) / image_size[0] > MIN_SPANNING_FRACTION,
-        (bottom - top) / image_size[1] > MIN_SPANNING_FRACTION,
-    )
+    spans_width = (right - left) / image_size[0] > MIN_SPANNING_FRACTION
+    spans_height = (bottom - top) / image_size[1] > MIN_SPANNING_FRACTION
     column = min(2, int(3 * (left + right) / 2 / image_size[0]))
     row = min(2, int(3 * (top + bottom) / 2 / image_size[1]))
-    if wide and high:
+    if spans_width and spans_height:
         return "all over"
-    if wide:
+    if spans_width:
         return f"across the {POSITION_NAMES[row][1]}"
-    if high:
+    if spans_height:
         return f"down the {POSITION_NAMES[1][column]}"
     return POSITION_NAMES[row][column]
 
 
 def _bounding_box(labels: np.ndarray, numbers: Sequence[int]) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) around these regions."""
+    """Return (left, top, right, bottom) around these regions."""
     y, x = np.nonzero(np.isin(labels, numbers))
     return float(x.min()), float(y.min()), float(x.max() + 1), float(y.max() + 1)
 
@@ -125,13 +129,13 @@ def _bounding_box(labels: np.ndarray, numbers: Sequence[int]) -> tuple[float, fl
 def _clip_box(
     box: tuple[float, float, float, float], image_size: tuple[float, float]
 ) -> tuple[float, float, float, float]:
-    """What of a box lies in the picture; padding has no place in a photograph."""
+    """Return the part of a box inside the image, without padding."""
     left, top, right, bottom = box
     return max(left, 0.0), max(top, 0.0), min(right, image_size[0]), min(bottom, image_size[1])
 
 
 def _quote_words(words: Sequence[str], numbers: Sequence[int]) -> str:
-    """Words in quotes, those that follow each other as one phrase; the tokenizer's own marks by their name.
+    """Quote words, consecutive ones as one phrase.
 
     >>> _quote_words(("the", "cat", "and", "the", "dog"), [0, 1, 3])
     '“the cat … the”'
@@ -141,12 +145,13 @@ def _quote_words(words: Sequence[str], numbers: Sequence[int]) -> str:
     pieces = [words[numbers[0]]]
     for before, number in pairwise(numbers[:MAX_QUOTED_WORDS]):
         pieces.append(f"{' ' if number == before + 1 else ' … '}{words[number]}")
-    more = len(numbers) - MAX_QUOTED_WORDS
-    return f"“{''.join(pieces).strip()}{' …' if more > 0 else ''}”{f' and {more} more' if more > 0 else ''}"
+    remaining = len(numbers) - MAX_QUOTED_WORDS
+    phrase = "".join(pieces).strip()
+    return f"“{phrase} …” and {remaining} more" if remaining > 0 else f"“{phrase}”"
 
 
 def _list_region_numbers(numbers: Sequence[int]) -> str:
-    """Regions by their numbers, those that follow each other as a range.
+    """List region numbers, consecutive ones as a range.
 
     >>> _list_region_numbers([3]), _list_region_numbers([0, 1, 2, 7])
     ('region 3', 'regions 0–2, 7')
@@ -157,5 +162,5 @@ def _list_region_numbers(numbers: Sequence[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    spoken = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"region{'s' if len(numbers) > 1 else ''} {spoken}"
+    ranges = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"region{'s' if len(numbers) > 1 else ''} {ranges}"

@@ -1,4 +1,4 @@
-"""What pairs taken at random score: how much is much?"""
+"""Similarities of random pairs, as a baseline that a score is compared with."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)  # per cent
+QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
 
 class RandomBaseline(NamedTuple):
-    """Cosines of pairs taken at random: how many pairs, and the quantiles at LEVELS."""
+    """Cosines of random pairs: their number, and their quantiles at QUANTILE_PERCENTS."""
 
     pair_count: int
     quantiles: tuple[float, ...]
 
 
 def compute_baseline(cosines: Sequence[float] | np.ndarray) -> RandomBaseline:
-    """The chance of a reference set, from the cosines of its pairs.
+    """Return the baseline of a reference set from the cosines of its pairs.
 
     >>> compute_baseline([0.1, 0.2, 0.3]).quantiles[4]
     0.2
@@ -29,25 +29,29 @@ def compute_baseline(cosines: Sequence[float] | np.ndarray) -> RandomBaseline:
 
 
 def compare_with_baseline(cosine: float, baseline: RandomBaseline, pair_description: str) -> str:
-    """Where a cosine stands among those of chance, in words.
+    """Describe a cosine relative to the random pairs.
+
+    Args:
+        cosine: The cosine to describe.
+        baseline: Cosines of random pairs.
+        pair_description: Which pairs these are, for the sentence.
 
     >>> compare_with_baseline(0.9, compute_baseline([0.1, 0.2, 0.3]), "taken at random")
     'more than any of 3 pairs taken at random (half of them are below 0.2)'
     """
     pairs = f"{baseline.pair_count:,} pair{'s' if baseline.pair_count != 1 else ''} {pair_description}"
     half = f"half of them are below {baseline.quantiles[QUANTILE_PERCENTS.index(50)]:.2g}"
-    passed = [
-        level for level, bound in zip(QUANTILE_PERCENTS, baseline.quantiles, strict=True) if cosine > bound
-    ]
-    if not passed:
+    quantiles = zip(QUANTILE_PERCENTS, baseline.quantiles, strict=True)
+    percent = max((percent for percent, quantile in quantiles if cosine > quantile), default=None)
+    if percent is None:
         return f"less than any of {pairs} ({half})"
-    if passed[-1] == 100:
+    if percent == 100:
         return f"more than any of {pairs} ({half})"
-    return f"more than {passed[-1]} % of {pairs} ({half})"
+    return f"more than {percent} % of {pairs} ({half})"
 
 
 def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> RandomBaseline | None:
-    """The chance that was measured for these weights, this layer and inputs of this size; None where none was.
+    """Return the baseline measured for these weights, this layer and inputs of these sizes, or None.
 
     >>> look_up_baseline({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
     True
@@ -58,8 +62,8 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
     return VGG16_BASELINES.get(origin.get("layer", layer))
 
 
-# All 2,016 pairs of 64 photographs of Pascal VOC 2007, each as a whole at 128 × 128 pixels, by layer of VGG-16 with the
-# weights of these fingerprints (of the network cut at that layer). A test measures them again.
+# All 2,016 pairs of 64 images of Pascal VOC 2007 at 128 × 128 pixels, uncropped, by layer of VGG-16. The hashes are of the
+# weights of the network up to that layer. A test measures the quantiles again.
 BASELINE_IMAGE_SIZE_PIXELS = (128, 128)
 VGG16_BASELINES = {
     5: RandomBaseline(2016, (0.182, 0.281, 0.297, 0.321, 0.346, 0.377, 0.403, 0.423, 0.457, 0.506)),

@@ -1,4 +1,4 @@
-"""The tokenizer's own marks, [CLS] or </s>: which regions are none, and regions without them."""
+"""Exclude the special tokens of a tokenizer ([CLS], </s>) from regions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from bilrp.regions import Regions
 
 
 def exclude_special_tokens(regions: Regions, view: View | None) -> list[int]:
-    """The regions that are no mark; all, where there is nothing else.
+    """Return the numbers of the regions that are not special tokens; all, if every region is one.
 
     >>> from bilrp.regions import tokens
     >>> exclude_special_tokens(tokens()(torch.zeros(1, 4, 2)), Text("A cat", (None, (0, 1), (2, 5), None)))
     [1, 2]
     """
-    own = set(view.special_tokens) if isinstance(view, Text) else set()
+    special = set(view.special_tokens) if isinstance(view, Text) else set()
     every = range(regions.count)
-    return [region for region in every if region not in own] or list(every)
+    return [region for region in every if region not in special] or list(every)
 
 
 def select_regions(regions: Regions, selected: Sequence[int]) -> Regions:
-    """These regions alone, in this order; the features of the others are in none.
+    """Return only these regions, in this order; features of the others are in no region.
 
     >>> from bilrp.regions import tokens
     >>> select_regions(tokens(("[CLS]", "cat"))(torch.zeros(1, 2, 3)), [1]).names
@@ -31,8 +31,8 @@ def select_regions(regions: Regions, selected: Sequence[int]) -> Regions:
     """
     if len(selected) == regions.count:
         return regions
-    place = torch.full((regions.count + 1,), -1, device=regions.labels.device)  # the last: in no region
-    place[list(selected)] = torch.arange(len(selected), device=place.device)
+    new_label = torch.full((regions.count + 1,), -1, device=regions.labels.device)  # the last: label −1
+    new_label[list(selected)] = torch.arange(len(selected), device=new_label.device)
     boxes = None if regions.boxes is None else regions.boxes[list(selected)]
     names = None if regions.names is None else tuple(regions.names[region] for region in selected)
-    return Regions(place[regions.labels], len(selected), regions.kind, boxes, names)
+    return Regions(new_label[regions.labels], len(selected), regions.kind, boxes, names)

@@ -1,6 +1,6 @@
-"""One sentence of finding: how similar, what matches, what counts against, and how far to trust it.
+"""Summarize an explanation in one sentence: score, strongest findings, what counts against, warnings.
 
-Every number in it is computed from the explanation at hand, so the sentence is true by construction.
+Every number is computed from the explanation.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text, View
 from bilrp.regions import Regions
 
-MAX_NAMED_FINDINGS = 3  # findings in the sentence
-MIN_NAMED_SHARE = 0.05  # of the score: if the first three hold less, nothing stands out
-MAX_BORDER_DENSITY_RATIO = (
-    1.5  # times its area: more relevance than that on the outermost regions is worth a word
-)
-MAX_PADDING_SHARE = 0.05  # of the relevance on padding,
-MAX_CROPPED_FRACTION = 0.2  # of a picture cut off,
-DOMINANT_SHARE = 0.5  # of the relevance on a single region,
-FEW_REGIONS = 4  # where there are no more regions than that, one may
-MAX_UNATTRIBUTED_SHARE = 0.5  # of the score unattributed
-MIN_MENTIONED_SHARE = 0.005  # of the score: less is not worth a clause
+MAX_NAMED_FINDINGS = 3
+MIN_MENTIONED_SHARE = 0.005  # of the score; smaller terms are left out
+# Beyond these limits the summary contains a warning.
+MIN_NAMED_SHARE = 0.05  # of the score, in the named findings together
+MAX_BORDER_DENSITY_RATIO = 1.5  # share of the relevance on the outermost regions, relative to their area
+MAX_BORDER_AREA_FRACTION = 0.5  # outermost regions that cover more are not called a border
+MAX_PADDING_SHARE = 0.05  # of the relevance
+MAX_CROPPED_FRACTION = 0.2  # of the image
+DOMINANT_SHARE = 0.5  # of the relevance, in one region
+FEW_REGIONS = 4  # with at most this many regions, one may dominate without a warning
+MAX_UNATTRIBUTED_SHARE = 0.5  # of the score
 
 
 @runtime_checkable
 class DecompositionLike(Protocol):
-    """What a sentence needs of a decomposition."""
+    """The attributes of a decomposition that a summary uses."""
 
     @property
     def embedding(self) -> Tensor: ...
@@ -50,7 +50,7 @@ class DecompositionLike(Protocol):
 
 @runtime_checkable
 class ExplanationLike(Protocol):
-    """What a sentence needs of an explanation."""
+    """The attributes of an explanation that a summary uses."""
 
     @property
     def a(self) -> DecompositionLike: ...
@@ -77,41 +77,46 @@ class ExplanationLike(Protocol):
 def summarize(
     explanation: ExplanationLike, findings: Sequence[Finding], *, random_scores: Sequence[float] | None = None
 ) -> str:
-    """The score on a scale people know, the first findings, what counts against, what is unattributed, and warnings.
+    """Return one sentence: the score, the first findings, what counts for and against, and warnings.
 
-    `random_scores` are cosines of pairs taken at random, to say how much is much.
+    Args:
+        explanation: What to summarize.
+        findings: Its findings, strongest first.
+        random_scores: Cosines of random pairs to compare the score with.
     """
-    said = list_warnings(explanation, findings)
-    loud, others = (said[:1], said[1:]) if is_mostly_unattributed(explanation) else ([], said)
-    clauses = [*loud, _describe_matches(explanation, findings), *_describe_totals(explanation), *others]
+    warnings = list_warnings(explanation, findings)
+    first = 1 if is_mostly_unattributed(explanation) else 0  # that warning comes before the findings
+    clauses = [
+        *warnings[:first],
+        _describe_matches(explanation, findings),
+        *_describe_totals(explanation),
+        *warnings[first:],
+    ]
     return f"{_describe_score(explanation, random_scores)}: {'; '.join(clauses)}."
 
 
 def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
-    """A finding in a few words: where in the first, where in the second."""
+    """Return where a finding is in a and in b."""
     return f"{_describe_regions(explanation.a, finding.a)} ↔ {_describe_regions(explanation.b, finding.b)}"
 
 
 def is_mostly_unattributed(explanation: ExplanationLike) -> bool:
-    """Do pairs of regions account for less than half of the score? Then everything else is said after that."""
-    return bool(explanation.score) and abs(explanation.unattributed) > MAX_UNATTRIBUTED_SHARE * abs(
-        explanation.score
-    )
+    """Return whether more than half of the score is unattributed."""
+    limit = MAX_UNATTRIBUTED_SHARE * abs(explanation.score)
+    return bool(explanation.score) and abs(explanation.unattributed) > limit
 
 
 def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> list[str]:
-    """What a reader should know before trusting the rest; empty where there is nothing to warn of."""
-    said = []
+    """Return warnings about the explanation, the one about unattributed relevance first."""
+    warnings = []
+    named_share = sum(abs(f.share or 0.0) for f in findings[:MAX_NAMED_FINDINGS])
     if is_mostly_unattributed(explanation):
-        said.append("BEWARE, most of the score is unattributed, so that the rest says little")
-    elif (
-        sum(abs(f.share or 0.0) for f in findings[:MAX_NAMED_FINDINGS]) < MIN_NAMED_SHARE
-        and explanation.score
-    ):
-        said.append("nothing stands out: the similarity is spread over many small matches")
+        warnings.append("warning: more than half of the score is unattributed")
+    elif explanation.score and named_share < MIN_NAMED_SHARE:
+        warnings.append("nothing stands out: the similarity is spread over many small matches")
     mass = explanation.relevance.detach().cpu().double().abs().numpy()
     if not mass.sum():
-        return said
+        return warnings
     sides = {
         "A": _find_issues(explanation.a, mass.sum(1) / mass.sum()),
         "B": _find_issues(explanation.b, mass.sum(0) / mass.sum()),
@@ -119,48 +124,47 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
     for name, side in sides.items():
         if side.dominant_region is not None:
             region, share = side.dominant_region
-            said.append(f"one region of {name} ({region}) has {format_percent(share)} of the relevance")
-    for where, which in (("the border", "border"), ("the padding", "padding")):
-        values = [
-            (name, getattr(side, which)) for name, side in sides.items() if getattr(side, which) is not None
-        ]
+            warnings.append(f"one region of {name} ({region}) has {format_percent(share)} of the relevance")
+    for place in ("border", "padding"):
+        values = [(name, getattr(side, place)) for name, side in sides.items()]
+        values = [(name, share_and_area) for name, share_and_area in values if share_and_area is not None]
         if values:
-            of = " and ".join(
-                f"{format_percent(share)} {'of the relevance lies on ' + where + ' of' if n == 0 else 'on that of'} {name}"
+            shares = " and ".join(
+                f"{format_percent(share)} {f'of the relevance is on the {place} of' if n == 0 else 'on that of'} {name}"
                 for n, (name, (share, _)) in enumerate(values)
             )
             areas = list(dict.fromkeys(format_percent(area) for _, (_, area) in values))
-            said.append(f"{of}, {' and '.join(areas)} of {'its' if len(values) == 1 else 'the'} area")
-    cut = [
+            warnings.append(f"{shares}, {' and '.join(areas)} of {'its' if len(values) == 1 else 'the'} area")
+    cropped = [
         f"{format_percent(side.cropped)} of {name}"
         for name, side in sides.items()
         if side.cropped > MAX_CROPPED_FRACTION
     ]
-    if cut:
-        said.append(f"{' and '.join(cut)} was cut off and is not explained")
-    return said
+    if cropped:
+        warnings.append(f"{' and '.join(cropped)} was cropped and is not explained")
+    return warnings
 
 
 def _describe_score(explanation: ExplanationLike, random_scores: Sequence[float] | None) -> str:
-    """Cosine and dot product, where both exist, against what is known of pairs taken at random."""
+    """Return the score with cosine and dot product, and how they compare with random pairs."""
     a, b = (side.embedding.detach().cpu().double() for side in (explanation.a, explanation.b))
     dot, norms = float(a @ b), float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
     cosine = dot / norms if norms else None
     dimensions = _projected_dimensions(explanation.a.origin)
     if dimensions is not None:
         return _describe_estimate(explanation, dot, norms, dimensions)
-    both = {"cosine": f"{cosine:.3g}"} if cosine is not None else {}
-    both["dot"] = format_number(dot)
-    lead = "cosine" if explanation.similarity == "dot" and cosine is not None else explanation.similarity
-    first = both.pop(lead, format_number(explanation.score))
-    others = ", ".join(f"{name} {value}" for name, value in both.items())
-    said = f"{lead.replace('_', ' ').capitalize()} {first}{f' ({others})' if others else ''}"
-    scale = _compare_with_random_pairs(explanation, cosine, random_scores)
-    return f"{said}, {scale}" if scale else said
+    scores = {"cosine": f"{cosine:.3g}"} if cosine is not None else {}
+    scores["dot"] = format_number(dot)
+    name = "cosine" if explanation.similarity == "dot" and cosine is not None else explanation.similarity
+    score = scores.pop(name, format_number(explanation.score))
+    others = ", ".join(f"{name} {value}" for name, value in scores.items())
+    description = f"{name.replace('_', ' ').capitalize()} {score}{f' ({others})' if others else ''}"
+    comparison = _compare_with_random_pairs(explanation, cosine, random_scores)
+    return f"{description}, {comparison}" if comparison else description
 
 
 def _describe_estimate(explanation: ExplanationLike, dot: float, norms: float, dimensions: int) -> str:
-    """An estimate with its standard error: with entries N(0, 1/d) in W, var ⟨Wφ, Wφ'⟩ = (‖φ‖²‖φ'‖² + ⟨φ, φ'⟩²) / d."""
+    """Return an estimate with its standard error: for W_ij ~ N(0, 1/d), var ⟨Wφ, Wφ'⟩ = (‖φ‖²‖φ'‖² + ⟨φ, φ'⟩²) / d."""
     errors = {"dot": math.hypot(norms, dot), "cosine": 1 - (dot / norms) ** 2 if norms else 0.0}
     error = errors.get(explanation.similarity)
     spread = "" if error is None else f" ± {error / math.sqrt(dimensions):.2g}"
@@ -180,74 +184,65 @@ def _compare_with_random_pairs(
             cosine, random_baseline.compute_baseline(random_scores), "taken at random"
         )
     if not (_covers_whole_input(explanation.a) and _covers_whole_input(explanation.b)):
-        return ""  # what is known was measured on whole photographs, not on parts of them
-    shape = explanation.a.regions.labels.shape[-2:], explanation.b.regions.labels.shape[-2:]
-    known = random_baseline.look_up_baseline(explanation.a.origin, *shape)
-    return (
-        ""
-        if known is None
-        else random_baseline.compare_with_baseline(cosine, known, "of photographs taken at random")
-    )
+        return ""  # the baselines were measured on whole photographs
+    shapes = explanation.a.regions.labels.shape[-2:], explanation.b.regions.labels.shape[-2:]
+    baseline = random_baseline.look_up_baseline(explanation.a.origin, *shapes)
+    if baseline is None:
+        return ""
+    return random_baseline.compare_with_baseline(cosine, baseline, "of photographs taken at random")
 
 
 def _describe_matches(explanation: ExplanationLike, findings: Sequence[Finding]) -> str:
-    """The strongest findings that make the two similar: of a distance, those that lower it."""
+    """Return the strongest findings that make the two similar (for a distance, those that lower it)."""
     sign = -1 if explanation.is_distance else 1
     strongest = [f for f in findings if sign * f.relevance > 0 and f.share is not None][:MAX_NAMED_FINDINGS]
     if not strongest:
         return "no regions stand out as alike"
-    shares: dict[str, list[str]] = {}  # findings of one place, told together
+    shares: dict[str, list[str]] = {}  # by position: findings at the same position are merged
     for f in strongest:
         in_a = _describe_regions(explanation.a, f.a, include_size=False)
         in_b = _describe_regions(explanation.b, f.b, include_size=False)
-        where = f"{in_a} with {in_b}"
-        shares.setdefault(where, []).append(format_share(f.share or 0.0))
-    named = [
-        f"{where} ({_join_phrases(held)}{' of the score' if n == 0 else ''})"
-        for n, (where, held) in enumerate(shares.items())
+        shares.setdefault(f"{in_a} with {in_b}", []).append(format_share(f.share or 0.0))
+    matches = [
+        f"{position} ({_join_phrases(percents)}{' of the score' if n == 0 else ''})"
+        for n, (position, percents) in enumerate(shares.items())
     ]
-    return f"what matches most is {_join_phrases(named)}"
+    return f"what matches most is {_join_phrases(matches)}"
 
 
 def _describe_totals(explanation: ExplanationLike) -> list[str]:
-    """What counts for and against the similarity, and what no region accounts for: they add up to the score."""
+    """Return what counts for and against the similarity and what is unattributed; they add up to the score."""
     if not explanation.score:
         return []
     pairs = explanation.relevance.detach().cpu().double() / abs(explanation.score)
-    raised, lowered = float(pairs.clamp(min=0).sum()), -float(pairs.clamp(max=0).sum())
-    said = []
+    positive, negative = float(pairs.clamp(min=0).sum()), -float(pairs.clamp(max=0).sum())
+    clauses = []
     if explanation.is_distance:
-        own = sum(float(within.detach().cpu().double().sum()) for within in explanation.self_terms or ())
-        apart = raised + own / abs(explanation.score)
-        said.append(
-            f"{format_percent(apart)} sets them apart and {format_percent(lowered)} brings them together"
-        )
-    elif lowered >= MIN_MENTIONED_SHARE:
-        said.append(f"{format_percent(raised)} counts for it and {format_percent(lowered)} against it")
-    rest = explanation.unattributed / explanation.score
-    said.append(
-        f"{format_share(rest)} is unattributed"
-        if abs(rest) >= MIN_MENTIONED_SHARE
-        else "nothing is unattributed"
-    )
-    if explanation.reference_terms is not None and abs(rest) >= MIN_MENTIONED_SHARE:
-        known = (
-            sum(float(t.detach().cpu().double().sum()) for t in explanation.reference_terms)
-            + explanation.reference_score
-        ) / explanation.score
-        part = "all of it" if abs(rest - known) < MIN_MENTIONED_SHARE else format_share(known)
-        said[-1] += f" ({part} against the reference {_name_input_kind(explanation)})"
-    return said
+        self_terms = sum(float(t.detach().cpu().double().sum()) for t in explanation.self_terms or ())
+        apart = format_percent(positive + self_terms / abs(explanation.score))
+        clauses.append(f"{apart} sets them apart and {format_percent(negative)} brings them together")
+    elif negative >= MIN_MENTIONED_SHARE:
+        clauses.append(f"{format_percent(positive)} counts for it and {format_percent(negative)} against it")
+    unattributed = explanation.unattributed / explanation.score
+    if abs(unattributed) < MIN_MENTIONED_SHARE:
+        return [*clauses, "nothing is unattributed"]
+    clause = f"{format_share(unattributed)} is unattributed"
+    if explanation.reference_terms is not None:
+        terms = sum(float(t.detach().cpu().double().sum()) for t in explanation.reference_terms)
+        share = (terms + explanation.reference_score) / explanation.score
+        part = "all of it" if abs(unattributed - share) < MIN_MENTIONED_SHARE else format_share(share)
+        clause += f" ({part} against the reference {_name_input_kind(explanation)})"
+    return [*clauses, clause]
 
 
 def _name_input_kind(explanation: ExplanationLike) -> str:
-    """What is compared with a reference: pictures, texts, or just inputs."""
+    """Return what the inputs are called: picture, text or input."""
     kinds = {type(side.view) for side in (explanation.a, explanation.b)}
     return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 
 
 class _InputIssues(NamedTuple):
-    """What may be wrong with one input: a place and its share, (share, area) on border and padding, what was cut off."""
+    """Possible problems of one input: a dominant region and its share, (share, area) of border and padding, crop."""
 
     dominant_region: tuple[str, float] | None = None
     border: tuple[float, float] | None = None
@@ -256,25 +251,24 @@ class _InputIssues(NamedTuple):
 
 
 def _find_issues(side: DecompositionLike, share: np.ndarray) -> _InputIssues:
-    """`share` is what each region has of the relevance of either sign."""
+    """Find the problems of one input; `share` is each region's share of the absolute relevance."""
     largest = int(share.argmax())
     dominates = share[largest] > DOMINANT_SHARE and len(share) > FEW_REGIONS
-    one = (_describe_regions(side, [largest]), float(share[largest])) if dominates else None
+    dominant = (_describe_regions(side, [largest]), float(share[largest])) if dominates else None
     labels = to_label_image(side.regions)
     if labels is None:
-        return _InputIssues(one)
+        return _InputIssues(dominant)
     size = np.bincount(labels[labels >= 0], minlength=len(share)) / labels.size
-    rim = np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
-    border = _sum_over(rim[rim >= 0], share, size)
-    known = (
-        border if border[1] < DOMINANT_SHARE and border[0] > MAX_BORDER_DENSITY_RATIO * border[1] else None
-    )
+    outermost = np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
+    border = _sum_over(outermost[outermost >= 0], share, size)
+    if border[1] >= MAX_BORDER_AREA_FRACTION or border[0] <= MAX_BORDER_DENSITY_RATIO * border[1]:
+        border = None
     if not isinstance(side.view, Image):
-        return _InputIssues(one, known)
+        return _InputIssues(dominant, border)
     padding = _sum_over(_padding_regions(side.view, labels, len(share)), share, size)
-    return _InputIssues(
-        one, known, padding if padding[0] > MAX_PADDING_SHARE else None, _cropped_fraction(side.view)
-    )
+    if padding[0] <= MAX_PADDING_SHARE:
+        padding = None
+    return _InputIssues(dominant, border, padding, _cropped_fraction(side.view))
 
 
 def _sum_over(regions: np.ndarray, share: np.ndarray, size: np.ndarray) -> tuple[float, float]:
@@ -282,41 +276,40 @@ def _sum_over(regions: np.ndarray, share: np.ndarray, size: np.ndarray) -> tuple
 
 
 def _padding_regions(view: Image, labels: np.ndarray, count: int) -> np.ndarray:
-    """The regions that lie for the larger part beyond the picture."""
+    """Return the regions of which more than half is padding."""
     left, top, right, bottom = view.box
-    wide, high = view.size
+    width, height = view.size
     y = top + (np.arange(labels.shape[0]) + 0.5) / labels.shape[0] * (bottom - top)
     x = left + (np.arange(labels.shape[1]) + 0.5) / labels.shape[1] * (right - left)
-    beyond = ((y < 0) | (y > high))[:, None] | (x < 0) | (x > wide)
+    outside = ((y < 0) | (y > height))[:, None] | (x < 0) | (x > width)
     inside = labels >= 0
-    pixels, padding = (np.bincount(labels[inside], w, count) for w in (None, beyond[inside]))
+    pixels, padding = (np.bincount(labels[inside], w, count) for w in (None, outside[inside]))
     return np.flatnonzero(padding > pixels / 2)
 
 
 def _cropped_fraction(view: Image) -> float:
-    """How much of a picture the model did not see."""
+    """Return the fraction of the image that the model did not see."""
     left, top, right, bottom = view.visible_box
     return 1 - (right - left) * (bottom - top) / (view.size[0] * view.size[1])
 
 
 def _covers_whole_input(side: DecompositionLike) -> bool:
-    """Is it all in regions, and of a picture all that the model sees, and nothing beyond it?"""
+    """Return whether regions cover all of the input and, for an image, the model saw all of it without padding."""
     covered = bool((side.regions.labels >= 0).all())
     if not isinstance(side.view, Image):
         return covered
-    wide, high = side.view.size
-    return covered and np.allclose(side.view.box, (0, 0, wide, high), atol=1)  # a pixel of rounding
+    return covered and np.allclose(side.view.box, (0, 0, *side.view.size), atol=1)  # a pixel of rounding
 
 
 def is_estimate(explanation: ExplanationLike) -> bool:
-    """Was the score estimated from random dimensions, and is it not the model's own?"""
+    """Return whether the score was estimated with a random projection."""
     return _projected_dimensions(explanation.a.origin) is not None
 
 
 def _projected_dimensions(origin: Mapping[str, Any]) -> int | None:
-    """How many random dimensions an embedding was projected to, if it was."""
-    found = re.match(r"\d+", str(origin.get("projection") or ""))
-    return int(found[0]) if found else None
+    """Return the number of dimensions of the random projection, or None."""
+    match = re.match(r"\d+", str(origin.get("projection") or ""))
+    return int(match[0]) if match else None
 
 
 def _join_phrases(items: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Findings: what they own, what they add up to, and that they are what was put there."""
+"""Findings: disjoint, connected, complete, and equal to planted matches."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_each_pair_is_in_one_finding_at_most_and_a_finding_is_the_sum_of_its_pai
         "mixed": (PLANE, words),
     }[kind]
     R = noise(a.count, b.count, seed) ** 3
-    found = grouping.extract_findings(R, a, b, score=7.0, k=5)
+    findings = grouping.extract_findings(R, a, b, score=7.0, k=5)
     owned = np.zeros(R.shape, int)
-    for finding in found:
+    for finding in findings:
         owned[np.ix_(finding.a, finding.b)] += 1
         assert finding.relevance == pytest.approx(R[np.ix_(finding.a, finding.b)].sum(), rel=1e-12)
         assert finding.share == pytest.approx(finding.relevance / 7.0)
@@ -57,9 +57,9 @@ def test_each_pair_is_in_one_finding_at_most_and_a_finding_is_the_sum_of_its_pai
             )
     assert owned.max(initial=0) <= 1
     rest = R[owned == 0].sum()
-    assert sum(f.relevance for f in found) + rest == pytest.approx(R.sum(), rel=1e-9, abs=1e-9)
-    assert 1 <= len(found) <= 5
-    strengths = [abs(f.relevance) for f in found]
+    assert sum(f.relevance for f in findings) + rest == pytest.approx(R.sum(), rel=1e-9, abs=1e-9)
+    assert 1 <= len(findings) <= 5
+    strengths = [abs(f.relevance) for f in findings]
     assert strengths == sorted(strengths, reverse=True)
 
 
@@ -87,8 +87,8 @@ def test_two_blocks_between_the_same_regions_and_two_others():
     R = np.zeros((64, 64))
     eye, left, right = patch(3, 3, 2, 2), patch(2, 1, 2, 2), patch(2, 5, 2, 2)
     R[np.ix_(eye, left)], R[np.ix_(eye, right)] = 2.0, 1.0
-    found = grouping.extract_findings(R, PLANE, PLANE, score=1.0)
-    assert [(f.a, f.b) for f in found] == [(eye, left), (eye, right)]
+    findings = grouping.extract_findings(R, PLANE, PLANE, score=1.0)
+    assert [(f.a, f.b) for f in findings] == [(eye, left), (eye, right)]
 
 
 def test_words_join_with_the_next_word_and_with_the_same_word():
@@ -96,8 +96,8 @@ def test_words_join_with_the_next_word_and_with_the_same_word():
     b = tokens(("little", "girls"))(torch.zeros(1, 2, 2))
     R = np.zeros((6, 2))
     R[[1, 2], 0], R[[2, 5], 1] = 3.0, 4.0
-    found = grouping.extract_findings(R, a, b, score=14.0)
-    assert [(f.a, f.b, f.share) for f in found] == [([2, 5], [1], 8 / 14), ([1, 2], [0], 6 / 14)]
+    findings = grouping.extract_findings(R, a, b, score=14.0)
+    assert [(f.a, f.b, f.share) for f in findings] == [([2, 5], [1], 8 / 14), ([1, 2], [0], 6 / 14)]
 
 
 def test_nothing_is_found_in_nothing_and_a_single_pair_is_a_finding():
@@ -116,9 +116,9 @@ def test_details_are_seen_where_a_wide_window_sees_one_block_all_over():
     fine = grid(8)(torch.zeros(1, 1, 256, 256))
     a, b = rng.integers(0, 12, (2, fine.count))
     R = (a[:, None] == b).astype(float)
-    found = grouping.extract_findings(R, fine, fine, score=R.sum())
-    assert len(found) == 12
-    assert max(len(f.a) for f in found) < fine.count / 4
+    findings = grouping.extract_findings(R, fine, fine, score=R.sum())
+    assert len(findings) == 12
+    assert max(len(f.a) for f in findings) < fine.count / 4
 
 
 def test_the_work_does_not_grow_with_what_is_found(monkeypatch):
@@ -127,7 +127,7 @@ def test_the_work_does_not_grow_with_what_is_found(monkeypatch):
     calls = []
     grow = grouping.RelevanceDensity.grow_from_side
     monkeypatch.setattr(
-        grouping.RelevanceDensity, "grow_from_side", lambda *given: calls.append(1) or grow(*given)
+        grouping.RelevanceDensity, "grow_from_side", lambda *args: calls.append(1) or grow(*args)
     )
     grouping.extract_findings(noise(1024, 1024), fine, fine, score=1.0)
     assert len(calls) <= 3 * 4 * grouping.MAX_PEAKS
@@ -143,19 +143,19 @@ def test_the_planted_patch_is_the_first_finding():
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 32, 5, stride=2, bias=False), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
     )
-    found = explain(net, a, b, regions=8, similarity="cosine")
-    first = found.findings()[0]
+    explanation = explain(net, a, b, regions=8, similarity="cosine")
+    first = explanation.findings()[0]
     assert set(first.a) & set(patch(2, 1, 3, 3, 12)) and set(first.b) & set(patch(7, 6, 3, 3, 12))
     assert (
         len(set(first.a) - set(patch(1, 0, 5, 5, 12))) == 0 == len(set(first.b) - set(patch(6, 5, 5, 5, 12)))
     )
-    total = sum(f.relevance for f in found.findings())
-    mask = torch.ones_like(found.relevance, dtype=torch.bool)
-    for f in found.findings():
+    total = sum(f.relevance for f in explanation.findings())
+    mask = torch.ones_like(explanation.relevance, dtype=torch.bool)
+    for f in explanation.findings():
         mask[torch.tensor(f.a)[:, None], torch.tensor(f.b)] = False
-    assert total + float(found.relevance[mask].double().sum()) + found.unattributed == pytest.approx(
-        found.score
-    )
+    assert total + float(
+        explanation.relevance[mask].double().sum()
+    ) + explanation.unattributed == pytest.approx(explanation.score)
 
 
 def test_what_a_strong_finding_leaves_of_a_large_one_is_found():
@@ -185,8 +185,8 @@ def test_findings_stay_where_they_are_when_regions_get_finer():
     assert min(_overlap(one, other) for one, other in both) > 0.5
 
 
-def _areas(found, finding) -> list[np.ndarray]:
-    sides = zip((found.a, found.b), (finding.a, finding.b), strict=True)
+def _areas(explanation, finding) -> list[np.ndarray]:
+    sides = zip((explanation.a, explanation.b), (finding.a, finding.b), strict=True)
     return [np.isin(side.regions.labels[0].numpy(), members) for side, members in sides]
 
 
