@@ -123,7 +123,7 @@ def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
 
     use = 'import { two } from "./two.js";\n'
     assert bundled(one=use + "two();", two="export const two = () => 2;") == "const two = () => 2;\ntwo();\n"
-    with pytest.raises(InputError, match="circle: one → two → one"):
+    with pytest.raises(InputError, match="cycle: one → two → one"):
         bundled(one=use, two='import { one } from "./one.js";\nexport const two = 1;')
     with pytest.raises(InputError, match="declare two twice"):
         bundled(one=f"{use}function two() {{}}", two="export const two = 1;")

@@ -1,4 +1,4 @@
-"""What people see: the account of a score, links, pictures, pages, and the table of formats they are written in.
+"""Draw explanations: matplotlib figures, self-contained HTML pages, reports, and the one-line score breakdown.
 
-May import what a user holds, and disk.
+May import the data types that users call, findings and io.
 """

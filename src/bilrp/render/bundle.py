@@ -1,7 +1,7 @@
-"""The page's ES modules as one script: no build tool, nothing to install, nothing to fetch.
+"""Bundle the page's ES modules into one script, without a build tool.
 
 Modules import each other by name (`import { a } from "./b.js";`) and export functions and constants where they are
-declared. So a bundle is their text in the order of their imports, without the words import and export, in one scope.
+declared. A bundle is their text in import order, without the import lines and the word export, in one scope.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _DECLARATION = re.compile(r"^(export )?(?:async )?(?:function|const|let|class) (
 
 
 def read_source(name: str) -> str:
-    """The text of one file of the page, with the line ends a browser's parser sees."""
+    """Return the text of a file in web/ with Unix line ends, as the browser hashes it."""
     text = resources.files("bilrp.render").joinpath("web", name).read_text("utf-8")
     return text.replace("\r\n", "\n")
 
 
 @cache
 def bundle_script(entry: str = "mount") -> str:
-    """All modules that `entry` needs, as the text of one script in which its exports are plain names.
+    """Return all modules that `entry` imports as one script, in which its exports are plain names.
 
     >>> "function mount(" in bundle_script()
     True
@@ -38,45 +38,44 @@ def bundle_script(entry: str = "mount") -> str:
 
 
 def bundle_module(entry: str = "mount") -> str:
-    """The same as one ES module that exports what `entry` exports: for a notebook, where there is one file.
+    """Return the bundle as one ES module that exports what `entry` exports, for notebooks.
 
     >>> bundle_module().rstrip().endswith("export { mount };")
     True
     """
-    exported = [name for said, name in _DECLARATION.findall(read_source(f"{entry}.js")) if said]
+    exported = [name for export, name in _DECLARATION.findall(read_source(f"{entry}.js")) if export]
     return f"{bundle_script(entry)}export {{ {', '.join(exported)} }};\n"
 
 
 def _sort_by_imports(entry: str) -> list[str]:
-    """Modules, each after those it imports."""
-    done: list[str] = []
+    """Return the modules that `entry` needs, each after those it imports."""
+    order: list[str] = []
 
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        if name in above:
+    def visit(name: str, importers: tuple[str, ...]) -> None:
+        if name in importers:
             raise InputError(
-                f"the page's modules import each other in a circle: {' → '.join((*above, name))}"
+                f"the page's modules import each other in a cycle: {' → '.join((*importers, name))}"
             )
-        if name in done:
+        if name in order:
             return
         for _, other in _IMPORT.findall(read_source(f"{name}.js")):
-            visit(other, (*above, name))
-        done.append(name)
+            visit(other, (*importers, name))
+        order.append(name)
 
     visit(entry, ())
-    return done
+    return order
 
 
 def _check_names(modules: dict[str, str]) -> None:
-    """In one scope every name is declared once, and whatever is imported is exported by the module named."""
-    declared = {name: _DECLARATION.findall(text) for name, text in modules.items()}
-    twice = [
-        n for n, count in Counter(n for found in declared.values() for _, n in found).items() if count > 1
-    ]
+    """Check that every name is declared once, and that every imported name is exported by its module."""
+    declarations = {name: _DECLARATION.findall(text) for name, text in modules.items()}
+    counts = Counter(name for pairs in declarations.values() for _, name in pairs)
+    twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise InputError(f"the page's modules declare {', '.join(twice)} twice: rename one of them")
     for name, text in modules.items():
-        for wanted, other in _IMPORT.findall(text):
-            public = {n for said, n in declared[other] if said}
-            missing = {n.strip() for n in wanted.split(",") if n.strip()} - public
+        for imported, other in _IMPORT.findall(text):
+            exported = {n for export, n in declarations[other] if export}
+            missing = {n.strip() for n in imported.split(",") if n.strip()} - exported
             if missing:
                 raise InputError(f"{name}.js imports {', '.join(missing)}, which {other}.js does not export")

@@ -1,6 +1,6 @@
-"""The paper's picture with matplotlib: two images, red and blue arcs between them, and marginal heat maps.
+"""Draw an explanation with matplotlib: findings, or as in the paper two images, arcs between them and heat maps.
 
-No pyplot, so no global state: each call makes its own figure.
+Does not use pyplot, so there is no global state.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ import numpy as np
 from torch import Tensor
 
 from bilrp.errors import InputError, wrap_errors
+from bilrp.findings.formatting import format_number
 from bilrp.io import files
 from bilrp.render import findings_figure, score_line
 from bilrp.render import links as algorithm
+from bilrp.render.scene import MUTED_COLOR, TEXT_COLOR, legend_handles
 from bilrp.render.styles import Palette, resolve_palette
+from bilrp.render.typesetting import replace_missing_glyphs, shorten
 from bilrp.render.visibility import select_visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from bilrp.explanation import Explanation
+
 SUFFIXES = (".png", ".svg", ".pdf")
 MIN_OPACITY = 1 / 255
-TEXT_COLOR = "#222222"
-MUTED_COLOR = "#6b6b6b"
+DEFAULT_TITLE = "Which parts make these two similar?"
 
 
 def plot(
-    explanation: Any,
+    explanation: Explanation,
     *,
     style: str | algorithm.Style = "auto",
     palette: str = "paper",
@@ -40,97 +44,115 @@ def plot(
     links: bool | None = None,
     special_tokens: bool = False,
 ) -> Figure:
-    """The explanation as a matplotlib figure: its findings; with `links`, or by a style of the paper, every single pair.
+    """Draw the findings; or every pair as an arc, with `links` or a style of the paper; or, without images, a matrix.
 
-    What has neither pictures nor words is a matrix. `special_tokens` draws the tokenizer's own, [CLS] and the like, with
-    a text.
+    Args:
+        explanation: What to draw.
+        style: Name of a link style ("auto", "pascal_voc", …), or a style.
+        palette: "paper" or "safe" (colour-blind safe).
+        heatmaps: With arcs, also draw each region's share on its image.
+        title: Heading of the figure.
+        names: Names of the two inputs.
+        links: Draw pairs instead of findings; default: if a style is given.
+        special_tokens: Draw special tokens ([CLS], </s>) of texts.
 
     >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
-    chosen = resolve_palette(palette)
-    single = style != "auto" if links is None else links
-    algorithm.resolve_style(style)  # refuse a slip, whatever is drawn
-    if not single:
-        heading = title or "Which parts make these two similar?"
-        drawn = findings_figure.draw_findings(
-            explanation, chosen, title=heading, names=names, special_tokens=special_tokens
+    colors = resolve_palette(palette)
+    draw_pairs = style != "auto" if links is None else links
+    algorithm.resolve_style(style)  # raises if unknown, also where it is not used
+    if not draw_pairs:
+        figure = findings_figure.draw_findings(
+            explanation, colors, title=title or DEFAULT_TITLE, names=names, special_tokens=special_tokens
         )
-        if drawn is not None:
-            return drawn
+        if figure is not None:
+            return figure
     if not _has_images(explanation):
         return plot_matrix(explanation, palette=palette, title=title, special_tokens=special_tokens)
-    a, b = explanation.a, explanation.b
-    made = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
-    canvas, top, bottom = _make_axes(a.input_image.shape, b.input_image.shape, heatmaps=heatmaps)
-    draw_arcs(top, (a.input_image, b.input_image), (a.regions.boxes, b.regions.boxes), made, chosen)
+    shapes = [side.input_image.shape for side in (explanation.a, explanation.b)]  # type: ignore[union-attr]
+    figure, top, bottom = _make_axes(shapes[0], shapes[1], heatmaps=heatmaps)
+    _draw_explanation_arcs(top, explanation, style, colors)
     if bottom is not None:
-        draw_marginals(bottom, explanation, chosen)
-    _draw_text(canvas, explanation, chosen, title=title, names=names, heatmaps=heatmaps)
-    return canvas
+        draw_marginals(bottom, explanation, colors)
+    _draw_text(figure, explanation, colors, title=title, names=names, heatmaps=heatmaps)
+    return figure
+
+
+def _draw_explanation_arcs(
+    axes: Axes, explanation: Any, style: str | algorithm.Style, palette: Palette, **options: float
+) -> None:
+    links = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
+    a, b = explanation.a, explanation.b
+    images, boxes = (a.input_image, b.input_image), (a.regions.boxes, b.regions.boxes)
+    draw_arcs(axes, images, boxes, links, palette, **options)
 
 
 def plot_side_by_side(
-    explanations: Sequence[Any],
+    explanations: Sequence[Explanation],
     titles: Sequence[str],
     *,
     style: str | algorithm.Style = "auto",
     palette: str = "paper",
     width: float | int = 10.0,
 ) -> Figure:
-    """Several explanations of one pair beside each other: only their arcs, each under its title.
+    """Draw the arcs of several explanations of one pair side by side.
+
+    Args:
+        explanations: Explanations of images.
+        titles: A title for each.
+        style: Name of a link style, or a style.
+        palette: "paper" or "safe".
+        width: Width of the figure in inches.
 
     >>> plot_side_by_side([at_layer_17, at_layer_31], ["layer 17", "layer 31"])
     """
-    chosen = resolve_palette(palette)
+    colors = resolve_palette(palette)
     count = len(explanations)
-    shapes = [(e.a.input_image.shape, e.b.input_image.shape) for e in explanations]
-    tall = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
-    margin, head, between = 0.15, 0.38, 0.5
-    wide = (width - 2 * margin - between * (count - 1)) / count
-    height = head + 1.065 * tall * wide + margin
-    drawn = _new_figure((width, height))
-    drawn.set_dpi(150)  # what it is saved with, where nothing else is said
-    for place, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
-        x = (margin + place * (wide + between)) / width
-        axes = drawn.add_axes((x, margin / height, wide / width, 1 - (head + margin) / height))
-        made = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
-        a, b = explanation.a, explanation.b
-        draw_arcs(
-            axes,
-            (a.input_image, b.input_image),
-            (a.regions.boxes, b.regions.boxes),
-            made,
-            chosen,
-            line_width=1.1,
-        )
-        words = f"{title}:  {explanation.similarity} {score_line.format_number(explanation.score)}"
-        drawn.text(x, 1 - 0.10 / height, words, size=10.5, va="top", color=TEXT_COLOR)
-    return drawn
+    shapes = [(e.a.input_image.shape, e.b.input_image.shape) for e in explanations]  # type: ignore[union-attr]
+    aspect = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
+    margin, head, gap = 0.15, 0.38, 0.5
+    column = (width - 2 * margin - gap * (count - 1)) / count
+    height = head + 1.065 * aspect * column + margin
+    figure = _new_figure((width, height))
+    figure.set_dpi(150)  # the default resolution of savefig
+    for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
+        x = (margin + number * (column + gap)) / width
+        axes = figure.add_axes((x, margin / height, column / width, 1 - (head + margin) / height))
+        _draw_explanation_arcs(axes, explanation, style, colors, line_width=1.1)
+        label = f"{title}:  {explanation.similarity} {format_number(explanation.score)}"
+        figure.text(x, 1 - 0.10 / height, label, size=10.5, va="top", color=TEXT_COLOR)
+    return figure
 
 
-def write(explanation: Any, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
-    """Draw and write a .png, .svg or .pdf, whole or not at all."""
+def write(explanation: Explanation, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
+    """Plot an explanation and write it as .png, .svg or .pdf atomically.
+
+    Args:
+        explanation: What to draw.
+        path: The file; its suffix selects the format.
+        dpi: Resolution of a .png.
+        options: Arguments of `plot`.
+    """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
+        raise InputError(f"cannot write {path}: figures are written as {', '.join(SUFFIXES)}")
     with files.atomic_write(path) as temporary:
-        drawn = plot(explanation, **options)
-        with wrap_errors(f"cannot draw {path}"):  # fonts and text layout raise what they like
-            save_figure(drawn, temporary, dpi=dpi)
+        figure = plot(explanation, **options)
+        with wrap_errors(f"cannot draw {path}"):  # fonts and text layout raise errors of many types
+            save_figure(figure, temporary, dpi=dpi)
     return path
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 200) -> None:
-    """Save without a date or a version inside, so that the same numbers give the same bytes."""
+    """Save without date and version, so that equal numbers give equal bytes."""
     import matplotlib
 
     kind = path.suffix.lower().lstrip(".")
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
     with matplotlib.rc_context({"svg.hashsalt": "bilrp", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        fast: dict[str, Any] = (
-            {"pil_kwargs": {"compress_level": 3}} if kind == "png" else {}
-        )  # a third of the time, a tenth more bytes
-        figure.savefig(path, dpi=dpi, metadata=metadata, **fast)
+        # a third of the time for a tenth more bytes
+        options: dict[str, Any] = {"pil_kwargs": {"compress_level": 3}} if kind == "png" else {}
+        figure.savefig(path, dpi=dpi, metadata=metadata, **options)
 
 
 def draw_arcs(
@@ -143,27 +165,37 @@ def draw_arcs(
     gap: float = 0.30,
     line_width: float = 1.5,
 ) -> None:
-    """Two images side by side in one axes, and every link as an arc between the middles of its regions."""
+    """Draw two images side by side, and every link as an arc between the centers of its regions.
+
+    Args:
+        axes: Where to draw.
+        images: The two images, uint8 [height, width, 3].
+        boxes: The boxes of their regions (top, left, bottom, right).
+        links: The links to draw.
+        palette: Colours of positive and negative links.
+        gap: Space between the images, relative to their height.
+        line_width: In points.
+    """
     from matplotlib.collections import PathCollection
     from matplotlib.colors import to_rgba
 
     left, right = images
-    tall = max(left.shape[0], right.shape[0])
-    shift = left.shape[1] + gap * tall
-    lower = (tall - left.shape[0]) / 2, (tall - right.shape[0]) / 2
-    for image, x, y in ((left, 0.0, lower[0]), (right, shift, lower[1])):
+    height = max(left.shape[0], right.shape[0])
+    shift = left.shape[1] + gap * height
+    offsets = (height - left.shape[0]) / 2, (height - right.shape[0]) / 2
+    for image, x, y in ((left, 0.0, offsets[0]), (right, shift, offsets[1])):
         extent = (x, x + image.shape[1], y + image.shape[0], y)
         axes.imshow(_fade(image), extent=extent, interpolation="lanczos", zorder=0)
-    start = compute_box_centers(boxes[0])[links.rows.numpy()] + [0.0, lower[0]]
-    stop = compute_box_centers(boxes[1])[links.columns.numpy()] + [shift, lower[1]]
+    start = compute_box_centers(boxes[0])[links.rows.numpy()] + [0.0, offsets[0]]
+    stop = compute_box_centers(boxes[1])[links.columns.numpy()] + [shift, offsets[1]]
     alpha, positive = links.opacity.numpy(), links.value.numpy() > 0
-    colours = np.where(positive[:, None], to_rgba(palette.positive), to_rgba(palette.negative))
-    colours[:, 3] = alpha
+    colors = np.where(positive[:, None], to_rgba(palette.positive), to_rgba(palette.negative))
+    colors[:, 3] = alpha
     dashes = [(0, (3, 1.6)) if palette.dashed and not sign else "solid" for sign in positive]
-    paths = [_arc_path(p, q, _arc_height(p, q, tall)) for p, q in zip(start, stop, strict=True)]
+    paths = [_arc_path(p, q, _arc_height(p, q, height)) for p, q in zip(start, stop, strict=True)]
     lines = PathCollection(
         paths,
-        edgecolors=colours,
+        edgecolors=colors,
         facecolors="none",
         linewidths=line_width,
         linestyles=dashes or "solid",
@@ -171,23 +203,24 @@ def draw_arcs(
     )
     axes.add_collection(lines)
     for points in (start, stop):
-        axes.scatter(*points.T, s=4 * line_width**2, c=colours, linewidths=0, zorder=3)
-    axes.set(xlim=(-0.5, shift + right.shape[1] + 0.5), ylim=(tall + 0.5, -0.06 * tall), aspect="equal")
+        axes.scatter(*points.T, s=4 * line_width**2, c=colors, linewidths=0, zorder=3)
+    axes.set(xlim=(-0.5, shift + right.shape[1] + 0.5), ylim=(height + 0.5, -0.06 * height), aspect="equal")
     axes.set_axis_off()
 
 
 def draw_marginals(axes: Sequence[Axes], explanation: Any, palette: Palette) -> None:
-    """Each region's share on its own image: row sums on a, column sums on b, one scale for both."""
+    """Draw row sums of the relevance on image a and column sums on image b, with one scale for both."""
     relevance = explanation.relevance.detach().cpu().double()
     sides = (explanation.a, relevance.sum(1)), (explanation.b, relevance.sum(0))
     largest = max(float(values.abs().max()) for _, values in sides) or 1.0
-    for place, (side, values) in zip(axes, sides, strict=True):
-        place.imshow(tint_regions(side.input_image, side.regions.boxes, values.numpy() / largest, palette))
-        place.set_axis_off()
+    for side_axes, (side, values) in zip(axes, sides, strict=True):
+        scaled = values.numpy() / largest
+        side_axes.imshow(tint_regions(side.input_image, side.regions.boxes, scaled, palette))
+        side_axes.set_axis_off()
 
 
 def tint_regions(image: np.ndarray, boxes: Tensor, values: np.ndarray, palette: Palette) -> np.ndarray:
-    """The picture in grey, each region tinted by its value in [−1, 1]."""
+    """Return the image in grey, each region tinted by its value in [−1, 1]."""
     from matplotlib.colors import to_rgb
 
     grey = image.astype(np.float64) @ [0.299, 0.587, 0.114] / 255
@@ -201,23 +234,34 @@ def tint_regions(image: np.ndarray, boxes: Tensor, values: np.ndarray, palette: 
 
 
 def plot_matrix(
-    explanation: Any, *, palette: str = "paper", title: str | None = None, special_tokens: bool = False
+    explanation: Explanation,
+    *,
+    palette: str = "paper",
+    title: str | None = None,
+    special_tokens: bool = False,
 ) -> Figure:
-    """Relevance as a table of coloured cells: for inputs that are no pictures (tokens, features)."""
+    """Draw relevance as a matrix of coloured cells, for tokens and features.
+
+    Args:
+        explanation: What to draw.
+        palette: "paper" or "safe".
+        title: Heading of the figure.
+        special_tokens: Include special tokens of texts.
+    """
     from matplotlib.colors import LinearSegmentedColormap
 
-    chosen = resolve_palette(palette)
-    seen = select_visible(explanation, special_tokens=special_tokens)
-    values = seen.relevance.detach().cpu().double().numpy()
+    colors = resolve_palette(palette)
+    visible = select_visible(explanation, special_tokens=special_tokens)
+    values = visible.relevance.detach().cpu().double().numpy()
     rows, columns = (
-        _region_names(side.regions, n) for side, n in zip((seen.a, seen.b), values.shape, strict=True)
+        _region_names(side.regions, n) for side, n in zip((visible.a, visible.b), values.shape, strict=True)
     )
     width, height = (min(14, max(3.2, 1.8 + 0.32 * n)) for n in reversed(values.shape))
-    drawn = _new_figure((width, height + 0.8))
-    axes = drawn.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))
-    colourmap = LinearSegmentedColormap.from_list("bilrp", [chosen.negative, "#ffffff", chosen.positive])
+    figure = _new_figure((width, height + 0.8))
+    axes = figure.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))
+    colormap = LinearSegmentedColormap.from_list("bilrp", [colors.negative, "#ffffff", colors.positive])
     largest = float(np.abs(values).max()) or 1.0
-    axes.imshow(values, cmap=colourmap, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+    axes.imshow(values, cmap=colormap, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
     for axis, names in ((axes.yaxis, rows), (axes.xaxis, columns)):
         step = max(1, len(names) // 40)
         axis.set_ticks(range(0, len(names), step), labels=names[::step])
@@ -227,20 +271,16 @@ def plot_matrix(
     for edge in axes.spines.values():
         edge.set_visible(False)
     heading = title or "Which parts match?"
-    drawn.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=TEXT_COLOR)
-    line = (
-        score_line.format_score_line(explanation)
-        if width > 7
-        else score_line.format_score_line(explanation).replace(" = ", " =\n")
-    )
-    drawn.text(
-        0.02, 0.12 / (height + 0.8), line, size=8 if width > 4.5 else 6, color=MUTED_COLOR, va="bottom"
-    )
-    return drawn
+    figure.text(0.02, 1 - 0.12 / (height + 0.8), heading, weight="bold", va="top", color=TEXT_COLOR)
+    line = score_line.format_score_line(explanation)
+    line = line if width > 7 else line.replace(" = ", " =\n")
+    size = 8 if width > 4.5 else 6
+    figure.text(0.02, 0.12 / (height + 0.8), line, size=size, color=MUTED_COLOR, va="bottom")
+    return figure
 
 
 def compute_box_centers(boxes: Tensor) -> np.ndarray:
-    """The middle (x, y) of each box (top, left, bottom, right)."""
+    """Return the center (x, y) of each box (top, left, bottom, right)."""
     top, left, bottom, right = boxes.double().cpu().numpy().T
     return np.stack([(left + right) / 2, (top + bottom) / 2], axis=1)
 
@@ -254,33 +294,33 @@ def _new_figure(size: tuple[float | int, float | int]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=size, facecolor="white")
-    FigureCanvasAgg(drawn)
-    return drawn
+    figure = Figure(figsize=size, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _make_axes(
     left: tuple[int, ...], right: tuple[int, ...], *, heatmaps: bool, width: float = 8.0
 ) -> tuple[Figure, Axes, tuple[Axes, Axes] | None]:
-    """Place everything in inches: heading, arcs, heat maps under their images, a line of words."""
-    tall = max(left[0], right[0])
-    units = left[1] + right[1] + 0.30 * tall
+    """Create a figure with axes for the arcs and the heat maps, laid out in inches."""
+    tallest = max(left[0], right[0])
+    units = left[1] + right[1] + 0.30 * tallest
     margin, head, foot = 0.25, 0.66, 0.50
     unit = (width - 2 * margin) / units
-    upper = 1.065 * tall * unit
-    lower = 0.72 * tall * unit if heatmaps else 0.0
+    upper = 1.065 * tallest * unit
+    lower = 0.72 * tallest * unit if heatmaps else 0.0
     height = head + upper + (lower + 0.2 if heatmaps else 0.0) + foot
-    drawn = _new_figure((width, height))
+    figure = _new_figure((width, height))
     inner = 1 - 2 * margin / width
-    top = drawn.add_axes((margin / width, 1 - (head + upper) / height, inner, upper / height))
+    top = figure.add_axes((margin / width, 1 - (head + upper) / height, inner, upper / height))
     if not heatmaps:
-        return drawn, top, None
-    places = []
-    for start, shape in ((0.0, left), (left[1] + 0.30 * tall, right)):
-        wide = 0.72 * shape[1] * unit
-        x = margin + start * unit + (shape[1] * unit - wide) / 2
-        places.append(drawn.add_axes((x / width, foot / height, wide / width, lower / height)))
-    return drawn, top, (places[0], places[1])
+        return figure, top, None
+    bottom = []
+    for start, shape in ((0.0, left), (left[1] + 0.30 * tallest, right)):
+        heatmap_width = 0.72 * shape[1] * unit
+        x = margin + start * unit + (shape[1] * unit - heatmap_width) / 2
+        bottom.append(figure.add_axes((x / width, foot / height, heatmap_width / width, lower / height)))
+    return figure, top, (bottom[0], bottom[1])
 
 
 def _draw_text(
@@ -292,47 +332,32 @@ def _draw_text(
     names: tuple[str, str] | None,
     heatmaps: bool,
 ) -> None:
-    from matplotlib.lines import Line2D
-
     height = figure.get_figheight()
-    heading = title or "Which parts make these two similar?"
+    heading = title or DEFAULT_TITLE
     figure.text(0.031, 1 - 0.16 / height, heading, size=12.5, weight="bold", va="top", color=TEXT_COLOR)
     if names:
-        text = f"{_shorten(names[0])}   and   {_shorten(names[1])}"
+        text = replace_missing_glyphs(f"{shorten(names[0])}   and   {shorten(names[1])}")
         figure.text(0.031, 1 - 0.40 / height, text, size=8.5, va="top", color=MUTED_COLOR)
-    dashes = (0, (3, 1.6)) if palette.dashed else "solid"
-    # what raises a distance sets the two apart
-    more, less = ("less", "more") if explanation.is_distance else ("more", "less")
-    handles = [
-        Line2D([], [], color=palette.positive, lw=2.4, label=f"makes them {more} similar"),
-        Line2D([], [], color=palette.negative, lw=2.4, ls=dashes, label=f"makes them {less} similar"),
-    ]
     figure.legend(
-        handles=handles,
+        handles=legend_handles(palette, explanation.is_distance, dashes=(3, 1.6), lw=2.4),
         loc="upper right",
         bbox_to_anchor=(0.978, 1 - 0.06 / height),
         frameon=False,
         fontsize=8.5,
     )
-    figure.text(
-        0.031,
-        0.14 / height,
-        score_line.format_score_line(explanation),
-        size=8.5,
-        color=MUTED_COLOR,
-        va="bottom",
-    )
+    line = score_line.format_score_line(explanation)
+    figure.text(0.031, 0.14 / height, line, size=8.5, color=MUTED_COLOR, va="bottom")
     if heatmaps:
         middle = sum(axes.get_position().y0 + axes.get_position().y1 for axes in figure.axes[1:]) / 4
         inner = figure.axes[1].get_position().x1, figure.axes[2].get_position().x0
         text = "each region's share,\nsummed over\nits partners"
-        if (inner[1] - inner[0]) * figure.get_figwidth() < 1.3:  # no room between wide pictures
+        if (inner[1] - inner[0]) * figure.get_figwidth() < 1.3:  # too little space between wide images
             middle, text = 0.36 / height, "each region's share, summed over its partners"
         figure.text(sum(inner) / 2, middle, text, size=8.5, color=MUTED_COLOR, ha="center", va="center")
 
 
 def _arc_height(start: np.ndarray, stop: np.ndarray, height: int) -> float:
-    """How far an arc is bowed upwards: less near the top, so that none leaves the picture."""
+    """Return how far an arc bends upwards: less near the top, so that it stays inside the axes."""
     return min(0.16 * height, (min(start[1], stop[1]) + 0.05 * height) / 0.75)
 
 
@@ -345,7 +370,7 @@ def _arc_path(start: np.ndarray, stop: np.ndarray, height: float) -> Any:
 
 
 def _fade(image: np.ndarray) -> np.ndarray:
-    """A little paler and greyer than it is, so that thin coloured lines stand out."""
+    """Return the image paler and greyer, so that thin coloured lines are visible on it."""
     values = image.astype(np.float64) / 255
     grey = (values @ [0.299, 0.587, 0.114])[..., None]
     return 0.20 + 0.80 * (0.15 * values + 0.85 * grey)
@@ -353,16 +378,6 @@ def _fade(image: np.ndarray) -> np.ndarray:
 
 def _region_names(regions: Any, count: int) -> list[str]:
     names = getattr(regions, "names", None)
-    return [_shorten(str(name)) for name in names] if names else [str(i) for i in range(count)]
-
-
-def _shorten(name: str, max_length: int = 44) -> str:
-    """A name as it is: characters the font lacks as a box, $ not as the start of a formula."""
-    name = name if len(name) <= max_length else f"{name[: max_length // 2 - 1]}…{name[-max_length // 2 :]}"
-    return "".join(c if _has_glyph(c) else "□" for c in name).replace("$", r"\$")
-
-
-def _has_glyph(character: str) -> bool:
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    return get_font(findfont(FontProperties())).get_char_index(ord(character)) != 0
+    if not names:
+        return [str(i) for i in range(count)]
+    return [replace_missing_glyphs(shorten(str(name))) for name in names]

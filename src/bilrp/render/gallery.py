@@ -1,4 +1,4 @@
-"""Several explanations on one page: all pairs of some inputs, several encoders side by side, one choice against another."""
+"""Several explanations on one HTML page: all pairs of some inputs, or one pair under several encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bilrp.render.styles import resolve_palette
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
 
-MAX_EXPLANATIONS = 28  # explanations on a page: all pairs of eight inputs
+MAX_EXPLANATIONS = 28  # all pairs of eight inputs
 
 _PAGE_CSS = """
 :root{--paper:#fdfcfa;--ink:#1c1b1a;--soft:#625e58;--rule:#dcd8d1}
@@ -35,13 +35,13 @@ section.drawn{min-height:0}
 noscript p{padding:40px}
 """  # noqa: E501
 _START_SCRIPT = """
-album(document.querySelector("main"), JSON.parse(document.querySelector("script[type='application/json']").textContent));
+gallery(document.querySelector("main"), JSON.parse(document.querySelector("script[type='application/json']").textContent));
 """
 
 
 @dataclass(frozen=True, eq=False)
 class GalleryEntry:
-    """One explanation of an album, and what it is called there."""
+    """One explanation of a gallery, its heading, and the names of its inputs."""
 
     explanation: Explanation
     heading: str
@@ -58,23 +58,36 @@ def render_html(
     palette: str = "paper",
     special_tokens: bool = False,
 ) -> str:
-    """The page as one string: every sentence of finding first, then each explanation to explore.
+    """Return the page as one string: all summaries first, then each explanation to explore.
 
-    `columns=2` sets neighbours side by side where the screen is wide enough: the same pair, seen by two encoders.
+    Args:
+        entries: The explanations.
+        title: Title of the page.
+        lead: A paragraph below the title.
+        columns: 2 puts consecutive entries side by side on wide screens.
+        style: Link style (`bilrp.render.styles`).
+        palette: "paper" or "safe".
+        special_tokens: Draw special tokens of texts.
 
-    >>> Path("why.html").write_text(render_html([GalleryEntry(found, "layer 17")], title="Two layers"))  # doctest: +SKIP
+    >>> entry = GalleryEntry(explanation, "layer 17")  # doctest: +SKIP
+    >>> Path("why.html").write_text(render_html([entry], title="Two layers"))  # doctest: +SKIP
     """
-    resolve_palette(palette)  # refuse an unknown one
+    resolve_palette(palette)  # raises if unknown
     if not 1 <= len(entries) <= MAX_EXPLANATIONS:
         raise InputError(
-            f"a page holds 1 to {MAX_EXPLANATIONS} explanations, and these are {len(entries)}: give fewer inputs"
+            f"a page holds 1 to {MAX_EXPLANATIONS} explanations, got {len(entries)}: give fewer inputs"
         )
-    drawn = [
-        _build_payload(chapter, style, special_tokens) | {"palette": palette, "compact": True}
-        for chapter in entries
+    payloads = [
+        _build_payload(entry, style, special_tokens) | {"palette": palette, "compact": True}
+        for entry in entries
     ]
-    data = {"title": to_printable(title), "lead": to_printable(lead), "columns": columns, "chapters": drawn}
-    return page.build_document(data, title=data["title"], entry="album", start=_START_SCRIPT, css=_PAGE_CSS)
+    data = {
+        "title": to_printable(title),
+        "lead": to_printable(lead),
+        "columns": columns,
+        "chapters": payloads,
+    }
+    return page.build_document(data, title=data["title"], entry="gallery", start=_START_SCRIPT, css=_PAGE_CSS)
 
 
 def _build_payload(entry: GalleryEntry, style: str | None, special_tokens: bool) -> dict:
@@ -89,7 +102,7 @@ def write(
     entries: Sequence[GalleryEntry], path: str | os.PathLike[str], *, title: str, lead: str = "", columns: int = 1,
     style: str | None = None, palette: str = "paper", special_tokens: bool = False,
 ) -> Path:  # fmt: skip
-    """Write the page to `path`, whole or not at all."""
+    """Write the page to `path` atomically; the other arguments are those of `render_html`."""
     text = render_html(
         entries,
         title=title,

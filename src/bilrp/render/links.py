@@ -1,4 +1,4 @@
-"""Algorithm 1 of Appendix F, step by step: from relevance on pairs of regions to links with opacity."""
+"""Algorithm 1 of Appendix F: from relevance on pairs of regions to links with opacity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Links:
-    """The links to draw, faintest first: rows[k] of a is joined to columns[k] of b with value in [−1, 1]."""
+    """Links to draw, faintest first: link k joins region rows[k] of a to columns[k] of b, with value in [−1, 1]."""
 
     rows: Tensor
     columns: Tensor
@@ -43,12 +43,12 @@ class Links:
 
 
 def normalize(relevance: Tensor) -> Tensor:
-    """R ← R / E[R⁴]^(1/4); all zero stays all zero."""
+    """R ← R / E[R⁴]^(1/4); zeros stay zeros."""
     relevance = relevance.cpu().double()
     largest = relevance.abs().max() if relevance.numel() else relevance.new_tensor(0.0)
     if largest == 0:
         return relevance
-    scaled = relevance / largest  # so that the fourth power neither overflows nor vanishes
+    scaled = relevance / largest  # so that the fourth power neither overflows nor underflows
     return scaled / scaled.pow(4).mean().pow(0.25)
 
 
@@ -64,26 +64,28 @@ def threshold(relevance: Tensor, *, low: float | int, high: float | int) -> Tens
 
 
 def opacity(relevance: Tensor, *, power: float | int) -> Tensor:
-    """α = |R|^p: the sign is kept apart, so negative links survive every p."""
+    """α = |R|^p."""
     return relevance.abs().pow(power)
 
 
 def compute_links(relevance: Tensor, style: str | Style = "auto", *, min_opacity: float = 0.0) -> Links:
-    """Algorithm 1 on a matrix of relevance that is already on regions.
+    """Apply Algorithm 1 to relevance on pairs of regions; every non-zero entry becomes a link.
 
-    Every non-zero entry becomes a link; `min_opacity` leaves out those a picture could not show anyway
-    (1/255 for eight bits).
+    Args:
+        relevance: Relevance [regions of a, regions of b].
+        style: Name of a style, or a style.
+        min_opacity: Leave out fainter links, for example 1/255 for images of eight bits.
 
     >>> [(i, j) for i, j, value, alpha in compute_links(explanation.relevance, "pascal_voc")]
     """
     if relevance.ndim != 2:
-        raise InputError(f"relevance on pairs is a matrix, got shape {tuple(relevance.shape)}")
+        raise InputError(f"relevance must be a matrix, got shape {tuple(relevance.shape)}")
     if not torch.isfinite(relevance).all():
-        raise InputError("relevance holds NaN or infinite values: nothing to draw")
-    chosen = resolve_style(style, pairs=relevance.numel())
+        raise InputError("cannot draw relevance with NaN or infinite values")
+    style = resolve_style(style, pairs=relevance.numel())
     matrix = normalize(relevance.detach().cpu())
-    matrix = threshold(sparsify(matrix, low=chosen.low), low=chosen.low, high=chosen.high)
-    alpha = opacity(matrix, power=chosen.power)
+    matrix = threshold(sparsify(matrix, low=style.low), low=style.low, high=style.high)
+    alpha = opacity(matrix, power=style.power)
     rows, columns = ((matrix != 0) & (alpha >= min_opacity)).nonzero(as_tuple=True)
     order = alpha[rows, columns].argsort(stable=True)
     rows, columns = rows[order], columns[order]

@@ -1,4 +1,4 @@
-"""One report for every study: report.md, report.html, results.json and figures, whole or not at all."""
+"""Write a report as report.md, report.html, results.json and figures."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bilrp.io import files
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph (plain text: it is escaped in HTML and Markdown)."""
+    """A paragraph of plain text, escaped in HTML and Markdown."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: numbers are shown with four significant digits, `None` as a dash.
+    """A table: numbers with four significant digits, None as a dash.
 
     >>> Table(("layer", "accuracy"), [(17, 0.62), (31, 0.19)], caption="SVM on the layer")
     """
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and the blocks under it."""
 
     title: str
     blocks: Sequence[Paragraph | Table | Picture] = ()
@@ -58,7 +58,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What one study found: a title, a summary, sections, and the numbers behind them (`results`).
+    """A report.
+
+    Args:
+        title: Heading of the report.
+        summary: A paragraph below it.
+        sections: The content.
+        results: Numbers, written as results.json.
+        attachments: Other files to write, by name.
 
     >>> report = Report("Photographs", "Which parts match?", sections, results={"layer": {"31": 0.4}})
     >>> report.write("out/photos")  # out/photos/report.html and its companions
@@ -71,10 +78,10 @@ class Report:
     attachments: Mapping[str, str | bytes] = field(default_factory=dict)
 
     def write(self, out: str | Path) -> Path:
-        """Write the report into folder `out`; returns the path of report.html.
+        """Write the report into folder `out` and return the path of report.html.
 
-        Everything is rendered before the first file is touched, and results.json comes last: where it is,
-        the rest is.
+        Everything is rendered before the first file is written, and results.json is written last: if it exists, the
+        report is complete.
         """
         out = Path(out)
         contents: dict[str, bytes] = {name: _encode(value) for name, value in self.attachments.items()}
@@ -94,17 +101,17 @@ class Report:
 
 
 def skipped_sections(skipped: Sequence[Any]) -> list[Section]:
-    """A section about the files that were skipped (each with `file` and `reason`); none, if none was."""
+    """Return a section about skipped files (each with `file` and `reason`), or [] if there are none."""
     if not skipped:
         return []
     rows = [(item.file, item.reason) for item in skipped]
-    what = "One file or folder" if len(rows) == 1 else f"{len(rows)} files or folders"
-    caption = f"{what} could not be used; everything else was."
+    count = "One file or folder" if len(rows) == 1 else f"{len(rows)} files or folders"
+    caption = f"{count} could not be used."
     return [Section("What was left out", [Table(("file", "reason"), rows, caption)])]
 
 
 def to_markdown(report: Report) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     lines = [f"# {_escape_markdown(report.title)}", "", _escape_markdown(report.summary), ""]
     for section in report.sections:
         lines += [f"## {_escape_markdown(section.title)}", ""]
@@ -114,7 +121,7 @@ def to_markdown(report: Report) -> str:
 
 
 def to_html(report: Report) -> str:
-    """The report as one HTML page beside its figures; no script, no network."""
+    """Return the report as an HTML page without scripts; its figures are separate files."""
     body = [
         f"<h1>{_escape_html(report.title)}</h1>",
         f"<p class='summary'>{_escape_html(report.summary)}</p>",
@@ -133,10 +140,10 @@ def to_html(report: Report) -> str:
 
 
 def to_jsonable(value: Any) -> Any:
-    """`value` as JSON can hold it: tensors and arrays as lists, NaN and infinities as null."""
+    """Convert a value for JSON: tensors and arrays to lists, NaN and infinities to null."""
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # tensors, arrays and numpy scalars alike
+    if hasattr(value, "tolist"):  # tensors, arrays and numpy scalars
         return to_jsonable(value.tolist())
     if isinstance(value, (list, tuple, set, frozenset)):
         return [to_jsonable(item) for item in value]
@@ -148,7 +155,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """A number and what it counts.
+    """Return a count with its noun.
 
     >>> pluralize(1, "step"), pluralize(2, "step")
     ('1 step', '2 steps')
@@ -157,17 +164,17 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def join_words(items: Sequence[Any]) -> str:
-    """Things in a sentence.
+    """Join items with commas and "and".
 
     >>> join_words([5]), join_words([17, 31]), join_words([5, 17, 31])
     ('5', '17 and 31', '5, 17 and 31')
     """
-    words = [str(thing) for thing in items]
+    words = [str(item) for item in items]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def format_cell(value: Any) -> str:
-    """How a cell is shown.
+    """Format a cell of a table.
 
     >>> format_cell(0.123456), format_cell(12), format_cell(None)
     ('0.1235', '12', '–')
@@ -186,7 +193,7 @@ def _render_picture(picture: Picture) -> bytes:
     if hasattr(content, "savefig"):
         buffer = BytesIO()
         kind = Path(picture.name).suffix.lstrip(".") or "png"
-        # no date or version inside, so that the same numbers give the same bytes
+        # without date and version, so that equal numbers give equal bytes
         metadata = {"png": {"Software": None}, "svg": {"Date": None}}.get(kind)
         content.savefig(buffer, format=kind, metadata=metadata)
         return buffer.getvalue()
@@ -194,7 +201,7 @@ def _render_picture(picture: Picture) -> bytes:
 
 
 def _encode(value: str | bytes) -> bytes:
-    """UTF-8; half a surrogate pair, as in the name of a file that is not UTF-8, as JSON and people can read it."""
+    """Encode as UTF-8; lone surrogates, as in file names that are not UTF-8, are escaped."""
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else bytes(value)
 
 
@@ -214,9 +221,9 @@ def _markdown_block(block: Paragraph | Table | Picture) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """Text as Markdown shows it as it is: a name in it opens no tag, no link, no code and no formula."""
-    shown = "\n".join(map(to_printable, text.split("\n")))
-    return re.sub(r"([\\`\[\]$])", r"\\\1", shown.replace("&", "&amp;").replace("<", "&lt;"))
+    """Escape text for Markdown: no tags, links, code or formulas."""
+    printable = "\n".join(map(to_printable, text.split("\n")))
+    return re.sub(r"([\\`\[\]$])", r"\\\1", printable.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def _html_block(block: Paragraph | Table | Picture) -> str:

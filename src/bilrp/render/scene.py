@@ -1,13 +1,13 @@
-"""The still picture of findings: both inputs side by side, each finding outlined, joined by one ribbon, and numbered.
+"""The elements of a figure of findings: image and text panels, outlines, ribbons and numbered badges.
 
-Everything is placed in inches on one axes over the whole figure, y downwards, so that nothing can overlap by accident.
+Coordinates are inches on one axes over the whole figure, y downwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,23 +17,25 @@ from bilrp.render.typesetting import layout_words, replace_missing_glyphs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from bilrp.decomposition import Decomposition
+    from bilrp.render.styles import Palette
     from bilrp.render.typesetting import Word
 
 TEXT_COLOR = "#222222"
 MUTED_COLOR = "#6b6b6b"
-PANEL_GAP_INCHES = 1.15  # inches between the two inputs: where ribbons are seen against white
-BADGE_RADIUS_INCHES = 0.085  # radius of a number's disc
-MAX_RIBBON_WIDTH_INCHES = 0.14  # of the strongest finding's ribbon
-MAX_DETAIL_FRACTION = 1 / 24  # of a picture's longer side: smaller regions are details,
+PANEL_GAP_INCHES = 1.15  # between the two inputs
+BADGE_RADIUS_INCHES = 0.085
+MAX_RIBBON_WIDTH_INCHES = 0.14
+MAX_DETAIL_FRACTION = 1 / 24  # of an image's longer side: smaller regions are details,
 MIN_DETAIL_INCHES = 0.24  # and a close-up shows them at least this large
-LANE_SPACING_INCHES, MAX_LANES = 0.035, 4  # under a line of words: how far apart ribbons run, and how many
+LANE_SPACING_INCHES, MAX_LANES = 0.035, 4  # of ribbons under a line of words
 
 
 @dataclass(frozen=True, eq=False)
 class ImagePanel:
-    """An input that is a picture, at its place on the sheet: (left, top, width, height) in inches."""
+    """An image input and its box on the sheet in inches."""
 
     view: Image
     labels: np.ndarray
@@ -44,12 +46,12 @@ class ImagePanel:
 
     @property
     def scale(self) -> float:
-        """Inches for a pixel of the view."""
+        """Inches per pixel of the view."""
         first, _, last, _ = self.view.frame
         return self.width / (last - first)
 
     def to_sheet(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where places of the model's input (columns x, rows y of its pixels) are on the sheet."""
+        """Map pixel coordinates (x, y) of the model's input to the sheet."""
         left, top, right, bottom = self.view.box
         start, above, _, _ = self.view.frame
         rows, columns = self.labels.shape
@@ -60,25 +62,24 @@ class ImagePanel:
         )
 
     def draw(self, axes: Axes) -> None:
-        """The photograph, paler than it is, and what the model did not see paler still."""
+        """Draw the image faded, and what the model did not see even paler."""
         start, above, _, _ = self.view.frame
-        wide, high = self.view.size
+        width, height = self.view.size
         corner = self.left - start * self.scale, self.top - above * self.scale
-        extent = (corner[0], corner[0] + wide * self.scale, corner[1] + high * self.scale, corner[1])
-        shown = _fade(self.view.pixels)
+        extent = (corner[0], corner[0] + width * self.scale, corner[1] + height * self.scale, corner[1])
+        pixels = _fade(self.view.pixels)
         left, top, right, bottom = self.view.box
-        rows, columns = np.arange(high) + 0.5, np.arange(wide) + 0.5
+        rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5
         unseen = ((rows < top) | (rows > bottom))[:, None] | (columns < left) | (columns > right)
-        shown[unseen] = 0.75 + 0.25 * shown[unseen]
-        axes.imshow(shown, extent=extent, interpolation="lanczos", zorder=0)
-        if unseen.any() or min(left, top) < 0 or right > wide or bottom > high:
+        pixels[unseen] = 0.75 + 0.25 * pixels[unseen]
+        axes.imshow(pixels, extent=extent, interpolation="lanczos", zorder=0)
+        if unseen.any() or min(left, top) < 0 or right > width or bottom > height:
             x, y = self.to_sheet(np.array([0, self.labels.shape[1]]), np.array([0, self.labels.shape[0]]))
-            axes.plot(
-                x[[0, 1, 1, 0, 0]], y[[0, 0, 1, 1, 0]], color=MUTED_COLOR, lw=0.8, ls=(0, (2, 2)), zorder=1
-            )
+            x, y = x[[0, 1, 1, 0, 0]], y[[0, 0, 1, 1, 0]]
+            axes.plot(x, y, color=MUTED_COLOR, lw=0.8, ls=(0, (2, 2)), zorder=1)
 
     def outline_edges(self, numbers: Sequence[int]) -> np.ndarray:
-        """The edges [n, 2, 2] around these regions, as (x, y) on the sheet."""
+        """Return the edges [n, 2, 2] around these regions as (x, y) on the sheet."""
         inside = np.pad(np.isin(self.labels, numbers), 1)
         edges = [
             *_edge_runs(inside[1:] != inside[:-1]),
@@ -88,16 +89,13 @@ class ImagePanel:
         return np.stack(self.to_sheet(points[..., 0], points[..., 1]), axis=-1)
 
     def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
-        """Outline these regions, on a white line, so that it is seen on any photograph."""
+        """Outline these regions, with a white line below so that it is visible on any image."""
         from matplotlib.collections import LineCollection
 
-        edges = self.outline_edges(numbers)
-        axes.add_collection(LineCollection(list(edges), colors="white", linewidths=2.6, alpha=0.7, zorder=2))
-        axes.add_collection(
-            LineCollection(
-                list(edges), colors=color, linewidths=1.3, alpha=0.45 + 0.55 * strength, zorder=2.1
-            )
-        )
+        edges = list(self.outline_edges(numbers))
+        alpha = 0.45 + 0.55 * strength
+        axes.add_collection(LineCollection(edges, colors="white", linewidths=2.6, alpha=0.7, zorder=2))
+        axes.add_collection(LineCollection(edges, colors=color, linewidths=1.3, alpha=alpha, zorder=2.1))
 
     def draw_close_up(
         self,
@@ -107,51 +105,54 @@ class ImagePanel:
         box: tuple[float, float, float, float],
         color: str,
     ) -> float:
-        """The photograph around these regions, as it is, in a box (left, top, wide, high); how wide it is there.
+        """Draw the part of the image around these regions; return its width in inches.
 
-        Where regions are details that would be lost in it, as the numbers of a page, it is the surroundings of
-        `core_region`.
+        Args:
+            axes: Where to draw.
+            numbers: The regions.
+            core_region: Shown with its surroundings where the regions are details too small to be recognized.
+            box: (left, top, width, height) that the close-up must fit into.
+            color: Of the outline of a detail.
         """
         left, top, right, bottom = self._bounds(numbers)
-        wide, high = right - left, bottom - top
+        width, height = right - left, bottom - top
         ratio = box[2] / box[3]
-        wide, high = 1.15 * max(wide, high * ratio * 0.5), 1.15 * max(high, wide / ratio * 0.5)
-        middle = (left + right) / 2, (top + bottom) / 2
+        width, height = 1.15 * max(width, height * ratio * 0.5), 1.15 * max(height, width / ratio * 0.5)
+        center = (left + right) / 2, (top + bottom) / 2
         start, above, stop, below = self._bounds([core_region])
         side = max(stop - start, below - above)
-        fine = side < MAX_DETAIL_FRACTION * max(self.view.size)
-        if fine and side * min(box[2] / wide, box[3] / high) < MIN_DETAIL_INCHES:
-            wide, high = side / MIN_DETAIL_INCHES * box[2], side / MIN_DETAIL_INCHES * box[3]
-            middle = (start + stop) / 2, (above + below) / 2
-        first, start = (
-            max(0, round(min(m - n / 2, size - n)))
-            for m, n, size in zip(middle, (wide, high), self.view.size, strict=True)
+        is_detail = side < MAX_DETAIL_FRACTION * max(self.view.size)
+        if is_detail and side * min(box[2] / width, box[3] / height) < MIN_DETAIL_INCHES:
+            width, height = side / MIN_DETAIL_INCHES * box[2], side / MIN_DETAIL_INCHES * box[3]
+            center = (start + stop) / 2, (above + below) / 2
+        x, y = (
+            max(0, round(min(c - n / 2, size - n)))
+            for c, n, size in zip(center, (width, height), self.view.size, strict=True)
         )
-        cut = self.view.pixels[start : start + max(1, round(high)), first : first + max(1, round(wide))]
-        if cut.size == 0:  # padding: nothing of the photograph
+        crop = self.view.pixels[y : y + max(1, round(height)), x : x + max(1, round(width))]
+        if crop.size == 0:  # only padding
             return 0.0
-        scale = min(box[2] / cut.shape[1], box[3] / cut.shape[0])
-        high, wide = cut.shape[0] * scale, cut.shape[1] * scale
-        upper = box[1] + (box[3] - high) / 2
-        axes.imshow(
-            cut, extent=(box[0], box[0] + wide, upper + high, upper), interpolation="lanczos", zorder=1
-        )
-        if fine:
+        scale = min(box[2] / crop.shape[1], box[3] / crop.shape[0])
+        height, width = crop.shape[0] * scale, crop.shape[1] * scale
+        upper = box[1] + (box[3] - height) / 2
+        extent = (box[0], box[0] + width, upper + height, upper)
+        axes.imshow(crop, extent=extent, interpolation="lanczos", zorder=1)
+        if is_detail:
             left, top, right, bottom = self.view.frame
-            moved = replace(self, left=box[0] + (left - first) * scale, top=upper + (top - start) * scale,
+            panel = replace(self, left=box[0] + (left - x) * scale, top=upper + (top - y) * scale,
                             width=(right - left) * scale, height=(bottom - top) * scale)  # fmt: skip
-            moved.draw_outline(axes, [core_region], color, 1.0)
-        return wide
+            panel.draw_outline(axes, [core_region], color, 1.0)
+        return width
 
     def _bounds(self, numbers: Sequence[int]) -> tuple[float, float, float, float]:
-        """(left, top, right, bottom) of these regions in pixels of the view."""
+        """Return (left, top, right, bottom) of these regions in pixels of the view."""
         y, x = np.nonzero(np.isin(self.labels, numbers))
         rows, columns = self.labels.shape
-        place = float(y.min()), float(x.min()), float(y.max() + 1), float(x.max() + 1)
-        return self.view.map_to_view(place, (rows, columns))
+        box = float(y.min()), float(x.min()), float(y.max() + 1), float(x.max() + 1)
+        return self.view.map_to_view(box, (rows, columns))
 
     def ribbon_path(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
-        """From these regions to the ribbon: one point, on their outline at the height of their middle."""
+        """Return the point on the outline of these regions, at half their area, where the ribbon starts."""
         inside = np.isin(self.labels, numbers)
         rows = np.nonzero(inside.any(1))[0]
         weight = inside[rows].sum(1)
@@ -161,26 +162,27 @@ class ImagePanel:
         return np.stack(self.to_sheet(np.array([edge]), np.array([row + 0.5])), axis=1)
 
     def line_top(self, numbers: Sequence[int], *, right: bool) -> float | None:
-        """Ribbons leave a photograph wherever they are, in no line."""
+        """Return None: ribbons of images need no lanes."""
         return None
 
     def badge_position(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
-        """Where the number of a finding stands: at the beginning of its ribbon."""
+        """Return where the badge of a finding is drawn: at the start of its ribbon."""
         return self.ribbon_path(numbers, right=right)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class TextPanel:
-    """An input that is a text: its words in lines, each with its box on the sheet."""
+    """A text input: its words in lines, each with its box on the sheet."""
 
     words: tuple[Word, ...]
     left: float
     top: float
     width: float
     height: float
-    font_size: float  # size of the letters
+    font_size: float
 
     def draw(self, axes: Axes) -> None:
+        """Draw the words."""
         for word in self.words:
             axes.text(
                 word.left, word.baseline, replace_missing_glyphs(word.text), size=self.font_size,
@@ -188,7 +190,7 @@ class TextPanel:
             )  # fmt: skip
 
     def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
-        """A box around each of these words."""
+        """Draw a box around each of these words."""
         from matplotlib.patches import FancyBboxPatch
 
         for word in (self.words[n] for n in numbers):
@@ -202,11 +204,11 @@ class TextPanel:
 
     @property
     def line_count(self) -> int:
-        """How many lines it has."""
+        """Number of lines."""
         return len({word.top for word in self.words})
 
     def ribbon_path(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
-        """From the edge of a word along under its line to the edge of the text: never through a word."""
+        """Return the path from a word along the space under its line to the edge of the text."""
         word = self._outermost_word(numbers, right=right)
         under = word.top + word.height + LANE_SPACING_INCHES * (0.7 + lane % MAX_LANES)
         if right:
@@ -214,16 +216,16 @@ class TextPanel:
         return np.array([[word.left + word.width / 2, under], [self.left, under]])
 
     def line_top(self, numbers: Sequence[int], *, right: bool) -> float | None:
-        """The line that a ribbon runs under: several take a lane each."""
+        """Return the top of the line that a ribbon runs under; ribbons of one line take different lanes."""
         return self._outermost_word(numbers, right=right).top
 
     def badge_position(self, numbers: Sequence[int], *, right: bool) -> np.ndarray:
-        """Where the number of a finding stands: over the corner of the word that its ribbon begins at."""
+        """Return where the badge of a finding is drawn: at the corner of the word where its ribbon starts."""
         word = self._outermost_word(numbers, right=right)
         return np.array([word.left, word.top - 0.03])
 
     def phrase_center(self, numbers: Sequence[int], *, below: bool) -> np.ndarray:
-        """The middle of the longest run of these words, at their lower or their upper edge."""
+        """Return the center of the longest run of consecutive words, at its lower or upper edge."""
         runs: list[list[int]] = [[]]
         for number in numbers:
             if runs[-1] and number != runs[-1][-1] + 1:
@@ -236,8 +238,8 @@ class TextPanel:
         )
 
     def _outermost_word(self, numbers: Sequence[int], *, right: bool) -> Word:
-        chosen = [self.words[n] for n in numbers]
-        return max(chosen, key=lambda one: one.left) if right else min(chosen, key=lambda one: one.left)
+        words = [self.words[n] for n in numbers]
+        return (max if right else min)(words, key=lambda word: word.left)
 
 
 Panel = ImagePanel | TextPanel
@@ -246,11 +248,20 @@ Panel = ImagePanel | TextPanel
 def make_panel(
     side: Decomposition, *, left: float, top: float, width: float, height: float, max_lines: int | None = None
 ) -> Panel | None:
-    """An input at its place, no larger than given; None for what is neither a picture nor words."""
-    named = side.view.region_texts if isinstance(side.view, Text) else side.regions.names
-    if named is not None:
+    """Create the panel of an input, or return None if it is neither an image nor a text.
+
+    Args:
+        side: The decomposition of the input.
+        left: Left edge in inches.
+        top: Top edge in inches.
+        width: Maximum width in inches.
+        height: Maximum height in inches.
+        max_lines: Maximum number of lines of a text; its font gets smaller, down to 9 points.
+    """
+    words = side.view.region_texts if isinstance(side.view, Text) else side.regions.names
+    if words is not None:
         return _make_text_panel(
-            side, tuple(named), left=left, top=top, width=width, height=height, max_lines=max_lines
+            side, tuple(words), left=left, top=top, width=width, height=height, max_lines=max_lines
         )
     labels = to_label_image(side.regions)
     if not isinstance(side.view, Image) or labels is None:
@@ -270,21 +281,21 @@ def _make_text_panel(
     height: float,
     max_lines: int | None,
 ) -> TextPanel:
-    marks = side.regions.names or word_texts
+    names = side.regions.names or word_texts
     spans = side.view.spans if isinstance(side.view, Text) else (None,) * len(word_texts)
-    text = [word or marks[n] or "·" for n, word in enumerate(word_texts)]
+    texts = [word or names[n] or "·" for n, word in enumerate(word_texts)]
     joined = [
         n > 0 and here is not None and spans[n - 1] is not None and here[0] == spans[n - 1][1]  # type: ignore[index]
         for n, here in enumerate(spans)
     ]
-    is_mark = [isinstance(side.view, Text) and not word for word in word_texts]
+    is_special = [isinstance(side.view, Text) and not word for word in word_texts]
     smallest = 6.0 if max_lines is None else 9.0
 
     def try_font_size(point: float) -> TextPanel:
-        words = layout_words(text, joined, is_mark, left=left, top=top, width=width, font_size=point)
-        found = TextPanel(words, left, top, width, words[-1].top + words[-1].height - top, point)
-        fits = found.height <= height and (max_lines is None or found.line_count <= max_lines)
-        return found if fits or point <= smallest else try_font_size(point - 1)
+        words = layout_words(texts, joined, is_special, left=left, top=top, width=width, font_size=point)
+        panel = TextPanel(words, left, top, width, words[-1].top + words[-1].height - top, point)
+        fits = panel.height <= height and (max_lines is None or panel.line_count <= max_lines)
+        return panel if fits or point <= smallest else try_font_size(point - 1)
 
     return try_font_size(12.0)
 
@@ -299,13 +310,23 @@ def draw_ribbon(
     dashed: bool = False,
     vertical: bool = False,
 ) -> None:
-    """One band from the way out of a to the way into b, `width` inches wide; `vertical` where b stands under a."""
+    """Draw a ribbon from a to b.
+
+    Args:
+        axes: Where to draw.
+        start: Path [n, 2] from the regions of a to the ribbon.
+        stop: Path [n, 2] from the regions of b to the ribbon.
+        color: Of the ribbon.
+        width: In inches.
+        dashed: Draw it dashed.
+        vertical: Whether b is below a.
+    """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
-    out, into = start[-1], stop[-1]
-    aside = (0.5 * (into - out)) * ([0.0, 1.0] if vertical else [1.0, 0.0])
-    points = [*start, out + aside, into - aside, *stop[::-1]]
+    first, last = start[-1], stop[-1]
+    bend = (0.5 * (last - first)) * ([0.0, 1.0] if vertical else [1.0, 0.0])
+    points = [*start, first + bend, last - bend, *stop[::-1]]
     codes = [
         Curve.MOVETO,
         *[Curve.LINETO] * (len(start) - 1),
@@ -323,18 +344,18 @@ def draw_ribbon(
 def draw_badges(
     axes: Axes, positions: Sequence[np.ndarray], colors: Sequence[str], *, horizontal: bool = False
 ) -> None:
-    """Numbers from 1 at these places, each moved down (or aside) where it would cover another."""
-    taken: list[np.ndarray] = []
-    for number, (place, colour) in enumerate(zip(positions, colors, strict=True), 1):
-        spot = place.astype(float).copy()
-        while any(np.hypot(*(spot - other)) < 2.1 * BADGE_RADIUS_INCHES for other in taken):
-            spot[0 if horizontal else 1] += 0.25 * BADGE_RADIUS_INCHES
-        taken.append(spot)
-        draw_badge(axes, spot, number, colour)
+    """Draw numbers from 1 at these positions, each moved down (or right, if `horizontal`) off the others."""
+    badges: list[np.ndarray] = []
+    for number, (position, color) in enumerate(zip(positions, colors, strict=True), 1):
+        badge = position.astype(float).copy()
+        while any(np.hypot(*(badge - other)) < 2.1 * BADGE_RADIUS_INCHES for other in badges):
+            badge[0 if horizontal else 1] += 0.25 * BADGE_RADIUS_INCHES
+        badges.append(badge)
+        draw_badge(axes, badge, number, color)
 
 
 def draw_badge(axes: Axes, position: np.ndarray, number: int, color: str) -> None:
-    """A number on a disc."""
+    """Draw a number on a disc."""
     from matplotlib.patches import Circle
 
     x, y = float(position[0]), float(position[1])
@@ -344,14 +365,35 @@ def draw_badge(axes: Axes, position: np.ndarray, number: int, color: str) -> Non
     )
 
 
+def legend_handles(
+    palette: Palette, is_distance: bool, *, dashes: tuple[float, float], **line: Any
+) -> list[Line2D]:
+    """Return legend entries for positive and negative relevance; for a distance, positive means less similar.
+
+    Args:
+        palette: The colours.
+        is_distance: Whether the score is a distance.
+        dashes: Dash pattern of negative relevance, if the palette is dashed.
+        line: Other properties of the lines.
+    """
+    from matplotlib.lines import Line2D
+
+    more, less = ("less", "more") if is_distance else ("more", "less")
+    style = (0, dashes) if palette.dashed else "solid"
+    return [
+        Line2D([], [], color=palette.positive, label=f"makes them {more} similar", **line),
+        Line2D([], [], color=palette.negative, label=f"makes them {less} similar", ls=style, **line),
+    ]
+
+
 def _edge_runs(edges: np.ndarray) -> list[np.ndarray]:
-    """Edges between rows as straight pieces ((x, y), (x, y)): neighbouring ones are one piece."""
-    found = []
+    """Return edges between rows as segments ((x, y), (x, y)), adjacent ones merged."""
+    segments = []
     for y in np.nonzero(edges.any(1))[0]:
         line = np.diff(np.pad(edges[y].astype(np.int8), 1))
         for start, stop in zip(np.nonzero(line == 1)[0], np.nonzero(line == -1)[0], strict=True):
-            found.append(np.array([(start - 1, y), (stop - 1, y)]))
-    return found
+            segments.append(np.array([(start - 1, y), (stop - 1, y)]))
+    return segments
 
 
 def _to_rgb(color: str) -> tuple[float, float, float]:
@@ -361,7 +403,7 @@ def _to_rgb(color: str) -> tuple[float, float, float]:
 
 
 def _fade(image: np.ndarray) -> np.ndarray:
-    """A little paler and greyer than it is, so that coloured lines stand out."""
+    """Return the image paler and greyer, so that coloured lines are visible on it."""
     values = image.astype(np.float64) / 255
     grey = (values @ [0.299, 0.587, 0.114])[..., None]
     return 0.12 + 0.88 * (0.55 * values + 0.45 * grey)

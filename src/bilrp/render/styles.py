@@ -1,4 +1,4 @@
-"""How relevance is drawn: parameters and colours by name. Without torch, so that the shell can complete them."""
+"""Link styles and colour palettes by name. Does not import torch, for fast shell completion."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from bilrp.errors import InputError
 
 @dataclass(frozen=True)
 class Style:
-    """How relevance is drawn: below `low` (l) nothing, at `high` (h) in full, `power` (p) fades the weak.
+    """Parameters of Algorithm 1 (Appendix F) for drawing links.
 
-    `size` and `pool` are the input size and the region size the paper used with it.
+    Args:
+        name: Name of the style.
+        size: Input size in pixels that the paper used with it.
+        pool: Region size in pixels that the paper used with it.
+        low: l; weaker links are not drawn.
+        high: h; links of this strength have full opacity.
+        power: p; larger values fade weak links.
     """
 
     name: str
@@ -47,31 +53,38 @@ def resolve_style(
     high: float | int | None = None,
     power: float | int | None = None,
 ) -> Style:
-    """A style by name, with any of its three parameters replaced.
+    """Return a style by name, with any of its three parameters replaced.
 
-    "auto" is pascal_voc at 256 × 256 pairs. For other counts h is scaled by the fourth root of the number of
-    pairs, for a lone link among n pairs is n^(1/4) after normalisation: few regions stay readable.
+    "auto" is pascal_voc with h scaled by the fourth root of the number of pairs (1 at 256 × 256 pairs), because a single
+    link among n pairs is n^(1/4) after normalization.
+
+    Args:
+        name: A key of STYLES, "auto", or a style.
+        pairs: Number of pairs of regions, for "auto".
+        low: Replaces l.
+        high: Replaces h.
+        power: Replaces p.
 
     >>> resolve_style("faces", power=2).high
     60
     """
     if isinstance(name, Style):
-        chosen = name
+        style = name
     elif name == "auto":
         paper = STYLES["pascal_voc"]
         scale = 1.0 if pairs is None else (pairs / 256**2) ** 0.25
-        chosen = replace(paper, name="auto", high=max(paper.high * scale, 2 * paper.low))
+        style = replace(paper, name="auto", high=max(paper.high * scale, 2 * paper.low))
     elif name in STYLES:
-        chosen = STYLES[name]
+        style = STYLES[name]
     else:
-        raise InputError(f"no style {name!r}; there are auto, {', '.join(STYLES)}")
+        raise InputError(f"no style {name!r}: use one of auto, {', '.join(STYLES)}")
     changes = {"low": low, "high": high, "power": power}
-    return replace(chosen, **{key: value for key, value in changes.items() if value is not None})
+    return replace(style, **{key: value for key, value in changes.items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours for what raises and what lowers the similarity; `dashed` tells them apart without colour."""
+    """Colours of positive and negative relevance; `dashed` draws negative lines dashed, for print without colour."""
 
     positive: str
     negative: str
@@ -80,13 +93,13 @@ class Palette:
 
 PALETTES = {
     "paper": Palette("#d7191c", "#2166d1"),
-    # vermilion and blue of Okabe and Ito's set, told apart under colour blindness; dashes for grey print
+    # vermilion and blue of Okabe and Ito's colour-blind-safe set
     "safe": Palette("#d55e00", "#0072b2", dashed=True),
 }
 
 
 def resolve_palette(name: str) -> Palette:
-    """A palette by name: "paper" (red and blue) or "safe" (vermilion and blue, negative links dashed)."""
+    """Return a palette by name: "paper" (red and blue) or "safe" (vermilion and blue, negative links dashed)."""
     if name not in PALETTES:
-        raise InputError(f"no palette {name!r}; there are {', '.join(PALETTES)}")
+        raise InputError(f"no palette {name!r}: use one of {', '.join(PALETTES)}")
     return PALETTES[name]

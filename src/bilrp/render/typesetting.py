@@ -1,4 +1,4 @@
-"""Words on a sheet of paper: widths, lines, and letters that the font has."""
+"""Text layout in inches for matplotlib: widths, line breaks, missing glyphs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-WORD_SPACE_EM = 0.32  # of the letters' size, between words
-LINE_SPACING_EM = 2.3  # of the letters' size, from line to line: room for what runs under a line
+WORD_SPACE_EM = 0.32  # between words
+LINE_SPACING_EM = 2.3  # between lines; ribbons run under each line
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its box in inches, y downwards; `baseline` is where its letters stand, `is_special` a tokenizer's own."""
+    """A word with its box in inches, y downwards; `is_special` marks a special token."""
 
     text: str
     left: float
@@ -34,7 +34,16 @@ def layout_words(
     width: float,
     font_size: float,
 ) -> tuple[Word, ...]:
-    """Words in lines no longer than `width`, `joined` ones without a space before them.
+    """Break words into lines.
+
+    Args:
+        texts: The words.
+        joined: Whether each word follows the previous one without a space.
+        is_special: Whether each word is a special token.
+        left: Left edge in inches.
+        top: Top edge in inches.
+        width: Maximum length of a line in inches.
+        font_size: In points.
 
     >>> [word.top for word in layout_words(["a", "b"], [False] * 2, [False] * 2, left=0, top=0, width=0.15, font_size=12)]
     [0, 0.3833333333333333]
@@ -42,19 +51,19 @@ def layout_words(
     inch = font_size / 72
     x, y = left, top
     words: list[Word] = []
-    for one, together, mark in zip(texts, joined, is_special, strict=True):
-        size = measure_width(one, font_size)
-        x += 0.0 if together or x == left else WORD_SPACE_EM * inch
-        if x + size > left + width and x > left:
+    for text, is_joined, special in zip(texts, joined, is_special, strict=True):
+        word_width = measure_width(text, font_size)
+        x += 0.0 if is_joined or x == left else WORD_SPACE_EM * inch
+        if x + word_width > left + width and x > left:
             x, y = left, y + LINE_SPACING_EM * inch
-        words.append(Word(one, x, y, size, 1.35 * inch, y + 1.02 * inch, mark))
-        x += size
+        words.append(Word(text, x, y, word_width, 1.35 * inch, y + 1.02 * inch, special))
+        x += word_width
     return tuple(words)
 
 
 @lru_cache(maxsize=4096)
 def measure_width(text: str, font_size: float) -> float:
-    """How many inches a text takes."""
+    """Return the width of a text in inches."""
     font = _font()
     font.set_size(font_size, 72)
     font.set_text(replace_missing_glyphs(text).replace(r"\$", "$"))
@@ -62,7 +71,7 @@ def measure_width(text: str, font_size: float) -> float:
 
 
 def wrap(text: str, *, width: float, font_size: float) -> list[str]:
-    """The text in lines of at most `width` inches; a number and its % stay together."""
+    """Break a text into lines of at most `width` inches; a number and its % stay together."""
     lines: list[str] = []
     for word in text.replace(" %", "\u00a0%").split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
@@ -74,12 +83,12 @@ def wrap(text: str, *, width: float, font_size: float) -> list[str]:
 
 
 def shorten(name: str, max_length: int = 44) -> str:
-    """A name in at most so many characters, its beginning and its end."""
+    """Shorten a name to `max_length` characters by omitting its middle."""
     return name if len(name) <= max_length else f"{name[: max_length // 2 - 1]}…{name[-max_length // 2 :]}"
 
 
 def replace_missing_glyphs(text: str) -> str:
-    """Characters the font lacks as a box, $ not as the start of a formula."""
+    """Replace characters that the font lacks by a box, and escape $ (matplotlib would start a formula)."""
     return "".join(c if _has_glyph(c) else "□" for c in text).replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer's own marks ([CLS], </s>, a prompt): in the account always, in pictures where they are asked for."""
+"""Select the regions to draw: special tokens ([CLS], </s>, a prompt) are in the breakdown, but drawn only on request."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ if TYPE_CHECKING:
 
 
 def select_visible(explanation: Explanation, *, special_tokens: bool) -> Explanation:
-    """What a picture, a page or a list shows: all regions with `special_tokens`, else none of those.
+    """Return the explanation restricted to the regions that are drawn.
 
-    Its account is not the score's: that of the whole explanation is shown beside it.
+    Its breakdown lacks the special tokens; figures show that of the full explanation.
 
-    >>> select_visible(found, special_tokens=False).a.view.region_texts  # doctest: +SKIP
+    >>> select_visible(explanation, special_tokens=False).a.view.region_texts  # doctest: +SKIP
     ('A', 'cat', 'sat')
     """
     sides = explanation.a, explanation.b
     rows, columns = (list_visible_regions(side, special_tokens=special_tokens) for side in sides)
     if (len(rows), len(columns)) == tuple(side.regions.count for side in sides):
         return explanation
-    a, b = (_restrict_side(side, kept) for side, kept in zip(sides, (rows, columns), strict=True))
-    within = explanation.self_terms
-    if within is not None:
-        within = within[0][rows][:, rows], within[1][columns][:, columns]
-    return replace(
-        explanation, a=a, b=b, relevance=explanation.relevance[rows][:, columns], self_terms=within
-    )
+    a, b = (_restrict_side(side, visible) for side, visible in zip(sides, (rows, columns), strict=True))
+    self_terms = explanation.self_terms
+    if self_terms is not None:
+        self_terms = self_terms[0][rows][:, rows], self_terms[1][columns][:, columns]
+    relevance = explanation.relevance[rows][:, columns]
+    return replace(explanation, a=a, b=b, relevance=relevance, self_terms=self_terms)
 
 
 def list_visible_regions(side: Decomposition, *, special_tokens: bool) -> list[int]:
-    """The regions of a side that are shown."""
-    return (
-        list(range(side.regions.count)) if special_tokens else exclude_special_tokens(side.regions, side.view)
-    )
+    """Return the numbers of the regions of a side that are drawn."""
+    if special_tokens:
+        return list(range(side.regions.count))
+    return exclude_special_tokens(side.regions, side.view)
 
 
 def _restrict_side(side: Decomposition, selected: list[int]) -> Decomposition:

@@ -1,11 +1,11 @@
-// album(root, { title, lead, columns, chapters }): several explanations on one page, each drawn when it comes into view.
+// gallery(root, { title, lead, columns, chapters }): several explanations on one page, each drawn when it comes into view.
 
 import { node } from "./dom.js";
 import { mount } from "./mount.js";
 
 const NEAR = "600px"; // drawn before the reader gets there
 
-export function album(root, { title, lead, columns, chapters }) {
+export function gallery(root, { title, lead, columns, chapters }) {
   const list = node("ol");
   const views = node("div", { class: columns > 1 ? "views side" : "views" });
   const nav = columns > 1 ? null : node("nav", { "aria-label": "On this page" }, list); // beside each other they say it themselves
