@@ -14,7 +14,7 @@ def load_static_files() -> dict[str, tuple[bytes, str]]:
     """(content, kind) of every file that a browser may ask for, by its address.
 
     >>> sorted(load_static_files())[0]
-    '/page/account.js'
+    '/page/actions.js'
     """
     found = {}
     for name, package in ASSET_PACKAGES.items():

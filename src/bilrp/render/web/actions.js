@@ -1,4 +1,4 @@
-// What a reader can do, by whatever means: zoom, bring into sight, pin.
+// Actions of pointer and keyboard: zoom, scroll to a region, pin.
 
 import { OTHER, strongest } from "./data.js";
 import { view } from "./geometry.js";
@@ -22,7 +22,7 @@ export function zoomBy(app, side, factor, about) {
   repaint(app);
 }
 
-/** What a zoom without a pointer should keep in the middle: the strongest of what is shown on that side. */
+/** The point that a zoom without a pointer centers: the strongest region shown on that side. */
 function focusPoint(app, side) {
   const active = activeOf(app);
   if (!active) return null;
@@ -32,7 +32,7 @@ function focusPoint(app, side) {
   return centres[active.partner ?? strongest(partnersOf(app, active), 1)[0]] ?? null;
 }
 
-/** Bring a region into sight when the keyboard reaches it. */
+/** Scroll to a region that the keyboard reached. */
 export function reveal(app, side, i) {
   const { shape } = app.layout[side];
   const [x, y, w, h] = view(app.layout[side], app.state.zoom[side]);
@@ -43,7 +43,7 @@ export function reveal(app, side, i) {
   applyZoom(app, side);
 }
 
-/** Pin a choice (or let it go when it is pinned already); the list then shows its partners. */
+/** Pin a selection, or unpin it if it is pinned; the list then shows its partners. */
 export function pin(app, choice) {
   const { state } = app;
   const free = !choice || same(state.pinned, choice);
@@ -55,7 +55,7 @@ export function pin(app, choice) {
   repaint(app);
 }
 
-/** One region of each side is reached by Tab; the arrow keys reach the others from there. */
+/** Make one region of a side reachable by Tab; arrow keys reach the others. */
 export function tabStop(app, side, i) {
   const { paths } = app.dom.panels[side];
   for (const path of paths) if (path.tabIndex === 0) path.setAttribute("tabindex", -1);

@@ -9,7 +9,7 @@ import { shortNumber } from "./words.js";
 const RANGE = { l: 3, h: 2.5 }; // decades that the two logarithmic sliders cover
 const STEPS = 500;
 
-/** The largest value of a slider: what the strongest pair reaches, and room for the paper's own parameters. */
+/** The maximum of a slider: the strongest pair, but at least the paper's parameters. */
 function ceiling({ strongestPair, unit }, name) {
   const top = Math.max(1, strongestPair / unit);
   return name === "p" ? 4 : name === "h" ? Math.max(60, top) : top;
@@ -42,23 +42,23 @@ export function showControls(app) {
   elements.draw.value = state.draw;
 }
 
-/** l stays below h: the slider that moves pushes the other along. */
-function moved(drawing, name, value) {
+/** Set one parameter; the other is moved so that l < h. */
+function withParameter(drawing, name, value) {
   const next = { ...drawing, [name]: value };
   if (next.l >= next.h) Object.assign(next, name === "l" ? { h: next.l * 1.1 } : { l: next.h / 1.1 });
   return next;
 }
 
-/** Algorithm 1 draws pairs: whoever asks for it sees them. */
-const asPaper = (state) => ({ paper: true, draw: state.draw === "findings" ? "pairs" : state.draw });
+/** The state for Algorithm 1, which draws pairs. */
+const paperState = (state) => ({ paper: true, draw: state.draw === "findings" ? "pairs" : state.draw });
 
-/** What the state becomes when a control was moved. */
-function answer(app, { type, name, value, checked }) {
+/** The change of state when a control was used. */
+function applyControl(app, { type, name, value, checked }) {
   const { state, model } = app;
   if (type === "range")
-    return { drawing: moved(state.drawing, name, fromSlider(app, name, Number(value))), ...asPaper(state) };
-  if (name === "style") return { drawing: { ...(model.data.styles[value] ?? model.data.drawing) }, ...asPaper(state) };
-  if (name === "paper") return checked ? asPaper(state) : { paper: false };
+    return { drawing: withParameter(state.drawing, name, fromSlider(app, name, Number(value))), ...paperState(state) };
+  if (name === "style") return { drawing: { ...(model.data.styles[value] ?? model.data.drawing) }, ...paperState(state) };
+  if (name === "paper") return checked ? paperState(state) : { paper: false };
   if (name === "draw") return { draw: value };
   return { shown: { ...state.shown, [name]: checked } };
 }
@@ -70,7 +70,7 @@ export function listenControls(app) {
     if (target.name === "safe") return setLook(app, { palette: target.checked ? "safe" : "paper" });
     if (target.name === "theme") return setLook(app, { theme: target.value });
     if (target.type === "range") form.elements.style.value = "";
-    Object.assign(app.state, answer(app, target));
+    Object.assign(app.state, applyControl(app, target));
     showControls(app);
     if (target.name in app.state.shown) listAll(app);
     return repaint(app);
@@ -82,7 +82,7 @@ export function listenControls(app) {
   dark.addEventListener("change", () => repaint(app), { signal: app.signal });
 }
 
-/** Theme and palette are attributes of the page: the style sheet reads them. */
+/** Set theme and palette as attributes of the page, which the style sheet uses. */
 export function setLook(app, look) {
   Object.assign(app.dom.page.dataset, look);
   app.dom.lead.replaceChildren(...leadParts(app.model.data, app.dom.page.dataset.palette === "safe"));

@@ -1,4 +1,4 @@
-// From the payload to numbers: decoding, Algorithm 1, sums over regions. No document needed.
+// Decode the payload, Algorithm 1, sums over regions. Does not use the DOM.
 
 export const OTHER = { a: "b", b: "a" };
 export const sum = (values) => values.reduce((s, v) => s + v, 0);
@@ -10,26 +10,26 @@ function bytes(text) {
   return out.buffer;
 }
 
-function scaled(text, scale) {
+function dequantize(text, scale) {
   const steps = new Int16Array(bytes(text));
   return Float64Array.from(steps, (step, k) => step * scale[k % scale.length]);
 }
 
-/** Undo zlib; the steps came as all low bytes, then all high bytes. */
-async function inflated(text, scale) {
+/** Decompress int16 steps stored as all low bytes, then all high bytes. */
+async function inflate(text, scale) {
   const stream = new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
   const planes = new Uint8Array(await new Response(stream).arrayBuffer());
   const high = new Int8Array(planes.buffer, planes.length / 2);
   return Float64Array.from(high, (top, k) => (256 * top + planes[k]) * scale);
 }
 
-/** R[i, j] row by row; where the two factors travelled they are contracted here: R = L Mᵀ. */
+/** R[i, j] row by row; stored factors are multiplied here: R = L Mᵀ. */
 export async function decodePairs(pairs) {
   if (pairs.kind === "matrix") return Float64Array.from(new Float32Array(bytes(pairs.data)));
-  if (pairs.kind === "deflated") return inflated(pairs.data, pairs.scale);
+  if (pairs.kind === "deflated") return inflate(pairs.data, pairs.scale);
   const { rows, columns, rank } = pairs;
-  const left = scaled(pairs.left.data, pairs.left.scale);
-  const right = scaled(pairs.right.data, pairs.right.scale);
+  const left = dequantize(pairs.left.data, pairs.left.scale);
+  const right = dequantize(pairs.right.data, pairs.right.scale);
   const out = new Float64Array(rows * columns);
   for (let i = 0; i < rows; i++)
     for (let j = 0; j < columns; j++) {
@@ -40,7 +40,7 @@ export async function decodePairs(pairs) {
   return out;
 }
 
-/** The fourth root of E[R⁴]: Algorithm 1's unit. Divided by the largest first, so that R⁴ cannot underflow. */
+/** E[R⁴]^(1/4), the unit of Algorithm 1; scaled by the largest value so that R⁴ cannot underflow. */
 export function fourthMoment(relevance) {
   let top = 0;
   for (const r of relevance) top = Math.max(top, Math.abs(r));
@@ -52,7 +52,7 @@ export function fourthMoment(relevance) {
 
 /**
  * Algorithm 1 of Appendix F: [{pair, value, alpha}], weakest first; value in [-1, 1] carries the sign.
- * Pairs with |R| below `least` are left out: opacity grows with |R|, so these are the faintest.
+ * Pairs with |R| below `least` are left out; opacity grows with |R|, so these are the faintest.
  */
 export function links(relevance, { l, h, p }, unit = fourthMoment(relevance), least = 0) {
   const delta = h - l;
@@ -82,7 +82,7 @@ export function strongest(values, k) {
   return best;
 }
 
-/** Relevance of every partner of the chosen regions of one side: the sum of their rows (or columns). */
+/** Relevance of every region of the other side with the chosen regions: the sum of their rows (or columns). */
 export function partners(relevance, rows, columns, side, chosen) {
   const out = new Float64Array(side === "a" ? columns : rows);
   for (const i of chosen)
@@ -93,8 +93,8 @@ export function partners(relevance, rows, columns, side, chosen) {
 
 export const onlySigns = (values, shown) => values.map((v) => ((v > 0 ? shown.positive : shown.negative) ? v : 0));
 
-/** The pairs of a finding, as the sums over its rows and columns, and its strongest pair. */
-function insideOf(relevance, rows, columns, { a, b }) {
+/** Row sums, column sums and the strongest pair of a finding. */
+function findingSums(relevance, rows, columns, { a, b }) {
   const sums = { a: new Float64Array(rows), b: new Float64Array(columns) };
   let best = [a[0], b[0]];
   for (const i of a)
@@ -109,8 +109,8 @@ function insideOf(relevance, rows, columns, { a, b }) {
 
 const largest = (values) => values.reduce((top, v) => Math.max(top, Math.abs(v)), 0);
 
-/** Everything that follows from the payload alone and never changes while a reader looks at it. */
-export async function modelOf(data) {
+/** Everything that follows from the payload alone and does not change. */
+export async function buildModel(data) {
   const relevance = await decodePairs(data.pairs);
   const { rows, columns } = data.pairs;
   const every = (n) => Array.from({ length: n }, (_, i) => i);
@@ -120,7 +120,7 @@ export async function modelOf(data) {
     a: partners(relevance, rows, columns, "b", every(columns)),
     b: partners(relevance, rows, columns, "a", every(rows)),
   };
-  const findings = (data.findings ?? []).map((one, k) => ({ ...one, k, ...insideOf(relevance, rows, columns, one) }));
+  const findings = (data.findings ?? []).map((one, k) => ({ ...one, k, ...findingSums(relevance, rows, columns, one) }));
   const strongestPair = largest(relevance);
   return Object.freeze({
     data,
@@ -132,7 +132,7 @@ export async function modelOf(data) {
     findings,
     strongestPair,
     strongestSum: Math.max(strongestPair, largest(shares.a), largest(shares.b), largest(findings.map((f) => f.relevance))),
-    // Shares are of the score; where that is zero (they cancel) of everything that went into it.
+    // shares refer to the score or, if that is zero, to the sum of absolute values
     whole: Math.abs(score) > 1e-9 * (positive - negative) ? Math.abs(score) : positive - negative,
   });
 }

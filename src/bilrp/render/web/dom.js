@@ -1,4 +1,4 @@
-// One way to make an element, and to change its attributes.
+// Create elements and set their attributes.
 
 export const SVG = "http://www.w3.org/2000/svg";
 

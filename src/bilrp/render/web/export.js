@@ -1,16 +1,16 @@
-// Saving what is seen: a copy of the stage, with its names, its legend and the words that belong to it.
+// Save the current view as SVG or PNG: a copy of the stage with names, legend and texts.
 
-import { accountDigits, accountRows } from "./account.js";
+import { accountDigits, accountRows } from "./breakdown.js";
 import { node, SVG } from "./dom.js";
 import { colours, paint } from "./paint.js";
 import { activeOf } from "./scene.js";
-import { measureName, plain, shortNumber, signed } from "./words.js";
+import { measureName, formatNumber, shortNumber, formatSigned } from "./words.js";
 
 const FONT = "system-ui, sans-serif";
 const MARGIN = 24;
 
-/** Words broken into lines of at most this width. */
-function wrapped(words, width, size) {
+/** Break a text into lines of at most this width. */
+function wrapText(words, width, size) {
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `${size}px ${FONT}`;
   const lines = [""];
@@ -22,29 +22,29 @@ function wrapped(words, width, size) {
   return lines;
 }
 
-/** What stands under the picture: the readout, then the account and how it was drawn. */
-function notes({ model, state, dom }) {
+/** The texts below the figure: the readout, the score breakdown and the parameters. */
+function footerLines({ model, state, dom }) {
   const { account } = model.data;
   const digits = accountDigits(account);
   const parts = accountRows(account).filter(([name]) => name !== "score");
-  const spelt = parts.map(([name, label]) => `${signed(account[name], digits)} ${label}`);
+  const terms = parts.map(([name, label]) => `${formatSigned(account[name], digits)} ${label}`);
   const { l, h, p } = state.drawing;
   const drawn = state.paper ? ` · Algorithm 1: l ${shortNumber(l)}, h ${shortNumber(h)}, p ${shortNumber(p)}` : "";
-  const total = `${spelt.join(", ")} = ${plain(account.score, digits)} ${measureName(model.data)}${drawn} · bilrp`;
+  const total = `${terms.join(", ")} = ${formatNumber(account.score, digits)} ${measureName(model.data)}${drawn} · bilrp`;
   return [activeOf({ state }) ? dom.readout.textContent : "", total];
 }
 
-/** Lines of text from the top down: [elements, where they end]. */
+/** A block of text: [elements, y of its end]. */
 function block(text, y, width, size, fill) {
   if (!text) return [[], y];
-  const lines = wrapped(text, width, size);
+  const lines = wrapText(text, width, size);
   const step = Math.round(1.45 * size);
-  const made = lines.map((line, k) => node("svg:text", { x: 0, y: y + size + k * step, "font-size": size, fill }, line));
-  return [made, y + lines.length * step + 6];
+  const elements = lines.map((line, k) => node("svg:text", { x: 0, y: y + size + k * step, "font-size": size, fill }, line));
+  return [elements, y + lines.length * step + 6];
 }
 
-/** Lines that keep their width at any zoom do so in a browser only: say it in the side's own units instead. */
-function settleLines(panel) {
+/** Replace non-scaling strokes, which only browsers support, by widths in the units of the side. */
+function scaleStrokes(panel) {
   const zoom = Number(panel.getAttribute("width")) / Number(panel.getAttribute("viewBox").split(" ")[2]);
   for (const el of panel.querySelectorAll("[vector-effect]")) {
     el.removeAttribute("vector-effect");
@@ -55,7 +55,7 @@ function settleLines(panel) {
   }
 }
 
-/** The stage as it is, without what only a browser needs. */
+/** A copy of the stage without interactive attributes. */
 function copyOfStage(app) {
   const copy = app.dom.svg.cloneNode(true);
   for (const el of copy.querySelectorAll("[tabindex], [role], [aria-label], [aria-selected], [data-i]"))
@@ -63,7 +63,7 @@ function copyOfStage(app) {
       if (/^(tabindex|role|aria-.*|data-.*)$/.test(name)) el.removeAttribute(name);
   for (const el of copy.querySelectorAll(".region")) if (el.getAttribute("fill-opacity") === "0") el.remove();
   for (const el of copy.querySelectorAll("[display=none], .hits")) el.remove();
-  for (const panel of copy.querySelectorAll(".panel")) settleLines(panel);
+  for (const panel of copy.querySelectorAll(".panel")) scaleStrokes(panel);
   copy.removeAttribute("class");
   return copy;
 }
@@ -77,7 +77,7 @@ function captionOf(app, side, ink, y) {
   return node("svg:text", { ...at, "font-size": 17, "font-weight": 600 }, side.toUpperCase(), name);
 }
 
-/** The present view as an <svg> element: photographs inside, colours resolved, the words around it. */
+/** The current view as an <svg> element with embedded images and resolved colours. */
 export function figure(app) {
   paint(app);
   const ink = colours(app);
@@ -88,8 +88,8 @@ export function figure(app) {
   const below = top + Number(stage.getAttribute("height")) + 12;
   const legend = app.dom.legend.cloneNode(true);
   legend.setAttribute("y", below);
-  const [said, total] = notes(app);
-  const [readout, middle] = block(said, below + Number(legend.getAttribute("height")) + 10, width, 14, ink.ink);
+  const [selection, total] = footerLines(app);
+  const [readout, middle] = block(selection, below + Number(legend.getAttribute("height")) + 10, width, 14, ink.ink);
   const [account, bottom] = block(total, middle, width, 12, ink.soft);
   const [w, h] = [width + 2 * MARGIN, bottom + 2 * MARGIN];
   return node(

@@ -1,13 +1,13 @@
-// The findings as a list: number, both places, share. Pointing at one shows it alone, with its single pairs.
+// The list of findings: number, both positions, share. Hovering over one shows it alone, with its pairs.
 
 import { node } from "./dom.js";
 import { change } from "./paint.js";
 import { shownFindings } from "./scene.js";
-import { thumb } from "./thumbs.js";
+import { thumb } from "./thumbnails.js";
 import { capital, nameOf, percent, same, shortName } from "./words.js";
 
-/** Entries of a list that show what they stand for: at once while pointed at, for good when pressed. */
-export function actsAs(app, el, choice) {
+/** Let a list entry show its selection while hovered, and pin it when clicked. */
+export function makeButton(app, el, choice) {
   const show = (on) => () => change(app, { peek: on ? choice : null });
   for (const [event, on] of [
     ["pointerenter", true],
@@ -24,7 +24,7 @@ export function actsAs(app, el, choice) {
   return el;
 }
 
-/** 'left ↔ middle'; nothing where the words themselves are shown. */
+/** 'left ↔ middle'; empty for texts, whose words are shown. */
 function whereWords(data, one) {
   const places = ["a", "b"].filter((side) => !data[side].names).map((side) => shortName(data, side, one[side]));
   return places[0] === places[1] ? places[0] : places.join(" ↔ ");
@@ -44,11 +44,11 @@ function entry(app, one) {
     node("span", { class: "share" }, share),
     node("span", { class: "where" }, one.label ?? whereWords(data, one)),
   );
-  return actsAs(app, el, { finding: one.k });
+  return makeButton(app, el, { finding: one.k });
 }
 
 export function listFindings(app) {
-  const found = shownFindings(app);
-  app.dom.found.replaceChildren(...found.map((one) => node("li", {}, entry(app, one))));
-  app.dom.found.hidden = !found.length;
+  const findings = shownFindings(app);
+  app.dom.found.replaceChildren(...findings.map((one) => node("li", {}, entry(app, one))));
+  app.dom.found.hidden = !findings.length;
 }

@@ -1,14 +1,14 @@
-// gallery(root, { title, lead, columns, chapters }): several explanations on one page, each drawn when it comes into view.
+// gallery(root, { title, lead, columns, chapters }): several explanations on one page, each drawn when it scrolls into view.
 
 import { node } from "./dom.js";
 import { mount } from "./mount.js";
 
-const NEAR = "600px"; // drawn before the reader gets there
+const NEAR = "600px"; // drawn this far before it scrolls into view
 
 export function gallery(root, { title, lead, columns, chapters }) {
   const list = node("ol");
   const views = node("div", { class: columns > 1 ? "views side" : "views" });
-  const nav = columns > 1 ? null : node("nav", { "aria-label": "On this page" }, list); // beside each other they say it themselves
+  const nav = columns > 1 ? null : node("nav", { "aria-label": "On this page" }, list);
   root.append(node("header", {}, node("h1", {}, title), lead ? node("p", {}, lead) : null, nav), views);
   const waiting = new Map();
   const observer = new IntersectionObserver((seen) => {

@@ -1,11 +1,11 @@
-// Where things are: the two sides on a stage, zoom, arcs and ribbons. No document needed.
+// Layout of the two sides, zoom, arcs and ribbons. Does not use the DOM.
 
 import { labelMap, maskCentres, outlines } from "./outlines.js";
-import { flowWords, GUTTER, runsOf, wayOut } from "./text.js";
+import { flowWords, GUTTER, runsOf, exitPath } from "./text.js";
 
 const round = (x) => Math.round(100 * x) / 100;
 const middle = ([top, left, bottom, right]) => [(left + right) / 2, (top + bottom) / 2];
-const around = (boxes) => [0, 1, 2, 3].map((d) => Math[d < 2 ? "min" : "max"](...boxes.map((box) => box[d])));
+const boundingBox = (boxes) => [0, 1, 2, 3].map((d) => Math[d < 2 ? "min" : "max"](...boxes.map((box) => box[d])));
 const clamp = (t, low, high) => Math.min(Math.max(t, low), high);
 
 function boxPath([top, left, bottom, right], corner = 0) {
@@ -14,7 +14,7 @@ function boxPath([top, left, bottom, right], corner = 0) {
   return `M${left + corner} ${top}H${right - corner}${turn(1, 1)}V${bottom - corner}${turn(-1, 1)}H${left + corner}${turn(-1, -1)}V${top + corner}${turn(1, -1)}Z`;
 }
 
-/** Cells to trace outlines on: those of the grid, else the input's pixels; `to` takes their corners into the photograph. */
+/** Cells to trace outlines on: those of the grid, else the input's pixels; `to` maps their corners to the image. */
 function cellsOf({ places, count }, to) {
   if (!places.grid) {
     const map = labelMap(places);
@@ -27,7 +27,7 @@ function cellsOf({ places, count }, to) {
   return { width: wide, height: high, map, to: ([x, y]) => to([lefts[x], tops[y]]), count };
 }
 
-/** Regions of a picture, in pixels of the photograph; the frame also holds what was padded. */
+/** Regions of an image in its pixels; the frame includes padding. */
 function pictureShape(side) {
   const { places, view } = side;
   const { box, frame } = view ?? { box: [0, 0, places.width, places.height] };
@@ -41,7 +41,7 @@ function pictureShape(side) {
   return { words: false, x: left, y: top, width: right - left, height: bottom - top, boxes, centres, paths, cells };
 }
 
-/** What is drawn for one side: extent, paths, centres and boxes in the side's own units. */
+/** Extent, paths, centers and boxes of one side in its own units. */
 export function shapeOf(side, width, measure) {
   if (side.places) return pictureShape(side);
   const flow = flowWords(side, width, measure);
@@ -49,7 +49,7 @@ export function shapeOf(side, width, measure) {
   return { words: true, x: 0, y: 0, ...flow, paths, centres: flow.boxes.map(middle) };
 }
 
-/** One outline around all the chosen regions. */
+/** One outline around the given regions. */
 export function union(shape, chosen) {
   if (shape.words) return runsOf(shape, chosen).map(({ box }) => boxPath(box, 4)).join("");
   if (chosen.size < 2) return [...chosen].map((i) => shape.paths[i]).join("");
@@ -63,18 +63,18 @@ export function union(shape, chosen) {
 }
 
 /** The smallest box around some regions. */
-export const boxAround = (shape, set) => around(set.map((i) => shape.boxes[i]));
+export const boxAround = (shape, set) => boundingBox(set.map((i) => shape.boxes[i]));
 
 /** How many lines a text takes at this width. */
 const linesOf = (side, width, measure) => 1 + Math.max(...shapeOf(side, width, measure).lines);
 
-/** Beside each other where there is room; sentences of a line or two above each other. */
+/** Whether b is below a: on narrow screens, and for texts of one or two lines. */
 function isStacked(data, width, measure) {
   if (data.a.places || data.b.places) return width < 600;
   return width < 700 || Math.max(linesOf(data.a, width, measure), linesOf(data.b, width, measure)) <= 2;
 }
 
-/** Where the two sides lie on a stage of this width, each at most `tall`: {stacked, width, height, a, b}. */
+/** Layout of the two sides on a stage of this width, each at most `tall`: {stacked, width, height, a, b}. */
 export function layout(data, width, tall, head, measure) {
   const stacked = isStacked(data, width, measure);
   const words = ["a", "b"].filter((side) => !data[side].places).length;
@@ -97,7 +97,7 @@ export function layout(data, width, tall, head, measure) {
   return { stacked, width, height: head + height, a: place(a, left), b: place(b, left + a.w + gap) };
 }
 
-/** The part of a side that is seen at this zoom: [x, y, width, height]. */
+/** The part of a side that is visible at this zoom: [x, y, width, height]. */
 export function view({ shape }, { k, x, y }) {
   const w = shape.width / k;
   const h = shape.height / k;
@@ -110,32 +110,32 @@ export function view({ shape }, { k, x, y }) {
   ];
 }
 
-/** From a side's own units to the stage; what is out of sight in a picture sticks to its frame. */
+/** Map a point of a side to the stage; invisible points of an image are clamped to its frame. */
 export function toStage(panel, zoom, [x, y]) {
   const [vx, vy, vw, vh] = view(panel, zoom);
   const stick = panel.shape.words ? (t) => t : (t) => clamp(t, 0, 1);
   return [panel.x + stick((x - vx) / vw) * panel.w, panel.y + stick((y - vy) / vh) * panel.h];
 }
 
-/** Is a point of a side in sight at this zoom? */
+/** Whether a point of a side is visible at this zoom. */
 export function inSight(panel, zoom, [x, y]) {
   const [vx, vy, vw, vh] = view(panel, zoom);
   return x >= vx && x <= vx + vw && y >= vy && y <= vy + vh;
 }
 
-/** The middle of some regions. */
+/** The mean center of some regions. */
 const centreOf = ({ centres }, set) => [0, 1].map((d) => set.reduce((s, i) => s + centres[i][d], 0) / set.length);
 
-/** The way an arc of these regions leaves its side, in the side's own units: from a word's edge, or from the middle. */
+/** The path of an arc out of its side, in the side's own units: from a word's edge, or from the center. */
 export function arcEnd(shape, side, set, stacked) {
-  return shape.words ? wayOut(shape, runsOf(shape, set)[0], side, stacked) : [centreOf(shape, set)];
+  return shape.words ? exitPath(shape, runsOf(shape, set)[0], side, stacked) : [centreOf(shape, set)];
 }
 
-/** The way the ribbon of a finding leaves its side: from its outline, where that faces the other input. */
+/** The path of a ribbon out of its side: from the outline of the finding, on the side of the other input. */
 export function ribbonEnd(shape, side, { [side]: set, best }, stacked) {
   if (shape.words) {
     const run = runsOf(shape, set).find(({ words }) => words.includes(best[side]));
-    return wayOut(shape, run, side, stacked);
+    return exitPath(shape, run, side, stacked);
   }
   const [x, y] = centreOf(shape, set);
   const boxes = set.map((i) => shape.boxes[i]);
@@ -146,20 +146,20 @@ export function ribbonEnd(shape, side, { [side]: set, best }, stacked) {
   return [[edge(side === "a" ? 3 : 1), y]];
 }
 
-const spell = (...points) => points.map((point) => point.map(round).join(" ")).join(" ");
+const formatPoints = (...points) => points.map((point) => point.map(round).join(" ")).join(" ");
 
-/** The first and last points of two ways, joined by a curve with the control points that `bend` gives. */
-function joined(from, to, bend) {
+/** An SVG path: two paths connected by a cubic curve with the control points of `bend`. */
+function curveSegments(from, to, bend) {
   const [a, b] = [from.at(-1), to.at(-1)];
-  const out = from.slice(0, -1).map((point) => `${spell(point)}L`);
-  const back = to.slice(0, -1).reverse().map((point) => `L${spell(point)}`);
-  return `M${out.join("")}${spell(a)}C${spell(...bend(a, b), b)}${back.join("")}`;
+  const out = from.slice(0, -1).map((point) => `${formatPoints(point)}L`);
+  const back = to.slice(0, -1).reverse().map((point) => `L${formatPoints(point)}`);
+  return `M${out.join("")}${formatPoints(a)}C${formatPoints(...bend(a, b), b)}${back.join("")}`;
 }
 
-/** One arc from a to b, bowed to one side so that pairs in one row stay apart. */
+/** An arc from a to b, bent to one side so that pairs in one row do not coincide. */
 export function arc(from, to, stacked) {
   if (from.length + to.length > 2) return ribbon(from, to, stacked);
-  return joined(from, to, ([ax, ay], [bx, by]) => {
+  return curveSegments(from, to, ([ax, ay], [bx, by]) => {
     const bow = 0.06 * (stacked ? by - ay : bx - ax);
     return [0.3, 0.7].map((t) => [ax + t * (bx - ax) + (stacked ? bow : 0), ay + t * (by - ay) - (stacked ? 0 : bow)]);
   });
@@ -167,7 +167,7 @@ export function arc(from, to, stacked) {
 
 /** A line that leaves one side and enters the other at a right angle. */
 export function ribbon(from, to, stacked) {
-  return joined(from, to, ([ax, ay], [bx, by]) =>
+  return curveSegments(from, to, ([ax, ay], [bx, by]) =>
     stacked
       ? [
           [ax, (ay + by) / 2],
@@ -188,7 +188,7 @@ export function onRibbon([ax, ay], [bx, by], stacked, t) {
   return [ax + x * (bx - ax), ay + y * (by - ay)];
 }
 
-/** The neighbour of region i in a direction: the nearest centre within 45° of it. */
+/** The neighbour of region i in a direction: the nearest center within 45° of it. */
 export function neighbour(centres, i, [dx, dy]) {
   const [x, y] = centres[i];
   let best = i;
@@ -202,7 +202,7 @@ export function neighbour(centres, i, [dx, dy]) {
   return best;
 }
 
-/** Regions whose centre lies in the rectangle of two corners. */
+/** Regions whose center is in the rectangle of two corners. */
 export function within(centres, [x0, y0], [x1, y1]) {
   const inside = (t, s, e) => t >= Math.min(s, e) - 1e-9 && t <= Math.max(s, e) + 1e-9;
   return centres.flatMap(([x, y], i) => (inside(x, x0, x1) && inside(y, y0, y1) ? [i] : []));

@@ -1,14 +1,14 @@
-// The words above and below the picture: the sentence of finding first, how to read and how it was made last.
+// The texts above and below the figure: title, summary, legend of colours, origin.
 
-import { accountDigits } from "./account.js";
+import { accountDigits } from "./breakdown.js";
 import { node } from "./dom.js";
-import { measureName, nounOf, plain } from "./words.js";
+import { measureName, nounOf, formatNumber } from "./words.js";
 
-/** Without a sentence from the explanation itself: the score, and nothing that was not computed. */
+/** The summary of a payload without one: the score. */
 const scoreWords = (data) =>
-  `${plain(data.account.score, accountDigits(data.account))} ${measureName(data)}: this is what brings it about.`;
+  `${formatNumber(data.account.score, accountDigits(data.account))} ${measureName(data)}: this is what brings it about.`;
 
-/** What is seen, and what it means. */
+/** How to read the figure. */
 export function leadParts(data, safe) {
   const noun = nounOf(data);
   const colour = (sign, word) => node("span", { class: `sign ${sign}` }, word);

@@ -1,4 +1,4 @@
-// The keyboard: arrows walk, Shift stretches, Enter pins, Escape clears, + − 0 zoom.
+// Keyboard: arrows move, Shift extends the selection, Enter pins, Escape clears, + − 0 zoom.
 
 import { pin, reveal, tabStop, zoomBy } from "./actions.js";
 import { neighbour, within } from "./geometry.js";
@@ -9,7 +9,7 @@ import { same } from "./words.js";
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export function listenKeys(app) {
-  // On the stage, not on its <svg>: one that listens for focus is itself a stop for Tab.
+  // On the stage, because an <svg> that listens for focus becomes a Tab stop itself.
   app.dom.stage.addEventListener("focusin", (event) => {
     const at = regionAt(event);
     if (!at) return;
@@ -28,10 +28,10 @@ export function listenKeys(app) {
   document.addEventListener(
     "keydown",
     (event) => {
-      const free = event.target === document.body; // nothing has the focus: every page on the document listens
+      const free = event.target === document.body; // nothing has the focus: all pages of the document react
       if (event.key !== "Escape" || !(free || event.composedPath().includes(app.dom.page))) return;
       dropDrag(app);
-      app.clicked?.blur(); // else the key would draw a frame around what the mouse left behind
+      app.clicked?.blur(); // else the key press would show a focus ring around the clicked region
       pin(app, null);
     },
     { signal: app.signal },
@@ -46,7 +46,7 @@ function regionKey(app, event, { side, i }) {
     if (!event.shiftKey) app.state.anchor = null;
     else app.state.anchor ??= i;
     go(to);
-    if (event.shiftKey) stretch(app, side, to);
+    if (event.shiftKey) extendSelection(app, side, to);
   } else if (event.key === "Home") go(0);
   else if (event.key === "End") go(paths.length - 1);
   else if (event.key === "Enter" || event.key === " ")
@@ -58,8 +58,8 @@ function regionKey(app, event, { side, i }) {
   return true;
 }
 
-/** Shift and arrows: everything between where it began and here, pinned. */
-function stretch(app, side, to) {
+/** Shift and arrows: pin all regions in the rectangle from the anchor to here. */
+function extendSelection(app, side, to) {
   const { centres } = app.layout[side].shape;
   const set = within(centres, centres[app.state.anchor], centres[to]);
   if (!same(app.state.pinned, { side, set })) pin(app, { side, set });

@@ -1,33 +1,33 @@
-// The scale in numbers: what a strength of colour means, in shares of the score.
+// The colour scale with its values as shares of the score.
 
 import { node, set } from "./dom.js";
 import { ALPHA, ticks } from "./scale.js";
 import { percent } from "./words.js";
 
-const BAR = 190; // pixels of the bar of one sign, where there is room
-const GAP = 26; // between the two: weaker than anything drawn
+const BAR = 190; // maximum length in pixels of the bar of one sign
+const GAP = 26; // between the two bars
 const SHADES = 38;
 
 const LEGEND_HIGH = 46;
 
-/** Words for what the two colours do. */
+/** The meaning of the two colours. */
 export const signWords = ({ distance }) =>
   distance ? ["makes the two closer", "sets the two apart"] : ["makes the two less similar", "makes the two more similar"];
 
 const fewWords = ({ distance }) => (distance ? ["closer", "apart"] : ["less similar", "more similar"]);
-const ROOM = 330; // pixels that both words in full need beside each other
+const FULL_LABELS = 330; // pixels that both full labels need
 
-/** Fill an <svg> with both bars, their numbers and their words. */
+/** Draw both bars, their ticks and their labels into an <svg>. */
 export function paintLegend(app, svg, scale, ink) {
   const { model, state } = app;
   const bar = Math.min(BAR, (app.layout.width - GAP - 40) / 2);
   const width = 2 * bar + GAP + 40;
-  const said = 2 * bar + GAP < ROOM ? fewWords(model.data) : signWords(model.data);
+  const labels = 2 * bar + GAP < FULL_LABELS ? fewWords(model.data) : signWords(model.data);
   const at = (sign, strength) => 20 + bar + (sign < 0 ? -strength * bar : GAP + strength * bar);
   const children = [];
   for (const [sign, colour, words] of [
-    [-1, ink.negative, said[0]],
-    [1, ink.positive, said[1]],
+    [-1, ink.negative, labels[0]],
+    [1, ink.positive, labels[1]],
   ]) {
     for (let k = 0; k < SHADES; k++) {
       const [x, y] = [at(sign, k / SHADES), at(sign, (k + 1) / SHADES)];
@@ -37,7 +37,7 @@ export function paintLegend(app, svg, scale, ink) {
     }
     const ends = at(sign, 1);
     children.push(label(words, ends, 11, sign < 0 ? "start" : "end", ink.ink));
-    for (const value of apart(ticks(scale, model, state), scale, bar)) {
+    for (const value of spreadLabels(ticks(scale, model, state), scale, bar)) {
       const x = at(sign, scale.strength(value));
       children.push(node("svg:path", { d: `M${x} 27v4`, stroke: ink.soft }));
       children.push(label(tickWords(sign * value, model.whole), x, 42, "middle", ink.soft));
@@ -51,8 +51,8 @@ export function paintLegend(app, svg, scale, ink) {
   set(svg, { "data-low": scale.low, "data-high": scale.high });
 }
 
-/** From the strongest down, the values whose words have room beside each other and beside the least. */
-function apart(values, scale, bar) {
+/** The values, from the strongest down, whose labels do not overlap. */
+function spreadLabels(values, scale, bar) {
   let free = Infinity;
   return values.reverse().filter((value) => {
     const x = bar * scale.strength(value);
@@ -62,7 +62,7 @@ function apart(values, scale, bar) {
   });
 }
 
-/** A share in the fewest digits: ticks are round numbers. */
+/** A tick value as a percentage with two significant digits. */
 const tickWords = (value, whole) => `${value < 0 ? "−" : ""}${Number(Math.abs((100 * value) / whole).toPrecision(2))} %`;
 
 const label = (text, x, y, anchor, fill) =>

@@ -1,19 +1,19 @@
-// What joins the two sides: a ribbon for each finding with its number at both ends, and single arcs.
+// Ribbons of findings with numbered badges, and arcs of pairs.
 
 import { node, pool, set } from "./dom.js";
 import { arc, arcEnd, inSight, onRibbon, ribbon, ribbonEnd, toStage } from "./geometry.js";
 import { ALPHA } from "./scale.js";
 
-export const DASH = "5 4"; // in the colour-blind-safe palette the sign is also in the line
-const WIDEST = 18; // pixels of the strongest finding's ribbon; the others in proportion
-const WIDEST_LANE = 7; // between lines of text there is less room
-const BADGE = 9; // radius of a number
+export const DASH = "5 4"; // of negative relevance in the colour-blind-safe palette
+const WIDEST = 18; // pixels of the strongest finding's ribbon
+const WIDEST_LANE = 7; // between lines of text
+const BADGE = 9; // radius in pixels
 
 export function createLinks() {
   const ribbons = node("svg:g", { class: "ribbons", fill: "none" });
   const arcs = node("svg:g", { class: "arcs", fill: "none", "stroke-width": 1.4, "stroke-linecap": "round" });
   const badges = node("svg:g", { class: "badges", "aria-hidden": "true" });
-  // Ribbons are pointed at between the two sides only: on a picture the pointer means the region under it.
+  // ribbons react to the pointer only between the two sides; on an image the region below reacts
   const between = node("svg:rect");
   const clip = node("svg:clipPath", { id: "between" }, between);
   const hits = node("svg:g", { class: "hits", fill: "none", "clip-path": "url(#between)" });
@@ -22,7 +22,7 @@ export function createLinks() {
 }
 
 const onStage = (app, side, point) => toStage(app.layout[side], app.state.zoom[side], point);
-const wayOnStage = (app, side, way) => way.map((point) => onStage(app, side, point));
+const pathOnStage = (app, side, way) => way.map((point) => onStage(app, side, point));
 
 export function paintLinks(app, scene, ink) {
   const { stacked } = app.layout;
@@ -30,7 +30,7 @@ export function paintLinks(app, scene, ink) {
     stroke: value > 0 ? ink.positive : ink.negative,
     "stroke-dasharray": ink.safe && value < 0 ? DASH : null,
   });
-  const ends = (of) => ["a", "b"].map((side) => wayOnStage(app, side, of(app.layout[side].shape, side)));
+  const ends = (of) => ["a", "b"].map((side) => pathOnStage(app, side, of(app.layout[side].shape, side)));
   const findings = scene.active ? [] : [...scene.findings].reverse(); // the strongest on top
   const top = Math.max(...app.model.findings.map((one) => Math.abs(one.relevance)), 0);
   pool(app.dom.ribbons, findings.length, "svg:path").forEach((path, k) => {
@@ -50,7 +50,7 @@ export function paintLinks(app, scene, ink) {
   paintBadges(app, scene.findings, ink);
 }
 
-/** What the pointer meets between the two sides: a little wider than what is seen. */
+/** Invisible, wider copies of the ribbons that receive pointer events. */
 function paintHits({ dom, layout: { stacked, width, height, a, b } }) {
   const [start, stop] = stacked ? [a.y + a.h, b.y] : [a.x + a.w, b.x];
   const gap = Math.max(0, stop - start);
@@ -63,15 +63,15 @@ function paintHits({ dom, layout: { stacked, width, height, a, b } }) {
   });
 }
 
-/** On a ribbon between words its number stands on the ribbon itself, once: words are too small to carry it. */
+/** Candidate positions of the badge of two texts: on the ribbon, because words are too small. */
 function spotsOnRibbon(app, one) {
   const [from, to] = ["a", "b"].map((side) =>
-    wayOnStage(app, side, ribbonEnd(app.layout[side].shape, side, one, app.layout.stacked)).at(-1),
+    pathOnStage(app, side, ribbonEnd(app.layout[side].shape, side, one, app.layout.stacked)).at(-1),
   );
   return [0.5, 0.4, 0.6, 0.3, 0.7].map((t) => onRibbon(from, to, app.layout.stacked, t));
 }
 
-/** Where the number of a finding may stand: on its outline, at a corner of its outermost regions. */
+/** Candidate positions of a badge: corners of the outermost regions of the finding. */
 function badgeSpots(app, side, one) {
   const { shape } = app.layout[side];
   const boxes = (shape.words ? [one.best[side]] : one[side]).map((i) => shape.boxes[i]);
@@ -87,8 +87,8 @@ function badgeSpots(app, side, one) {
   return seen.map((spot) => onStage(app, side, spot));
 }
 
-/** A number is not cut off at the edge of the stage. */
-const kept = ({ layout }, spot) =>
+/** Keep a badge inside the stage. */
+const clampToStage = ({ layout }, spot) =>
   spot && [layout.width, layout.height + BADGE].map((all, d) => Math.min(Math.max(spot[d], BADGE + 1), all - BADGE - 1));
 
 function paintBadges(app, findings, ink) {
@@ -98,7 +98,7 @@ function paintBadges(app, findings, ink) {
   const marks = findings.flatMap((one) =>
     (a.shape.words && b.shape.words ? ["both"] : ["a", "b"]).flatMap((side) => {
       const spots = side === "both" ? spotsOnRibbon(app, one) : badgeSpots(app, side, one);
-      const spot = kept(app, spots.find(free) ?? spots[0]);
+      const spot = clampToStage(app, spots.find(free) ?? spots[0]);
       if (spot) taken.push(spot);
       return spot ? [{ one, spot }] : [];
     }),

@@ -1,13 +1,13 @@
-// The list beside the account: the strongest pairs, or the partners of what is pinned.
+// The list of the strongest pairs, or of the partners of the pinned selection.
 
 import { onlySigns, OTHER, strongest } from "./data.js";
 import { node } from "./dom.js";
-import { actsAs, listFindings } from "./findings.js";
+import { makeButton, listFindings } from "./findings.js";
 import { partnersOf } from "./scene.js";
-import { thumb } from "./thumbs.js";
+import { thumb } from "./thumbnails.js";
 import { capital, nameOf, percent } from "./words.js";
 
-/** The pairs to list: the strongest of all, or the partners of what is pinned. */
+/** The pairs to list. */
 function matchesOf(app) {
   const { model, state } = app;
   if (state.listed) {
@@ -36,10 +36,10 @@ function entryOf(app, match) {
     ...["a", "b"].map((side) => thumb(app, side, sets[side], [60, 60], 1.6)),
     node("span", { class: "share" }, percent(value, whole)),
   );
-  return actsAs(app, el, match);
+  return makeButton(app, el, match);
 }
 
-/** Both lists anew: the findings, and under them the pairs. */
+/** Rebuild both lists: the findings, and below them the pairs. */
 export function listAll(app) {
   app.dom.entries = [];
   listFindings(app);

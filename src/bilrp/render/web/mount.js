@@ -1,14 +1,14 @@
-// mount(root, payload) → { ready, update, destroy }: one explanation to explore, inside a shadow root of its own.
+// mount(root, payload) → { ready, update, destroy }: an interactive explanation in its own shadow root.
 
-import { buildAccount } from "./account.js";
+import { buildAccount } from "./breakdown.js";
 import { listenControls, setLook, showControls } from "./controls.js";
-import { modelOf } from "./data.js";
+import { buildModel } from "./data.js";
 import { node } from "./dom.js";
 import { buildHeader } from "./header.js";
 import { listenKeys } from "./keys.js";
 import { createLinks } from "./links.js";
 import { listAll } from "./matches.js";
-import { place } from "./paint.js";
+import { relayout } from "./paint.js";
 import { createCaption, createPanel } from "./panels.js";
 import { listenPointer } from "./pointer.js";
 import { longestSentences } from "./scene.js";
@@ -19,24 +19,24 @@ import { THEME } from "./theme.js";
 
 const VERSION = 1; // of the payload this page can draw
 
-/** What a reader can change, as it is at the start. A style that was asked for is the paper's way to draw. */
+/** The initial state; a payload with a style starts with Algorithm 1 of the paper. */
 const startState = ({ findings, style, styles, drawing }) => ({
   draw: findings?.length && !style ? "findings" : "pairs",
   paper: Boolean(style),
   drawing: { ...(styles[style] ?? drawing) },
   shown: { positive: true, negative: true },
   zoom: { a: { k: 1 }, b: { k: 1 } },
-  pinned: null, // chosen for good, until Escape
-  listed: null, // whose partners are listed
-  preview: null, // under the pointer or the keyboard's focus
-  peek: null, // an entry of a list under the pointer
-  probe: null, // the region the readout speaks of, beside what is pinned
-  anchor: null, // where Shift and arrows began
+  pinned: null, // selected until Escape
+  listed: null, // selection whose partners are listed
+  preview: null, // under the pointer or with keyboard focus
+  peek: null, // a hovered list entry
+  probe: null, // the hovered region, described in addition to the pinned selection
+  anchor: null, // where a selection with Shift started
 });
 
 const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "controls", "account", "explained", "listed", "matches"];
 
-/** The elements that are filled or listened to, by name. */
+/** The elements of the page by name. */
 function findParts(page) {
   const find = (name) => page.querySelector(`.${name}`);
   const parts = Object.fromEntries([...PARTS, "lead", "facts"].map((name) => [name, find(name)]));
@@ -44,7 +44,7 @@ function findParts(page) {
   return { page, title, figure, entries: [], ...parts };
 }
 
-/** From back to front: photographs, what joins the two sides, words (which nothing strikes through), numbers. */
+/** Layers from back to front: images, links, words, badges. */
 function buildStage(model, stage) {
   const panels = { a: createPanel(model, "a"), b: createPanel(model, "b") };
   const captions = { a: createCaption(model, "a"), b: createCaption(model, "b") };
@@ -56,18 +56,18 @@ function buildStage(model, stage) {
   return { svg, panels, captions, ...joins };
 }
 
-async function decoded(source) {
+async function decodeImage(source) {
   const image = new Image();
   image.src = source;
   await image.decode();
   return image;
 }
 
-/** Build everything for one payload; what it listens to beyond its own elements ends with the signal. */
+/** Build the page of one payload; the signal removes its listeners outside of its own elements. */
 async function start(shadow, data, look, signal) {
   if (data.version !== VERSION)
-    throw new Error(`this page draws payloads of version ${VERSION}, not ${data.version}: make both with one bilrp`);
-  const model = await modelOf(data);
+    throw new Error(`this page reads payload version ${VERSION}, got ${data.version}: create both with the same version of bilrp`);
+  const model = await buildModel(data);
   if (signal.aborted) return;
   const holder = node("template");
   holder.innerHTML = SKELETON;
@@ -75,7 +75,7 @@ async function start(shadow, data, look, signal) {
   const dom = findParts(page);
   Object.assign(dom, buildStage(model, dom.stage));
   const source = (side) => data[side].places && data[side].view?.src;
-  const pictures = Object.fromEntries(["a", "b"].map((side) => [side, source(side) && decoded(source(side))]));
+  const pictures = Object.fromEntries(["a", "b"].map((side) => [side, source(side) && decodeImage(source(side))]));
   const app = { model, state: startState(data), dom, layout: null, pictures, signal, compact: Boolean(data.compact) };
   const { elements } = dom.controls;
   elements.safe.checked = look.palette === "safe";
@@ -89,19 +89,19 @@ async function start(shadow, data, look, signal) {
   shadow.replaceChildren(page);
   Object.assign(page.dataset, look);
   dom.reserve.replaceChildren(...longestSentences(app).map((sentence) => node("p", {}, sentence)));
-  place(app);
+  relayout(app);
   showControls(app);
   setLook(app, look);
   listAll(app);
-  if (app.compact) place(app); // now that everything else has its height
+  if (app.compact) relayout(app); // the heights of the other elements are known now
   listenPointer(app);
   listenKeys(app);
   listenControls(app);
   let width = dom.stage.clientWidth;
   const observer = new ResizeObserver(() => {
-    if (dom.stage.clientWidth === width) return; // our own change of height
+    if (dom.stage.clientWidth === width) return; // only the height changed
     width = dom.stage.clientWidth;
-    place(app);
+    relayout(app);
     listAll(app);
   });
   observer.observe(dom.stage);
@@ -109,8 +109,8 @@ async function start(shadow, data, look, signal) {
 }
 
 /**
- * Show a payload (`bilrp.render.page.build_payload`) inside `root`. Several may live on one document.
- * `update` shows another one in its place, `destroy` leaves `root` empty; `ready` tells when it is drawn.
+ * Show a payload (`bilrp.render.page.build_payload`) inside `root`. A document may contain several.
+ * `update` replaces the payload, `destroy` empties `root`, and `ready` is a promise of the first paint.
  */
 export function mount(root, payload) {
   const shadow = root.shadowRoot ?? root.attachShadow({ mode: "open" });

@@ -1,4 +1,4 @@
-// From labelled pixels to outlines: regions of any shape, and the union of several. No document needed.
+// Trace outlines of labelled pixels. Does not use the DOM.
 
 /** Which region each pixel belongs to; -1 for none. */
 export function labelMap({ runs, boxes, width, height }) {
@@ -33,7 +33,7 @@ function borderEdges({ width, height }, map, count) {
   return edges;
 }
 
-/** Outlines of regions of any shape, holes included (fill rule: even-odd); `to` takes a corner where it is drawn. */
+/** SVG outlines of regions of any shape, holes included (fill rule: even-odd); `to` maps corners to the drawing. */
 export function outlines(places, map, count, to = (point) => point) {
   const w = places.width + 1;
   const spell = (corner) => to([corner % w, Math.floor(corner / w)]).join(" ");
@@ -56,7 +56,7 @@ export function outlines(places, map, count, to = (point) => point) {
   });
 }
 
-/** A centre that lies in the region: the mean of its pixels, moved to the nearest of them. */
+/** A center inside each region: the pixel nearest to the mean of its pixels. */
 export function maskCentres(places, map, count) {
   const of = Array.from({ length: count }, () => []);
   map.forEach(

@@ -1,4 +1,4 @@
-// Placing everything on the stage, and painting it: the one function that draws what the state says.
+// Lay out the stage and paint the state.
 
 import { sum } from "./data.js";
 import { set } from "./dom.js";
@@ -9,44 +9,44 @@ import { paintPanel, placePanel } from "./panels.js";
 import { describe, partnersOf, sceneOf } from "./scene.js";
 import { same } from "./words.js";
 
-const HEAD = 34; // the line above a side
-const LEAST = 150; // pixels a picture is high at least, however small the window
+const HEAD = 34; // height of the caption above a side
+const LEAST = 150; // minimum height of an image in pixels
 
-/** How high a picture may be, so that both and the line that speaks of them fit the window. */
-function room(app, stacked) {
+/** The maximum height of an image, so that both images and the readout fit the window. */
+function availableHeight(app, stacked) {
   const window = Math.min(innerHeight, 1000);
   if (stacked) return (window - 2 * HEAD - 44 - 150) / 2;
   return app.compact ? window * 0.5 : Math.min(640, window * 0.66);
 }
 
-/** Put everything where it belongs at the present width; called at the start and when the width changes. */
-export function place(app) {
+/** Lay out everything for the current width. */
+export function relayout(app) {
   const width = Math.max(240, app.dom.stage.clientWidth); // a hidden frame has no width yet
   const probe = document.createElement("canvas").getContext("2d");
   probe.font = `17px ${getComputedStyle(app.dom.page).fontFamily}`;
   const measure = (word) => probe.measureText(word).width;
   const fit = (tall) => layout(app.model.data, width, Math.max(LEAST, tall), HEAD, measure);
-  let tall = room(app, width < 600);
-  put(app, fit(tall));
+  let tall = availableHeight(app, width < 600);
+  applyLayout(app, fit(tall));
   const { stacked, a, b } = app.layout;
-  tall = Math.min(tall, Math.max(a.h, b.h)); // a wide picture is not as high as it may be
+  tall = Math.min(tall, Math.max(a.h, b.h)); // a wide image may use less than the maximum
   const over = () => (app.compact && !stacked ? app.dom.page.scrollHeight - innerHeight : 0);
   for (let round = 0; round < 3 && over() > 0 && tall > LEAST; round++) {
     tall -= over();
-    put(app, fit(tall));
+    applyLayout(app, fit(tall));
   }
 }
 
-function put(app, found) {
-  app.layout = found;
-  const [width, height] = [found.width, Math.ceil(found.height) + 2];
+function applyLayout(app, stageLayout) {
+  app.layout = stageLayout;
+  const [width, height] = [stageLayout.width, Math.ceil(stageLayout.height) + 2];
   app.dom.stage.style.height = `${height}px`;
   set(app.dom.svg, { viewBox: `0 0 ${width} ${height}`, width, height });
   for (const side of ["a", "b"]) placePanel(app, side);
   paint(app);
 }
 
-/** Change what the reader chose, and paint it. */
+/** Change the state and repaint. */
 export function change(app, values) {
   Object.assign(app.state, values);
   repaint(app);
@@ -73,29 +73,29 @@ export function paint(app) {
   if (app.dom.readout.textContent !== words) app.dom.readout.textContent = words;
   app.showChosen(chosenValue(app, scene));
   for (const { el, choice } of app.dom.entries) set(el, { "aria-pressed": same(choice, app.state.pinned) });
-  tellPinned(app);
+  emitSelection(app);
 }
 
 /**
- * Whoever holds the page hears what is pinned: regions of a side (and a partner), or a finding; null for nothing.
- * Regions are called by the decomposition's numbers, whatever the page leaves out.
+ * Dispatch an event when the pinned selection changes: regions of a side (and a partner), a finding, or null.
+ * Region numbers are those of the full decomposition, special tokens included.
  */
-function tellPinned(app) {
+function emitSelection(app) {
   const { pinned } = app.state;
-  if (same(app.told ?? null, pinned)) return;
-  app.told = pinned;
-  const detail = pinned && told(app.model, pinned);
+  if (same(app.emitted ?? null, pinned)) return;
+  app.emitted = pinned;
+  const detail = pinned && selectionDetail(app.model, pinned);
   app.dom.page.dispatchEvent(new CustomEvent("bilrp-chosen", { bubbles: true, composed: true, detail }));
 }
 
-function told({ data, findings }, { side, set: regions, partner, finding }) {
+function selectionDetail({ data, findings }, { side, set: regions, partner, finding }) {
   const outside = (of, some) => some.map((i) => data[of].numbers?.[i] ?? i);
   if (finding != null) return { finding, a: outside("a", findings[finding].a), b: outside("b", findings[finding].b) };
   const [across] = partner == null ? [null] : outside(side === "a" ? "b" : "a", [partner]);
   return { side, regions: outside(side, regions), partner: across };
 }
 
-/** What the chosen regions, pair or finding contribute to the score; null where nothing is chosen. */
+/** The contribution of the selection to the score; null without a selection. */
 function chosenValue(app, { active }) {
   if (!active) return null;
   if (active.finding != null) return app.model.findings[active.finding].relevance;
@@ -105,14 +105,14 @@ function chosenValue(app, { active }) {
 
 const INK = ["paper", "ink", "soft", "rule", "faint", "positive", "negative", "onsign"];
 
-/** The present colours; kept until theme or palette change, for reading a style makes the browser lay out the page. */
+/** The current colours, cached per theme and palette: reading a computed style forces a layout. */
 export function colours(app) {
   const { theme, palette } = app.dom.page.dataset;
   const key = `${theme} ${palette} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
   if (app.ink?.key !== key) {
     const style = getComputedStyle(app.dom.page);
-    const found = INK.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
-    app.ink = { key, safe: palette === "safe", ...Object.fromEntries(found) };
+    const values = INK.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]);
+    app.ink = { key, safe: palette === "safe", ...Object.fromEntries(values) };
   }
   return app.ink;
 }

@@ -1,5 +1,5 @@
-// One side on the stage: its photograph or its words, its regions, and what is painted on them.
-// Whatever is seen is said in attributes, colours included: a saved figure is then a copy of what is on the screen.
+// One side on the stage: its image or words, and its regions.
+// Colours are set as attributes, so that a saved figure is a copy of the stage.
 
 import { node, pool, set } from "./dom.js";
 import { union, view } from "./geometry.js";
@@ -27,7 +27,7 @@ function createRegions({ data, shares, whole }, side) {
   return { paths, list };
 }
 
-/** Lines for what lowers the score, in the colour-blind-safe palette. A shadow root has ids of its own. */
+/** Hatching for negative relevance in the colour-blind-safe palette; ids are local to the shadow root. */
 function createHatch(side) {
   const [ground, line] = [node("svg:rect", { width: 2, height: 2 }), node("svg:path", { d: "M0 0V2" })];
   const about = { id: `hatch-${side}`, patternUnits: "userSpaceOnUse", width: 2, height: 2 };
@@ -56,7 +56,7 @@ export function createPanel(model, side) {
   return { root, paths, hatch, last: [], ...parts };
 }
 
-/** The line above a side: its letter, its name, and the zoom. */
+/** The caption above a side: letter, name and zoom buttons. */
 export function createCaption({ data }, side) {
   const letter = side.toUpperCase();
   const button = (text, label, factor) =>
@@ -73,10 +73,10 @@ export function createCaption({ data }, side) {
     level,
     button("+", "Zoom in", 1.5),
   );
-  const called = data.names?.[side === "a" ? 0 : 1] ?? "";
+  const given = data.names?.[side === "a" ? 0 : 1] ?? "";
   const { view: seen } = data[side];
-  const same = seen?.kind === "text" && seen.text.split(/\s+/).join(" ").trim().startsWith(called.replace(/…$/, ""));
-  const name = same ? "" : called; // a text that is its own name stands below
+  const same = seen?.kind === "text" && seen.text.split(/\s+/).join(" ").trim().startsWith(given.replace(/…$/, ""));
+  const name = same ? "" : given; // do not repeat a text as its name
   const title = node("span", { class: "name", title: name }, name);
   const el = node("div", { class: "caption" }, node("b", {}, letter), title, data[side].places ? tools : null);
   return { el, level };
@@ -84,7 +84,7 @@ export function createCaption({ data }, side) {
 
 const rectangle = ([left, top, right, bottom]) => `M${left} ${top}H${right}V${bottom}H${left}Z`;
 
-/** The photograph, and what of it the model did not see: cut off, or padded. */
+/** Place the image, and mark what the model did not see and what was padded. */
 function placePhotograph({ image, unseen, edge, ground }, { view: seen, places }) {
   if (!seen) return;
   const { box, frame, width, height } = seen;
@@ -116,7 +116,7 @@ function placeWords({ letters, ground }, shape) {
   });
 }
 
-/** Put one side where the layout says. */
+/** Place one side according to the layout. */
 export function placePanel(app, side) {
   const panel = app.layout[side];
   const { shape } = panel;
@@ -139,14 +139,14 @@ export function applyZoom(app, side) {
   app.dom.captions[side].level.textContent = `${Math.round(100 * app.state.zoom[side].k)} %`;
 }
 
-/** How much of the paper lies over a photograph: more while partners light up, a little where lines are drawn on it. */
+/** Opacity of the layer that fades an image: more while partners are tinted, less below lines. */
 const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length ? 0.15 : scene.arcs.length ? 0.35 : 0);
 
 export function paintPanel(app, side, scene, ink) {
   const nodes = app.dom.panels[side];
   const { shape } = app.layout[side];
   const { words } = shape;
-  // in grey, so that no colour of the photograph is taken for relevance
+  // in grey, so that colours of the image are not mistaken for relevance
   if (nodes.image) set(nodes.image, { filter: scene.light[side] ? `url(#grey-${side})` : null });
   set(nodes.veil, { fill: ink.paper, "fill-opacity": words ? 0 : veilOf(scene, side) });
   set(nodes.ground, { fill: words ? ink.paper : ink.faint });
@@ -174,11 +174,11 @@ function paintRegions({ paths, last }, values, ink, side) {
   });
 }
 
-/** Around findings and around what is chosen: a coloured (or plain) line on a lighter, wider one. */
+/** Outlines of findings and of the selection: a line on a lighter, wider one. */
 function paintOutlines(nodes, side, scene, shape, ink) {
-  const found = scene.active ? [] : scene.findings;
-  const lines = pool(nodes.findings, 2 * found.length, "svg:path");
-  found.forEach((one, k) => {
+  const findings = scene.active ? [] : scene.findings;
+  const lines = pool(nodes.findings, 2 * findings.length, "svg:path");
+  findings.forEach((one, k) => {
     const d = union(shape, new Set(one[side]));
     set(lines[2 * k], { d, ...THIN, stroke: ink.paper, "stroke-width": 4.5, "stroke-opacity": 0.85 });
     const dash = ink.safe && one.relevance < 0 ? "5 3" : null;

@@ -1,4 +1,4 @@
-// Mouse, pen and finger.
+// Mouse, pen and touch.
 
 import { pin, zoomBy } from "./actions.js";
 import { set } from "./dom.js";
@@ -18,7 +18,7 @@ function findingAt(event) {
   return el ? { finding: Number(el.dataset.finding) } : null;
 }
 
-/** A pointer's place in the units of one side. */
+/** The position of a pointer in the units of one side. */
 function pointIn(app, side, event) {
   const frame = app.dom.svg.getBoundingClientRect();
   const panel = app.layout[side];
@@ -85,13 +85,13 @@ function release(app, event) {
   if (event.pointerType !== "mouse" && app.state.pinned) bringIntoView(app);
 }
 
-/** A finger has no hover: what lit up on the other side, and the line that says so, must be in sight. */
+/** After a touch, scroll the stage and the readout into view. */
 function bringIntoView(app) {
   paint(app);
   for (const el of [app.dom.stage, app.dom.readout]) el.scrollIntoView({ block: "nearest" });
 }
 
-/** End a drag, and take away its rectangle; returns what it was. */
+/** End a drag and hide its rectangle; returns the drag. */
 export function dropDrag(app) {
   const was = app.drag;
   app.drag = null;
@@ -99,7 +99,7 @@ export function dropDrag(app) {
   return was;
 }
 
-/** While the button is down: move the picture (shift) or stretch the selection. */
+/** While the button is down: pan (shift) or extend the selection. */
 function dragTo(app, drag, event) {
   const { side } = drag;
   if (!drag.moved && Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < 5) return;

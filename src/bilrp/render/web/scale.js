@@ -1,10 +1,10 @@
-// One scale for everything on the page: from relevance to strength of colour, the same at rest and while pointing.
+// The colour scale: from relevance to strength of colour.
 //
-// At first it is logarithmic, from a twentieth of the strongest pair to the strongest sum (a finding, a region's share):
-// pairs, regions and findings differ by three orders of magnitude and are to be seen side by side. "As in the paper" it is
-// Algorithm 1's: linear from l to h in units of the fourth moment, then to the power p.
+// By default it is logarithmic, from a twentieth of the strongest pair to the strongest sum (a finding, a region's share),
+// because pairs, regions and findings differ by three orders of magnitude. "As in the paper" it is Algorithm 1: linear
+// from l to h in units of the fourth moment, then to the power p.
 
-export const ALPHA = 0.75; // of the full colour: words on it stay readable, photographs under it visible
+export const ALPHA = 0.75; // maximum opacity, so that words on it and images below stay visible
 const DEPTH = 20; // the faintest pair that is drawn is this many times weaker than the strongest
 
 /** 1, 2 or 5 times a power of ten, at most (or, going up, at least) the value. */
@@ -43,11 +43,11 @@ function paper({ unit }, { l, h, p }) {
 /** {low, high, strength(value) in [0, 1], value(strength)}: nothing is drawn below low, nothing gets stronger beyond high. */
 export const scaleOf = (model, state) => (state.paper ? paper(model, state.drawing) : logarithmic(model));
 
-/** Values to write beside the scale above its low end: powers of ten of the whole (or half-way), and the high end. */
+/** Tick values above the low end: powers of ten of the score, and the high end. */
 export function ticks(scale, { whole }, state) {
   if (state.paper) return [0.5, 1].map((strength) => scale.value(strength));
-  const found = [];
+  const powers = [];
   for (let power = Math.ceil(Math.log10(scale.low / whole)); 10 ** power * whole < scale.high; power++)
-    found.push(10 ** power * whole);
-  return [...found.filter((value) => value > 3 * scale.low && value < scale.high / 3), scale.high];
+    powers.push(10 ** power * whole);
+  return [...powers.filter((value) => value > 3 * scale.low && value < scale.high / 3), scale.high];
 }

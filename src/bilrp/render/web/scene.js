@@ -1,18 +1,18 @@
-// What is seen, and the sentence that says so: computed from model, state and scale.
+// What to draw, and a sentence that describes it, computed from model, state and scale.
 
 import { onlySigns, OTHER, partners, strongest, sum } from "./data.js";
 import { scaleOf } from "./scale.js";
-import { capital, counted, decimals, nameOf, nounOf, percent, signed } from "./words.js";
+import { capital, counted, decimals, nameOf, nounOf, percent, formatSigned } from "./words.js";
 
-const FAINTEST = 1 / 256; // less than a grey level: nothing a screen can show
-const MOST_PAIRS = 150; // drawn at once: more could not be told apart
-const MOST_LINKS = 2000; // as in the paper, where most are faint: more would not follow a slider
+const FAINTEST = 1 / 256; // less than a grey level
+const MOST_PAIRS = 150; // drawn at once: more are hard to distinguish
+const MOST_LINKS = 2000; // with Algorithm 1, where most are faint; more would be slow
 const MOST_PARTNERS = 48;
-const MOST_LETTERS = 60; // of a name in the sentence: a region may be a sentence itself, which is seen above
+const MOST_LETTERS = 60; // of a name in the sentence: a region may be a whole sentence
 const WIDEST_SHARE = "−1000.0 %";
-const DRAWN = 12; // times weaker than the strongest, and a finding is listed but not drawn
+const DRAWN = 12; // findings this many times weaker than the strongest are listed but not drawn
 
-/** The choice that is shown: a list entry under the pointer, else what is pinned, else what is pointed at. */
+/** The selection to show: a hovered list entry, else the pinned selection, else the hovered region. */
 export const activeOf = ({ state }) => state.peek ?? state.pinned ?? state.preview;
 
 export const partnersOf = ({ model }, { side, set }) =>
@@ -21,18 +21,18 @@ export const partnersOf = ({ model }, { side, set }) =>
 export const shownFindings = ({ model, state }) =>
   model.findings.filter(({ relevance }) => (relevance > 0 ? state.shown.positive : state.shown.negative));
 
-/** The findings to draw: those that matter beside the strongest; all are listed. */
+/** The findings to draw: those not much weaker than the strongest; all are listed. */
 const drawnFindings = (app) => {
-  const found = shownFindings(app);
-  const top = Math.max(...found.map(({ relevance }) => Math.abs(relevance)), 0);
-  return found.filter(({ relevance }) => Math.abs(relevance) >= top / DRAWN);
+  const findings = shownFindings(app);
+  const top = Math.max(...findings.map(({ relevance }) => Math.abs(relevance)), 0);
+  return findings.filter(({ relevance }) => Math.abs(relevance) >= top / DRAWN);
 };
 
 /** Strength of colour with the sign: [-1, 1]. */
 const tint = (scale, values) => values.map((v) => Math.sign(v) * scale.strength(v));
 
 /**
- * {active, scale, light, chosen, arcs, findings}: light[side][i] in [-1, 1] or null for a side that is left as it is,
+ * {active, scale, light, chosen, arcs, findings}: light[side][i] in [-1, 1], or null for a side that is not tinted,
  * arcs [{ends: {a, b}, value, strength}] weakest first, findings the ones that are outlined and joined.
  */
 export function sceneOf(app) {
@@ -45,7 +45,7 @@ export function sceneOf(app) {
 
 const visible = (arcs) => arcs.filter(({ strength }) => strength > FAINTEST).sort((x, y) => x.strength - y.strength);
 
-/** Regions of one side: their partners light up, the strongest of them are joined. */
+/** Selected regions of one side: tint their partners, draw arcs to the strongest. */
 function choiceScene(app, scale, { side, set, partner }) {
   const other = OTHER[side];
   const all = onlySigns(partnersOf(app, { side, set }), app.state.shown);
@@ -62,7 +62,7 @@ function choiceScene(app, scale, { side, set, partner }) {
   };
 }
 
-/** One finding by itself: what its regions contribute to it, and its single pairs. */
+/** One finding: tint its regions by their contribution, draw its pairs. */
 function findingScene(app, scale, { finding }) {
   const { model, state } = app;
   const one = model.findings[finding];
@@ -83,7 +83,7 @@ const pairArc = ({ relevance, columns }, scale, pair) => ({
   strength: scale.strength(relevance[pair]),
 });
 
-/** Nothing chosen: the findings, or the strongest pairs, or each region's share of the score. */
+/** Without a selection: the findings, the strongest pairs, or each region's share of the score. */
 function restScene(app, scale) {
   const { model, state } = app;
   if (state.draw === "findings") return { findings: drawnFindings(app) };
@@ -92,20 +92,20 @@ function restScene(app, scale) {
   return { light: { a: share("a"), b: share("b") } };
 }
 
-/** Kept while the scale and the signs stay: pointing around must not look at every pair again. */
+/** Cached per scale and signs, so that hovering does not filter all pairs again. */
 function restPairs(app, scale) {
   const { positive, negative } = app.state.shown;
   const key = JSON.stringify([app.state.paper && app.state.drawing, positive, negative]);
-  if (app.kept?.key !== key) {
+  if (app.cachedArcs?.key !== key) {
     const shown = onlySigns(app.model.relevance, app.state.shown);
     const sizes = Float64Array.from(shown, Math.abs).sort();
     const most = app.state.paper ? MOST_LINKS : MOST_PAIRS;
     const least = sizes.length > most ? sizes[sizes.length - most] : 0;
     const arcs = [];
     shown.forEach((value, pair) => value && Math.abs(value) >= least && arcs.push(pairArc(app.model, scale, pair)));
-    app.kept = { key, arcs: visible(arcs).slice(-most) };
+    app.cachedArcs = { key, arcs: visible(arcs).slice(-most) };
   }
-  return app.kept.arcs;
+  return app.cachedArcs.arcs;
 }
 
 const briefName = ({ data }, side, set) => nameOf(data, side, set, MOST_LETTERS);
@@ -121,7 +121,7 @@ export function describe(app, scene) {
   const who = capital(briefName(model, side, set));
   const probe = partner ?? (state.pinned && state.probe?.side === OTHER[side] ? state.probe.i : null);
   if (probe != null) {
-    const number = signed(values[probe], decimals([values[probe]]));
+    const number = formatSigned(values[probe], decimals([values[probe]]));
     return `${who} with ${briefName(model, OTHER[side], [probe])}: ${percent(values[probe], model.whole)} of the score (${number}).`;
   }
   const best = strongest(onlySigns(values, state.shown), 3);
@@ -156,7 +156,7 @@ export function longestSentences(app) {
 function findingWords({ model }, { active, arcs }) {
   const one = model.findings[active.finding];
   const digits = decimals([one.relevance]);
-  return `Finding ${active.finding + 1}: ${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ${percent(one.relevance, model.whole)} of the score (${signed(one.relevance, digits)}); its strongest ${counted(arcs.length, "pair")} drawn.`;
+  return `Finding ${active.finding + 1}: ${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ${percent(one.relevance, model.whole)} of the score (${formatSigned(one.relevance, digits)}); its strongest ${counted(arcs.length, "pair")} drawn.`;
 }
 
 function restWords(app, { arcs, findings }) {

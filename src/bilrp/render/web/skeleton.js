@@ -1,4 +1,4 @@
-// The bones of the page: what is there for every payload. Filled in by mount.
+// The static HTML of the page, filled in by mount.
 
 export const SKELETON = `
 <article class="page">

@@ -1,4 +1,4 @@
-// How the stage behaves and moves; what it shows is in its attributes, so that a saved figure has it too.
+// The style of the stage. Colours are attributes of its elements, so that a saved figure has them too.
 
 export const STAGE_STYLE = /* css */ `
 figure {
@@ -125,7 +125,7 @@ figcaption {
   text-wrap: pretty;
   overflow-wrap: anywhere;
 }
-/* The longest sentences, unseen and on top of each other: they keep the room, so that nothing moves at a hover. */
+/* The longest sentences, invisible: they reserve the height, so that nothing moves on hover. */
 .reserve {
   display: grid;
   grid-template-columns: minmax(0, 1fr);

@@ -1,4 +1,4 @@
-// How the page looks. It lives in a shadow root: nothing outside is touched, nothing outside reaches in.
+// The style of the page, scoped to its shadow root.
 
 export const STYLE = /* css */ `
 :host {

@@ -1,37 +1,37 @@
-// Words in lines: regions without a place in a picture. No document needed, but for measuring a word.
+// Lay out words in lines. Uses the DOM only to measure a word.
 
-const HIGH = 30; // of a word's box
-const LEADING = 14; // between lines: room for what joins words of other lines
-const PAD = 4; // beside a word, inside its box
+const HIGH = 30; // height of a word's box
+const LEADING = 14; // between lines, where ribbons run
+const PAD = 4; // left and right of a word, inside its box
 const SPACE = 6; // between two boxes
-export const GUTTER = 20; // beside a text that stands above another: ways to the other go down there
+export const GUTTER = 20; // right of a text above another, where ribbons run down
 
-/** Is a region a mark of the tokenizer's own, that stands for no letters of the text? */
+/** Whether a region is a special token, which has no characters in the text. */
 export const isMark = ({ view }, i) => view?.kind === "text" && !view.spans[i];
 
-/** The text in order: [{text, i, space}], i the region, null for what lies between regions (punctuation, mostly). */
+/** The text in order: [{text, i, space}], i the region, null for text between regions (mostly punctuation). */
 export function pieces({ names, view, count }) {
   const words = names ?? Array.from({ length: count }, (_, i) => `${i + 1}`);
   if (view?.kind !== "text") return words.map((text, i) => ({ text, i, space: true }));
-  const found = [];
-  const letters = Array.from(view.text); // as Python counts them: a letter beyond the first 65,536 is one
+  const list = [];
+  const letters = Array.from(view.text); // code points, as Python counts them
   const cut = (from, until) => letters.slice(from, until).join("");
   let at = 0;
   const between = (stop) => {
     const gap = cut(at, stop);
-    if (gap.trim()) found.push({ text: gap.trim(), i: null, space: /^\s/.test(gap) });
+    if (gap.trim()) list.push({ text: gap.trim(), i: null, space: /^\s/.test(gap) });
     at = stop;
     return gap;
   };
   view.spans.forEach((span, i) => {
-    if (!span || span[0] < at) return found.push({ text: words[i], i, space: true }); // a mark of the tokenizer's own
+    if (!span || span[0] < at) return list.push({ text: words[i], i, space: true }); // a special token
     const gap = between(span[0]);
-    found.push({ text: cut(...span), i, space: found.length > 0 && /\s$/.test(gap) });
+    list.push({ text: cut(...span), i, space: list.length > 0 && /\s$/.test(gap) });
     at = span[1];
-    return found;
+    return list;
   });
   between(letters.length);
-  return found;
+  return list;
 }
 
 /** Boxes of the words, line by line: {width, height, boxes, lines, loose} with [top, left, bottom, right] for each. */
@@ -42,7 +42,7 @@ export function flowWords(side, width, measure) {
   const all = pieces(side).map(({ text, i, space }) => ({
     text,
     i,
-    close: space ? 0 : i === null ? PAD + SPACE - 2 : SPACE, // punctuation stands close to its word,
+    close: space ? 0 : i === null ? PAD + SPACE - 2 : SPACE, // punctuation is next to its word,
     w: Math.min(width, Math.ceil(measure(text)) + (i === null ? 0 : 2 * PAD)),
   }));
   for (const [k, { text, i, close, w }] of all.entries()) {
@@ -61,10 +61,10 @@ export function flowWords(side, width, measure) {
 }
 
 /**
- * The way from words of one line to the other side: [where it leaves the words, …]. Straight where nothing is in between;
- * else down between the lines and along them to the edge of the text, so that no word is struck through.
+ * The path from words of one line to the other side. Straight if nothing is in between; else along the space between the
+ * lines to the edge of the text, so that it crosses no word.
  */
-export function wayOut({ width, height, lines }, { words: [first], box: [top, left, bottom, right] }, side, stacked) {
+export function exitPath({ width, height, lines }, { words: [first], box: [top, left, bottom, right] }, side, stacked) {
   const x = (left + right) / 2;
   const free = lines[first] === (side === "a" ? Math.max(...lines) : 0);
   if (stacked && free) return [[x, side === "a" ? bottom : top]];
@@ -78,7 +78,7 @@ export function wayOut({ width, height, lines }, { words: [first], box: [top, le
   return stacked ? [...way, [edge, side === "a" ? height : 0]] : way;
 }
 
-/** Words that stand next to each other in one line as one box: [[words], box] for each such run. */
+/** Runs of consecutive words in one line, each with its box: [{words, box}]. */
 export function runsOf({ boxes, lines }, chosen) {
   const runs = [];
   for (const i of [...chosen].sort((x, y) => x - y)) {

@@ -1,5 +1,5 @@
 // The colours of the page: light and dark, the paper's and a colour-blind-safe palette.
-// Every colour that carries words stands out from what is behind it by 4.5 to 1 or more; a test computes it.
+// Text colours have a contrast of at least 4.5 : 1; a test computes it.
 
 const DARK = `
   --paper: #161514;

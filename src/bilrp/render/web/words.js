@@ -1,15 +1,15 @@
-// Numbers, regions and places in words. No document needed.
+// Format numbers, regions and positions. Does not use the DOM.
 
-/** Decimals that show the largest of these numbers to four digits: one column, one precision. */
+/** Number of decimals with which the largest of these numbers shows four significant digits. */
 export function decimals(values) {
   const top = Math.max(...values.map(Math.abs));
   return top > 0 ? Math.min(12, Math.max(0, 3 - Math.floor(Math.log10(top)))) : 0;
 }
 
-export const plain = (value, digits) =>
+export const formatNumber = (value, digits) =>
   `${value < 0 ? "−" : ""}${Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
-export const signed = (value, digits) =>
-  Math.abs(value) < 0.5 * 10 ** -digits ? plain(0, digits) : (value < 0 ? "" : "+") + plain(value, digits);
+export const formatSigned = (value, digits) =>
+  Math.abs(value) < 0.5 * 10 ** -digits ? formatNumber(0, digits) : (value < 0 ? "" : "+") + formatNumber(value, digits);
 export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.1 ? 2 : 3)));
 export const capital = (text) => text[0].toUpperCase() + text.slice(1);
@@ -37,34 +37,34 @@ const WHERE = [
   ["lower left", "bottom", "lower right"],
 ];
 
-/** Regions of a side as one place [left, top, right, bottom], in pixels of the photograph itself. */
+/** Bounding box [left, top, right, bottom] of regions, in pixels of the original image. */
 function placeOf({ view }, set) {
   const scale = [view.full[0] / view.width, view.full[1] / view.height];
   const edge = (d, pick) => Math.round(pick(...set.map((i) => view.regions[i][d])) * scale[d % 2]);
   return [edge(0, Math.min), edge(1, Math.min), edge(2, Math.max), edge(3, Math.max)];
 }
 
-/** 'upper left': in which ninth of the photograph the middle of a place lies. */
-function ninth([left, top, right, bottom], [width, height]) {
+/** 'upper left': the cell of a 3 × 3 grid over the image that contains the center of a box. */
+function positionName([left, top, right, bottom], [width, height]) {
   const third = (at, all) => Math.min(2, Math.max(0, Math.floor((3 * at) / all)));
   return WHERE[third((top + bottom) / 2, height)][third((left + right) / 2, width)];
 }
 
 /**
- * 'upper left of A (x 412–450, y 230–268)': regions by name, by their place in the photograph, or by number.
- * `limit`: characters of a name, of which the rest is left out.
+ * 'upper left of A (x 412–450, y 230–268)': regions by name, by position in the image, or by number.
+ * `limit`: maximum number of characters of a name.
  */
 export function nameOf(data, side, set, limit = Infinity) {
   const { names, places, view } = data[side];
   const letter = side.toUpperCase();
   if (names) {
-    const said = [...set.slice(0, 6).map((i) => names[i]).join(" ")];
-    const cut = set.length > 6 || said.length > limit;
-    return `“${said.slice(0, limit).join("")}${cut ? " …" : ""}” of ${letter}`;
+    const letters = [...set.slice(0, 6).map((i) => names[i]).join(" ")];
+    const cut = set.length > 6 || letters.length > limit;
+    return `“${letters.slice(0, limit).join("")}${cut ? " …" : ""}” of ${letter}`;
   }
   if (view?.regions) {
     const place = placeOf(data[side], set);
-    return `${ninth(place, view.full)} of ${letter} (x ${place[0]}–${place[2]}, y ${place[1]}–${place[3]})`;
+    return `${positionName(place, view.full)} of ${letter} (x ${place[0]}–${place[2]}, y ${place[1]}–${place[3]})`;
   }
   if (set.length > 1) return `${counted(set.length, nounOf(data, side))} of ${letter}`;
   const [i] = set;
@@ -72,12 +72,12 @@ export function nameOf(data, side, set, limit = Infinity) {
   return `${nounOf(data, side)} ${i + 1} of ${letter}`;
 }
 
-/** The same in two words, for a caption: 'upper left', “guitar”. */
+/** A short name for a caption: 'upper left', “guitar”. */
 export function shortName(data, side, set) {
   const { names, view } = data[side];
   if (names) {
     const different = [...new Set(set.map((i) => names[i]))];
     return `“${different.slice(0, 4).join(" ")}${different.length > 4 ? " …" : ""}”`;
   }
-  return view?.regions ? ninth(placeOf(data[side], set), view.full) : counted(set.length, nounOf(data, side));
+  return view?.regions ? positionName(placeOf(data[side], set), view.full) : counted(set.length, nounOf(data, side));
 }

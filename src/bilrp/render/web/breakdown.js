@@ -1,12 +1,12 @@
-// The account of the score: a waterfall whose last step is the score, and one more row for what is chosen.
+// The score breakdown: a waterfall chart whose last step is the score, and a row for the selection.
 
 import { node } from "./dom.js";
-import { decimals, nounOf, percent, signed } from "./words.js";
+import { decimals, nounOf, percent, formatSigned } from "./words.js";
 
 const ACCOUNT = [
   ["positive", "pairs that raise it"],
   ["negative", "pairs that lower it"],
-  ["marks", "tokenizer's marks"],
+  ["marks", "pairs with special tokens"],
   ["within_a", "A with itself"],
   ["within_b", "B with itself"],
   ["against", "either against the reference"],
@@ -16,7 +16,7 @@ const ACCOUNT = [
   ["score", "score"],
 ];
 
-/** The rows of this account: what is unattributed in one piece, or in those that a reference input gives it. */
+/** The rows of a breakdown: the unattributed part as one row, or split by the reference inputs. */
 export const accountRows = (account) =>
   ACCOUNT.filter(([name]) => name in account && !(name === "unattributed" && "rest" in account));
 
@@ -30,10 +30,10 @@ function waterfall(account) {
   });
 }
 
-/** Decimals for every number of this account. */
+/** Number of decimals for all values of a breakdown. */
 export const accountDigits = (account) => decimals([0, ...waterfall(account).map((step) => step[3])]);
 
-/** Fill the table; returns the function that shows what is chosen (null: nothing). */
+/** Fill the table; returns a function that shows the value of the selection (null: nothing selected). */
 export function buildAccount({ data, whole }, table, explained) {
   const steps = waterfall(data.account);
   const ends = [0, ...steps.map((step) => step[3])];
@@ -50,7 +50,7 @@ export function buildAccount({ data, whole }, table, explained) {
     return (from, to, value) => {
       bar.setAttribute("x", Math.min(at(from), at(to)));
       bar.setAttribute("width", Math.abs(at(to) - at(from)));
-      number.textContent = value == null ? "—" : signed(value, digits);
+      number.textContent = value == null ? "—" : formatSigned(value, digits);
       number.dataset.value = value ?? "";
       share.textContent = value == null ? "" : percent(value, whole);
       row.classList.toggle("none", value == null);
@@ -63,10 +63,10 @@ export function buildAccount({ data, whole }, table, explained) {
   return (value) => chosen(0, value ?? 0, value);
 }
 
-/** The same in one line: how much of the score the pairs account for. */
+/** One sentence: how much of the score the pairs explain. */
 function accountWords(data, whole) {
   const { unattributed, score, marks = 0 } = data.account;
-  const own = marks ? `, ${percent(marks, whole)} by pairs with a mark of the tokenizer's own` : "";
+  const special = marks ? `, ${percent(marks, whole)} by pairs with a special token` : "";
   const source = "rest" in data.account ? "what the reference has in common, which belongs" : "biases and other constants that belong";
-  return `${percent(score - unattributed - marks, whole)} of the score is explained by ${nounOf(data)}s${own}; ${percent(unattributed, whole)} comes from ${source} to none.`;
+  return `${percent(score - unattributed - marks, whole)} of the score is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

@@ -1,14 +1,14 @@
-// Regions at a glance: a piece of the photograph with its outline, or the words themselves.
+// Thumbnails of regions: a part of the image with their outline, or the words.
 
 import { node } from "./dom.js";
 import { boxAround, union } from "./geometry.js";
 import { shortName } from "./words.js";
 
-/** Regions across: of something larger its strongest part is shown, so that one can see what it is, or read it. */
+/** Maximum size in regions; of a larger selection the strongest part is shown. */
 const across = (shape) => (shape.boxes.length > 400 ? 2.4 : 5);
 
-/** The part of a side to show around some regions, of that proportion: [x, y, width, height]. */
-function windowOn(shape, set, [wide, high], room, best) {
+/** The part of a side around some regions, of that aspect ratio: [x, y, width, height]. */
+function windowOn(shape, set, [wide, high], margin, best) {
   const [t, l, b, r] = shape.boxes[best];
   const most = across(shape) * Math.max(r - l, b - t);
   const all = boxAround(shape, set);
@@ -18,7 +18,7 @@ function windowOn(shape, set, [wide, high], room, best) {
   const [top, left, bottom, right] = large
     ? [y, x, Math.min(y + most, all[2]), Math.min(x + most, all[3])]
     : all;
-  const height = Math.max((1 + room) * (bottom - top), ((1 + room) * (right - left) * high) / wide);
+  const height = Math.max((1 + margin) * (bottom - top), ((1 + margin) * (right - left) * high) / wide);
   const fit = Math.min(height, Math.max(shape.height, (shape.width * high) / wide));
   const size = [(fit * wide) / high, fit];
   const start = (middle, length, from, all) =>
@@ -30,14 +30,14 @@ function windowOn(shape, set, [wide, high], room, best) {
   ];
 }
 
-/** A thumbnail of regions; `size` in pixels of the page, `room` around them in their own size. */
-export function thumb(app, side, set, size, room, best = set[0]) {
+/** A thumbnail of regions; `size` in pixels, `margin` relative to the size of the regions. */
+export function thumb(app, side, set, size, margin, best = set[0]) {
   const { shape } = app.layout[side];
   const picture = app.pictures[side];
   if (!picture) return node("span", { class: "chip" }, shortName(app.model.data, side, set));
   const [width, height] = size.map((t) => 2 * t); // sharp on dense screens
   const canvas = node("canvas", { class: "thumb", width, height, "aria-hidden": "true" });
-  const [x, y, w] = windowOn(shape, set, size, room, best);
+  const [x, y, w] = windowOn(shape, set, size, margin, best);
   const path = new Path2D(union(shape, new Set(set)));
   picture.then((image) => {
     const pen = canvas.getContext("2d");
