@@ -1,4 +1,4 @@
-"""Looking at the page in a real browser, as a reader does: what is drawn, said and focused."""
+"""Read the page in a real browser: what is drawn, written and focused."""
 
 import numpy as np
 

@@ -34,14 +34,14 @@ def side(height: int, width: int, size: int = 8) -> Decomposition:
     y, x = np.mgrid[:height, :width]
     picture = np.stack([x * 255 // width, y * 255 // height, (x + y) % 64 * 3], axis=2).astype(np.uint8)
     partition = regions.grid(size)(torch.zeros(1, 3, height, width))
-    return decomposed(partition, picture)
+    return make_decomposition(partition, picture)
 
 
 def words(count: int, names: tuple[str, ...] | None = None) -> Decomposition:
-    return decomposed(regions.Regions(torch.arange(count), count, "labels", names=names))
+    return make_decomposition(regions.Regions(torch.arange(count), count, "labels", names=names))
 
 
-def decomposed(partition: regions.Regions, picture: np.ndarray | None = None) -> Decomposition:
+def make_decomposition(partition: regions.Regions, picture: np.ndarray | None = None) -> Decomposition:
     nothing = torch.zeros(partition.count, 1, dtype=torch.float64)
     return Decomposition(
         nothing, nothing[0], partition, {}, None if picture is None else Image.from_image(picture)
@@ -71,8 +71,8 @@ def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
     """Only the arcs' axes: letters differ between font libraries, lines do not."""
     canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
-    made = links.compute_links(pair.relevance, links.resolve_style("ucf", high=2.5))
-    figure.draw_arcs(axes, *pictures_and_boxes(pair), made, figure.resolve_palette(colours))
+    arcs = links.compute_links(pair.relevance, links.resolve_style("ucf", high=2.5))
+    figure.draw_arcs(axes, *pictures_and_boxes(pair), arcs, figure.resolve_palette(colours))
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", dpi=100)
     return np.asarray(Pillow.open(buffer).convert("RGB"), float)
@@ -80,14 +80,14 @@ def drawn_arcs(pair: Explanation, colours: str) -> np.ndarray:
 
 @pytest.mark.parametrize("colours", ["paper", "safe"])
 def test_golden_arcs(pair, colours):
-    found = drawn_arcs(pair, colours)
+    pixels = drawn_arcs(pair, colours)
     path = GOLDEN / f"arcs-{colours}.png"
     if os.environ.get("BILRP_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
-        Pillow.fromarray(found.astype(np.uint8)).save(path, optimize=True)
+        Pillow.fromarray(pixels.astype(np.uint8)).save(path, optimize=True)
     golden = np.asarray(Pillow.open(path).convert("RGB"), float)
-    assert found.shape == golden.shape
-    assert np.sqrt(((found - golden) ** 2).mean()) < 3
+    assert pixels.shape == golden.shape
+    assert np.sqrt(((pixels - golden) ** 2).mean()) < 3
 
 
 def test_golden_arcs_would_notice_a_lost_link(pair):
@@ -102,20 +102,20 @@ def test_golden_arcs_would_notice_a_lost_link(pair):
 def test_arcs_end_in_the_middle_of_their_regions(pair):
     canvas = Figure(figsize=(4.0, 2.0), facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1))
-    made = links.compute_links(pair.relevance, links.resolve_style("ucf", high=2.5))
-    figure.draw_arcs(axes, *pictures_and_boxes(pair), made, figure.resolve_palette("paper"), gap=0.5)
+    arcs = links.compute_links(pair.relevance, links.resolve_style("ucf", high=2.5))
+    figure.draw_arcs(axes, *pictures_and_boxes(pair), arcs, figure.resolve_palette("paper"), gap=0.5)
     (lines, *_) = axes.collections
-    found = {}
+    ends_of = {}
     for (i, j, value, alpha), path, colour in zip(
-        made, lines.get_paths(), np.asarray(lines.get_edgecolor()), strict=True
+        arcs, lines.get_paths(), np.asarray(lines.get_edgecolor()), strict=True
     ):
         assert colour[3] == pytest.approx(alpha)
         assert (colour[0] > colour[2]) == (value > 0), "red raises, blue lowers"
         ends = np.asarray(path.vertices)[[0, -1]].tolist()
-        found[i, j] = ends[0], ends[1]
+        ends_of[i, j] = ends[0], ends[1]
     shift = 40 + 0.5 * 32
-    assert found[0, 0] == ([4, 4], [shift + 4, 4 + 4])  # b is 8 pixels lower, so it starts 4 further down
-    assert found[7, 5] == ([20, 12], [shift + 12, 12 + 4])
+    assert ends_of[0, 0] == ([4, 4], [shift + 4, 4 + 4])  # b is 8 pixels lower, so it starts 4 further down
+    assert ends_of[7, 5] == ([20, 12], [shift + 12, 12 + 4])
 
 
 def test_overlay_puts_value_where_the_box_is():
@@ -157,8 +157,8 @@ def test_unknown_names_are_one_line(tmp_path, pair):
 @pytest.mark.parametrize("names", [("the", "cat", "sat"), None])
 def test_without_pictures_a_matrix(tmp_path, names):
     R = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.5, 0.0]])
-    found = Explanation(words(3, names), words(2), 1.0, R)
-    text = figure.write(found, tmp_path / "m.svg").read_text()
+    explanation = Explanation(words(3, names), words(2), 1.0, R)
+    text = figure.write(explanation, tmp_path / "m.svg").read_text()
     for name in names or ("0", "1", "2"):
         assert name in text
 
@@ -203,7 +203,7 @@ def test_the_legend_asks_the_similarity_not_its_name(tmp_path, pair, name, dista
     assert first == f"makes them {red} similar" and second != first
 
 
-def texted(text: str) -> Decomposition:
+def make_text(text: str) -> Decomposition:
     """A text in words, as a text encoder reads it."""
     starts = [0, *(n + 1 for n, c in enumerate(text) if c == " ")]
     spans = tuple((start, start + len(word)) for start, word in zip(starts, text.split(), strict=True))
@@ -222,21 +222,24 @@ def ribbons(shown):
     """The bands of a figure: (points of the curve, width in inches, colour)."""
     from matplotlib.patches import PathPatch
 
-    found = [p for p in shown.axes[0].patches if isinstance(p, PathPatch)]
+    patches = [p for p in shown.axes[0].patches if isinstance(p, PathPatch)]
     return [
-        (np.asarray(p.get_path().vertices), p.get_linewidth() / 72, to_rgba(p.get_edgecolor())) for p in found
+        (np.asarray(p.get_path().vertices), p.get_linewidth() / 72, to_rgba(p.get_edgecolor()))
+        for p in patches
     ]
 
 
 def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbon():
-    found = matching(side(64, 64), side(64, 64), ([0, 1, 8, 9], [6, 7], 4.0), ([62, 63], [48, 49, 56], -1.0))
-    assert [(f.a, f.b) for f in found.findings()] == [([0, 1, 8, 9], [6, 7]), ([62, 63], [48, 49, 56])]
-    shown = figure.plot(found)
+    explanation = matching(
+        side(64, 64), side(64, 64), ([0, 1, 8, 9], [6, 7], 4.0), ([62, 63], [48, 49, 56], -1.0)
+    )
+    assert [(f.a, f.b) for f in explanation.findings()] == [([0, 1, 8, 9], [6, 7]), ([62, 63], [48, 49, 56])]
+    shown = figure.plot(explanation)
     bands = ribbons(shown)
     assert len(bands) == 2
     (_, weak, blue), (curve, strong, red) = bands  # the strongest on top
     assert weak / strong == pytest.approx(6 / 32) and red[0] > red[2] and blue[2] > blue[0]
-    panels = assert_not_none(drawn_findings.place_side_by_side(found, top=0.0))
+    panels = assert_not_none(drawn_findings.place_side_by_side(explanation, top=0.0))
     height = (
         curve[0][1] - panels[0].ribbon_path([0, 1, 8, 9], right=True)[0][1]
     )  # where the photographs begin
@@ -247,8 +250,8 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
     )
     numbers = [t.get_text() for t in shown.axes[0].texts if t.get_text() in ("1", "2")]
     assert sorted(numbers) == ["1", "1", "1", "2", "2", "2"], "on both inputs and on the card"
-    said = " ".join(t.get_text() for t in shown.axes[0].texts)
-    assert "123 % of the score" in said and "−23 % of the score" in said
+    texts = " ".join(t.get_text() for t in shown.axes[0].texts)
+    assert "123 % of the score" in texts and "−23 % of the score" in texts
     assert len(shown.legends[0].get_texts()) == 2
 
 
@@ -282,30 +285,33 @@ def overlaps(shown) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("style", ["auto", "pascal_voc"])
 @pytest.mark.parametrize("shape", [(48, 384), (384, 48), (64, 64), (16, 800)], ids=str)
 def test_captions_stand_clear_of_very_wide_and_very_tall_pictures(shape, style):
-    found = matching(side(*shape), side(*shape), ([0], [0], 4.0), ([3, 4], [5], -1.0))
-    shown = figure.plot(found, style=style, names=("one photograph.jpg", "another photograph.jpg"))
+    explanation = matching(side(*shape), side(*shape), ([0], [0], 4.0), ([3, 4], [5], -1.0))
+    shown = figure.plot(explanation, style=style, names=("one photograph.jpg", "another photograph.jpg"))
     assert overlaps(shown) == []
 
 
 def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
-    a, b = texted("a young girl is playing the guitar"), texted("the girl plays on a guitar")
-    found = matching(a, b, ([2], [1], 4.0), ([6], [5], 3.0), ([0], [4], 1.0))
+    a, b = make_text("a young girl is playing the guitar"), make_text("the girl plays on a guitar")
+    explanation = matching(a, b, ([2], [1], 4.0), ([6], [5], 3.0), ([0], [4], 1.0))
     left, right = (
-        assert_instance(p, scene.TextPanel) for p in assert_not_none(drawn_findings.place_stacked(found, 1.0))
+        assert_instance(p, scene.TextPanel)
+        for p in assert_not_none(drawn_findings.place_stacked(explanation, 1.0))
     )
     assert left.line_count == right.line_count == 1 and right.top > left.top + left.height
-    for curve, _, _ in ribbons(figure.plot(found)):
+    for curve, _, _ in ribbons(figure.plot(explanation)):
         assert curve[0][1] > curve[-1][1] - scene.PANEL_GAP_INCHES and (np.diff(curve[:, 1]) >= 0).all(), (
             "downwards, in the gap"
         )
     long = " ".join(["many words that do not fit into a single line of the sheet"] * 4)
-    found = matching(texted(long), texted(long), ([0], [13], 4.0), ([11, 12], [30], 3.0), ([5], [2], 2.0))
-    assert drawn_findings.place_stacked(found, 1.0) is None
+    explanation = matching(
+        make_text(long), make_text(long), ([0], [13], 4.0), ([11, 12], [30], 3.0), ([5], [2], 2.0)
+    )
+    assert drawn_findings.place_stacked(explanation, 1.0) is None
     panels = [
         assert_instance(p, scene.TextPanel)
-        for p in assert_not_none(drawn_findings.place_side_by_side(found, 1.0))
+        for p in assert_not_none(drawn_findings.place_side_by_side(explanation, 1.0))
     ]
-    shown = figure.plot(found)
+    shown = figure.plot(explanation)
     assert len(ribbons(shown)) == 3
     moved = (
         min(t.get_position()[1] for t in shown.axes[0].texts if t.get_text() == "many")
@@ -321,10 +327,12 @@ def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
 
 
 def test_a_photograph_and_words_standside_by_side():
-    found = matching(side(64, 64), texted("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0))
-    shown = figure.plot(found)
+    explanation = matching(
+        side(64, 64), make_text("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0)
+    )
+    shown = figure.plot(explanation)
     curve = ribbons(shown)[-1][0]
-    left, right = assert_not_none(drawn_findings.place_side_by_side(found, 0.0))
+    left, right = assert_not_none(drawn_findings.place_side_by_side(explanation, 0.0))
     assert isinstance(left, scene.ImagePanel) and isinstance(right, scene.TextPanel)
     assert curve[0][0] < left.left + left.width < right.left < curve[-1][0]
     assert "“red ball”" in " ".join(t.get_text() for t in shown.axes[0].texts)
@@ -333,8 +341,8 @@ def test_a_photograph_and_words_standside_by_side():
 def test_details_of_a_page_are_shown_large_enough_to_read():
     page = side(800, 1200, size=32)
     band = list(range(38 * 5, 38 * 5 + 30))  # most of a row: as a whole its numbers would be dots
-    found = matching(page, page, (band, [38 * 20 + 3, 38 * 20 + 4], 1.0))
-    shown = figure.plot(found)
+    explanation = matching(page, page, (band, [38 * 20 + 3, 38 * 20 + 4], 1.0))
+    shown = figure.plot(explanation)
     close = [image for image in shown.axes[0].images if assert_not_none(image.get_array()).shape[1] < 600]
     assert len(close) == 2
     for image in close:

@@ -36,13 +36,13 @@ def test_links_are_the_printed_algorithm(name):
     R = torch.randn(11, 7, generator=generator, dtype=torch.float64) ** 3
     style = algorithm.STYLES[name]
     expected = transcription(R.tolist(), style.low, style.high, style.power)
-    found = {
+    actual = {
         (i, j): ("red" if v > 0 else "blue", alpha) for i, j, v, alpha in algorithm.compute_links(R, name)
     }
-    assert found.keys() == expected.keys() and len(found) > 5
+    assert actual.keys() == expected.keys() and len(actual) > 5
     for pair, (colour, alpha) in expected.items():
-        assert found[pair][0] == colour
-        assert found[pair][1] == pytest.approx(alpha, rel=1e-12)
+        assert actual[pair][0] == colour
+        assert actual[pair][1] == pytest.approx(alpha, rel=1e-12)
 
 
 def test_table_of_styles():
@@ -69,12 +69,12 @@ def test_table_of_styles_is_the_printed_one():
 @pytest.mark.parametrize("power", [0.5, 1, 2, 3])
 def test_both_signs_for_every_power(power):
     R = torch.tensor([[5.0, -5.0], [0.0, 0.0]])
-    found = {
+    drawn = {
         (i, j): (v, alpha)
         for i, j, v, alpha in algorithm.compute_links(R, algorithm.resolve_style("ucf", power=power))
     }
-    assert found[0, 0][0] == -found[0, 1][0] > 0
-    assert found[0, 0][1] == found[0, 1][1] > 0
+    assert drawn[0, 0][0] == -drawn[0, 1][0] > 0
+    assert drawn[0, 0][1] == drawn[0, 1][1] > 0
 
 
 def test_fourth_moment_is_one_after_normalisation():
@@ -119,7 +119,7 @@ def test_auto_is_pascal_voc_at_the_papers_size_and_reaches_full_opacity_elsewher
 
 def test_faintest_first_and_faintest_left_out():
     R = torch.randn(30, 30, generator=torch.Generator().manual_seed(0))
-    found = algorithm.compute_links(R)
-    assert (found.opacity.diff() >= 0).all()
+    links = algorithm.compute_links(R)
+    assert (links.opacity.diff() >= 0).all()
     visible = algorithm.compute_links(R, min_opacity=1 / 255)
-    assert 0 < len(visible) < len(found) and visible.opacity.min() >= 1 / 255
+    assert 0 < len(visible) < len(links) and visible.opacity.min() >= 1 / 255

@@ -29,7 +29,7 @@ def grid(size=128, step=8):
     return regions.grid(step)(torch.zeros(1, 3, size, size))
 
 
-def masked(labels):
+def mask_regions(labels):
     return Regions(labels=labels[None], count=int(labels.max()) + 1, kind="mask")
 
 
@@ -37,7 +37,7 @@ def words(*names):
     return Regions(labels=torch.arange(len(names)), count=len(names), kind="tokens", names=names)
 
 
-def made(
+def make_explanation(
     regions_a, regions_b, *, pictures=(None, None), width=12, seed=0, unattributed=0.5, origin=None, **more
 ):
     """An explanation with random parts: the page needs no model."""
@@ -62,29 +62,29 @@ def noise(height=128, width=128, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def embedded(text):
-    """The payload, found as a browser finds it: by parsing the page."""
-    found = {}
+def read_payload(text):
+    """Return the payload and the tags of a page, by parsing it as a browser does."""
+    parsed = {}
 
     class Reader(HTMLParser):
         inside = False
 
         def handle_starttag(self, tag, attrs):
             self.inside = dict(attrs).get("type") == "application/json"
-            found.setdefault("tags", []).append((tag, dict(attrs)))
+            parsed.setdefault("tags", []).append((tag, dict(attrs)))
 
         def handle_data(self, data):
             if self.inside:
-                found["text"] = found.get("text", "") + data
+                parsed["text"] = parsed.get("text", "") + data
 
         def handle_endtag(self, tag):
             self.inside = False
 
     Reader().feed(text)
-    return json.loads(found["text"]), found["tags"]
+    return json.loads(parsed["text"]), parsed["tags"]
 
 
-def decoded(pairs):
+def decode_pairs(pairs):
     """Undo `encode_pairs`, as the browser does."""
     shape = (pairs["rows"], pairs["columns"])
 
@@ -102,9 +102,9 @@ def decoded(pairs):
 
 
 def test_payload_holds_the_relevance_and_an_account_that_adds_up():
-    explanation = made(grid(), grid())
-    data, _ = embedded(page.render_html(explanation))
-    np.testing.assert_array_equal(decoded(data["pairs"]), explanation.relevance.numpy())
+    explanation = make_explanation(grid(), grid())
+    data, _ = read_payload(page.render_html(explanation))
+    np.testing.assert_array_equal(decode_pairs(data["pairs"]), explanation.relevance.numpy())
     account = data["account"]
     total = account["positive"] + account["negative"] + account["unattributed"]
     assert total == pytest.approx(account["score"], rel=1e-12)
@@ -113,7 +113,7 @@ def test_payload_holds_the_relevance_and_an_account_that_adds_up():
 
 
 def test_a_128_pixel_pair_stays_below_one_and_a_half_megabytes_even_for_noise():
-    explanation = made(grid(), grid(), pictures=(noise(), noise(seed=1)), width=8192)
+    explanation = make_explanation(grid(), grid(), pictures=(noise(), noise(seed=1)), width=8192)
     assert len(page.render_html(explanation).encode()) < 1.5e6
 
 
@@ -122,7 +122,7 @@ def test_fine_regions_travel_in_the_smaller_form_within_the_stated_error(rank, k
     draw = np.random.default_rng(0)
     relevance = draw.normal(size=(600, rank)) @ draw.normal(size=(rank, 500))
     pairs = page.encode_pairs(relevance)
-    error = np.abs(decoded(pairs) - relevance).max()
+    error = np.abs(decode_pairs(pairs) - relevance).max()
     assert pairs["kind"] == kind
     assert error <= pairs["error"] * (1 + 1e-6)
     assert pairs["error"] <= 1e-4 * np.abs(relevance).max()
@@ -130,10 +130,10 @@ def test_fine_regions_travel_in_the_smaller_form_within_the_stated_error(rank, k
 
 
 def test_grid_regions_have_rows_and_columns_and_masks_have_outlines():
-    assert page.build_payload(made(grid(), grid()))["a"]["places"]["grid"] == [16, 16]
+    assert page.build_payload(make_explanation(grid(), grid()))["a"]["places"]["grid"] == [16, 16]
     labels = torch.full((6, 8), -1)
     labels[:3, :3], labels[2:, 2:] = 0, 1
-    places = page.build_payload(made(masked(labels), grid()))["a"]["places"]
+    places = page.build_payload(make_explanation(mask_regions(labels), grid()))["a"]["places"]
     assert places["grid"] is None
     assert places["boxes"] == [[0, 0, 3, 3], [2, 2, 6, 8]]
     runs = np.array(places["runs"]).reshape(-1, 2)
@@ -142,20 +142,20 @@ def test_grid_regions_have_rows_and_columns_and_masks_have_outlines():
 
 def test_uneven_grid_with_smaller_patches_at_the_edge_is_still_a_grid():
     labels = torch.arange(10)[:, None] // 4 * 2 + torch.arange(7)[None] // 4
-    places = page.build_payload(made(masked(labels), grid()))["a"]["places"]
+    places = page.build_payload(make_explanation(mask_regions(labels), grid()))["a"]["places"]
     assert places["grid"] == [3, 2] and places["runs"] is None
     assert places["boxes"][-1] == [8, 4, 10, 7]
 
 
 def test_words_have_no_place_and_keep_their_names():
-    data = page.build_payload(made(words("two", "goats"), words("a", "pair", "of", "kids")))
+    data = page.build_payload(make_explanation(words("two", "goats"), words("a", "pair", "of", "kids")))
     assert data["b"]["names"] == ["a", "pair", "of", "kids"]
     assert data["a"]["places"] is None and data["a"]["view"] is None
 
 
 def test_a_large_photograph_is_sent_bounded_with_everything_in_its_place():
     photograph = Image.from_image(noise(2000, 3200), box=(600, 0, 2600, 2000))
-    explanation = made(grid(), grid())
+    explanation = make_explanation(grid(), grid())
     explanation = replace(explanation, a=replace(explanation.a, view=photograph, name="sky.jpg"))
     side = page.build_payload(explanation)["a"]
     view = side["view"]
@@ -170,17 +170,19 @@ def test_a_large_photograph_is_sent_bounded_with_everything_in_its_place():
 
 
 def test_texts_travel_whole():
-    explanation = made(words("two", "goats"), words("a"))
+    explanation = make_explanation(words("two", "goats"), words("a"))
     text = Text("two, goats", ((0, 3), (5, 10)))
     explanation = replace(explanation, a=replace(explanation.a, view=text))
-    view = embedded(page.render_html(explanation))[0]["a"]["view"]
+    view = read_payload(page.render_html(explanation))[0]["a"]["view"]
     assert view == {"kind": "text", "text": "two, goats", "spans": [[0, 3], [5, 10]]}
 
 
 def test_nothing_a_user_names_can_close_its_element():
-    explanation = made(words(HOSTILE), words("y", "z"), similarity=HOSTILE, origin={HOSTILE: HOSTILE})
+    explanation = make_explanation(
+        words(HOSTILE), words("y", "z"), similarity=HOSTILE, origin={HOSTILE: HOSTILE}
+    )
     text = page.render_html(explanation, title=HOSTILE)
-    data, tags = embedded(text)
+    data, tags = read_payload(text)
     assert data["a"]["names"] == [HOSTILE] and data["title"] == HOSTILE
     assert not [tag for tag, _ in tags if tag == "img"]
     assert sum(tag == "script" for tag, _ in tags) == 2
@@ -188,24 +190,24 @@ def test_nothing_a_user_names_can_close_its_element():
 
 
 def test_the_page_names_no_address_and_its_policy_admits_only_its_own_script():
-    text = page.render_html(made(grid(), grid()))
+    text = page.render_html(make_explanation(grid(), grid()))
     outside = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
     assert not outside
-    policy = next(a["content"] for _, a in embedded(text)[1] if "Security" in a.get("http-equiv", ""))
+    policy = next(a["content"] for _, a in read_payload(text)[1] if "Security" in a.get("http-equiv", ""))
     assert "default-src 'none'" in policy and "unsafe" not in policy
 
 
 def test_embed_is_a_frame_that_holds_the_whole_page():
-    explanation = made(words("a", "b"), words("c"))
+    explanation = make_explanation(words("a", "b"), words("c"))
     frame = page.embed(explanation, height=300)
-    _, tags = embedded(f'<p type="application/json">0</p>{frame}')
+    _, tags = read_payload(f'<p type="application/json">0</p>{frame}')
     attributes = dict(tags)["iframe"]
     assert attributes["srcdoc"] == page.render_html(explanation, compact=True)
     assert "allow-same-origin" not in attributes["sandbox"]
 
 
 def test_write_is_all_or_nothing(tmp_path, monkeypatch):
-    explanation = made(words("a", "b"), words("c"))
+    explanation = make_explanation(words("a", "b"), words("c"))
     target = page.write(explanation, tmp_path / "why ü.html")
     assert target.read_text("utf-8") == page.render_html(explanation)
     before = target.read_bytes()
@@ -228,7 +230,7 @@ def test_styles_are_the_papers_and_others_are_refused():
         "h": 60,
         "p": 3,
     }
-    assert set(page.build_payload(made(words("a"), words("b")))["styles"]) == set(links.STYLES)
+    assert set(page.build_payload(make_explanation(words("a"), words("b")))["styles"]) == set(links.STYLES)
     with pytest.raises(InputError, match="pascal_voc"):
         page.resolve_link_parameters(relevance, "nonsense")
 
@@ -247,17 +249,19 @@ def test_default_drawing_lets_the_strongest_pair_of_a_small_explanation_reach_fu
 
 def test_a_distance_also_counts_what_each_side_owes_to_itself():
     within = (torch.full((2, 2), 3.0), torch.full((1, 1), 5.0))
-    explanation = made(words("a", "b"), words("c"), self_terms=within, similarity="squared distance")
-    found = page.serialize_breakdown(explanation)
-    assert (found["within_a"], found["within_b"]) == (12, 5)
-    total = sum(value for name, value in found.items() if name != "score")
+    explanation = make_explanation(
+        words("a", "b"), words("c"), self_terms=within, similarity="squared distance"
+    )
+    terms = page.serialize_breakdown(explanation)
+    assert (terms["within_a"], terms["within_b"]) == (12, 5)
+    total = sum(value for name, value in terms.items() if name != "score")
     assert total == pytest.approx(explanation.score)
 
 
 def test_too_many_pairs_and_nan_are_one_clear_line():
-    many = made(grid(), grid(), relevance=torch.zeros(1, 1).expand(3000, 3000))
+    many = make_explanation(grid(), grid(), relevance=torch.zeros(1, 1).expand(3000, 3000))
     with pytest.raises(InputError, match="coarsen"):
         page.render_html(many)
-    broken = made(words("a"), words("b"), relevance=torch.full((1, 1), float("nan")))
+    broken = make_explanation(words("a"), words("b"), relevance=torch.full((1, 1), float("nan")))
     with pytest.raises(InputError, match="NaN"):
         page.render_html(broken)

@@ -18,7 +18,7 @@ from browser_helpers import (
 )
 
 # tests/ is on the path, as pytest puts it there.
-from test_page import HOSTILE, grid, made, masked, noise, words
+from test_page import HOSTILE, grid, make_explanation, mask_regions, noise, words
 
 import bilrp
 from bilrp.render import bundle, links, page
@@ -76,9 +76,9 @@ def test_click_pins_and_the_other_side_then_tells_the_pair(visit, pair):
     wait_for_paint(tab)
     np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(37)), atol=1e-6)
     share = 100 * float(pair.relevance[37, 5]) / abs(pair.score)
-    said = tab.inner_text(".readout").replace("−", "-")
-    assert "Top of A (x 40–48, y 16–24) with top of B (x 40–48, y 0–8)" in said
-    assert f"{share:.1f} %" in said or f"{share:.2f} %" in said or f"{share:.3f} %" in said
+    readout = tab.inner_text(".readout").replace("−", "-")
+    assert "Top of A (x 40–48, y 16–24) with top of B (x 40–48, y 0–8)" in readout
+    assert f"{share:.1f} %" in readout or f"{share:.2f} %" in readout or f"{share:.3f} %" in readout
     assert tab.get_attribute(region_selector("a", 37), "aria-selected") == "true"
     tab.click(region_selector("a", 37))
     tab.mouse.move(2, 2)
@@ -106,7 +106,7 @@ def test_drag_selects_a_larger_region_as_the_sum_of_its_rows(visit, pair):
 
 @pytest.mark.parametrize("signs", [1, -1])
 def test_the_bar_adds_up(visit, signs):
-    explanation = made(grid(), grid(), seed=4)
+    explanation = make_explanation(grid(), grid(), seed=4)
     explanation = replace(explanation, score=signs * explanation.score)
     rows = read_breakdown(visit(explanation))
     relevance = explanation.relevance.double()
@@ -165,7 +165,7 @@ def test_links_are_those_of_algorithm_one(browser, style):
     relevance = torch.randn(20, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) ** 3
     expected, wish = links.compute_links(relevance, style), links.resolve_style(style)
     tab = browser.new_page()
-    found = tab.evaluate(
+    drawn = tab.evaluate(
         """async ([source, values, style]) => {
             const module = await import("data:text/javascript;charset=utf-8," + encodeURIComponent(source));
             return module.links(values, style).map(({pair, value, alpha}) => [pair, value, alpha]);
@@ -178,9 +178,9 @@ def test_links_are_those_of_algorithm_one(browser, style):
     )
     tab.close()
     wanted = {30 * i + j: (value, alpha) for i, j, value, alpha in expected}
-    assert {int(pair) for pair, _, _ in found} == set(wanted)
+    assert {int(pair) for pair, _, _ in drawn} == set(wanted)
     np.testing.assert_allclose(
-        [[v, a] for _, v, a in found], [wanted[pair] for pair, _, _ in found], rtol=1e-9
+        [[v, a] for _, v, a in drawn], [wanted[pair] for pair, _, _ in drawn], rtol=1e-9
     )
     assert expected.value.min() < 0 < expected.value.max()
 
@@ -292,7 +292,9 @@ def test_regions_of_any_shape_light_up_where_they_are(visit):
     rows, columns = torch.meshgrid(torch.arange(40), torch.arange(40), indexing="ij")
     ring = ((rows - 20) ** 2 + (columns - 20) ** 2).sqrt()
     labels[ring < 18], labels[ring < 10], labels[ring < 4] = 0, 1, -1
-    explanation = made(masked(labels), grid(64, 16), pictures=(noise(40, 40), noise(64, 64)))
+    explanation = make_explanation(
+        mask_regions(labels), grid(64, 16), pictures=(noise(40, 40), noise(64, 64))
+    )
     tab = visit(explanation)
     panel = tab.locator(".panel[data-side=a]").bounding_box()
 
@@ -308,7 +310,9 @@ def test_regions_of_any_shape_light_up_where_they_are(visit):
 
 
 def test_words_without_a_picture(visit):
-    explanation = made(words("two", "goats", "climb"), words("a", "pair", "of", "kids", "scrambles", "up"))
+    explanation = make_explanation(
+        words("two", "goats", "climb"), words("a", "pair", "of", "kids", "scrambles", "up")
+    )
     tab = visit(explanation)
     assert tab.locator(".panel.words .word").all_text_contents() == [
         *assert_not_none(explanation.a.regions.names),
@@ -324,7 +328,7 @@ def test_words_without_a_picture(visit):
 
 @pytest.mark.parametrize(("width", "kind"), [(20, "factors"), (3000, "deflated")])
 def test_fine_regions_are_decoded_in_the_browser(visit, width, kind):
-    explanation = made(grid(128, 4), grid(128, 4), width=width)
+    explanation = make_explanation(grid(128, 4), grid(128, 4), width=width)
     assert page.build_payload(explanation)["pairs"]["kind"] == kind
     tab = visit(explanation)
     tab.hover(region_selector("a", 500))
@@ -335,7 +339,7 @@ def test_fine_regions_are_decoded_in_the_browser(visit, width, kind):
 
 
 def test_hostile_names_are_only_text(visit):
-    tab = visit(made(words(HOSTILE, "<b>y</b>"), words("z"), origin={"encoder": HOSTILE}))
+    tab = visit(make_explanation(words(HOSTILE, "<b>y</b>"), words("z"), origin={"encoder": HOSTILE}))
     assert tab.locator("img").count() == 0
     tab.hover(region_selector("a", 0))
     wait_for_paint(tab)
@@ -392,8 +396,10 @@ PLACES = """() => Object.fromEntries(
 @pytest.mark.parametrize("kind", ["pictures", "sentences"])
 def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
     """Whoever points at a region on the way to a button finds the button where it was."""
-    tab = visit(pair if kind == "pictures" else made(words(*LONG), words(*LONG), seed=1), width=width)
-    before, said = tab.evaluate(PLACES), {tab.inner_text(".readout")}
+    tab = visit(
+        pair if kind == "pictures" else make_explanation(words(*LONG), words(*LONG), seed=1), width=width
+    )
+    before, readouts = tab.evaluate(PLACES), {tab.inner_text(".readout")}
     for here in (
         region_selector("a", 1),
         region_selector("b", 2),
@@ -402,9 +408,9 @@ def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
     ):
         tab.hover(here)
         wait_for_paint(tab)
-        said.add(tab.inner_text(".readout"))
+        readouts.add(tab.inner_text(".readout"))
         assert tab.evaluate(PLACES) == before, here
-    assert len(said) == 5
+    assert len(readouts) == 5
 
 
 def test_works_inside_a_notebook_frame(browser, pair):
@@ -466,7 +472,7 @@ def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browse
 def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_to_itself(visit):
     left, right = (torch.nn.Linear(6, 4, bias=False) for _ in range(2))
     within = tuple(net.weight.detach() @ net.weight.detach().T for net in (left, right))
-    explanation = made(
+    explanation = make_explanation(
         words("a", "b", "c", "d"),
         words("e", "f", "g", "h"),
         self_terms=within,

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from browser_helpers import wait_for_paint
-from test_page import grid, made, noise, words
+from test_page import grid, make_explanation, noise, words
 
 from bilrp.errors import InputError
 from bilrp.render import bundle, page
@@ -66,7 +66,7 @@ def lit(tab, k, side):
 @pytest.mark.browser
 @pytest.mark.parametrize("file", ["mount.js", "bundle.js"])
 def test_two_explanations_live_on_one_document_and_leave_each_other_alone(blank, file):
-    first, second = made(grid(64), grid(64), seed=1), made(grid(64), grid(64), seed=2)
+    first, second = make_explanation(grid(64), grid(64), seed=1), make_explanation(grid(64), grid(64), seed=2)
     mount(blank, file, page.build_payload(first), page.build_payload(second))
     at = blank.locator("div").nth(1).locator(".region[data-side=a]").nth(5)
     at.click()
@@ -84,7 +84,10 @@ def test_two_explanations_live_on_one_document_and_leave_each_other_alone(blank,
 
 @pytest.mark.browser
 def test_update_shows_another_explanation_with_the_same_look_and_destroy_leaves_nothing(blank):
-    first, second = made(grid(64), grid(64), seed=1), made(words("a", "b", "c"), words("d", "e"))
+    first, second = (
+        make_explanation(grid(64), grid(64), seed=1),
+        make_explanation(words("a", "b", "c"), words("d", "e")),
+    )
     mount(blank, "mount.js", page.build_payload(first))
     blank.locator("[name=theme]").select_option("dark")
     blank.evaluate(
@@ -101,7 +104,7 @@ def test_update_shows_another_explanation_with_the_same_look_and_destroy_leaves_
 
 @pytest.mark.browser
 def test_a_payload_of_another_version_is_refused_in_words(blank):
-    payload = page.build_payload(made(words("a"), words("b"))) | {"version": 999}
+    payload = page.build_payload(make_explanation(words("a"), words("b"))) | {"version": 999}
     blank.evaluate(
         """async ([file, payload]) => {
             const { mount } = await import(file);
@@ -113,7 +116,7 @@ def test_a_payload_of_another_version_is_refused_in_words(blank):
 
 
 def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
-    def bundled(**modules):
+    def bundle_modules(**modules):
         monkeypatch.setattr(bundle, "read_source", lambda name: modules[name.removesuffix(".js")])
         bundle.bundle_script.cache_clear()
         try:
@@ -122,19 +125,24 @@ def test_the_bundle_refuses_what_one_scope_cannot_hold(monkeypatch):
             bundle.bundle_script.cache_clear()
 
     use = 'import { two } from "./two.js";\n'
-    assert bundled(one=use + "two();", two="export const two = () => 2;") == "const two = () => 2;\ntwo();\n"
+    assert (
+        bundle_modules(one=use + "two();", two="export const two = () => 2;")
+        == "const two = () => 2;\ntwo();\n"
+    )
     with pytest.raises(InputError, match="cycle: one → two → one"):
-        bundled(one=use, two='import { one } from "./one.js";\nexport const two = 1;')
+        bundle_modules(one=use, two='import { one } from "./one.js";\nexport const two = 1;')
     with pytest.raises(InputError, match="declare two twice"):
-        bundled(one=f"{use}function two() {{}}", two="export const two = 1;")
+        bundle_modules(one=f"{use}function two() {{}}", two="export const two = 1;")
     with pytest.raises(InputError, match="imports two, which two"):
-        bundled(one=use, two="const two = 1;")
+        bundle_modules(one=use, two="const two = 1;")
 
 
 @pytest.mark.browser
 def test_the_photograph_is_shown_whole_and_what_the_model_did_not_see_is_dimmed(blank):
     """A middle square of a 400 × 200 photograph, itself a half-size copy: places are said in the photograph's pixels."""
-    payload = page.build_payload(made(grid(64), grid(64), pictures=(noise(64, 64), noise(64, 64, seed=1))))
+    payload = page.build_payload(
+        make_explanation(grid(64), grid(64), pictures=(noise(64, 64), noise(64, 64, seed=1)))
+    )
     seen = payload["a"]["view"]
     cells = [[100 + 25 * (i % 8), 25 * (i // 8)] for i in range(64)]
     seen |= {

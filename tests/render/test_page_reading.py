@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from browser_helpers import count_arcs, drawn_strengths, expected_strengths, region_selector, wait_for_paint
-from test_page import grid, made, noise, words
+from test_page import grid, make_explanation, noise, words
 
 from bilrp import regions
 from bilrp.render import page
@@ -26,9 +26,9 @@ def smooth(step):
     return np.stack([x + y, 255 - x - step * y, 128 + 0 * x], axis=-1).clip(0, 255).astype(np.uint8)
 
 
-def planted(strength=40.0):
+def plant_match(strength=40.0):
     """Noise, and two blocks of regions that match: one raises the score, a weaker one lowers it."""
-    base = made(grid(), grid(), pictures=(smooth(0.2), smooth(0.9)), seed=3)
+    base = make_explanation(grid(), grid(), pictures=(smooth(0.2), smooth(0.9)), seed=3)
     relevance = 0.2 * base.relevance
     for rows, columns, value in (
         ((2, 3), (8, 9), strength),
@@ -65,9 +65,9 @@ def inside(box, point, room=1.0):
 
 
 def test_findings_are_outlined_joined_once_each_and_numbered(visit):
-    explanation = planted()
+    explanation = plant_match()
     tab = visit(explanation)
-    found = explanation.findings()
+    findings = explanation.findings()
     ribbons = tab.locator(".ribbons path").count()
     assert 1 <= ribbons <= 12 and count_arcs(tab) == 0
     numbers = tab.locator(".badges text").all_text_contents()
@@ -75,16 +75,16 @@ def test_findings_are_outlined_joined_once_each_and_numbered(visit):
     assert all(numbers.count(n) == 2 for n in set(numbers))
     strongest = points(tab, '.ribbons [data-finding="0"]', 3)[0]
     for side, end in (("a", strongest[0]), ("b", strongest[-1])):
-        boxes = [tab.locator(region_selector(side, i)).bounding_box() for i in getattr(found[0], side)]
+        boxes = [tab.locator(region_selector(side, i)).bounding_box() for i in getattr(findings[0], side)]
         assert any(inside(box, end) for box in boxes)
     assert f"{ribbons} finding" in tab.inner_text(".readout")
-    assert tab.locator(".found li").count() == len(found)
-    total = sum(one.relevance for one in found[:ribbons]) / abs(explanation.score)
+    assert tab.locator(".found li").count() == len(findings)
+    total = sum(one.relevance for one in findings[:ribbons]) / abs(explanation.score)
     assert f"together {100 * total:.0f} % of the score" in tab.inner_text(".readout")
 
 
 def test_a_finding_alone_shows_what_its_regions_bring_to_it_and_its_single_pairs(visit):
-    explanation = planted()
+    explanation = plant_match()
     first = explanation.findings()[0]
     tab = visit(explanation)
     tab.locator(".found button").first.click()
@@ -103,7 +103,7 @@ def test_a_finding_alone_shows_what_its_regions_bring_to_it_and_its_single_pairs
 
 
 def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(visit):
-    tab = visit(planted())
+    tab = visit(plant_match())
     way = points(tab, '.ribbons [data-finding="0"]')[0]
     tab.mouse.move(*way[len(way) // 2])
     wait_for_paint(tab)
@@ -117,7 +117,7 @@ def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(vi
 
 def test_one_scale_for_everything_also_while_pointing(visit):
     """A partner ten times weaker looks weaker, whichever region it is a partner of."""
-    explanation = made(grid(), grid(), pictures=(noise(), noise(seed=1)), seed=3)
+    explanation = make_explanation(grid(), grid(), pictures=(noise(), noise(seed=1)), seed=3)
     relevance = explanation.relevance.clone()
     relevance[40] *= 0.1 * float(relevance[37].abs().max() / relevance[40].abs().max())
     explanation = replace(explanation, relevance=relevance, score=float(relevance.sum()))
@@ -138,15 +138,15 @@ def test_one_scale_for_everything_also_while_pointing(visit):
     strongest = float(relevance.abs().max())
     assert strongest / 50 <= low <= strongest / 20
     assert high >= max(float(relevance.sum(d).abs().max()) for d in (0, 1)) * 0.999
-    said = tab.locator(".legend text").all_text_contents()
-    shares = [float(re.sub("[^0-9.]", "", s)) / 100 * abs(explanation.score) for s in said if "%" in s]
+    labels = tab.locator(".legend text").all_text_contents()
+    shares = [float(re.sub("[^0-9.]", "", s)) / 100 * abs(explanation.score) for s in labels if "%" in s]
     assert min(shares) == pytest.approx(low, rel=0.02) and max(shares) == pytest.approx(high, rel=0.02)
 
 
 @pytest.mark.parametrize("width", [1400, 390, 320])
 def test_small_words_are_whole_and_beside_each_other(visit, width):
     """Of the legend and of the findings' places: none lies on another, none is cut off."""
-    tab = visit(planted(), width=width)
+    tab = visit(plant_match(), width=width)
     wait_for_paint(tab)
     boxes = tab.evaluate(
         """[...root().querySelectorAll(".legend text")].map(el => {
@@ -165,7 +165,7 @@ def test_small_words_are_whole_and_beside_each_other(visit, width):
 
 
 def test_captions_count_what_is_drawn(visit):
-    tab = visit(planted())
+    tab = visit(plant_match())
     tab.check("[value=pairs]")
     wait_for_paint(tab)
     number = re.search(r"strongest ([\d,]+) of 65,536 pairs", tab.inner_text(".readout"))
@@ -173,7 +173,7 @@ def test_captions_count_what_is_drawn(visit):
 
 
 def test_the_papers_parameters_wait_until_they_are_asked_for(visit):
-    explanation = planted()
+    explanation = plant_match()
     tab = visit(explanation)
     assert not tab.locator("[name=l]").is_visible()
     tab.click(".paper summary")
@@ -188,7 +188,7 @@ def test_the_papers_parameters_wait_until_they_are_asked_for(visit):
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("text", ["two goats climb", LONG, LONG * 3])
 def test_arcs_end_at_a_words_edge_and_strike_through_none(visit, text, width):
-    explanation = made(words(*text.split()), words(*reversed(text.split())))
+    explanation = make_explanation(words(*text.split()), words(*reversed(text.split())))
     tab = visit(explanation, width=width)
     tab.check("[value=pairs]")
     ways = points(tab, ".arcs path", 61)
@@ -218,9 +218,9 @@ def test_long_texts_stand_beside_each_other_and_short_ones_above(visit):
     def boxes(tab):
         return [tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab"]
 
-    a, b = boxes(visit(made(words(*["two", "goats"]), words(*["a", "pair", "of", "kids"]))))
+    a, b = boxes(visit(make_explanation(words(*["two", "goats"]), words(*["a", "pair", "of", "kids"]))))
     assert b["y"] > a["y"] + a["height"]
-    tab = visit(made(words(*(LONG * 3).split()), words(*LONG.split())))
+    tab = visit(make_explanation(words(*(LONG * 3).split()), words(*LONG.split())))
     a, b = boxes(tab)
     assert b["x"] > a["x"] + a["width"]
     lines = tab.evaluate(
@@ -230,7 +230,7 @@ def test_long_texts_stand_beside_each_other_and_short_ones_above(visit):
 
 
 def test_a_picture_and_words_lie_side_by_side(visit):
-    tab = visit(made(grid(64), words(*LONG.split()), pictures=(noise(64, 64), None)))
+    tab = visit(make_explanation(grid(64), words(*LONG.split()), pictures=(noise(64, 64), None)))
     a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
     assert b["x"] > a["x"] + a["width"]
     assert abs(a["y"] + a["height"] / 2 - b["y"] - b["height"] / 2) < 6
@@ -242,7 +242,7 @@ def test_a_picture_and_words_lie_side_by_side(visit):
 @pytest.mark.parametrize(("width", "height"), [(384, 48), (48, 384)])
 def test_arcs_lie_on_wide_and_on_tall_pictures(visit, width, height):
     shape = regions.grid(16)(torch.zeros(1, 3, height, width))
-    tab = visit(made(shape, shape, pictures=(noise(height, width), noise(height, width, seed=1))))
+    tab = visit(make_explanation(shape, shape, pictures=(noise(height, width), noise(height, width, seed=1))))
     tab.hover(region_selector("a", 30))
     first, *_, last = points(tab, ".arcs path:last-child", 9)[0]
     assert inside(tab.locator(region_selector("a", 30)).bounding_box(), first)
@@ -276,7 +276,7 @@ def test_nothing_is_left_after_a_drag_and_escape(visit, pair):
 def test_a_saved_picture_is_what_is_on_the_screen(visit, palette, at):
     from PIL import Image
 
-    tab = visit(planted(), width=1400, height=2400, device_scale_factor=2)  # nothing scrolls
+    tab = visit(plant_match(), width=1400, height=2400, device_scale_factor=2)  # nothing scrolls
     if palette == "safe":
         tab.check("[name=safe]")
     if at is not None:
@@ -319,7 +319,7 @@ def _below(tab):
 @pytest.mark.parametrize("width", [700, 1000, 1300])
 def test_the_notebooks_frame_holds_the_whole_page(browser, width):
     tab = browser.new_page(viewport={"width": width, "height": 1000})
-    tab.set_content(page.embed(planted()))
+    tab.set_content(page.embed(plant_match()))
     frame = tab.frame_locator("iframe")
     frame.locator(".ribbons path").first.wait_for(state="attached")
     wait_for_paint(tab)
@@ -330,7 +330,7 @@ def test_the_notebooks_frame_holds_the_whole_page(browser, width):
 
 
 def test_after_a_tap_the_partners_and_the_words_are_in_view(visit):
-    tab = visit(planted(), width=390, height=844, has_touch=True, is_mobile=True)
+    tab = visit(plant_match(), width=390, height=844, has_touch=True, is_mobile=True)
     tab.locator(region_selector("a", 40)).scroll_into_view_if_needed()
     tab.locator(region_selector("a", 40)).tap()
     wait_for_paint(tab)
@@ -389,8 +389,12 @@ def test_axe_finds_nothing_serious(visit, kind, theme):
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="no axe: pip install axe-playwright-python"
     )
-    explanation = planted() if kind == "pictures" else made(words(*LONG.split()), words("two", "goats"))
+    explanation = (
+        plant_match() if kind == "pictures" else make_explanation(words(*LONG.split()), words("two", "goats"))
+    )
     tab = visit(explanation, color_scheme=theme)
     tab.click(".paper summary")
-    found = axe.Axe().run(tab).response["violations"]
-    assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
+    violations = axe.Axe().run(tab).response["violations"]
+    assert [
+        (v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("serious", "critical")
+    ] == []

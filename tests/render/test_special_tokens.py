@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from browser_helpers import read_breakdown
-from test_page import made, words
+from test_page import make_explanation, words
 
 from bilrp.explanation import Explanation
 from bilrp.inputs import Text
@@ -20,7 +20,9 @@ from type_asserts import assert_instance
 @pytest.fixture
 def explanation() -> Explanation:
     """Two texts whose words are between special tokens."""
-    base = made(words("[CLS]", "two", "goats", "[SEP]"), words("[CLS]", "a", "goat", "climbs", "[SEP]"))
+    base = make_explanation(
+        words("[CLS]", "two", "goats", "[SEP]"), words("[CLS]", "a", "goat", "climbs", "[SEP]")
+    )
     relevance = base.relevance.double()
     views = (
         Text("Two goats", (None, (0, 3), (4, 9), None)),
@@ -40,9 +42,9 @@ def test_the_breakdown_names_special_tokens_and_adds_up(explanation: Explanation
     assert breakdown.unattributed == pytest.approx(0.5)
     line = score_line.format_score_line(explanation)
     assert "with special tokens" in line and "0.5 unattributed" in line
-    assert "special" not in score_line.format_score_line(made(words("two"), words("a", "goat"))), (
-        "where there are none"
-    )
+    assert "special" not in score_line.format_score_line(
+        make_explanation(words("two"), words("a", "goat"))
+    ), "where there are none"
 
 
 def test_the_line_names_special_tokens_also_without_unattributed(explanation: Explanation) -> None:
@@ -62,7 +64,7 @@ def test_the_words_and_their_relevance_remain(explanation: Explanation) -> None:
     assert few.a.regions.labels.tolist() == [-1, 0, 1, -1]
     assert torch.equal(few.b.parts, explanation.b.parts[1:-1])
     assert select_visible(explanation, special_tokens=True) is explanation
-    pictures = made(words("two"), words("goats"))
+    pictures = make_explanation(words("two"), words("goats"))
     assert select_visible(pictures, special_tokens=False) is pictures
 
 
@@ -137,6 +139,6 @@ def test_the_page(explanation: Explanation, visit) -> None:
         """() => ["marks", "score"].map(name => getComputedStyle(root().querySelector(`.account .${name} rect`)).fill)"""
     )
     assert colours[0] != colours[1] and colours[0] != "rgb(0, 0, 0)"
-    asked = visit(explanation, marks=True)
+    asked = visit(explanation, special_tokens=True)
     assert "[CLS]" in read(asked)
     assert asked.locator(".region[data-side=a]").count() == 4
