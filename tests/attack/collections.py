@@ -143,9 +143,9 @@ def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
         if draw.random() < 0.7:
             said["origin"]["encoder"] = said["encoder"]
         if draw.random() < 0.5:
-            said["asked"] = draw.choice(OPTIONS)
+            said["options"] = draw.choice(OPTIONS)
     elif kind == "options":
-        said["asked"] = draw.choice(OPTIONS)
+        said["options"] = draw.choice(OPTIONS)
     else:
         for _ in range(draw.choice((1, 1, 2, 3))):
             inner = said["origin"] if draw.random() < 0.4 and isinstance(said.get("origin"), dict) else said

@@ -132,12 +132,10 @@ def test_where_nothing_can_be_written_the_search_is_exact(
     exact = capsys.readouterr().out
     app(["search", str(path), "3", "-k", "2", "--approximate"], standalone_mode=False)
     first, rest = capsys.readouterr().out.split("\n", 1)
-    assert (
-        first.startswith("Searched exactly, without an index: no index can be made there") and rest == exact
-    )
+    assert first.startswith("Searched exactly, without an index: the index cannot be built") and rest == exact
     app(["search", str(path), "3", "-k", "2", "--approximate", "--json"], standalone_mode=False)
     answer = json.loads(capsys.readouterr().out)
-    assert answer["recall"] == 1 and "no index can be made" in answer["exact"]
+    assert answer["recall"] == 1 and "the index cannot be built" in answer["exact"]
 
 
 def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def stamped(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
 
 def test_the_bar_is_the_first_finding(stamped) -> None:
     found = stamped.audit(sample=48)
-    first = found.findings[0]
+    first = found.suspects[0]
     assert first.kind == "alike" and "across the bottom" in first.where and "16 of 48 items" in first.where
     assert first.mask[13:].mean() > 0.9 and first.mask[:12].mean() < 0.05
     assert first.share > 1.2 * first.area and all(i % 3 == 0 and j % 3 == 0 for i, j in first.pairs)
@@ -73,7 +73,7 @@ def test_search_without_the_bar_restores_the_neighbours(stamped, tmp_path: Path)
 
 def test_photographs_without_a_stamp_have_no_such_finding(tmp_path: Path) -> None:
     clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny_encoder(), tmp_path / "y.lance")
-    assert not [s for s in clean.audit(sample=48).findings if s.kind == "alike"]
+    assert not [s for s in clean.audit(sample=48).suspects if s.kind == "alike"]
 
 
 def test_what_cannot_be_audited_is_said(tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     source, path = write_pictures(tmp_path / "in", 8), tmp_path / "x.lance"
     first = collection.build(source, tiny_encoder(), path)
     assert len(first.nearest(0, 20)) == 8
-    (before,) = path.glob("halves-*")
+    (before,) = path.glob("float16-*")
     write_pictures(source, 12)
     more = collection.build(source, tiny_encoder(), path)
     embeddings = more.embeddings
     for k in (3, 20):
         expected = top_k_indices(embeddings @ embeddings[2], k)
         assert [n.position for n in more.nearest(2, k)] == expected.tolist()
-    (after,) = set(path.glob("halves-*")) - {before}
+    (after,) = set(path.glob("float16-*")) - {before}
     assert before.exists() and len(first.nearest(0, 3)) == 3  # it still answers for what it opened
     old = time.time() - tables.VERSION_RETENTION.total_seconds() - 60
     for file in (before, after):
@@ -88,7 +88,7 @@ def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     gone = more.ids[5]
     more.remove([5])
     assert gone not in {n.id for n in more.nearest(2, 20)} and len(more.nearest(2, 20)) == 11
-    assert after.exists() and not before.exists() and len(list(path.glob("halves-*"))) == 2
+    assert after.exists() and not before.exists() and len(list(path.glob("float16-*"))) == 2
     assert len(first.nearest(0, 3)) == 3  # from blocks, then
 
 
@@ -101,7 +101,7 @@ def test_several_that_make_them_at_once_all_have_them(tmp_path: Path) -> None:
         answers = list(pool.map(lambda items: items.top_k(embeddings[7], 5)[0], several))
     assert all(items.float16_index is not None for items in several)
     assert all(np.array_equal(answer, expected) for answer in answers)
-    assert len(list(path.glob("*halves*"))) == 1 and not list(path.glob(".bilrp-partial-*"))
+    assert len(list(path.glob("float16-*"))) == 1 and not list(path.glob(".bilrp-partial-*"))
 
 
 def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
@@ -118,7 +118,7 @@ def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
     assert found.float16_index is None and scores == pytest.approx(
         np.sort(embeddings @ embeddings[7])[:-6:-1]
     )
-    assert not list((tmp_path / "x.lance").glob("halves-*"))
+    assert not list((tmp_path / "x.lance").glob("float16-*"))
 
 
 def test_a_torn_file_is_made_again(tmp_path: Path) -> None:

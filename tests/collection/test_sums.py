@@ -169,7 +169,7 @@ def test_a_pipe_among_the_files_does_not_block(mine: Path) -> None:
     file.unlink()
     os.mkfifo(file)
     for ask in (lambda: collection.open(mine, tiny_encoder()), lambda: integrity.check(str(mine))):
-        with pytest.raises(InputError, match="no regular file"):
+        with pytest.raises(InputError, match="not a regular file"):
             ask()
 
 

@@ -37,7 +37,7 @@ ORIGIN = {
     "projection": None,
     "dtype": "float32",
 }
-SAID: dict[str, Any] = {"version": 1, "encoder": "bigram", "origin": ORIGIN, "width": WIDTH, "asked": {}}
+SAID: dict[str, Any] = {"version": 1, "encoder": "bigram", "origin": ORIGIN, "width": WIDTH, "options": {}}
 
 
 def rows(count: int = 3) -> list[dict[str, Any]]:
@@ -59,12 +59,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["vgg16:evil", "bigram:pipe", "evil:run", "sentence:evil"])
-@pytest.mark.parametrize("asked", [{"families": []}, {"weights": "pipe"}, {}])
+@pytest.mark.parametrize("options", [{"families": []}, {"weights": "pipe"}, {}])
 @pytest.mark.parametrize("command", ["open", "search", "audit", "serve"])
 def test_opening_imports_nothing_and_follows_no_path(
-    here: Path, name: str, asked: dict[str, Any], command: str
+    here: Path, name: str, options: dict[str, Any], command: str
 ) -> None:
-    said = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "asked": asked}
+    said = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "options": options}
     path = str(write_forged_collection(here / "x.lance", said, rows(), WIDTH))
     with pytest.raises(InputError) as caught:
         if command == "open":
@@ -155,8 +155,9 @@ DAMAGES: dict[str, bytes] = {
     "origin empty": broken(lambda s: s.update(origin={})),
     "origin without weights": broken(lambda s: s["origin"].pop("weights")),
     "origin of objects": broken(lambda s: s["origin"].update(composite={})),
-    "asked list": broken(lambda s: s.update(asked=[])), "asked text": broken(lambda s: s.update(asked="x")),
-    "asked null": broken(lambda s: s.update(asked=None)), "asked unknown": broken(lambda s: s.update(asked={"x": 1})),
+    "options list": broken(lambda s: s.update(options=[])), "options text": broken(lambda s: s.update(options="x")),
+    "options null": broken(lambda s: s.update(options=None)),
+    "options unknown": broken(lambda s: s.update(options={"x": 1})),
     "regions number": broken(lambda s: s.update(regions=8)),
 }  # fmt: skip
 
@@ -206,7 +207,7 @@ def test_a_forged_view_is_one_line(tmp_path: Path, view: str) -> None:
     some = rows()
     some[0] |= {"view": view, "text": "a cat", "thumbnail": b"x"}
     found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
-    with pytest.raises(InputError, match=r"what .* shows of 0 is damaged"):
+    with pytest.raises(InputError, match=r"the thumbnail or text of 0 is damaged"):
         found.view(0)
 
 
@@ -320,7 +321,7 @@ def test_a_text_that_no_file_could_be_called_is_a_query(tmp_path: Path) -> None:
 def test_removing_what_is_no_item_is_said(tmp_path: Path) -> None:
     found = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
     with pytest.raises(
-        InputError, match=rf"001.png is no item of .*: give a position, an id .*{found.ids[2]}"
+        InputError, match=rf"001.png is not an item of .*: give a position, an id .*{found.ids[2]}"
     ):
         found.remove([0, "001.png"])
     assert len(found) == 3, "nothing is removed where something is unknown"

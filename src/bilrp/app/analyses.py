@@ -12,6 +12,7 @@ import torch
 from bilrp.app.collection_session import CollectionSession
 from bilrp.app.security import HTTPError
 from bilrp.collection.items_table import top_k_indices
+from bilrp.collection.subquery import query_vector
 from bilrp.explanation import Explanation, pair
 from bilrp.inputs import Image
 from bilrp.render import page
@@ -36,20 +37,17 @@ class VectorSpec:
 
 
 def resolve_vector(session: CollectionSession, spec: VectorSpec) -> np.ndarray:
-    """φ(x), or Σ_{I ∈ part} P_I(x), less Σ P_I(x) of what is left out: what the neighbours are ranked by."""
+    """Return the vector that neighbours are ranked by: φ(x), a group's mean, or `query_vector` of a part."""
     if spec.group is not None:
         return resolve_group_or_item(session, {"group": spec.group})[1].numpy()
     if not spec.needs_parts:
         return session.embedding(spec.id).numpy()
-    active = session.sparse_parts(spec.id)
-    regions = spec.part + spec.without
-    if min(regions) < 0 or max(regions) >= active.count:
-        raise HTTPError(422, f"regions of this item are numbered 0 … {active.count - 1}")
-    if not spec.part:
-        return session.parts(spec.id).embedding.float().numpy() - active.sum(spec.without)
-    vector = active.sum(spec.part)
-    left_out = [r for r in spec.without if r in spec.part]
-    return vector - active.sum(left_out) if left_out else vector
+    return query_vector(
+        session.parts(spec.id).embedding.float().numpy(),
+        session.sparse_parts(spec.id),
+        part=spec.part or None,
+        without=spec.without,
+    )
 
 
 def find_neighbours(session: CollectionSession, spec: VectorSpec, k: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import torch
 
 from bilrp.app.security import HTTPError
 from bilrp.collection import Collection
-from bilrp.collection.packed_parts import scatter_columns
+from bilrp.collection.packed_parts import SparseColumns
 from bilrp.collection.thumbnails import check_thumbnail
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
@@ -72,42 +72,6 @@ class ByteLRU:
         """Forget one, where it is held."""
         with self._lock:
             self.nbytes -= self._entries.pop(key, (None, 0))[1]
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnSparseParts:
-    """Parts on the coordinates that any region has: after a ReLU these are few, and a brush sums no others."""
-
-    columns: np.ndarray
-    values: np.ndarray
-    width: int
-
-    @staticmethod
-    def from_dense(parts: np.ndarray) -> ColumnSparseParts:
-        columns = np.flatnonzero(parts.any(0))
-        return ColumnSparseParts(columns, parts.take(columns, 1), parts.shape[1])  # row by row in memory
-
-    @property
-    def count(self) -> int:
-        return len(self.values)
-
-    @property
-    def nbytes(self) -> int:
-        return self.columns.nbytes + self.values.nbytes
-
-    def sum(self, regions: Sequence[int]) -> np.ndarray:
-        """Σ P_I of these regions.
-
-        >>> ColumnSparseParts.from_dense(np.array([[0.0, 1.0, 2.0], [0.0, 5.0, 0.0]])).sum([0, 1]).tolist()
-        [0.0, 6.0, 2.0]
-        """
-        if 4 * len(regions) < self.count:
-            return scatter_columns(self.columns, self.values[list(regions)].sum(0), self.width)
-        wanted = np.zeros(
-            self.count, self.values.dtype
-        )  # many: a product with all is faster than to gather them
-        wanted[list(regions)] = 1
-        return scatter_columns(self.columns, wanted @ self.values, self.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,10 +316,10 @@ class CollectionSession:
 
         return self._parts.get(key, make, _decomposition_bytes)
 
-    def sparse_parts(self, key: str) -> ColumnSparseParts:
+    def sparse_parts(self, key: str) -> SparseColumns:
         """The same parts, to be summed."""
         return self._sparse_parts.get(
-            key, lambda: ColumnSparseParts.from_dense(self.parts(key).parts.numpy()), lambda made: made.nbytes
+            key, lambda: SparseColumns.from_dense(self.parts(key).parts.numpy()), lambda made: made.nbytes
         )
 
     @contextmanager

@@ -1,8 +1,8 @@
-"""Collections: many items under one encoder, indexed once and asked anything; parts are made where they are asked for.
+"""Many inputs under one encoder: index once, then search, explain, contrast and audit.
 
-A decomposition belongs to one input, so most questions need no pair: ⟨P_I, φ(x')⟩ is what region I contributes to the
-similarity with the whole of x'. May import what a user holds, disk,
-encoders, engine, findings, judge and rules. Needs `bilrp[collection]`.
+A decomposition depends on one input only, so most queries need no pair: ⟨P_I, φ(x')⟩ is what region I contributes to the
+similarity with the whole of x'. Parts are computed on first use and stored. May import the public types, io, encoders,
+engine, findings, evaluation and rules. Needs `bilrp[collection]`.
 """
 
 from bilrp.collection.core import Collection, Neighbour, open

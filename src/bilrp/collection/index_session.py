@@ -1,4 +1,4 @@
-"""What a collection holds while it is indexed, and the one place where batches are committed to it."""
+"""State of an indexing run: known items, and the commits of new batches."""
 
 from __future__ import annotations
 
@@ -16,93 +16,97 @@ from bilrp.encoder import Encoder
 
 
 @dataclass
-class Tally:
-    """What indexing did so far: how many are new, were there before, are the same as another; which are broken, and why."""
+class IndexReport:
+    """Counts of an indexing run: new, unchanged, duplicate and removed items; `failed` has (source, error)."""
 
     added: int = 0
     unchanged: int = 0
     duplicates: int = 0
     removed: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
-    notes: Counter[str] = field(default_factory=Counter)  # texts of which a reader noted something, by kind
+    notes: Counter[str] = field(default_factory=Counter)  # kind of a reader's note → number of texts
+    seconds: float = 0.0
+
+    @property
+    def truncated(self) -> int:
+        """Number of new texts that are longer than the encoder reads."""
+        return self.notes["truncated"]
 
 
 @dataclass
 class IndexSession:
-    """What the collection says of itself, whose embeddings it has, what is broken, and when each file was last changed."""
+    """A collection during indexing. Paths are encoded paths, see `sources.encode_path`."""
 
     path: str
     encoder_options: Mapping[str, Any]
     description: dict[str, Any] | None = None
     ids: set[str] = field(default_factory=set)
-    failed: dict[str, str] = field(default_factory=dict)  # place → id
-    stamps: dict[str, tuple[str, str]] = field(default_factory=dict)  # place → (stamp, id)
-    ids_without_source: set[str] = field(default_factory=set)  # ids from no file, there before
-    duplicate_paths: dict[str, set[str]] = field(default_factory=dict)  # id → other places with that content
-    orphaned_paths: set[str] = field(default_factory=set)  # twins of what has changed since
-    tally: Tally = field(default_factory=Tally)
+    failed: dict[str, str] = field(default_factory=dict)  # path → id
+    stamps: dict[str, tuple[str, str]] = field(default_factory=dict)  # path → (stamp, id)
+    ids_without_source: set[str] = field(default_factory=set)  # ids that did not come from a file
+    duplicate_paths: dict[str, set[str]] = field(default_factory=dict)  # id → other paths with that content
+    orphaned_paths: set[str] = field(default_factory=set)  # duplicates of content that has changed
+    report: IndexReport = field(default_factory=IndexReport)
     described: bool = False
-    _pending_failures: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # broken, before anything told the width
+    _pending_failures: list[dict[str, Any]] = field(default_factory=list)  # until the width is known
 
     @staticmethod
     def open(path: str, encoder_options: Mapping[str, Any]) -> IndexSession:
         dataset = tables.open_table(path, tables.ITEMS_TABLE)
         if dataset is None:
             return IndexSession(path, encoder_options)
-        found = IndexSession(path, encoder_options, read_description(path, dataset))
+        session = IndexSession(path, encoder_options, read_description(path, dataset))
         rows = tables.read_columns(dataset, ["id", "source", "stamp", "failed"])
-        for key, place, stamp, failed in zip(*rows.values(), strict=True):
+        for key, source, stamp, failed in zip(*rows.values(), strict=True):
             if failed is not None:
-                found.failed[place] = key
+                session.failed[source] = key
+                continue
+            session.ids.add(key)
+            if source:
+                session.stamps[source] = stamp, key
             else:
-                found.ids.add(key)
-                if place:  # what came from no file replaces nothing
-                    found.stamps[place] = stamp, key
-                else:
-                    found.ids_without_source.add(key)
-        return found
+                session.ids_without_source.add(key)
+        return session
 
     @property
     def width(self) -> int | None:
         return None if self.description is None else self.description["width"]
 
     def is_known(self, source_item: SourceItem) -> bool:
-        """Is it there, and unchanged since? Then it is not read again."""
+        """Return whether an input is indexed and its file unchanged, so that it need not be read again."""
         stamp = source_item.stamp
         known = bool(stamp) and self.stamps.get(source_item.encoded_path, ("", ""))[0] == stamp
-        self.tally.unchanged += known
+        self.report.unchanged += known
         return known
 
     def check_encoder_name(self, encoder: Encoder) -> None:
-        """Refuse an encoder of another name, before anything is read."""
+        """Raise `MismatchError` for an encoder of another name, before anything is read."""
         if self.description is not None:
             check_origin(self.path, self.description, self.description["origin"] | {"encoder": encoder.name})
 
     def describe(self, encoder: Encoder, results: Sequence[ReadResult], batch_encoder: BatchEncoder) -> None:
-        """Once: what a new collection will say of itself, or whether this encoder is the one that made it.
+        """Describe a new collection, or check that the encoder is the collection's; once, on the first usable input.
 
-        What is known already is read all the same: another encoder must be noticed where nothing is new.
+        Inputs that are already indexed are read for this too, to detect another encoder when nothing is new.
         """
         for each in () if self.described else results:
-            item = (
-                each.item
-                if each.failed is not None or each.item
-                else read_source_item(encoder, each.source_item).item
-            )
-            found = None if item is None else batch_encoder.encode([item])[0]
-            if item is None or found is None or isinstance(found, str):
+            item = each.item
+            if item is None and each.failed is None:
+                item = read_source_item(encoder, each.source_item).item
+            embedding = None if item is None else batch_encoder.encode([item])[0]
+            if item is None or embedding is None or isinstance(embedding, str):
                 continue
             self.described = True
             if self.description is not None:
                 check_encoder(self.path, self.description, encoder, item)
             else:
-                self.description = describe(encoder, item, width=found.numel(), options=self.encoder_options)
+                self.description = describe(
+                    encoder, item, width=embedding.numel(), options=self.encoder_options
+                )
             return
 
     def embed(self, results: Sequence[ReadResult], batch_encoder: BatchEncoder) -> Batch:
-        """What came of these, seen from here."""
+        """Embed new inputs; see `ingest.embed`."""
         return embed(results, batch_encoder, known_ids=self.ids, failed_paths=self.failed, width=self.width)
 
     @property
@@ -111,7 +115,7 @@ class IndexSession:
         return tables.items_schema(self.description["width"], self.description)
 
     def commit(self, batch: Batch, fragments: Sequence[str] | None = None) -> None:
-        """Append a batch as one commit: its rows, or the fragments that hold them already."""
+        """Append a batch in one commit: its rows, or fragments that already contain them."""
         self._count_outcomes(batch.outcomes)
         rows = [*self._pending_failures, *batch.rows]
         if self.description is None:
@@ -130,50 +134,47 @@ class IndexSession:
         }
 
     def apply_renames(self, source_items: Mapping[str, SourceItem], is_gone: Callable[[str], bool]) -> None:
-        """An item whose file is gone, and whose content lies elsewhere, goes by that file: it was renamed."""
+        """Update the path of each item whose file is gone and whose content is now in another file."""
         rows = {}
-        for place, (_, key) in self.stamps.items():
-            there = sorted((self.duplicate_paths.get(key, set()) & source_items.keys()) - self.stamps.keys())
-            if there and key in self.ids and is_gone(place):
-                rows[key] = {"id": key, "stamp": source_items[there[0]].stamp} | label_columns(
-                    source_items[there[0]]
-                )
+        for path, (_, key) in self.stamps.items():
+            others = sorted((self.duplicate_paths.get(key, set()) & source_items.keys()) - self.stamps.keys())
+            if others and key in self.ids and is_gone(path):
+                renamed = source_items[others[0]]
+                rows[key] = {"id": key, "stamp": renamed.stamp} | label_columns(renamed)
         tables.update_rows(self.path, tables.ITEMS_TABLE, list(rows.values()))
-        self.tally.duplicates, self.tally.unchanged = (
-            self.tally.duplicates - len(rows),
-            self.tally.unchanged + len(rows),
-        )
+        self.report.duplicates -= len(rows)
+        self.report.unchanged += len(rows)
 
     def _count_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         for each in outcomes:
-            self.tally.notes.update(each.notes)
+            self.report.notes.update(each.notes)
             if each.failed is not None:
-                self.tally.failed.append((each.source, each.failed))
+                self.report.failed.append((each.source, each.failed))
             elif each.is_duplicate:
                 self.duplicate_paths.setdefault(each.id, set()).add(each.encoded_path)
                 known = each.id in self.ids_without_source
                 if each.encoded_path in self.stamps:
                     stamp, key = self.stamps[each.encoded_path]
                     known = key == each.id or not stamp
-                self.tally.unchanged += known
-                self.tally.duplicates += not known
+                self.report.unchanged += known
+                self.report.duplicates += not known
             else:
-                self.tally.added += 1
+                self.report.added += 1
 
     def _delete_replaced(self, batch: Batch) -> None:
-        """Take out what these rows replace: an earlier content of the same file, and that it was broken."""
+        """Delete rows that a batch replaces: earlier contents of the same files, and failures that succeeded now."""
         good = [each for each in batch.outcomes if each.failed is None]
         changed = {
             self.stamps.pop(each.encoded_path)[1] for each in good if self._is_replacement(each)
         } - batch.ids
-        mended = {self.failed.pop(each.encoded_path) for each in good if each.encoded_path in self.failed}
-        for key in sorted(changed | mended):
+        repaired = {self.failed.pop(each.encoded_path) for each in good if each.encoded_path in self.failed}
+        for key in sorted(changed | repaired):
             for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE):
                 tables.delete_rows(self.path, name, key)
         self.ids -= changed
-        self.orphaned_paths |= {place for key in changed for place in self.duplicate_paths.pop(key, ())}
+        self.orphaned_paths |= {path for key in changed for path in self.duplicate_paths.pop(key, ())}
 
     def _is_replacement(self, outcome: Outcome) -> bool:
-        """Had its file another content before? A line of a text that has moved to another has not."""
+        """Return whether the file had another content before; false for a line that moved within a text file."""
         stamp, key = self.stamps.get(outcome.encoded_path, ("", outcome.id))
         return key != outcome.id and (bool(stamp) or not outcome.is_duplicate)

@@ -1,4 +1,4 @@
-"""Index a source: read, embed in batches, commit; what is there already is left alone, what is broken is kept as failed."""
+"""Build a collection: read inputs, embed them in batches and commit; known items are skipped, failures are recorded."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from bilrp.collection import tables
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.core import PARTS_PER_COMMIT, Collection, open
-from bilrp.collection.index_session import IndexSession
+from bilrp.collection.index_session import IndexReport, IndexSession
 from bilrp.collection.ingest import Batch, ReadResult, read_source_item
 from bilrp.collection.sources import SourceItem, decode_path, iter_source_items
-from bilrp.encoder import Encoder, EncoderLike, as_encoder
+from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder
 from bilrp.encoders import registry
 from bilrp.errors import InputError, to_printable
 from bilrp.progress import Progress, progress_bar
@@ -29,32 +28,16 @@ if TYPE_CHECKING:
     from bilrp.collection.ray_backend import RayWorkerPool
 
 BACKENDS = ("local", "ray")
-NOTE_MESSAGES = {  # one line for all texts of a kind
+NOTE_MESSAGES = {  # one warning for all texts of a kind
     "truncated": "{count} longer than this encoder reads: the rest is left out",
-    "unknown": "{count} for the most part of words that the tokenizer does not know: all the same to the model",
+    "unknown": "{count} mostly made of words unknown to the tokenizer: the model cannot tell these words apart",
 }
 log = logging.getLogger("bilrp")
-ITEMS_PER_COMMIT = 64  # items of one commit: what a kill can cost at most
-
-
-@dataclass(frozen=True)
-class IndexReport:
-    """What indexing did: how many are new, were there before, are the same as another, and which are broken, and why.
-
-    `truncated` counts new texts that are longer than the encoder reads.
-    """
-
-    added: int = 0
-    unchanged: int = 0
-    duplicates: int = 0
-    removed: int = 0
-    failed: tuple[tuple[str, str], ...] = ()
-    truncated: int = 0
-    seconds: float = 0.0
+ITEMS_PER_COMMIT = 64  # at most so many are lost if the process is killed
 
 
 def build(
-    source: Any,
+    source: InputLike | Iterable[InputLike],
     encoder: EncoderLike | str,
     path: str | Path,
     *,
@@ -63,7 +46,16 @@ def build(
     column: str | None = None,
     prune: bool = False,
 ) -> Collection:
-    """Index a folder, files, texts or any iterable of what the encoder reads; adding again does what is new or changed.
+    """Index a folder, files, texts or an iterable of inputs; on an existing collection, only what is new or changed.
+
+    Args:
+        source: A folder, a file, a list of them, texts, or any iterable of what the encoder reads.
+        encoder: An encoder, its name, or a model.
+        path: The collection to write, NAME.lance.
+        parts: Also compute and store the parts of every item.
+        progress: Show a progress bar.
+        column: Column of a .csv, .tsv or .jsonl that contains the texts.
+        prune: Remove items of the source's folders and files that no longer exist.
 
     >>> import tempfile, torch
     >>> images = [image for image in torch.rand(5, 1, 3, 8, 8)]
@@ -77,7 +69,7 @@ def build(
 
 
 def build_with_report(
-    source: Any,
+    source: InputLike | Iterable[InputLike],
     encoder: EncoderLike | str,
     path: str | Path,
     *,
@@ -89,81 +81,80 @@ def build_with_report(
     backend: str = "local",
     address: str | None = None,
 ) -> tuple[Collection, IndexReport]:
-    """What `build` does, and a report of it; `encoder_options` is what else the encoder's name needs to make it again
-    (size, resize).
+    """Build a collection and return it with a report; see `build` for the other arguments.
+
+    Args:
+        encoder_options: Options that load the encoder by its name (size, resize, weights), stored in the collection.
+        backend: "local" or "ray".
+        address: Address of a Ray cluster; by default Ray starts on this machine.
     """
     if backend not in BACKENDS:
         raise InputError(f"the backend is one of {', '.join(BACKENDS)}, got {backend}")
-    tables.import_lance()  # is it there? Better asked before anything is worked out for it
+    tables.import_lance()  # fail before any work if it is missing
     start = time.perf_counter()
-    chosen = registry.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
+    encoder = registry.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)
-    listed = list(iter_source_items(source, chosen, column=column))
-    if not listed:
+    source_items = list(iter_source_items(source, encoder, column=column))
+    if not source_items:
         raise InputError(
-            f"nothing to index in {_describe_source(source)}: no files or texts that {chosen.name} reads"
+            f"nothing to index in {_describe_source(source)}: no files or texts that {encoder.name} reads"
         )
-    state = IndexSession.open(path, encoder_options or {})
-    tally = state.tally
-    forward, done = BatchEncoder(chosen), 0
-    state.check_encoder_name(chosen)
+    session, batch_encoder = IndexSession.open(path, encoder_options or {}), BatchEncoder(encoder)
+    report = session.report
+    session.check_encoder_name(encoder)
     known: list[SourceItem] = []
-    fresh: list[SourceItem] = []
-    for thing in listed:
-        (known if state.is_known(thing) else fresh).append(thing)
-    for thing in known:  # another encoder is noticed before anything is done
-        if not state.described:
-            state.describe(chosen, [read_source_item(chosen, thing)], forward)
-    with progress_bar(progress) as bar, _open_workers(chosen, backend, address) as crew:
-        bar.start("indexing", len(fresh))
-        while done < len(fresh):  # on a cluster, until it is known what the collection says of itself
-            if crew is not None and state.described:
-                _index_on_workers(crew, state, fresh[done:], bar)
+    new: list[SourceItem] = []
+    for each in source_items:
+        (known if session.is_known(each) else new).append(each)
+    for each in known:  # detects another encoder before anything is written
+        if not session.described:
+            session.describe(encoder, [read_source_item(encoder, each)], batch_encoder)
+    with progress_bar(progress) as bar, _open_workers(encoder, backend, address) as workers:
+        bar.start("indexing", len(new))
+        done = 0
+        while done < len(new):
+            if workers is not None and session.described:
+                _index_on_workers(workers, session, new[done:], bar)
                 break
-            some = fresh[done:] if crew is None else fresh[done : done + ITEMS_PER_COMMIT]
-            _index_locally(state, chosen, forward, some, bar)
-            done += len(some)
-        while state.orphaned_paths:  # what was the same as something that has changed since
-            alone, state.orphaned_paths = state.orphaned_paths, set()
-            _index_locally(
-                state, chosen, forward, [thing for thing in fresh if thing.encoded_path in alone], bar
-            )
-        places, scope = (
-            {thing.encoded_path: thing for thing in listed},
-            _source_paths(source) if prune else [],
-        )
-        state.apply_renames(
-            places,
-            lambda place: place not in places and (_is_within(place, scope) or not _exists(path, place)),
+            # workers need the description, so the first batches run locally
+            batch = new[done:] if workers is None else new[done : done + ITEMS_PER_COMMIT]
+            _index_locally(session, encoder, batch_encoder, batch, bar)
+            done += len(batch)
+        while session.orphaned_paths:
+            orphans, session.orphaned_paths = session.orphaned_paths, set()
+            batch = [each for each in new if each.encoded_path in orphans]
+            _index_locally(session, encoder, batch_encoder, batch, bar)
+        scope = _source_paths(source) if prune else []
+        by_path = {each.encoded_path: each for each in source_items}
+        session.apply_renames(
+            by_path, lambda p: p not in by_path and (_is_within(p, scope) or not _exists(path, p))
         )
         if prune:
-            tally.removed = _prune(path, scope, listed)
-        if state.description is not None and parts:
-            tally.failed += make_missing_parts(open(path, encoder=chosen), crew, progress)
-    if state.description is None:
-        first = tally.failed[0] if tally.failed else ("", "nothing could be read")
-        raise InputError(f"nothing was indexed: {to_printable(first[0])}: {first[1]}")
+            report.removed = _prune(path, scope, source_items)
+        if session.description is not None and parts:
+            report.failed += make_missing_parts(open(path, encoder=encoder), workers, progress)
+    if session.description is None:
+        name, error = report.failed[0] if report.failed else ("", "nothing could be read")
+        raise InputError(f"nothing was indexed: {to_printable(name)}: {error}")
     tables.compact(path)
-    found = open(path, encoder=chosen)
-    seconds = time.perf_counter() - start
-    for kind, count in tally.notes.items():
-        log.warning(
-            "%s", NOTE_MESSAGES[kind].format(count="1 text is" if count == 1 else f"{count} texts are")
-        )
-    counts = tally.added, tally.unchanged, tally.duplicates, tally.removed
-    return found, IndexReport(*counts, tuple(tally.failed), tally.notes["truncated"], seconds)
+    collection = open(path, encoder=encoder)
+    for kind, count in report.notes.items():
+        subject = "1 text is" if count == 1 else f"{count} texts are"
+        log.warning("%s", NOTE_MESSAGES[kind].format(count=subject))
+    report.seconds = time.perf_counter() - start
+    return collection, report
 
 
 @contextmanager
 def _open_workers(encoder: Encoder, backend: str, address: str | None) -> Iterator[RayWorkerPool | None]:
-    """The workers of a cluster, where that is the backend."""
+    """Open the workers of a Ray cluster; None for the local backend."""
     if backend == "local":
         yield None
         return
     from bilrp.collection.ray_backend import open_worker_pool
 
-    with open_worker_pool(encoder, address=address) as found:
-        yield found
+    with open_worker_pool(encoder, address=address) as workers:
+        yield workers
 
 
 def _index_locally(
@@ -183,23 +174,17 @@ def _index_locally(
 def _index_on_workers(
     workers: RayWorkerPool, session: IndexSession, source_items: Sequence[SourceItem], bar: Progress
 ) -> None:
-    """By the workers of a cluster. Two of them may meet one content: then the later batch is made again without it."""
-    jobs = [
-        (
-            session.path,
-            session.description,
-            few,
-            set(),
-            {thing.encoded_path for thing in few} & session.failed.keys(),
-        )
-        for few in split_batches(source_items, ITEMS_PER_COMMIT)
-    ]
+    """Index on a cluster. If two workers embed the same content, the later batch is computed again without it."""
+    jobs = []
+    for batch in split_batches(source_items, ITEMS_PER_COMMIT):
+        failed_paths = {each.encoded_path for each in batch} & session.failed.keys()
+        jobs.append((session.path, session.description, batch, set(), failed_paths))
 
-    def again(job: tuple[Any, ...], found: tuple[Batch, list[str]]) -> tuple[Any, ...] | None:
-        twice = found[0].ids & session.ids
-        return (*job[:3], job[3] | twice, job[4]) if twice else None
+    def without_duplicates(job: tuple[Any, ...], result: tuple[Batch, list[str]]) -> tuple[Any, ...] | None:
+        duplicates = result[0].ids & session.ids
+        return (*job[:3], job[3] | duplicates, job[4]) if duplicates else None
 
-    for batch, fragments in workers.run_in_order("embed_items", jobs, again):
+    for batch, fragments in workers.run_in_order("embed_items", jobs, without_duplicates):
         session.commit(batch, fragments)
         bar.advance(len(batch.outcomes))
 
@@ -207,18 +192,18 @@ def _index_on_workers(
 def make_missing_parts(
     collection: Collection, workers: RayWorkerPool | None, progress: bool
 ) -> list[tuple[str, str]]:
-    """Make the parts that are missing; on a cluster here until there is a table of them. What failed, and why."""
+    """Compute missing parts, on a cluster if there are workers; return (source, error) of each failure."""
     if workers is None:
         return collection.make_parts(progress=progress)
     missing, failed = [collection.ids[position] for position in collection.positions_without_parts()], []
-    while missing and not collection.parts.ids:
+    while missing and not collection.parts.ids:  # workers append to a table that exists
         failed += collection.make_parts([collection.items.by_id[missing.pop(0)]])
-    jobs = [(collection.path, few) for few in split_batches(missing, PARTS_PER_COMMIT)]
+    jobs = [(collection.path, batch) for batch in split_batches(missing, PARTS_PER_COMMIT)]
     with progress_bar(progress) as bar:
         bar.start("parts", len(missing))
-        for fragments, broken in workers.run_in_order("decompose_items", jobs):
+        for fragments, failures in workers.run_in_order("decompose_items", jobs):
             tables.commit_fragments(collection.path, tables.PARTS_TABLE, fragments)
-            failed += broken
+            failed += failures
             bar.advance(PARTS_PER_COMMIT)
     return failed
 
@@ -226,30 +211,30 @@ def make_missing_parts(
 def _read_ahead(
     source_items: Sequence[SourceItem], encoder: Encoder, session: IndexSession, pool: ThreadPoolExecutor
 ) -> Iterator[list[ReadResult]]:
-    """Things read ahead of their turn, a commit's worth at a time, in the order of the source."""
-    left = iter(source_items)
+    """Yield inputs in order, one commit at a time, while threads read the next ones."""
+    remaining = iter(source_items)
     waiting: list[Future[ReadResult]] = []
     while True:
-        more = islice(left, 2 * ITEMS_PER_COMMIT - len(waiting))
-        waiting += [pool.submit(read_source_item, encoder, thing, session.ids) for thing in more]
+        more = islice(remaining, 2 * ITEMS_PER_COMMIT - len(waiting))
+        waiting += [pool.submit(read_source_item, encoder, each, session.ids) for each in more]
         if not waiting:
             return
-        now, waiting = waiting[:ITEMS_PER_COMMIT], waiting[ITEMS_PER_COMMIT:]
-        yield [each.result() for each in now]
+        batch, waiting = waiting[:ITEMS_PER_COMMIT], waiting[ITEMS_PER_COMMIT:]
+        yield [each.result() for each in batch]
 
 
 def _source_paths(source: Any) -> list[Path]:
-    """The folders and files of a source."""
-    several = [source] if isinstance(source, str | os.PathLike) else source
+    """Return the folders and files of a source."""
+    entries = [source] if isinstance(source, str | os.PathLike) else source
     return [
         Path(each).resolve()
-        for each in several
-        if isinstance(each, str | os.PathLike) and os.path.exists(each)  # else it is a text
+        for each in entries
+        if isinstance(each, str | os.PathLike) and os.path.exists(each)  # other strings are texts
     ]
 
 
 def _is_within(encoded_path: str, scope: Sequence[Path]) -> bool:
-    """Does a file, or the file that a line is of, lie in one of these folders, or is it one of these files?"""
+    """Return whether a file, or the file of a line `FILE#NUMBER`, is one of these files or inside these folders."""
     files = (
         Path(decode_path(encoded_path)),
         Path(decode_path(encoded_path.rpartition("#")[0] or encoded_path)),
@@ -258,9 +243,9 @@ def _is_within(encoded_path: str, scope: Sequence[Path]) -> bool:
 
 
 def _exists(path: str, encoded_path: str) -> bool:
-    """Is the file there, or the one whose line it is? What came from no file is not gone either.
+    """Return whether a file, or the file of a line, exists; true for items that did not come from a file.
 
-    What the app added lies inside the collection at `path`.
+    Files added in the app are relative to the collection at `path`.
     """
     files = (encoded_path, encoded_path.rpartition("#")[0])
     return not encoded_path or any(
@@ -269,18 +254,18 @@ def _exists(path: str, encoded_path: str) -> bool:
 
 
 def _prune(path: str, scope: Sequence[Path], source_items: Sequence[SourceItem]) -> int:
-    """Remove items of these folders and files that are no longer there; a text is there where any line or row has it."""
+    """Remove items of these folders and files that no longer exist; a text exists if any line or row contains it."""
     dataset = tables.open_table(path, tables.ITEMS_TABLE)
     if dataset is None:
         return 0
-    there = {thing.encoded_path for thing in source_items if isinstance(thing.content, Path)}
-    texts = {thing.content_id() for thing in source_items if isinstance(thing.content, str)}
-    broken = {thing.failed_id() for thing in source_items}
+    paths = {each.encoded_path for each in source_items if isinstance(each.content, Path)}
+    ids = {each.content_id() for each in source_items if isinstance(each.content, str)}
+    ids |= {each.failed_id() for each in source_items}
     rows = tables.read_columns(dataset, ["id", "source"])
     gone = [
         key
         for key, source in zip(rows["id"], rows["source"], strict=True)
-        if source not in there and key not in texts and key not in broken and _is_within(source, scope)
+        if source not in paths and key not in ids and _is_within(source, scope)
     ]
     for each in gone:
         tables.delete_rows(path, tables.ITEMS_TABLE, each)
@@ -289,12 +274,12 @@ def _prune(path: str, scope: Sequence[Path], source_items: Sequence[SourceItem])
 
 
 def split_batches(sequence: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Pieces of a size, the last may be smaller.
+    """Split a sequence into batches of a size; the last may be smaller.
 
     >>> split_batches([1, 2, 3, 4, 5], 2)
     [[1, 2], [3, 4], [5]]
     """
-    return [sequence[at : at + size] for at in range(0, len(sequence), size)]
+    return [sequence[start : start + size] for start in range(0, len(sequence), size)]
 
 
 def _describe_source(source: Any) -> str:

@@ -1,4 +1,4 @@
-"""From things to rows of the items' table: read, embed, and say of each what came of it. Knows no table."""
+"""Read and embed inputs and build rows of the items table, without access to the table itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bilrp.inputs import Item
 
 @dataclass(frozen=True, eq=False)
 class ReadResult:
-    """A thing as it was read, or why it could not be, or neither: then an item with its id is known."""
+    """An input as read; `failed` is the error message. Both `item` and `failed` are None if its id is already known."""
 
     source_item: SourceItem
     id: str
@@ -29,30 +29,35 @@ class ReadResult:
 
 
 def read_source_item(encoder: Encoder, source_item: SourceItem, known_ids: Container[str] = ()) -> ReadResult:
-    """Read one thing; whatever is wrong with it is its own affair. What has a known id is not decoded."""
+    """Read one input; errors are returned, not raised.
+
+    Args:
+        encoder: The encoder whose reader is used.
+        source_item: The input.
+        known_ids: Inputs with these ids are not decoded.
+    """
     stamp = source_item.stamp
     try:
         key = source_item.content_id()
         if key in known_ids:
             return ReadResult(source_item, key, stamp)
         item = read_item(encoder, source_item.content, quiet=True)
-        return ReadResult(
-            source_item, key, stamp, replace(item, view=thumbnails.downscale(item.view), segment=None)
-        )
+        item = replace(item, view=thumbnails.downscale(item.view), segment=None)
+        return ReadResult(source_item, key, stamp, item)
     except OSError as error:
-        why = describe_error(error)
+        failed = describe_error(error)
     except BilrpError as error:
-        why = str(error)
+        failed = str(error)
     except Exception as error:  # an encoder's own reader may raise anything
-        why = f"{type(error).__name__}: {describe_error(error)}"
-    return ReadResult(source_item, source_item.failed_id(), stamp, failed=why)
+        failed = f"{type(error).__name__}: {describe_error(error)}"
+    return ReadResult(source_item, source_item.failed_id(), stamp, failed=failed)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one thing: `failed` says why it is broken; `is_duplicate` that another has its content.
+    """Result for one input: `failed` is the error message; `is_duplicate`: another input has the same content.
 
-    `notes` are the kinds of what its reader noted.
+    `notes` are the kinds of its reader's notes.
     """
 
     id: str
@@ -65,14 +70,14 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What came of some things, in their order, and the rows to keep: of what is new, and of what is broken."""
+    """Outcomes of some inputs, in order, and the rows to store: of new items and of failures."""
 
     outcomes: tuple[Outcome, ...]
     rows: tuple[dict[str, Any], ...]
 
     @property
     def ids(self) -> set[str]:
-        """Whose embeddings are new."""
+        """Ids of the new items."""
         return {each.id for each in self.outcomes if each.failed is None and not each.is_duplicate}
 
 
@@ -84,30 +89,35 @@ def embed(
     failed_paths: Container[str],
     width: int | None,
 ) -> Batch:
-    """Embed what has none of the `known_ids`; an embedding of another width than the collection's is broken.
+    """Embed inputs that are new.
 
-    What is still broken at a place that is known for it gets no row again.
+    Args:
+        results: The inputs as read.
+        batch_encoder: Runs the encoder.
+        known_ids: Ids that are already indexed.
+        failed_paths: Paths that already have a row for a failure, which is not repeated.
+        width: Width of the collection's embeddings; another width is a failure.
     """
     new: dict[str, ReadResult] = {}
     for each in results:
         if each.item is not None and each.id not in known_ids:
             new.setdefault(each.id, each)
     items = [each.item for each in new.values() if each.item is not None]
-    found = dict(zip(new, batch_encoder.encode(items), strict=True))
+    embeddings = dict(zip(new, batch_encoder.encode(items), strict=True))
     outcomes, rows = [], []
     for each in results:
         name = each.source_item.source or each.source_item.name
-        embedding = found.get(each.id)
+        embedding = embeddings.get(each.id)
         failed = each.failed or _embedding_error(embedding, width)
         if failed is None and new.get(each.id) is not each:
             outcomes.append(Outcome(each.id, name, each.source_item.encoded_path, is_duplicate=True))
             continue
         key = each.id if failed is None else each.source_item.failed_id()
-        numbers = embedding.float().numpy() if failed is None and isinstance(embedding, Tensor) else None
+        values = embedding.float().numpy() if failed is None and isinstance(embedding, Tensor) else None
         notes = () if each.item is None else tuple(each.item.notes)
         outcomes.append(Outcome(key, name, each.source_item.encoded_path, failed, notes=notes))
         if failed is None or each.source_item.encoded_path not in failed_paths:
-            rows.append(_to_row(each, key, numbers, failed))
+            rows.append(_to_row(each, key, values, failed))
     return Batch(tuple(outcomes), tuple(rows))
 
 
@@ -118,14 +128,13 @@ def _embedding_error(embedding: Tensor | str | None, width: int | None) -> str |
 
 
 def _to_row(result: ReadResult, key: str, embedding: np.ndarray | None, failed: str | None) -> dict[str, Any]:
-    about = {"id": key, "stamp": result.stamp, "failed": failed, "embedding": embedding} | label_columns(
-        result.source_item
-    )
-    return about if result.item is None else about | thumbnails.to_row(result.item.view)
+    row = {"id": key, "stamp": result.stamp, "failed": failed, "embedding": embedding}
+    view = None if result.item is None else result.item.view
+    return row | label_columns(result.source_item) | thumbnails.to_row(view)
 
 
 def label_columns(source_item: SourceItem) -> dict[str, str]:
-    """What a row says of where a thing lies and how it is called."""
+    """Return the columns with the name, group and path of an input."""
     return {
         "name": to_printable(source_item.name),
         "group": to_printable(source_item.group),

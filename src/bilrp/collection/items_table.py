@@ -1,4 +1,4 @@
-"""The items of a collection: what they are called, where they came from, and their embeddings, read block by block."""
+"""The items table of a collection: ids, names, sources and embeddings; exact and approximate top-k search."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ from bilrp.collection.float16_index import Float16Index
 from bilrp.collection.sources import encode_path
 from bilrp.errors import InputError
 
-MAX_RESIDENT_BYTES = (
-    512 * 2**20
-)  # bytes of embeddings that are kept in memory; beyond, they are read block by block
+MAX_RESIDENT_BYTES = 512 * 2**20  # larger embeddings are read in blocks instead of kept in memory
 MAX_CANDIDATE_FRACTION = (
-    0.05  # of the items: to pick more of them out of the table takes longer than to read it
+    0.05  # of the items: reading more rows by number takes longer than reading all in order
 )
 LABEL_COLUMNS = ("id", "name", "group", "source")
 
 
 class ItemsTable:
-    """The table of items at one version; a position counts those that are whole, and of one id the first.
+    """The items table at one version.
 
-    Two processes may write one id at once, so that it is there twice.
+    A position numbers the rows with an embedding; of rows with the same id (two processes may write it at once), the first.
     """
 
     def __init__(self, dataset: Any, width: int) -> None:
@@ -50,12 +48,12 @@ class ItemsTable:
 
     @cached_property
     def _embedded_rows(self) -> np.ndarray:
-        """Rows that have an embedding."""
+        """Numbers of the rows that have an embedding."""
         return np.flatnonzero([failed is None for failed in self._labels["failed"]])
 
     @cached_property
     def row_numbers(self) -> np.ndarray:
-        """The row of each position."""
+        """Row number of each position."""
         ids = np.array([self._labels["id"][row] for row in self._embedded_rows], dtype=str)
         return self._embedded_rows[np.sort(np.unique(ids, return_index=True)[1])]
 
@@ -63,7 +61,7 @@ class ItemsTable:
         return len(self.row_numbers)
 
     def label_values(self, column: str) -> list[str]:
-        """One of `LABEL_COLUMNS`, for every position."""
+        """Return one of `LABEL_COLUMNS` for every position."""
         values = self._labels[column]
         return [values[row] for row in self.row_numbers]
 
@@ -88,40 +86,42 @@ class ItemsTable:
         return {source: position for position, source in enumerate(self.sources) if source}
 
     def position(self, query: str | os.PathLike[str]) -> int | None:
-        """Where an id or a file is; None where it is not here."""
+        """Return the position of an id or a file; None if it is not in the table."""
         if isinstance(query, str) and query in self.by_id:
             return self.by_id[query]
         try:
             return self.by_source.get(encode_path(os.path.realpath(query)))
-        except (OSError, ValueError):  # a text that no file could be called
+        except (OSError, ValueError):  # not a valid file name
             return None
 
     @property
     def failed(self) -> list[tuple[str, str]]:
-        """What could not be indexed, and why."""
+        """(source, error) of each input that could not be indexed."""
         rows = zip(*(self._labels[name] for name in ("source", "name", "failed")), strict=True)
-        return [(source or name, why) for source, name, why in rows if why is not None]
+        return [(source or name, error) for source, name, error in rows if error is not None]
 
     def groups(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
+        """Return the positions of each group's items."""
+        groups: dict[str, list[int]] = defaultdict(list)
         for position, group in enumerate(self.label_values("group")):
-            found[group].append(position)
-        return dict(found)
+            groups[group].append(position)
+        return dict(groups)
 
     def take(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, list[Any]]:
-        """These columns of these items, and nothing else of the table."""
-        found = tables.take_rows(self.dataset, self.row_numbers[list(positions)], names)
-        return {name: column.to_pylist() for name, column in found.items()}
+        """Read some columns of some items."""
+        columns = tables.take_rows(self.dataset, self.row_numbers[list(positions)], names)
+        return {name: column.to_pylist() for name, column in columns.items()}
 
     # ------------------------------------------------------------ embeddings
 
     @property
     def fits_in_memory(self) -> bool:
-        """Are the embeddings few enough to be kept in memory?"""
+        """Whether all embeddings are kept in memory."""
         return 4 * self.width * len(self) <= self.max_resident_bytes
 
     @cached_property
     def resident(self) -> Float[np.ndarray, "items h"]:
+        """φ of every item, in memory."""
         embeddings, start = np.empty((len(self), self.width), np.float32), 0
         for block in self._read_blocks():
             embeddings[start : start + len(block)] = block
@@ -129,15 +129,15 @@ class ItemsTable:
         return embeddings
 
     def _read_blocks(self) -> Iterator[np.ndarray]:
-        counts = np.isin(self._embedded_rows, self.row_numbers, assume_unique=True)
+        is_item = np.isin(self._embedded_rows, self.row_numbers, assume_unique=True)
         start = 0
         for block in tables.iter_embedding_blocks(self.dataset, self.width):
-            mask = counts[start : start + len(block)]
+            mask = is_item[start : start + len(block)]
             start += len(block)
             yield block if mask.all() else block[mask]
 
     def iter_blocks(self) -> Iterator[np.ndarray]:
-        """φ of every item, in order, in blocks of bounded size."""
+        """Yield φ of every item in order, in blocks of bounded size."""
         if self.fits_in_memory:
             yield self.resident
         else:
@@ -146,12 +146,12 @@ class ItemsTable:
     def embeddings(self, positions: Sequence[int] | np.ndarray) -> Float[np.ndarray, "some h"]:
         if self.fits_in_memory:
             return self.resident[list(positions)]
-        found = tables.take_rows(self.dataset, self.row_numbers[list(positions)], ["embedding"])["embedding"]
-        return found.combine_chunks().flatten().to_numpy().reshape(-1, self.width).copy()  # to be written to
+        column = tables.take_rows(self.dataset, self.row_numbers[list(positions)], ["embedding"])["embedding"]
+        return column.combine_chunks().flatten().to_numpy().reshape(-1, self.width).copy()  # writable
 
     @cached_property
     def float16_index(self) -> Float16Index | None:
-        """φ of every item in half precision, in a file of its own; None where that cannot be had."""
+        """Float16 copy of the embeddings; None if its file cannot be written."""
         return float16_index.open_or_build(self.dataset, self.width, len(self), self._read_blocks())
 
     @cached_property
@@ -162,12 +162,12 @@ class ItemsTable:
         return np.concatenate([row_norms(block) for block in self.iter_blocks()])
 
     def index(self, similarity: str) -> ApproximateIndex | None:
-        """The approximate index, made on first use; None where search is exact all the same."""
-        found = self.index_or_reason(similarity)
-        return found if isinstance(found, ApproximateIndex) else None
+        """Return the approximate index, built on first use; None if the search is exact."""
+        index = self.index_or_reason(similarity)
+        return index if isinstance(index, ApproximateIndex) else None
 
     def index_or_reason(self, similarity: str) -> ApproximateIndex | str:
-        """The approximate index, made on first use; or why search is exact all the same."""
+        """Return the approximate index, built on first use, or the reason why the search is exact."""
         if self.fits_in_memory:
             return "all embeddings fit in memory"
         with self._index_lock:
@@ -180,67 +180,62 @@ class ItemsTable:
                     return str(error)
             index = self._index
         if index.similarity != similarity:
-            return f"its index was made for --similarity {index.similarity}"
+            return f"the index was built for --similarity {index.similarity}"
         if index.recall < approximate_index.MIN_RECALL:
-            return f"its index finds no more than {index.recall:.0%} of an item's ten nearest"
+            return f"the index finds only {index.recall:.0%} of an item's ten nearest"
         return index
 
     def _true_neighbours(self, similarity: str) -> approximate_index.TrueNeighbours:
-        """Some items, and the ids of their true neighbours, from one reading of all embeddings."""
-        some = np.random.default_rng(0).permutation(len(self))[: approximate_index.RECALL_SAMPLE_ITEMS]
-        vectors, start = self.embeddings(some), 0
-        best, near = [np.zeros(0, np.float32) for _ in some], [np.zeros(0, np.int64) for _ in some]
+        """Return sampled items with the ids of their exact neighbours, reading all embeddings once."""
+        count = approximate_index.RECALL_NEIGHBOURS
+        sample = np.random.default_rng(0).permutation(len(self))[: approximate_index.RECALL_SAMPLE_ITEMS]
+        vectors, start = self.embeddings(sample), 0
+        best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in sample]
         for block in self.iter_blocks():
-            here = np.arange(start, start + len(block))
+            positions = np.arange(start, start + len(block))
             for n, vector in enumerate(vectors):
-                scores = self._score_block(block, here, vector, cosine=similarity == "cosine")
-                scores, positions = np.concatenate([best[n], scores]), np.concatenate([near[n], here])
-                kept = top_k_indices(scores, approximate_index.RECALL_NEIGHBOURS + 1)
-                best[n], near[n] = scores[kept], positions[kept]
+                scores = self._score_block(block, positions, vector, cosine=similarity == "cosine")
+                best[n] = _merge_top_k(best[n], (positions, scores), count + 1)
             start += len(block)
         return [
-            (vector, {self.ids[i] for i in found[found != at][: approximate_index.RECALL_NEIGHBOURS]})
-            for at, vector, found in zip(some, vectors, near, strict=True)
+            (vector, {self.ids[i] for i in near[near != item][:count]})
+            for item, vector, (near, _) in zip(sample, vectors, best, strict=True)
         ]
 
     def top_k(
         self, vector: np.ndarray, k: int, similarity: str = "dot", *, index: ApproximateIndex | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores of the k items with the largest ⟨v, φ⟩, or cosine: the best first, of equal ones the first.
+        """Return positions and scores of the k items with the largest ⟨v, φ⟩ or cosine, best first; ties by position.
 
-        Where embeddings are not held in memory, halves say which may be among them, and these are read. With an index,
-        of those that it proposes: what it misses is missing.
+        Args:
+            vector: The query v.
+            k: Number of items.
+            similarity: "dot" or "cosine".
+            index: Rank only the candidates of this approximate index; by default the search is exact.
         """
         cosine = similarity == "cosine"
         if index is not None:
-            proposed = {self.by_id[i] for i in index.candidates(vector, k) if i in self.by_id}
-            if len(proposed) >= min(k, len(self)):
-                return self.rank(np.array(sorted(proposed)), vector, k, similarity)
+            candidates = {self.by_id[i] for i in index.candidates(vector, k) if i in self.by_id}
+            if len(candidates) >= min(k, len(self)):
+                return self.rank(np.array(sorted(candidates)), vector, k, similarity)
         if not self.fits_in_memory and self.float16_index is not None:
-            with suppress(OSError):  # another process may have replaced the file by a newer one
-                some = self.float16_index.candidates(vector, k, cosine=cosine)
-                if len(some) <= MAX_CANDIDATE_FRACTION * len(self):  # else reading all in order is faster
-                    return self.rank(some, vector, k, similarity)
-        positions, scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        for start, found in self._iter_scores(vector, cosine=cosine):
-            near = top_k_indices(found, k)
-            if not start:  # mostly there is no other block
-                positions, scores = near, found[near]
-                continue
-            positions, scores = (
-                np.concatenate(p) for p in ((positions, near + start), (scores, found[near]))
-            )
-            kept = top_k_indices(scores, k)  # of equal ones, those of earlier blocks
-            positions, scores = positions[kept], scores[kept]
-        return positions, scores
+            with suppress(OSError):  # another process may have removed the file
+                positions = self.float16_index.candidates(vector, k, cosine=cosine)
+                if len(positions) <= MAX_CANDIDATE_FRACTION * len(self):
+                    return self.rank(positions, vector, k, similarity)
+        best = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        for start, scores in self._iter_scores(vector, cosine=cosine):
+            top = top_k_indices(scores, k)
+            best = _merge_top_k(best, (top + start, scores[top]), k)
+        return best
 
     def scores(self, vector: np.ndarray, similarity: str = "dot") -> Float[np.ndarray, " items"]:
-        """⟨v, φ⟩ of every item, or cosine."""
-        found = [scores for _, scores in self._iter_scores(vector, cosine=similarity == "cosine")]
-        return np.concatenate([np.zeros(0, np.float32), *found])
+        """Return ⟨v, φ⟩ or cosine of every item."""
+        blocks = [scores for _, scores in self._iter_scores(vector, cosine=similarity == "cosine")]
+        return np.concatenate([np.zeros(0, np.float32), *blocks])
 
     def _iter_scores(self, vector: np.ndarray, *, cosine: bool) -> Iterator[tuple[int, np.ndarray]]:
-        """Of one block after the other: the position of its first item, and the scores of all."""
+        """Yield the first position and the scores of each block."""
         start = 0
         for block in self.iter_blocks():
             yield start, self._score_block(block, slice(start, start + len(block)), vector, cosine=cosine)
@@ -249,14 +244,23 @@ class ItemsTable:
     def rank(
         self, positions: np.ndarray, vector: np.ndarray, k: int, similarity: str = "dot"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What `top_k` gives, of these positions alone; their embeddings are read a block at a time."""
-        rows, found = max(1, tables.BLOCK_BYTES // (4 * self.width)), [np.zeros(0, np.float32)]
+        """Return the `top_k` among some positions; their embeddings are read in blocks.
+
+        Args:
+            positions: Candidates, ascending.
+            vector: The query v.
+            k: Number of items.
+            similarity: "dot" or "cosine".
+        """
+        rows, blocks = max(1, tables.BLOCK_BYTES // (4 * self.width)), [np.zeros(0, np.float32)]
         for start in range(0, len(positions), rows):
-            few = positions[start : start + rows]
-            found.append(self._score_block(self.embeddings(few), few, vector, cosine=similarity == "cosine"))
-        scores = np.concatenate(found)
-        kept = top_k_indices(scores, k)
-        return positions[kept], scores[kept]
+            some = positions[start : start + rows]
+            blocks.append(
+                self._score_block(self.embeddings(some), some, vector, cosine=similarity == "cosine")
+            )
+        scores = np.concatenate(blocks)
+        top = top_k_indices(scores, k)
+        return positions[top], scores[top]
 
     def _score_block(
         self, block: np.ndarray, positions: np.ndarray | slice, vector: np.ndarray, *, cosine: bool
@@ -264,14 +268,23 @@ class ItemsTable:
         return cosine_similarities(block, self.norms[positions], vector) if cosine else block @ vector
 
 
+def _merge_top_k(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge two results (positions, scores) to the k best; ties in favour of `a`."""
+    positions, scores = np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
+    top = top_k_indices(scores, k)
+    return positions[top], scores[top]
+
+
 def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:
-    """Where the k largest are, largest first, and of equal ones the first.
+    """Return the indices of the k largest scores, in descending order; ties by index.
 
     >>> top_k_indices(np.array([3.0, 7.0, 3.0, 9.0]), 3).tolist()
     [3, 1, 0]
     """
-    if not 0 < 4 * k < len(scores):  # none, or few others: to set them apart first would cost more
+    if not 0 < 4 * k < len(scores):  # sorting all is cheaper than a partition
         return np.argsort(-scores, kind="stable")[:k]
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    candidates = np.flatnonzero(scores >= least)
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    candidates = np.flatnonzero(scores >= threshold)
     return candidates[np.argsort(-scores[candidates], kind="stable")[:k]]

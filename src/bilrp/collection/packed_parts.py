@@ -1,7 +1,8 @@
-"""Parts in little space: on the coordinates that are active, in half precision, with what that cost."""
+"""Compact parts: only the active coordinates, stored in bfloat16 with the rounding error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,14 +12,51 @@ from torch import Tensor
 
 from bilrp.errors import InputError
 
-Buffer: TypeAlias = Any  # whatever gives its memory: bytes, a buffer of Arrow
+Buffer: TypeAlias = Any  # supports the buffer protocol: bytes or an Arrow buffer
+
+
+@dataclass(frozen=True, eq=False)
+class SparseColumns:
+    """Parts [regions, width] that are zero outside `columns`; `values` is [regions, columns]."""
+
+    columns: np.ndarray
+    values: np.ndarray
+    width: int
+
+    @staticmethod
+    def from_dense(parts: np.ndarray) -> SparseColumns:
+        columns = np.flatnonzero(parts.any(0))
+        return SparseColumns(columns, parts.take(columns, 1), parts.shape[1])  # `take` keeps row-major order
+
+    @property
+    def count(self) -> int:
+        """Number of regions."""
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        return self.columns.nbytes + self.values.nbytes
+
+    def sum(self, regions: Sequence[int]) -> np.ndarray:
+        """Return Σ P_I over these regions, [width].
+
+        >>> SparseColumns.from_dense(np.array([[0.0, 1.0, 2.0], [0.0, 5.0, 0.0]])).sum([0, 1]).tolist()
+        [0.0, 6.0, 2.0]
+        """
+        if 4 * len(regions) < self.count:
+            return scatter_columns(self.columns, self.values[list(regions)].sum(0), self.width)
+        weights = np.zeros(
+            self.count, self.values.dtype
+        )  # for many regions a product is faster than a gather
+        weights[list(regions)] = 1
+        return scatter_columns(self.columns, weights @ self.values, self.width)
 
 
 @dataclass(frozen=True, eq=False)
 class PackedParts:
-    """Parts [regions, coordinates] that are zero but on `columns`; `bits` are those of bfloat16 [regions, columns].
+    """Parts [regions, width] that are zero outside `columns`; `bits` is [regions, columns] in bfloat16.
 
-    `error` is ‖kept − computed‖ / ‖computed‖. Both may lie in a file's own memory: nothing is copied before it is used.
+    `error` is ‖stored − computed‖ / ‖computed‖. The arrays may be views of a memory-mapped file.
     """
 
     columns: np.ndarray
@@ -27,12 +65,16 @@ class PackedParts:
     error: float
 
     def values(self, selection: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Parts on these of the columns, [regions, selection] in float32, of which bfloat16 is the upper half."""
+        """Return the parts on a selection of the columns in float32; bfloat16 is the upper half of float32."""
         return (self.bits[:, selection].astype(np.uint32) << 16).view(np.float32)
 
     def to_dense(self) -> Tensor:
-        """The parts as they are kept, every coordinate of them."""
+        """Return the stored parts on all coordinates."""
         return torch.from_numpy(scatter_columns(self.columns, self.values(), self.width))
+
+    def unpack(self) -> SparseColumns:
+        """Return the stored parts on the active coordinates in float32."""
+        return SparseColumns(self.columns, self.values(), self.width)
 
     @property
     def nbytes(self) -> int:
@@ -40,7 +82,7 @@ class PackedParts:
 
 
 def pack(parts: Tensor) -> PackedParts:
-    """Keep active coordinates only, in bfloat16: it has float32's range, so that nothing overflows.
+    """Pack the active coordinates in bfloat16, which has the range of float32, so that nothing overflows.
 
     >>> packed = pack(torch.tensor([[0.0, 1.0, 0.0, 3.0]]))
     >>> packed.columns.tolist(), packed.to_dense().tolist(), packed.error
@@ -49,37 +91,37 @@ def pack(parts: Tensor) -> PackedParts:
     parts = parts.detach().cpu()
     columns = parts.any(0).nonzero()[:, 0]
     values = parts[:, columns]
-    kept = values.bfloat16()
-    size = float(torch.linalg.vector_norm(values.double())) or 1.0
-    error = float(torch.linalg.vector_norm(kept.double() - values.double())) / size
-    bits = kept.contiguous().view(torch.int16).numpy().view(np.uint16)
+    rounded = values.bfloat16()
+    norm = float(torch.linalg.vector_norm(values.double())) or 1.0
+    error = float(torch.linalg.vector_norm(rounded.double() - values.double())) / norm
+    bits = rounded.contiguous().view(torch.int16).numpy().view(np.uint16)
     return PackedParts(columns.int().numpy(), bits, parts.shape[1], error)
 
 
 def scatter_columns(columns: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
-    """Values [..., columns] on all coordinates, zero elsewhere.
+    """Expand values [..., columns] to all coordinates, zero elsewhere.
 
     >>> scatter_columns(np.array([1, 3]), np.array([5.0, 7.0]), 4).tolist()
     [0.0, 5.0, 0.0, 7.0]
     """
-    found = np.zeros((*values.shape[:-1], width), values.dtype)
-    found[..., columns] = values
-    return found
+    dense = np.zeros((*values.shape[:-1], width), values.dtype)
+    dense[..., columns] = values
+    return dense
 
 
 def intersect_columns(a: PackedParts, b: PackedParts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coordinates that are active in both, and where they are among the columns of each."""
+    """Return the coordinates that are active in both, and their indices in the columns of each."""
     return np.intersect1d(a.columns, b.columns, assume_unique=True, return_indices=True)
 
 
 def compute_relevance(a: PackedParts, b: PackedParts) -> Tensor:
-    """R = P P'ᵀ on the coordinates that are active in both.
+    """Return R = P P'ᵀ, summed over the coordinates that are active in both.
 
     >>> compute_relevance(pack(torch.tensor([[0.0, 2.0, 1.0]])), pack(torch.tensor([[5.0, 3.0, 0.0]]))).tolist()
     [[6.0]]
     """
-    _, ours, theirs = intersect_columns(a, b)
-    return torch.from_numpy(a.values(ours) @ b.values(theirs).T)
+    _, in_a, in_b = intersect_columns(a, b)
+    return torch.from_numpy(a.values(in_a) @ b.values(in_b).T)
 
 
 def to_bytes(packed: PackedParts) -> tuple[bytes, bytes]:
@@ -87,18 +129,22 @@ def to_bytes(packed: PackedParts) -> tuple[bytes, bytes]:
 
 
 def from_bytes(columns: Buffer, bits: Buffer, *, width: int, error: float) -> PackedParts:
-    """The way back from `to_bytes`; the number of regions follows from the sizes.
+    """Invert `to_bytes`; the number of regions follows from the sizes.
+
+    Args:
+        columns: Active coordinates, int32, ascending.
+        bits: bfloat16 values, [regions, columns].
+        width: Number of coordinates of an embedding.
+        error: Relative rounding error of the stored values.
 
     >>> from_bytes(np.array([3, 1], np.int32).tobytes(), bytes(4), width=4, error=0.0)
     Traceback (most recent call last):
-    bilrp.errors.InputError: parts lie on coordinates in order, each below 4
+    bilrp.errors.InputError: the coordinates of parts must be ascending and below 4
     """
     active = np.frombuffer(columns, dtype=np.int32)
-    ordered = bool((active[1:] > active[:-1]).all())
-    if not ordered or (
-        len(active) and not 0 <= active[0] <= active[-1] < width
-    ):  # else other numbers are summed
-        raise InputError(f"parts lie on coordinates in order, each below {width}")
+    ascending = bool((active[1:] > active[:-1]).all())
+    if not ascending or (len(active) and not 0 <= active[0] <= active[-1] < width):
+        raise InputError(f"the coordinates of parts must be ascending and below {width}")
     if not 0 <= error < float("inf"):
-        raise InputError(f"the storage error of parts is a number, got {error}")
+        raise InputError(f"the storage error of parts must be finite and not negative, got {error}")
     return PackedParts(active, np.frombuffer(bits, dtype=np.uint16).reshape(-1, len(active)), width, error)

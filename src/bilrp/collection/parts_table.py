@@ -1,4 +1,4 @@
-"""The parts of a collection: a table that stays open, of which a pair reads two rows and nothing else."""
+"""The parts table of a collection; explaining a pair reads two rows."""
 
 from __future__ import annotations
 
@@ -18,35 +18,31 @@ from bilrp.decomposition import Decomposition, deserialize_decomposition, serial
 from bilrp.errors import InputError, wrap_errors
 
 PACKED_COLUMNS = ("columns", "values", "error")
-MAX_UNSAVED_ROWS = 256  # parts in memory, of a collection that cannot be written to
-TEXT_PREFIX = "word "  # how the name of a tensor begins that is a text
-MAX_FRAME_BYTES = 128_000_000  # unpacked: the labels of an input of 32 million numbers
-FRAME_TENSORS = (
-    "labels",
-    "boxes",
-    "reference",
-)  # tensors of a frame; what people see lies in the table of items
+MAX_UNSAVED_ROWS = 256  # rows kept in memory if the collection is read-only
+TEXT_PREFIX = "word "  # prefix of the names of tensors that contain text
+MAX_FRAME_BYTES = 128_000_000  # decompressed: the labels of an input of 32 million numbers
+FRAME_TENSORS = ("labels", "boxes", "reference")  # tensors of a frame; the view is in the items table
 
 
 @dataclass(frozen=True)
 class _TableVersion:
-    """The table at one version, and in which row each id is."""
+    """The table at one version, and the row number of each id."""
 
     dataset: Any
     rows: dict[str, int]
 
 
 class PartsTable:
-    """Parts by the id of their item. A part never changes, so what was read once stays true; what is missing may come."""
+    """Parts by item id. Rows never change, so the table is opened again only to look for missing ids."""
 
     def __init__(self, path: str, width: int) -> None:
         self.path, self.width = path, width
         self._current = _TableVersion(None, {})
-        self._verified_files: set[str] = set()  # files whose checksums were compared
+        self._verified_files: set[str] = set()  # files whose checksums were verified
         self._unsaved_rows: dict[str, dict[str, Any]] = {}  # rows that could not be written
 
     def _refresh(self, keys: Sequence[str] = ()) -> _TableVersion:
-        """The table, opened anew where it may have got these ids since."""
+        """Return the table, opened again if any of these ids is unknown."""
         if self._current.dataset is None or not all(
             k in self._current.rows or k in self._unsaved_rows for k in keys
         ):
@@ -57,27 +53,25 @@ class PartsTable:
 
     @property
     def ids(self) -> set[str]:
-        """Whose parts are kept by now."""
+        """Ids whose parts are stored now."""
         self._current = _TableVersion(None, {})
         return {*self._refresh().rows, *self._unsaved_rows}
 
     def read_parts(self, keys: Sequence[str]) -> list[PackedParts | None]:
-        """Their parts as they are kept; None where they are not."""
-        opened = self._refresh(keys)
-        there = [key for key in dict.fromkeys(keys) if key in opened.rows]
-        read = {
+        """Return the stored parts of each id; None if there are none."""
+        table = self._refresh(keys)
+        stored = [key for key in dict.fromkeys(keys) if key in table.rows]
+        parts = {
             key: self._from_bytes(*(row[name] for name in PACKED_COLUMNS))
             for key, row in self._unsaved_rows.items()
             if key in keys
         }
-        if there:
-            found = tables.take_rows(opened.dataset, [opened.rows[key] for key in there], PACKED_COLUMNS)
-            with wrap_errors(f"parts in {self.path} are damaged: index it again under another name"):
-                for key, columns, values, error in zip(
-                    there, *(found[n] for n in PACKED_COLUMNS), strict=True
-                ):
-                    read[key] = self._from_bytes(columns.as_buffer(), values.as_buffer(), error.as_py())
-        return [read.get(key) for key in keys]
+        if stored:
+            rows = tables.take_rows(table.dataset, [table.rows[key] for key in stored], PACKED_COLUMNS)
+            with wrap_errors(f"parts in {self.path} are damaged: {tables.REINDEX_HINT}"):
+                for key, columns, values, error in zip(stored, *rows.values(), strict=True):
+                    parts[key] = self._from_bytes(columns.as_buffer(), values.as_buffer(), error.as_py())
+        return [parts.get(key) for key in keys]
 
     def _from_bytes(
         self, columns: packed_parts.Buffer, values: packed_parts.Buffer, error: float
@@ -85,46 +79,52 @@ class PartsTable:
         return packed_parts.from_bytes(columns, values, width=self.width, error=error)
 
     def read_frame(self, key: str) -> bytes:
-        """Everything of a decomposition but its parts and its embedding."""
+        """Return the compressed remainder of a decomposition, without parts and embedding."""
         if key in self._unsaved_rows:
             return self._unsaved_rows[key]["frame"]
-        opened = self._refresh([key])
-        return tables.take_rows(opened.dataset, [opened.rows[key]], ["frame"])["frame"][0].as_py()
+        table = self._refresh([key])
+        return tables.take_rows(table.dataset, [table.rows[key]], ["frame"])["frame"][0].as_py()
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Keep these, in one commit."""
+        """Store rows in one commit."""
         if rows:
             tables.append_rows(self.path, tables.PARTS_TABLE, rows, tables.parts_schema())
 
     def add_or_cache(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Keep these; where nothing can be written, in memory for a while."""
+        """Store rows, or keep them in memory if the collection is read-only."""
         try:
             self.add(rows)
         except InputError:
-            held = self._unsaved_rows | {row["id"]: row for row in rows}
-            self._unsaved_rows = dict(list(held.items())[-MAX_UNSAVED_ROWS:])
+            unsaved = self._unsaved_rows | {row["id"]: row for row in rows}
+            self._unsaved_rows = dict(list(unsaved.items())[-MAX_UNSAVED_ROWS:])
 
 
 def to_row(key: str, decomposition: Decomposition) -> dict[str, Any]:
-    """A decomposition as a row of the table."""
+    """Convert a decomposition to a row of the table."""
     packed = packed_parts.pack(decomposition.parts)
-    tensors, words = serialize_decomposition(replace(decomposition, view=None))
+    tensors, metadata = serialize_decomposition(replace(decomposition, view=None))
     frame = {name: tensor for name, tensor in tensors.items() if name not in ("parts", "embedding")}
     columns, values = packed_parts.to_bytes(packed)
-    unpacked = to_safetensors(frame | _metadata_to_tensors(words))
-    if len(unpacked) > MAX_FRAME_BYTES:
+    serialized = to_safetensors(frame | _metadata_to_tensors(metadata))
+    if len(serialized) > MAX_FRAME_BYTES:
         raise InputError(f"its regions take more than {MAX_FRAME_BYTES // 1_000_000} MB: use a smaller input")
     return {
         "id": key,
         "columns": columns,
         "values": values,
         "error": packed.error,
-        "frame": zlib.compress(unpacked, 3),
+        "frame": zlib.compress(serialized, 3),
     }
 
 
 def restore_decomposition(packed: PackedParts, frame: bytes, embedding: Tensor) -> Decomposition:
-    """The way back from `to_row`."""
+    """Invert `to_row`.
+
+    Args:
+        packed: The stored parts.
+        frame: The compressed remainder.
+        embedding: φ of the item.
+    """
     stored = from_safetensors(_decompress_frame(frame))
     tensors = {name: stored[name] for name in FRAME_TENSORS if name in stored}
     tensors |= {"parts": packed.to_dense(), "embedding": embedding}
@@ -134,25 +134,25 @@ def restore_decomposition(packed: PackedParts, frame: bytes, embedding: Tensor) 
 
 
 def _decompress_frame(frame: bytes) -> bytes:
-    """The bytes of a frame, whoever packed it: no more are unpacked than a frame may have."""
-    unpacking = zlib.decompressobj()
-    data = unpacking.decompress(frame, MAX_FRAME_BYTES)
-    if not unpacking.eof:
-        raise InputError(f"it is cut short, or unpacks to more than {MAX_FRAME_BYTES // 1_000_000} MB")
+    """Decompress a frame, at most `MAX_FRAME_BYTES`: it is not trusted."""
+    decompressor = zlib.decompressobj()
+    data = decompressor.decompress(frame, MAX_FRAME_BYTES)
+    if not decompressor.eof:
+        raise InputError(f"it is truncated, or decompresses to more than {MAX_FRAME_BYTES // 1_000_000} MB")
     return data
 
 
 def _metadata_to_tensors(metadata: dict[str, str]) -> dict[str, Tensor]:
     return {
-        TEXT_PREFIX + n: torch.frombuffer(bytearray(w.encode()), dtype=torch.uint8)
-        for n, w in metadata.items()
-        if w
+        TEXT_PREFIX + name: torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        for name, text in metadata.items()
+        if text
     }
 
 
 def _metadata_from_tensors(tensors: dict[str, Tensor]) -> dict[str, str]:
     return {
-        n[len(TEXT_PREFIX) :]: t.numpy().tobytes().decode()
-        for n, t in tensors.items()
-        if n.startswith(TEXT_PREFIX)
+        name.removeprefix(TEXT_PREFIX): tensor.numpy().tobytes().decode()
+        for name, tensor in tensors.items()
+        if name.startswith(TEXT_PREFIX)
     }

@@ -1,7 +1,7 @@
-"""The same work on a Ray cluster: one encoder an actor, batches in, fragments out, one commit a batch.
+"""Indexing on a Ray cluster: each actor has an encoder and writes fragments; the driver commits one batch at a time.
 
-An actor writes fragments, which nobody sees before the one driver commits them; so a lost worker leaves nothing half
-done, its batch goes to another, and nothing is there twice. Files must lie at the same place on every node.
+Fragments are invisible until they are committed, so the batch of a lost worker is simply given to another one. Files must
+have the same path on every node.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bilrp.collection.sources import SourceItem
 from bilrp.encoder import Encoder
 from bilrp.errors import InputError, describe_error, suppress_warnings, to_printable
 
-MAX_ATTEMPTS = 3  # workers that one batch may cost
-BATCHES_AHEAD_PER_WORKER = 2  # batches a worker that may be made before their turn to be committed
+MAX_ATTEMPTS = 3  # workers that may be lost on one batch
+BATCHES_AHEAD_PER_WORKER = 2  # batches per worker that may wait for an earlier one to be committed
 
 Job = tuple[Any, ...]
 
 
 def import_ray() -> Any:
     try:
-        import ray as found
+        import ray
     except ImportError:
         raise InputError("--backend ray needs the extra: pip install 'bilrp[ray]'") from None
-    return found
+    return ray
 
 
 class RayWorker:
-    """What an actor does: one encoder, and whatever batch comes."""
+    """The Ray actor: one encoder that embeds or decomposes batches."""
 
     def __init__(self, encoder: Encoder) -> None:
         torch.set_num_threads(1)
@@ -56,38 +56,43 @@ class RayWorker:
         known_ids: set[str],
         failed_paths: set[str],
     ) -> tuple[Batch, list[str]]:
-        """Read and embed things, but for known ids: what came of each, and the fragments that hold the rows."""
+        """Read and embed inputs, write their rows as fragments, and return the outcomes and the fragments.
+
+        Args:
+            path: The collection.
+            description: Its description.
+            source_items: The inputs.
+            known_ids: Ids that are already indexed.
+            failed_paths: Paths that already have a row for a failure.
+        """
         width = description["width"]
-        reads = [read_source_item(self.encoder, thing, known_ids) for thing in source_items]
-        made = embed(reads, self.batch_encoder, known_ids=known_ids, failed_paths=failed_paths, width=width)
+        results = [read_source_item(self.encoder, each, known_ids) for each in source_items]
+        batch = embed(
+            results, self.batch_encoder, known_ids=known_ids, failed_paths=failed_paths, width=width
+        )
         schema = tables.items_schema(width, description)
-        fragments = tables.write_fragments(path, tables.ITEMS_TABLE, made.rows, schema) if made.rows else []
-        return Batch(made.outcomes, ()), fragments
+        return Batch(batch.outcomes, ()), tables.write_fragments(path, tables.ITEMS_TABLE, batch.rows, schema)
 
     def decompose_items(self, path: str, ids: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-        """Take items apart: the fragments that hold their parts, and what failed."""
+        """Decompose items, write their parts as fragments, and return these and (source, error) of each failure."""
         self.collection = self.collection or open(path, self.encoder)
-        there = self.collection.items.by_id
-        rows, failed = self.collection.make_part_rows([there[key] for key in ids if key in there])
-        return tables.write_fragments(
-            path, tables.PARTS_TABLE, rows, tables.parts_schema()
-        ) if rows else [], failed
+        by_id = self.collection.items.by_id
+        rows, failed = self.collection.make_part_rows([by_id[key] for key in ids if key in by_id])
+        return tables.write_fragments(path, tables.PARTS_TABLE, rows, tables.parts_schema()), failed
 
 
 @dataclass
 class RayWorkerPool:
-    """Actors of a cluster, and what they are doing."""
+    """The actors of a cluster and their running jobs."""
 
     make_actor: Callable[[], Any]
     count: int
-    failed_starts: int = 0  # since one last answered
+    failed_starts: int = 0  # since an actor last responded
     idle: list[Any] = field(default_factory=list)
-    running: dict[Any, tuple[int | None, Any]] = field(
-        default_factory=dict
-    )  # promise → (job's number, actor)
+    running: dict[Any, tuple[int | None, Any]] = field(default_factory=dict)  # future → (job number, actor)
 
     def start(self) -> None:
-        """One more actor; it gets work when it has answered, so that one that finds no place holds up nothing."""
+        """Start an actor; it gets jobs after it has responded, so that an actor that cannot be placed blocks nothing."""
         actor = self.make_actor()
         self.running[actor.ready.remote()] = None, actor
 
@@ -95,48 +100,54 @@ class RayWorkerPool:
         self,
         method: str,
         jobs: Sequence[Job],
-        retry: Callable[[Job, Any], Job | None] = lambda job, found: None,
+        retry: Callable[[Job, Any], Job | None] = lambda job, result: None,
     ) -> Iterator[Any]:
-        """What `method` makes of each job, in the order of the jobs; `retry` may ask for another one in its place."""
-        waiting = deque(enumerate(jobs))
-        asked, tries, found, turn = dict(enumerate(jobs)), [0] * len(jobs), {}, 0
+        """Run a method of the actors on each job and yield the results in the order of the jobs.
+
+        Args:
+            method: Name of the method.
+            jobs: Arguments of each call.
+            retry: Returns a job to run instead of one whose result is not usable, else None.
+        """
+        current_jobs, waiting = list(jobs), deque(range(len(jobs)))
+        attempts, results, turn = [0] * len(jobs), {}, 0
         while turn < len(jobs):
-            while turn in found:
-                result = found.pop(turn)
-                instead = retry(asked[turn], result)
-                if instead is not None:
-                    asked[turn] = instead
-                    waiting.appendleft((turn, instead))
+            while turn in results:
+                result = results.pop(turn)
+                new_job = retry(current_jobs[turn], result)
+                if new_job is not None:
+                    current_jobs[turn] = new_job
+                    waiting.appendleft(turn)
                     break
                 yield result
                 turn += 1
-            while self.idle and waiting and waiting[0][0] < turn + BATCHES_AHEAD_PER_WORKER * self.count:
-                number, job = waiting.popleft()
-                actor = self.idle.pop()
-                self.running[getattr(actor, method).remote(*job)] = number, actor
-            if turn < len(jobs) and turn not in found:
+            while self.idle and waiting and waiting[0] < turn + BATCHES_AHEAD_PER_WORKER * self.count:
+                number, actor = waiting.popleft(), self.idle.pop()
+                self.running[getattr(actor, method).remote(*current_jobs[number])] = number, actor
+            if turn < len(jobs) and turn not in results:
                 number, result = self._wait_for_next()
                 if number is not None and result is LOST:
-                    tries[number] += 1
-                    if tries[number] >= MAX_ATTEMPTS:
+                    attempts[number] += 1
+                    if attempts[number] >= MAX_ATTEMPTS:
                         raise InputError(
-                            f"one batch cost {MAX_ATTEMPTS} workers: is there enough memory on the nodes?"
+                            f"{MAX_ATTEMPTS} workers were lost on one batch: check the memory of the nodes"
                         )
-                    waiting.appendleft((number, asked[number]))
+                    waiting.appendleft(number)
                 elif number is not None:
-                    found[number] = result
+                    results[number] = result
 
     def _wait_for_next(self) -> tuple[int | None, Any]:
-        """Wait for any actor: the number of its job and what came of it."""
-        (promise, *_), _ = import_ray().wait(list(self.running), num_returns=1)
-        number, actor = self.running.pop(promise)
+        """Wait for any actor; return its job number (None: it has started) and the result, or `LOST`."""
+        ray = import_ray()
+        (future, *_), _ = ray.wait(list(self.running), num_returns=1)
+        number, actor = self.running.pop(future)
         try:
-            result = import_ray().get(promise)
-        except import_ray().exceptions.RayTaskError as error:  # what the work itself raised
+            result = ray.get(future)
+        except ray.exceptions.RayTaskError as error:  # raised by the method itself
             raise InputError(f"a worker failed: {describe_error(error.cause)}") from None
-        except import_ray().exceptions.RayError as error:  # the worker or its node is gone
+        except ray.exceptions.RayError as error:  # the worker or its node is lost
             self.failed_starts += number is None
-            if self.failed_starts >= max(MAX_ATTEMPTS, self.count):  # a lost node takes fewer along
+            if self.failed_starts >= max(MAX_ATTEMPTS, self.count):  # a lost node has fewer workers
                 last = str(error).strip().splitlines() or [type(error).__name__]
                 raise InputError(f"no worker can start: {to_printable(last[-1])}") from None
             self.start()
@@ -153,30 +164,35 @@ LOST = object()
 def open_worker_pool(
     encoder: Encoder, *, address: str | None, count: int | None = None
 ) -> Iterator[RayWorkerPool]:
-    """Actors on the cluster at an address, or on this machine; one a processor of the cluster."""
-    found = import_ray()
-    mine = not found.is_initialized()
-    if mine:
-        here = {"num_cpus": count or os.cpu_count(), "include_dashboard": False}
-        given = here if address is None else {"address": address}
+    """Start one actor per CPU of a Ray cluster.
+
+    Args:
+        encoder: The encoder, copied to every actor.
+        address: Address of a running cluster; None starts Ray on this machine.
+        count: Number of actors.
+    """
+    ray = import_ray()
+    start_ray = not ray.is_initialized()
+    if start_ray:
+        local = {"num_cpus": count or os.cpu_count(), "include_dashboard": False}
+        options = local if address is None else {"address": address}
         try:
-            with suppress_warnings():  # Ray forks to start its processes, which open no collection
-                found.init(**given, logging_level="error", log_to_driver=False)
+            with suppress_warnings():  # about forks: the processes that Ray forks do not open a collection
+                ray.init(**options, logging_level="error", log_to_driver=False)
         except Exception as error:
             if address is None:
                 raise InputError(
-                    f"Ray did not start on this machine ({describe_error(error)}): try again with fewer "
-                    f"programs running, or index "
+                    f"Ray did not start on this machine ({describe_error(error)}): close other programs, or index "
                     "without --backend ray"
                 ) from None
             raise InputError(f"no Ray cluster at {address}: {describe_error(error)}") from None
     try:
-        many = count or max(1, int(found.cluster_resources().get("CPU", 1)))
-        shared, actor = found.put(encoder), found.remote(num_cpus=1)(RayWorker)
-        pool = RayWorkerPool(lambda: actor.remote(shared), many)
-        for _ in range(many):
+        count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        shared_encoder, actor = ray.put(encoder), ray.remote(num_cpus=1)(RayWorker)
+        pool = RayWorkerPool(lambda: actor.remote(shared_encoder), count)
+        for _ in range(count):
             pool.start()
         yield pool
     finally:
-        if mine:
-            found.shutdown()
+        if start_ray:
+            ray.shutdown()

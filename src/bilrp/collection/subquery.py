@@ -1,36 +1,75 @@
-"""A query that is nothing but a part of an item, or all but that part."""
+"""Queries by a part of an input, or by everything except that part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from bilrp.collection.packed_parts import SparseColumns
 from bilrp.decomposition import Decomposition
+from bilrp.errors import InputError
 from bilrp.findings.special_tokens import select_regions
 from bilrp.inputs import Text
+
+
+def query_vector(
+    embedding: np.ndarray,
+    parts: SparseColumns,
+    *,
+    part: Sequence[int] | None = None,
+    without: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return Σ_{I ∈ part ∖ without} P_I, or φ − Σ_{I ∈ without} P_I if no part is given.
+
+    Args:
+        embedding: φ of the query, [h].
+        parts: Parts of the query.
+        part: Regions to search by.
+        without: Regions to leave out.
+
+    >>> parts = SparseColumns.from_dense(np.array([[0.0, 1.0], [3.0, 2.0]]))
+    >>> query_vector(np.array([3.0, 4.0]), parts, without=[1]).tolist()
+    [0.0, 2.0]
+    """
+    included, excluded = _split_regions(parts.count, part, without)
+    return embedding - parts.sum(excluded) if part is None else parts.sum(included)
 
 
 def restrict_query(
     decomposition: Decomposition, *, part: Sequence[int] | None = None, without: Sequence[int] | None = None
 ) -> Decomposition:
-    """A query that is nothing but a part: φ is Σ_{I ∈ part} P_I; without one, φ − Σ_{I ∈ without} P_I.
+    """Return a decomposition with only some regions, whose embedding is their `query_vector`.
+
+    Args:
+        decomposition: Decomposition of the query.
+        part: Regions to search by; None for all.
+        without: Regions to leave out.
 
     >>> import torch
     >>> from bilrp import decompose
-    >>> whole = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2), regions=1)
-    >>> bool(torch.equal(restrict_query(whole, part=[1]).embedding, whole.parts[1]))
+    >>> query = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2), regions=1)
+    >>> bool(torch.equal(restrict_query(query, part=[1]).embedding, query.parts[1]))
     True
     """
-    out = set(without or ())
-    stay = [r for r in (range(decomposition.regions.count) if part is None else part) if r not in out]
-    parts, view = decomposition.parts[stay], decomposition.view
+    included, excluded = _split_regions(decomposition.regions.count, part, without)
+    parts, view = decomposition.parts[included], decomposition.view
     if isinstance(view, Text):
-        view = Text(view.text, tuple(view.spans[region] for region in stay))
-    rest = decomposition.embedding - decomposition.parts[sorted(out)].sum(0) if part is None else parts.sum(0)
-    return replace(
-        decomposition,
-        parts=parts,
-        embedding=rest,
-        regions=select_regions(decomposition.regions, stay),
-        view=view,
-    )
+        view = Text(view.text, tuple(view.spans[region] for region in included))
+    whole = decomposition.embedding
+    embedding = whole - decomposition.parts[excluded].sum(0) if part is None else parts.sum(0)
+    regions = select_regions(decomposition.regions, included)
+    return replace(decomposition, parts=parts, embedding=embedding, regions=regions, view=view)
+
+
+def _split_regions(
+    count: int, part: Sequence[int] | None, without: Sequence[int] | None
+) -> tuple[list[int], list[int]]:
+    """Return the regions to include and those to exclude, each once."""
+    for region in (*(part or ()), *(without or ())):
+        if not 0 <= region < count:
+            raise InputError(f"regions of this query are numbered 0 … {count - 1}, got {region}")
+    excluded = set(without or ())
+    included = dict.fromkeys(range(count) if part is None else part)
+    return [region for region in included if region not in excluded], sorted(excluded)

@@ -1,6 +1,6 @@
-"""The two tables of a collection, kept by Lance: items with their embeddings, and parts. Every write is one commit.
+"""The two Lance tables of a collection: items with embeddings, and parts. Every write is one atomic commit.
 
-A commit is whole or not there, whatever happens to the process that makes it; two processes may append at once.
+Two processes may append at the same time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from bilrp.errors import InputError, describe_error, import_optional, wrap_error
 
 FORMAT_VERSION = 1
 METADATA_KEY = b"bilrp"
-BLOCK_BYTES = 16 * 2**20  # bytes of embeddings read at once
+BLOCK_BYTES = 16 * 2**20  # embeddings read at once
 ITEMS_TABLE, PARTS_TABLE = "items.lance", "parts.lance"
-ROWS_PER_FRAGMENT = {ITEMS_TABLE: 2**14, PARTS_TABLE: 2**10}  # rows of a large fragment
-MIN_FRAGMENTS_TO_COMPACT = 32  # fragments: so many are merged
-VERSION_RETENTION = timedelta(days=1)
-DAMAGED_MESSAGE = "the collection is damaged: bilrp check NAME.lance says where"
+ROWS_PER_FRAGMENT = {ITEMS_TABLE: 2**14, PARTS_TABLE: 2**10}  # after compaction
+MIN_FRAGMENTS_TO_COMPACT = 32
+VERSION_RETENTION = timedelta(days=1)  # so long readers can use a version they opened
+DAMAGED_MESSAGE = "the collection is damaged: run bilrp check NAME.lance to find out where"
+REINDEX_HINT = "index it again under another name"
 
 
 def import_lance() -> Any:
@@ -60,7 +61,7 @@ def parts_schema() -> Any:
         [
             ("id", pa.string()),
             ("columns", pa.binary()),
-            # compressed they would be a sixth smaller, and three times as slow to read
+            # compression saves a sixth of the space and makes reading three times slower
             pa.field("values", pa.binary(), metadata={"lance-encoding:compression": "none"}),
             ("error", pa.float64()),
             ("frame", pa.binary()),
@@ -69,13 +70,13 @@ def parts_schema() -> Any:
 
 
 def open_table(path: str, name: str) -> Any | None:
-    """The table at its latest version; None where there is none."""
-    place = table_path(path, name)
-    if "://" not in place and not os.path.isdir(place):
+    """Open a table at its latest version; None if it does not exist."""
+    location = table_path(path, name)
+    if "://" not in location and not os.path.isdir(location):
         return None
     with wrap_errors(f"{path} is not a readable collection"):
         try:
-            return import_lance().dataset(place)
+            return import_lance().dataset(location)
         except ValueError as error:
             if "not found" in str(error).lower():
                 return None
@@ -83,99 +84,104 @@ def open_table(path: str, name: str) -> Any | None:
 
 
 def open_verified(path: str, name: str, verified_files: set[str] | None = None) -> Any | None:
-    """The table at its latest version, after its files were compared with their checksums; None where there is none.
+    """Open a table at its latest version after verifying its files; None if it does not exist.
 
-    Contents are compared up to `file_checksums.MAX_VERIFIED_BYTES` of a table, of a larger one sizes and the version:
-    `bilrp check`
-    reads all of it. Files without a checksum, of earlier versions of this program, are taken as they are.
+    Checksums are compared up to `file_checksums.MAX_VERIFIED_BYTES`, for larger tables only sizes and the version file
+    (`bilrp check` reads everything). Files without a checksum, left by a killed run, are accepted.
 
     Args:
         path: The collection.
         name: The table.
-        verified_files: Files that need not be read again; those that were read now are added.
+        verified_files: Files that need not be verified again; newly verified files are added.
     """
-    if "://" in path or not os.path.isdir(
-        table_path(path, name)
-    ):  # parts that somebody removed are made again
+    if "://" in path or not os.path.isdir(table_path(path, name)):
         return open_table(path, name)
     file_checksums.refuse_special_files(table_path(path, name))
-    known = file_checksums.read(path)[0]  # before the table is opened: a commit meanwhile may only add to it
-    version, latest = file_checksums.latest_version(name, known)
+    checksums = file_checksums.read(path)[0]  # before opening the table, since a concurrent commit adds lines
+    version, latest = file_checksums.latest_version(name, checksums)
     if latest is not None:  # before Lance reads it
-        _raise_damaged(path, file_checksums.compare(path, {latest: None}, known, compare_content=True))
+        _raise_damaged(path, file_checksums.compare(path, {latest: None}, checksums, compare_content=True))
     dataset = open_table(path, name)
     if dataset is None:
         return None
     verified_files = set() if verified_files is None else verified_files
     with wrap_errors(DAMAGED_MESSAGE):
-        made_of = {
-            each: size
-            for each, size in file_checksums.list_files(name, dataset).items()
-            if each not in verified_files
+        file_sizes = {
+            file: size
+            for file, size in file_checksums.list_files(name, dataset).items()
+            if file not in verified_files
         }
-    content = sum(size or 0 for size in made_of.values()) <= file_checksums.MAX_VERIFIED_BYTES
+    compare_content = sum(size or 0 for size in file_sizes.values()) <= file_checksums.MAX_VERIFIED_BYTES
     if latest is not None and dataset.version < version:
         _raise_damaged(path, [(latest, "an earlier version was opened")])
-    _raise_damaged(path, file_checksums.compare(path, made_of, known, compare_content=content))
-    verified_files |= made_of.keys()
+    _raise_damaged(path, file_checksums.compare(path, file_sizes, checksums, compare_content=compare_content))
+    verified_files |= file_sizes.keys()
     return dataset
 
 
 def _raise_damaged(path: str, damages: Iterable[tuple[str, str]]) -> None:
-    for file, what in damages:
-        raise InputError(f"{path} is damaged: {file}: {what}; run bilrp check {path}")
+    for file, problem in damages:
+        raise InputError(f"{path} is damaged: {file}: {problem}; run bilrp check {path}")
 
 
 def record_checksums(path: str, name: str) -> None:
-    """Write down the checksums of what was committed to a table."""
+    """Add the checksums of new files of a table."""
     dataset = None if "://" in path else open_table(path, name)
     if dataset is not None:
         file_checksums.record(path, file_checksums.list_files(name, dataset))
 
 
 def append_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
-    """The table with these rows at its end, committed; it is made where there is none."""
-    table, place = _to_arrow(rows, schema), table_path(path, name)
+    """Append rows to a table, created if necessary, in one commit.
+
+    Args:
+        path: The collection.
+        name: The table.
+        rows: Rows as dicts; missing columns are null.
+        schema: Arrow schema of the table.
+    """
+    table, location = _to_arrow(rows, schema), table_path(path, name)
     with _wrap_write_errors(path):
-        there = open_table(path, name) is not None
+        exists = open_table(path, name) is not None
         try:
-            if not there and "://" not in path:
+            if not exists and "://" not in path:
                 file_checksums.remove_table(path, name)
-            import_lance().write_dataset(table, place, mode="append" if there else "create")
+            import_lance().write_dataset(table, location, mode="append" if exists else "create")
         except OSError as error:
             if "already exists" not in str(error):
                 raise
-            import_lance().write_dataset(table, place, mode="append")  # another process made it meanwhile
+            import_lance().write_dataset(table, location, mode="append")  # another process created it
     record_checksums(path, name)
 
 
 def write_fragments(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> list[str]:
-    """Rows as fragments of a table that is there; nobody sees them before they are committed."""
+    """Write rows as fragments of an existing table, invisible until `commit_fragments`; arguments as in `append_rows`."""
+    if not rows:
+        return []
     with _wrap_write_errors(path):
-        made = import_lance().fragment.write_fragments(
+        fragments = import_lance().fragment.write_fragments(
             _to_arrow(rows, schema), table_path(path, name), mode="append"
         )
-        return [json.dumps(each.to_json()) for each in made]
+        return [json.dumps(each.to_json()) for each in fragments]
 
 
 def commit_fragments(path: str, name: str, fragments: Sequence[str]) -> None:
-    """Fragments that `write_fragments` made become part of the table, in one commit."""
+    """Add the fragments of `write_fragments` to their table in one commit."""
     if fragments:
-        dataset, found = open_table(path, name), import_lance()
+        dataset, lance = open_table(path, name), import_lance()
         if dataset is None:
             raise InputError(DAMAGED_MESSAGE)
         with _wrap_write_errors(path):
-            made = [found.fragment.FragmentMetadata.from_json(each) for each in fragments]
-            append = found.LanceOperation.Append(made)
-            found.LanceDataset.commit(dataset.uri, append, read_version=dataset.version)
+            metadata = [lance.fragment.FragmentMetadata.from_json(each) for each in fragments]
+            append = lance.LanceOperation.Append(metadata)
+            lance.LanceDataset.commit(dataset.uri, append, read_version=dataset.version)
         record_checksums(path, name)
 
 
 def compact(path: str) -> None:
-    """Merge small fragments into large ones, where they are many; readers keep what they opened for a day at least.
+    """Merge small fragments if there are many, and add new rows to the approximate index.
 
-    An approximate index takes in what is new. Another process may write or compact meanwhile: then all this is left to the
-    next run.
+    If another process writes at the same time, this is left to the next run. Old versions stay for `VERSION_RETENTION`.
     """
     for name, rows in ROWS_PER_FRAGMENT.items():
         dataset = open_table(path, name)
@@ -185,9 +191,7 @@ def compact(path: str) -> None:
                 dataset.cleanup_old_versions(older_than=VERSION_RETENTION)
             if dataset is not None and dataset.has_index:
                 dataset.optimize.optimize_indices()
-        record_checksums(
-            path, name
-        )  # also of what was committed by a run that was killed before it wrote them down
+        record_checksums(path, name)  # also for commits of a run that was killed before it wrote them
 
 
 def _to_arrow(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
@@ -197,7 +201,7 @@ def _to_arrow(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
 
 
 def error_message(error: BaseException) -> str:
-    """What Lance says, without the line of its source that says it.
+    """Return the message of a Lance error without its source location.
 
     >>> error_message(OSError("LanceError(IO): Permission denied (os error 13), /home/lance/rust/src/store.rs:1013:21"))
     'Permission denied (os error 13)'
@@ -214,18 +218,18 @@ def _wrap_write_errors(path: str) -> Iterator[None]:
 
 
 def delete_rows(path: str, name: str, key: str) -> None:
-    """Take the rows of an id out of a table, committed."""
+    """Delete the rows of an id in one commit."""
     dataset = open_table(path, name)
     if dataset is not None:
         with wrap_errors(f"cannot write {path}"):
-            # An id may come from anybody: it must not be read as a condition.
+            # escape the id, which is not trusted, so that it cannot extend the condition
             escaped = key.replace("'", "''")
             dataset.delete(f"id = '{escaped}'")
         record_checksums(path, name)
 
 
 def update_rows(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Some columns of the rows with these ids anew, in one commit; the other columns stay."""
+    """Update some columns of the rows with these ids, in one commit."""
     import pyarrow as pa
 
     dataset = open_table(path, name) if rows else None
@@ -236,17 +240,17 @@ def update_rows(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None
 
 
 def check_columns(dataset: Any, schema: Any) -> None:
-    """Refuse a table that has not every column of a schema, each of its type."""
+    """Raise `InputError` if a column of the schema is missing or has another type."""
     for field in schema:
-        at = dataset.schema.get_field_index(field.name)
-        if at < 0 or dataset.schema.field(at).type != field.type:
+        index = dataset.schema.get_field_index(field.name)
+        if index < 0 or dataset.schema.field(index).type != field.type:
             raise InputError(f"the column {field.name} is not of type {field.type}")
 
 
 def fingerprint(dataset: Any) -> str:
-    """Which files a table is made of, as a short word; these never change, and other rows are in others."""
-    made_of = json.dumps([each.metadata.to_json() for each in dataset.get_fragments()], sort_keys=True)
-    return hashlib.blake2b(made_of.encode(), digest_size=12).hexdigest()
+    """Return a hash of the list of a table's files, which identifies its rows because files never change."""
+    fragments = json.dumps([each.metadata.to_json() for each in dataset.get_fragments()], sort_keys=True)
+    return hashlib.blake2b(fragments.encode(), digest_size=12).hexdigest()
 
 
 def table_path(path: str, name: str) -> str:
@@ -255,32 +259,29 @@ def table_path(path: str, name: str) -> str:
 
 def read_columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dict[str, list[Any]]:
     with wrap_errors(DAMAGED_MESSAGE):
-        found = dataset.to_table(columns=list(names), filter=where)
-        return {name: found.column(name).to_pylist() for name in names}
+        table = dataset.to_table(columns=list(names), filter=where)
+        return {name: table.column(name).to_pylist() for name in names}
 
 
 def take_rows(dataset: Any, row_numbers: Sequence[int] | np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-    """These columns of these rows, by their place in the table, in the order asked for, as Arrow holds them."""
+    """Return columns of the rows with these numbers, in this order, as Arrow arrays."""
     with wrap_errors(DAMAGED_MESSAGE):
-        found = dataset.take([int(row) for row in row_numbers], columns=list(names))
-        return {name: found.column(name) for name in names}
+        table = dataset.take([int(row) for row in row_numbers], columns=list(names))
+        return {name: table.column(name) for name in names}
 
 
 def iter_embedding_blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
-    """The embeddings in order, a block of rows at a time, so that memory stays bounded; rows without one are left out."""
-    at_once = max(1, BLOCK_BYTES // (4 * width))
+    """Yield the embeddings in order, in blocks of bounded size; rows without an embedding are skipped."""
     with wrap_errors(DAMAGED_MESSAGE):
-        scanned = dataset.scanner(
+        scanner = dataset.scanner(
             columns=["embedding", "failed"],
-            batch_size=at_once,
+            batch_size=max(1, BLOCK_BYTES // (4 * width)),
             scan_in_order=True,
             batch_readahead=2,
             fragment_readahead=1,
-            io_buffer_size=2 * BLOCK_BYTES,  # else a slow reader finds gigabytes read ahead of it
+            io_buffer_size=2 * BLOCK_BYTES,  # the default reads gigabytes ahead of a slow consumer
         )
-        for batch in scanned.to_batches():
-            if (
-                not batch.column(0).is_valid().equals(batch.column(1).is_null())
-            ):  # positions would be those of others
+        for batch in scanner.to_batches():
+            if not batch.column(0).is_valid().equals(batch.column(1).is_null()):  # positions would shift
                 raise InputError(f"{DAMAGED_MESSAGE} (an item has no embedding)")
             yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)

@@ -1,4 +1,4 @@
-"""What a collection shows of an item without its file: a small picture, or the text, and where the input lies in it."""
+"""Thumbnails and texts stored in a collection, so that items can be shown without their files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from bilrp.collection.tables import REINDEX_HINT
 from bilrp.errors import InputError, suppress_warnings, wrap_errors
 from bilrp.inputs import Image, Text, View
 
-THUMBNAIL_SIDE_PIXELS = 320  # pixels of the longest side
+THUMBNAIL_SIDE_PIXELS = 320  # longest side
 JPEG_QUALITY = 85
-MAX_READ_SIDE_PIXELS = 4 * THUMBNAIL_SIDE_PIXELS  # of a thumbnail that is read, whoever made it
+MAX_READ_SIDE_PIXELS = 4 * THUMBNAIL_SIDE_PIXELS  # of a thumbnail in a collection, which is not trusted
 MAX_THUMBNAIL_BYTES = 4_000_000
-REINDEX_HINT = "index it again under another name"
 
 
 def downscale(view: View | None) -> View | None:
-    """The same view in few pixels; texts stay as they are.
+    """Return a view with a smaller image; texts are returned unchanged.
 
     >>> downscale(Image.from_image(np.zeros((480, 640, 3), np.uint8))).size
     (320, 240)
@@ -41,7 +41,7 @@ def downscale(view: View | None) -> View | None:
 
 
 def to_row(view: View | None) -> dict[str, str | bytes | None]:
-    """A view as columns of the items' table."""
+    """Convert a view to columns of the items table."""
     if view is None:
         return {}
     if isinstance(view, Text):
@@ -50,54 +50,60 @@ def to_row(view: View | None) -> dict[str, str | bytes | None]:
 
     buffer = io.BytesIO()
     Pillow.fromarray(view.pixels).save(buffer, "JPEG", quality=JPEG_QUALITY)
-    about = {"kind": "image", "box": view.box, "full": view.original_size or view.size}
-    return {"thumbnail": buffer.getvalue(), "view": json.dumps(about)}
+    metadata = {"kind": "image", "box": view.box, "full": view.original_size or view.size}
+    return {"thumbnail": buffer.getvalue(), "view": json.dumps(metadata)}
 
 
 def from_row(thumbnail: bytes | None, text: str | None, view: str | None) -> View | None:
-    """The way back from `to_row`."""
-    about = json.loads(view) if view else {}
-    _check_metadata(about)
-    if about.get("kind") == "text":
-        spans = tuple(None if span is None else (span[0], span[1]) for span in about["spans"])
+    """Invert `to_row`.
+
+    Args:
+        thumbnail: Column `thumbnail`, a JPEG.
+        text: Column `text`.
+        view: Column `view`, JSON metadata.
+    """
+    metadata = json.loads(view) if view else {}
+    _check_metadata(metadata)
+    if metadata.get("kind") == "text":
+        spans = tuple(None if span is None else (span[0], span[1]) for span in metadata["spans"])
         return Text(text or "", spans)
-    if about.get("kind") != "image" or not thumbnail:
+    if metadata.get("kind") != "image" or not thumbnail:
         return None
     from PIL import Image as Pillow
 
-    with Pillow.open(io.BytesIO(check_thumbnail(thumbnail)), formats=["JPEG"]) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    left, top, right, bottom = map(float, about["box"])
+    with Pillow.open(io.BytesIO(check_thumbnail(thumbnail)), formats=["JPEG"]) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    left, top, right, bottom = map(float, metadata["box"])
     return replace(
-        Image.from_image(pixels), box=(left, top, right, bottom), original_size=tuple(about["full"])
+        Image.from_image(pixels), box=(left, top, right, bottom), original_size=tuple(metadata["full"])
     )
 
 
 def _check_metadata(metadata: object) -> None:
-    """Refuse what `to_row` does not write: a collection may come from anybody."""
+    """Raise `ValueError` for metadata that `to_row` does not write: a collection is not trusted."""
     if not isinstance(metadata, dict) or metadata.get("kind", "image") not in ("image", "text"):
-        raise ValueError("a view is of an image or a text")
+        raise ValueError("a view must be of kind image or text")
     if metadata.get("kind") == "text":
         spans = metadata.get("spans")
         if not isinstance(spans, list) or not all(
             span is None or _are_numbers(span, 2, int) for span in spans
         ):
-            raise ValueError("the spans of a text are pairs of numbers")
+            raise ValueError("the spans of a text must be pairs of integers")
     elif metadata and not (
         _are_numbers(metadata.get("box"), 4, int, float) and _are_numbers(metadata.get("full"), 2, int)
     ):
-        raise ValueError("the box of an image has four sides, and its size two")
+        raise ValueError("the box of an image must have four numbers, and its size two")
 
 
 def _are_numbers(values: object, count: int, *kinds: type) -> bool:
-    """So many finite numbers of these types?"""
+    """Return whether `values` is a list of so many bounded numbers of these types."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in kinds and abs(value) < 2**31 for value in values)
 
 
 def check_thumbnail(thumbnail: bytes) -> bytes:
-    """Refuse a thumbnail that `to_row` would not make: one that takes much memory or time to decode."""
+    """Raise `InputError` for a thumbnail that would take much memory or time to decode; `to_row` writes none."""
     from PIL import Image as Pillow
 
     if len(thumbnail) > MAX_THUMBNAIL_BYTES:
@@ -106,12 +112,12 @@ def check_thumbnail(thumbnail: bytes) -> bytes:
         )
     with (
         wrap_errors(f"its thumbnail cannot be read: {REINDEX_HINT}"),
-        suppress_warnings(),  # Pillow only warns of many pixels
-        Pillow.open(io.BytesIO(thumbnail), formats=["JPEG"]) as picture,
+        suppress_warnings(),  # Pillow warns about many pixels
+        Pillow.open(io.BytesIO(thumbnail), formats=["JPEG"]) as image,
     ):
-        width, height = picture.size
-        passes = bool(picture.info.get("progressive"))
-    if max(width, height) > MAX_READ_SIDE_PIXELS or passes:
-        how = f"{width}×{height} pixels" + (" in several passes" if passes else "")
-        raise InputError(f"its thumbnail has {how}, larger than any that is made: {REINDEX_HINT}")
+        width, height = image.size
+        progressive = bool(image.info.get("progressive"))
+    if max(width, height) > MAX_READ_SIDE_PIXELS or progressive:
+        kind = f"{width}×{height} pixels" + (" and is a progressive JPEG" if progressive else "")
+        raise InputError(f"its thumbnail has {kind}, which bilrp never writes: {REINDEX_HINT}")
     return thumbnail
