@@ -425,7 +425,13 @@ class Collection:
     def explain(
         self, i: InputLike, j: InputLike, *, similarity: str | Similarity | None = None
     ) -> Explanation:
-        """Explain the similarity of two inputs; of items from stored parts, with `storage_error` in each side."""
+        """Explain the similarity of two inputs; of items from stored parts, with `storage_error` in each side.
+
+        Args:
+            i: An item or any input.
+            j: An item or any input.
+            similarity: "dot", "cosine" or a `Similarity`; the encoder's own by default.
+        """
         at = [p for p in (self.position(i), self.position(j)) if p is not None]
         similarity = resolve_similarity(similarity, self.description["origin"].get("similarity"))
         if len(at) < 2 or similarity.name not in ("dot", "cosine"):

@@ -52,6 +52,7 @@ class IndexSession:
 
     @staticmethod
     def open(path: str, encoder_options: Mapping[str, Any]) -> IndexSession:
+        """Read the state of a collection; it is empty if there is none at `path`."""
         dataset = tables.open_table(path, tables.ITEMS_TABLE)
         if dataset is None:
             return IndexSession(path, encoder_options)

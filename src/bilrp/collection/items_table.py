@@ -144,6 +144,7 @@ class ItemsTable:
             yield from self._read_blocks()
 
     def embeddings(self, positions: Sequence[int] | np.ndarray) -> Float[np.ndarray, "some h"]:
+        """Return φ of some items."""
         if self.fits_in_memory:
             return self.resident[list(positions)]
         column = tables.take_rows(self.dataset, self.row_numbers[list(positions)], ["embedding"])["embedding"]

@@ -125,6 +125,7 @@ def compute_relevance(a: PackedParts, b: PackedParts) -> Tensor:
 
 
 def to_bytes(packed: PackedParts) -> tuple[bytes, bytes]:
+    """Return `columns` and `bits` as bytes."""
     return packed.columns.tobytes(), packed.bits.tobytes()
 
 

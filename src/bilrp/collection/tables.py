@@ -35,6 +35,7 @@ def import_lance() -> Any:
 
 
 def items_schema(width: int, description: Mapping[str, Any]) -> Any:
+    """Return the Arrow schema of the items table, with the description as metadata."""
     import pyarrow as pa
 
     return pa.schema(
@@ -258,6 +259,7 @@ def table_path(path: str, name: str) -> str:
 
 
 def read_columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dict[str, list[Any]]:
+    """Read columns of all rows, or of those that match the SQL condition `where`."""
     with wrap_errors(DAMAGED_MESSAGE):
         table = dataset.to_table(columns=list(names), filter=where)
         return {name: table.column(name).to_pylist() for name in names}
