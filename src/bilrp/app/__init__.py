@@ -1,5 +1,6 @@
-"""The app: a collection, or one pair, served to a browser on this machine; and the notebook's widgets.
+"""HTTP server and browser app for a collection or one pair, and the notebook widgets.
 
-Words, ids and region numbers come in, never a path; what is long waits in a bounded queue. May import what a user holds,
-collection, encoders, progress, io, findings and render. Needs `bilrp[app]`, the widgets `bilrp[notebook]`.
+Requests contain texts, item ids and region numbers, never paths; slow work waits in a bounded job queue. May import the
+user-level modules (encoder, decomposition, explanation), collection, encoders, progress, io, findings and render. Needs
+the extra `bilrp[app]`, the widgets `bilrp[notebook]`.
 """

@@ -1,4 +1,4 @@
-"""A query becomes an item because somebody asked for it, where the server allows that (`bilrp serve --add`)."""
+"""Add a query to the collection as an item, if the server allows it (`bilrp serve --add`)."""
 
 from __future__ import annotations
 
@@ -19,64 +19,66 @@ from bilrp.errors import InputError
 from bilrp.io import files
 
 ADDED_GROUP = "added in the app"
-# in the collection, so that both move together; names without a suffix are no photographs to index
+# Inside the collection, so that both move together. The files have no suffix: `bilrp index` ignores them.
 ADDED_FOLDER = "app/added"
-MAX_ADDED_BYTES = 2**30  # of everything that was added
+MAX_ADDED_BYTES = 2**30  # of all added items together
 
 
 def check_writable(collection: Collection) -> None:
-    """Refuse to add to what cannot be written to: a collection in a cloud is only looked at."""
+    """Raise if the collection cannot be written to, e.g. because it is in an object store."""
     if not (os.path.isdir(collection.path) and os.access(collection.path, os.W_OK)):
         raise InputError(f"{collection.path} cannot be written to: serve it without --add")
 
 
 def get_addable_query(session: CollectionSession, key: str) -> Query:
-    """The query that somebody wants to add."""
+    """Return the query to add; 403 if the server does not add items."""
     if not session.retain_uploads:
-        raise HTTPError(403, "this server adds nothing: start it with bilrp serve --add")
+        raise HTTPError(403, "this server does not add items: start it with bilrp serve --add")
     return session.get_query(key)
 
 
 def append_query(session: CollectionSession, query: Query) -> tuple[str, Collection | None]:
-    """Append one query to the collection: its id, and the collection as it is now; None where it was an item before.
+    """Append a query to the collection. Return its id and the new collection, or None if the item was already there.
 
-    Rows are appended and none is changed, so that no item is renamed. Of a picture, the file is kept by its content.
+    Existing rows do not change, so items keep their positions and ids. An image file is stored by its content hash.
     """
-    found, raw = session.collection, query.raw
-    key = hashlib.sha256(raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw).hexdigest()[
-        :32
-    ]
-    if key in found.items.by_id:
+    collection, raw = session.collection, query.raw
+    content = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
+    key = hashlib.sha256(content).hexdigest()[:32]
+    if key in collection.items.by_id:
         return key, None
-    if _count_added_bytes(found) + len(raw) > MAX_ADDED_BYTES:
+    if _count_added_bytes(collection) + len(raw) > MAX_ADDED_BYTES:
+        limit = MAX_ADDED_BYTES // 2**20
         raise HTTPError(
-            413, f"{MAX_ADDED_BYTES // 2**20} MB were added by now: index a folder with bilrp index"
+            413, f"the limit of {limit} MB for added items is reached: add a folder with bilrp index"
         )
     with session.redact_paths():
         if isinstance(raw, str):
-            _append_item(found, SourceItem(raw, query.name, ADDED_GROUP, ""), key)
+            _append_item(collection, SourceItem(raw, query.name, ADDED_GROUP, ""), key)
         else:
-            with _write_or_roll_back(Path(found.path) / ADDED_FOLDER / key, raw) as file:
-                _append_item(found, SourceItem(file, query.name, ADDED_GROUP, f"{ADDED_FOLDER}/{key}"), key)
-        tables.compact(found.path)
-        now = open(found.path, found.encoder)
-        if now.items.fits_in_memory:
-            now.items.norms  # noqa: B018  read now, so that no visitor waits for it
-    return key, now
+            with _write_or_roll_back(Path(collection.path) / ADDED_FOLDER / key, raw) as file:
+                source_item = SourceItem(file, query.name, ADDED_GROUP, f"{ADDED_FOLDER}/{key}")
+                _append_item(collection, source_item, key)
+        tables.compact(collection.path)
+        updated = open(collection.path, collection.encoder)
+        if updated.items.fits_in_memory:
+            updated.items.norms  # noqa: B018  computed here, so that the next request does not wait for it
+    return key, updated
 
 
 def _count_added_bytes(collection: Collection) -> int:
-    """Bytes of what was added: files, texts, embeddings."""
+    """Return the bytes of all added files, texts and embeddings."""
     folder = Path(collection.path) / ADDED_FOLDER
-    kept = [file.stat().st_size for file in folder.iterdir()] if folder.is_dir() else []
-    mine = collection.groups().get(ADDED_GROUP, [])
-    texts = collection.items.take(mine, ["text"])["text"] if mine else []
-    return sum(kept) + sum(len(text.encode()) for text in texts if text) + 4 * collection.width * len(mine)
+    file_bytes = sum(file.stat().st_size for file in folder.iterdir()) if folder.is_dir() else 0
+    positions = collection.groups().get(ADDED_GROUP, [])
+    texts = collection.items.take(positions, ["text"])["text"] if positions else []
+    text_bytes = sum(len(text.encode()) for text in texts if text)
+    return file_bytes + text_bytes + 4 * collection.width * len(positions)
 
 
 @contextmanager
 def _write_or_roll_back(path: Path, raw: bytes) -> Iterator[Path]:
-    """A file with this content; where it is new and what follows fails, it is gone again."""
+    """Write a file; remove it again if it is new and the body of the `with` fails."""
     new = not path.exists()
     if new:
         files.write_bytes(path, raw)
@@ -89,15 +91,15 @@ def _write_or_roll_back(path: Path, raw: bytes) -> Iterator[Path]:
 
 
 def _append_item(collection: Collection, source_item: SourceItem, key: str) -> None:
-    """Read, embed and commit one thing; what is broken leaves no row."""
+    """Read, embed and commit one item; nothing is written if a step fails."""
     state, forward = IndexSession.open(collection.path, {}), BatchEncoder(collection.encoder)
     if state.description is None:
-        raise InputError(f"{collection.path} is gone")
-    one = read_source_item(collection.encoder, source_item, state.ids)
-    if one.failed is None and one.id != key:
-        raise InputError(f"{source_item.source} has another content: remove it")
-    state.describe(collection.encoder, [one], forward)
-    batch = state.embed([one], forward)
+        raise InputError(f"{collection.path} does not exist any more")
+    item = read_source_item(collection.encoder, source_item, state.ids)
+    if item.failed is None and item.id != key:
+        raise InputError(f"{source_item.source} exists with another content: remove it")
+    state.describe(collection.encoder, [item], forward)
+    batch = state.embed([item], forward)
     failed = batch.outcomes[0].failed
     if failed is not None:
         raise InputError(f"{source_item.name} cannot be added: {failed}")

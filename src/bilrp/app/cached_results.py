@@ -1,4 +1,4 @@
-"""What the app works out once for a whole collection and keeps beside it: the map in two dimensions, the audit."""
+"""Results about a whole collection that are computed once and stored in its folder: the two-dimensional map, the audit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,107 +18,110 @@ from bilrp.inputs import Image
 from bilrp.io import files
 
 CACHE_FOLDER = "app"
-POWER_ITERATIONS = 6  # of the power iteration: enough for two components that anybody could see
-MAX_EXAMPLE_PAIRS = 12  # pairs shown of each finding
-AUDIT_SAMPLE_ITEMS = 48  # items that an audit looks at
-MAX_FILE_BYTES = 16_000_000  # of a kept file, whatever the number of items
-BYTES_PER_ITEM = 16  # more for each: the map has eight, in base64
+POWER_ITERATIONS = 6  # enough for the two leading components of a map
+MAX_EXAMPLE_PAIRS = 12  # per finding
+AUDIT_SAMPLE_ITEMS = 48
+MAX_FILE_BYTES = 16_000_000  # of a stored file, plus BYTES_PER_ITEM for each item
+BYTES_PER_ITEM = 16  # the map has eight, in base64
 
 
 def load_or_compute(
     session: CollectionSession, name: str, compute: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What is kept under a name for exactly these items, else made now and kept; a damaged file counts as absent."""
+    """Return the stored result for exactly these items, or compute and store it; a damaged file is ignored.
+
+    Args:
+        session: the served collection.
+        name: name of the file, without its suffix.
+        compute: returns the result as JSON values.
+    """
     folder = Path(session.collection.path)
     stamp = hashlib.sha256("".join(session.collection.ids).encode()).hexdigest()
     path = folder / CACHE_FOLDER / f"{name}.json"
     try:
-        most = MAX_FILE_BYTES + BYTES_PER_ITEM * len(session.collection)
-        found = json.loads(files.read_bytes(path, max_bytes=most, follow_symlinks=False))
-        if found["stamp"] == stamp:
-            return found["made"]
+        max_bytes = MAX_FILE_BYTES + BYTES_PER_ITEM * len(session.collection)
+        stored = json.loads(files.read_bytes(path, max_bytes=max_bytes, follow_symlinks=False))
+        if stored["stamp"] == stamp:
+            return stored["made"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
-    made = compute()
-    if folder.is_dir():  # a collection in a cloud is only looked at
-        with contextlib.suppress(
-            OSError, InputError
-        ):  # where nothing can be written, it is made anew next time
+    result = compute()
+    if folder.is_dir():  # a collection in an object store is read-only
+        with contextlib.suppress(OSError, InputError):  # a read-only folder: compute it again next time
             path.parent.mkdir(exist_ok=True)
-            files.write_bytes(path, json.dumps({"stamp": stamp, "made": made}).encode())
-    return made
+            files.write_bytes(path, json.dumps({"stamp": stamp, "made": result}).encode())
+    return result
 
 
 def get_map(session: CollectionSession) -> dict[str, Any]:
-    """Where each item lies: the first two principal components of the embeddings, each divided by its length.
+    """Return the first two principal components of the normalised embeddings, and the share of variance they explain.
 
-    C = Σ (u − ū)(u − ū)ᵀ with u = φ/‖φ‖, found by power iteration in blocks, so that any size fits into memory.
+    C = Σ (u − ū)(u − ū)ᵀ with u = φ/‖φ‖, by power iteration over blocks, so that any collection fits into memory.
     """
     return load_or_compute(session, "map", lambda: _compute_map(session))
 
 
 def _compute_map(session: CollectionSession) -> dict[str, Any]:
-    found, norms = session.collection, np.maximum(session.collection.items.norms, 1e-30)
-    count = len(found)
+    collection, norms = session.collection, np.maximum(session.collection.items.norms, 1e-30)
+    count = len(collection)
 
-    def blocks() -> Any:
+    def unit_blocks() -> Iterator[tuple[slice, np.ndarray]]:
         start = 0
-        for block in found.items.iter_blocks():
+        for block in collection.items.iter_blocks():
             yield slice(start, start + len(block)), block / norms[start : start + len(block), None]
             start += len(block)
 
-    mean = np.zeros(found.width)
-    for _, unit in blocks():
+    mean = np.zeros(collection.width)
+    for _, unit in unit_blocks():
         mean += unit.sum(0, dtype=np.float64) / count
-    axes = np.random.default_rng(0).standard_normal((found.width, 4))
-    places, total = np.zeros((count, 4)), 0.0
+    axes = np.random.default_rng(0).standard_normal((collection.width, 4))
+    projected, total = np.zeros((count, 4)), 0.0
     for sweep in range(POWER_ITERATIONS):
         axes = np.linalg.qr(axes)[0]
-        onward, total = np.zeros_like(axes), 0.0
-        for at, unit in blocks():
-            places[at] = unit @ axes - mean @ axes
-            onward += unit.T @ places[at] - np.outer(mean, places[at].sum(0))
+        next_axes, total = np.zeros_like(axes), 0.0
+        for rows, unit in unit_blocks():
+            projected[rows] = unit @ axes - mean @ axes
+            next_axes += unit.T @ projected[rows] - np.outer(mean, projected[rows].sum(0))
             total += float((unit.astype(np.float64) ** 2).sum())
         if sweep < POWER_ITERATIONS - 1:
-            axes = onward
-    turned, spectrum, _ = np.linalg.svd(places, full_matrices=False)
-    flat = turned[:, :2] * spectrum[:2]
-    flat *= np.where(
-        flat[np.abs(flat).argmax(0), range(flat.shape[1])] < 0, -1, 1
-    )  # the same way up every time
-    spread = max(total - count * float(mean @ mean), 1e-30)
-    if flat.shape[1] < 2:
-        flat = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
-    scaled = flat / (np.abs(flat).max() or 1.0)
+            axes = next_axes
+    left, spectrum, _ = np.linalg.svd(projected, full_matrices=False)
+    points = left[:, :2] * spectrum[:2]
+    largest = points[np.abs(points).argmax(0), range(points.shape[1])]
+    points *= np.where(largest < 0, -1, 1)  # makes the signs reproducible
+    variance = max(total - count * float(mean @ mean), 1e-30)
+    if points.shape[1] < 2:
+        points = np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+    scaled = points / (np.abs(points).max() or 1.0)
     return {
         "by": "the first two principal components of the embeddings, each divided by its length",
-        "holds": float((spectrum[:2] ** 2).sum() / spread),
+        "holds": float((spectrum[:2] ** 2).sum() / variance),
         "places": base64.b64encode(scaled.astype("<f4").tobytes()).decode(),
     }
 
 
 def get_audit(session: CollectionSession) -> dict[str, Any]:
-    """The findings of `bilrp audit` with the pairs that show them."""
+    """Return the findings of `bilrp audit` with example pairs."""
     return load_or_compute(session, "audit", lambda: _compute_audit(session))
 
 
 def _compute_audit(session: CollectionSession) -> dict[str, Any]:
     with session.redact_paths():
         report = session.collection.audit(sample=AUDIT_SAMPLE_ITEMS)
-    label, shown = session.label, session.collection.view(report.pairs[0][0])
+    example = session.collection.view(report.pairs[0][0])
 
-    def pairs(of: Any) -> list[list[dict[str, Any]]]:
-        return [[label(i), label(j)] for i, j in of[:MAX_EXAMPLE_PAIRS]]
+    def label_pairs(pairs: Sequence[tuple[int, int]]) -> list[list[dict[str, Any]]]:
+        return [[session.label(i), session.label(j)] for i, j in pairs[:MAX_EXAMPLE_PAIRS]]
 
     suspects = [
         {
             "kind": s.kind, "said": str(s), "where": s.where, "share": s.share, "area": s.area, "changed": s.changed,
-            "count": len(s.pairs), "pairs": pairs(s.pairs), "mask": s.mask.astype(int).tolist(),
+            "count": len(s.pairs), "pairs": label_pairs(s.pairs), "mask": s.mask.astype(int).tolist(),
         }
         for s in report.suspects
     ]  # fmt: skip
     clusters = [
-        {"count": len(c.pairs), "pairs": pairs(c.pairs), "places": np.round(c.mean_map, 6).tolist()}
+        {"count": len(c.pairs), "pairs": label_pairs(c.pairs), "places": np.round(c.mean_map, 6).tolist()}
         for c in report.clusters
     ]
     return {
@@ -127,5 +130,5 @@ def _compute_audit(session: CollectionSession) -> dict[str, Any]:
         "places": np.round(report.mean_map, 6).tolist(),
         "pairs": len(report.pairs),
         "unattributed": report.unattributed,
-        "picture": isinstance(shown, Image),
+        "picture": isinstance(example, Image),
     }

@@ -1,4 +1,4 @@
-"""What the app holds of a collection: items by id, queries that visitors brought, and the parts asked for lately."""
+"""A served collection: items by id, queries that clients uploaded, and a cache of recently used parts."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ from bilrp.encoders.text.reader import TextReader
 from bilrp.errors import BilrpError, InputError, to_printable
 from bilrp.inputs import Image, Item, Text, View
 
-MAX_PARTS_BYTES = 384 * 2**20  # of parts in memory, with the pictures that show them
-MAX_SPARSE_PARTS_BYTES = 96 * 2**20  # of those that were pointed at, on the coordinates that they have
-MAX_QUERIES = 24  # that visitors brought, the latest
-MAX_QUERY_BYTES = 256 * 2**20  # of these: inputs, pictures, and their files where they may be added
-MAX_IMAGE_SIDE_PIXELS = 1200  # pixels of a picture on the screen
+MAX_PARTS_BYTES = 384 * 2**20  # of cached decompositions, including their images
+MAX_QUERIES = 24  # the most recent ones
+MAX_QUERY_BYTES = 256 * 2**20  # of all queries: inputs, images, and the uploaded files with --add
+MAX_IMAGE_SIDE_PIXELS = 1200
 MAX_TEXT_CHARACTERS = 20_000
-ITEMS_PER_PAGE = 200  # items of one answer
+ITEMS_PER_PAGE = 200
 
 Value = TypeVar("Value")
 
 
 class ByteLRU:
-    """The latest of what was made, up to so many bytes. Who asks for the same at the same time may make it twice.
+    """Least-recently-used cache limited by bytes. Concurrent requests for a missing key may both compute it.
 
-    >>> kept = ByteLRU(10)
-    >>> kept.get("a", lambda: "x", lambda made: 6), kept.get("b", lambda: "y", lambda made: 6), "a" in kept
+    >>> cache = ByteLRU(10)
+    >>> cache.get("a", lambda: "x", lambda value: 6), cache.get("b", lambda: "y", lambda value: 6), "a" in cache
     ('x', 'y', False)
     """
 
@@ -55,28 +54,35 @@ class ByteLRU:
         return key in self._entries
 
     def get(self, key: str, compute: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+        """Return the cached value, or compute and cache it.
+
+        Args:
+            key: name of the value.
+            compute: returns the value if it is not cached.
+            size: returns the bytes of a value.
+        """
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key][0]
-        made = compute()
+        value = compute()
         with self._lock:
             if key not in self._entries:
-                self._entries[key] = (made, size(made))
-                self.nbytes += size(made)
+                self._entries[key] = (value, size(value))
+                self.nbytes += size(value)
             while self.nbytes > self.max_bytes and len(self._entries) > 1:
                 self.nbytes -= self._entries.popitem(last=False)[1][1]
-        return made
+        return value
 
     def drop(self, key: str) -> None:
-        """Forget one, where it is held."""
+        """Remove a key, if it is cached."""
         with self._lock:
             self.nbytes -= self._entries.pop(key, (None, 0))[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Something a visitor brought: read, not added; `raw` is held where it may be added when asked."""
+    """An uploaded input. `raw` is its content, retained only if the server can add items."""
 
     item: Item
     name: str
@@ -88,26 +94,32 @@ class Query:
 
 
 class CollectionSession:
-    """A collection as the app's visitors see it. Everything is known by its id; no path comes in from outside.
+    """A collection as clients see it. Items and queries are identified by id; clients never send paths.
 
-    It never changes: where something is added, `with_collection` makes another, and who asked before is answered by
-    this one.
+    A session is not changed when an item is added: `with_collection` returns a new one, and requests in progress finish
+    with the old one.
+
+    Args:
+        collection: the collection to serve.
+        retain_uploads: keep the content of queries, so that they can be added as items.
     """
 
     def __init__(self, collection: Collection, *, retain_uploads: bool = False) -> None:
         self.collection, self.retain_uploads = collection, retain_uploads
-        self._parts, self._sparse_parts = ByteLRU(MAX_PARTS_BYTES), ByteLRU(MAX_SPARSE_PARTS_BYTES)
+        self._parts = ByteLRU(MAX_PARTS_BYTES)
         self._queries: OrderedDict[str, Query] = OrderedDict()
         self._lock = threading.Lock()
 
     def with_collection(self, collection: Collection) -> CollectionSession:
-        """The collection as it is now, with the same queries, and parts in memory: an id is a hash of the content."""
-        made = CollectionSession(collection, retain_uploads=self.retain_uploads)
-        made._parts, made._sparse_parts = self._parts, self._sparse_parts
-        made._queries, made._lock = self._queries, self._lock
-        return made
+        """Return a session of another version of the collection that shares queries and cached parts.
 
-    # ------------------------------------------------------------ what is there
+        Sharing is safe because an id is a hash of the content.
+        """
+        session = CollectionSession(collection, retain_uploads=self.retain_uploads)
+        session._parts, session._queries, session._lock = self._parts, self._queries, self._lock
+        return session
+
+    # ------------------------------------------------------------ the collection
 
     @cached_property
     def ids(self) -> list[str]:
@@ -123,11 +135,12 @@ class CollectionSession:
 
     @cached_property
     def item_groups(self) -> list[str]:
-        named = [""] * len(self.collection)
+        """The group of each item, by position."""
+        group_of = [""] * len(self.collection)
         for name, positions in self.groups.items():
             for position in positions:
-                named[position] = name
-        return named
+                group_of[position] = name
+        return group_of
 
     @cached_property
     def is_text(self) -> bool:
@@ -138,28 +151,29 @@ class CollectionSession:
         return [name.casefold() for name in self.collection.names]
 
     def describe(self) -> dict[str, Any]:
-        found = self.collection
+        """Return what the start page shows, as JSON values."""
+        collection = self.collection
         groups = [{"name": name, "count": len(of)} for name, of in sorted(self.groups.items())]
         return {
-            "name": Path(found.path).name,
-            "count": len(found),
+            "name": Path(collection.path).name,
+            "count": len(collection),
             "kind": "text" if self.is_text else "image",
-            "encoder": found.description["encoder"],
-            "rules": str(found.description["origin"].get("composite", "")),
-            "similarity": found.resolve_similarity(None),
-            "width": found.width,
+            "encoder": collection.description["encoder"],
+            "rules": str(collection.description["origin"].get("composite", "")),
+            "similarity": collection.resolve_similarity(None),
+            "width": collection.width,
             "groups": groups[:ITEMS_PER_PAGE],
-            "failed": len(found.failed),
+            "failed": len(collection.failed),
             "adds": self.retain_uploads,
         }
 
     def find_positions(self, *, group: str | None = None, words: str = "") -> Sequence[int]:
-        """Positions of a group whose name holds these words."""
+        """Return the positions of the items of a group whose name contains `words`, case-insensitive."""
         if group is not None and group not in self.groups:
-            raise HTTPError(404, "there is no such group")
-        inside: Sequence[int] = range(len(self.collection)) if group is None else self.groups[group]
-        wanted = words.casefold().strip()
-        return [p for p in inside if wanted in self._casefolded_names[p]] if wanted else inside
+            raise HTTPError(404, "no such group")
+        positions: Sequence[int] = range(len(self.collection)) if group is None else self.groups[group]
+        text = words.casefold().strip()
+        return [p for p in positions if text in self._casefolded_names[p]] if text else positions
 
     def label(self, position: int) -> dict[str, Any]:
         return {"id": self.ids[position], "name": self.names[position], "group": self.item_groups[position]}
@@ -167,26 +181,24 @@ class CollectionSession:
     # ------------------------------------------------------------ one item or query
 
     def _look_up(self, key: str) -> int | Query:
-        """An item's position or a query, looked up once: another visitor's query may push it out at any time."""
+        """Return an item's position, or a query; call it once per request, since queries can be evicted at any time."""
         query = self._queries.get(key)
         if query is not None:
             return query
         at = self.collection.position(key) if re.fullmatch(r"[0-9a-f]{8,64}", key) else None
         if at is None:
-            raise HTTPError(
-                404, "there is no such item: it may have been removed, or the server was restarted"
-            )
+            raise HTTPError(404, "no such item: it may have been removed, or the server was restarted")
         return at
 
     def get_query(self, key: str) -> Query:
-        """What a visitor brought."""
-        found = self._queries.get(key)
-        if found is None:
-            raise HTTPError(404, "there is no such query any more: bring it again")
-        return found
+        """Return a query; 404 if it was evicted."""
+        query = self._queries.get(key)
+        if query is None:
+            raise HTTPError(404, "no such query: it was dropped, upload it again")
+        return query
 
     def position(self, key: str) -> int | None:
-        """Where an item is, None for a query; anything else is unknown."""
+        """Return an item's position, None for a query; 404 for an unknown id."""
         known = self._look_up(key)
         return None if isinstance(known, Query) else known
 
@@ -199,46 +211,49 @@ class CollectionSession:
         return known.item.view if isinstance(known, Query) else self.collection.view(known)
 
     def thumbnail(self, key: str) -> bytes:
-        """A small picture as JPEG."""
+        """Return a small image as JPEG."""
         known = self._look_up(key)
         if not isinstance(known, Query):
-            kept = self.collection.items.take([known], ["thumbnail"])["thumbnail"][0]
-            if kept:
+            thumbnail = self.collection.items.take([known], ["thumbnail"])["thumbnail"][0]
+            if thumbnail:
                 with self.redact_paths():
-                    return check_thumbnail(kept)
+                    return check_thumbnail(thumbnail)
         view = self.view(key)
         if not isinstance(view, Image):
             raise HTTPError(404, "this item is a text")
         return _encode_jpeg(view.pixels, 320)
 
     def picture(self, key: str, max_side: int = MAX_IMAGE_SIDE_PIXELS) -> bytes:
-        """The photograph itself where its file is still there, else the small picture that is kept."""
+        """Return the image from its file as JPEG, or the stored thumbnail if the file is gone."""
         view = self.full_view(key)
         if not isinstance(view, Image):
             raise HTTPError(404, "this item is a text")
         return _encode_jpeg(view.pixels, max_side)
 
     def full_view(self, key: str) -> View | None:
-        """What people see, from the file where it is still there."""
+        """Return the view at full resolution, or the stored one if the file is gone or has changed."""
         known = self._look_up(key)
         if isinstance(known, Query):
             return known.item.view
         try:
             return read_item(self.collection.encoder, self.collection.original_input(known)).view
-        except InputError:  # gone or changed since: the small picture shows it
+        except InputError:
             return self.collection.view(known)
 
     def add_query(self, content: Path | str, name: str) -> tuple[str, str]:
-        """Read a file or a text that a visitor brought, by the guarded reader of all files; its id and its name."""
+        """Read an uploaded file or text with the encoder's reader; return its id and its name.
+
+        Args:
+            content: the file's path, or the text.
+            name: the name to show.
+        """
         encoder = self.collection.encoder
-        texts = isinstance(encoder.read, TextReader)
-        if encoder.read is None or isinstance(content, str) is not texts:
-            raise HTTPError(
-                415, f"this collection holds {'texts' if texts else 'pictures'}: bring one of these"
-            )
+        is_text = isinstance(encoder.read, TextReader)
+        if encoder.read is None or isinstance(content, str) is not is_text:
+            raise HTTPError(415, f"this collection contains only {'texts' if is_text else 'images'}")
         if isinstance(content, str):
             if not content.strip() or len(content) > MAX_TEXT_CHARACTERS:
-                raise HTTPError(413, f"a text has 1 to {MAX_TEXT_CHARACTERS} letters")
+                raise HTTPError(413, f"a text must have 1 to {MAX_TEXT_CHARACTERS} characters")
             raw, read = content.encode("utf-8", "replace"), encoder.read(content)
         else:
             raw = content.read_bytes()
@@ -248,15 +263,17 @@ class CollectionSession:
                 raise HTTPError(422, str(error).replace(str(content), "this file")) from None
         item = read_item(encoder, read)
         line = (" ".join(to_printable(name).split()) or "your query")[:80]
-        # Its name is a part of it: who brings the same under another name does not rename yours.
-        named = hashlib.sha256(line.encode("utf-8", "replace")).digest()
-        key = "q" + hashlib.sha256(named + raw).hexdigest()[:31]
-        whole = content if isinstance(content, str) else raw
-        self._store_query(key, Query(replace(item, name=line), line, whole if self.retain_uploads else b""))
+        # The id depends on the name too, so that a client cannot rename another client's query.
+        name_digest = hashlib.sha256(line.encode("utf-8", "replace")).digest()
+        key = "q" + hashlib.sha256(name_digest + raw).hexdigest()[:31]
+        original = content if isinstance(content, str) else raw
+        self._store_query(
+            key, Query(replace(item, name=line), line, original if self.retain_uploads else b"")
+        )
         return key, line
 
     def _store_query(self, key: str, query: Query) -> None:
-        """Keep a query; the oldest are dropped where there are too many, and their parts with them: nobody can ask again."""
+        """Store a query; the oldest ones beyond the limits are dropped together with their parts."""
         with self._lock:
             self._queries[key] = query
             self._queries.move_to_end(key)
@@ -267,20 +284,19 @@ class CollectionSession:
                 dropped.append(self._queries.popitem(last=False)[0])
         for old in dropped:
             self._parts.drop(old)
-            self._sparse_parts.drop(old)
 
     @property
     def query_bytes(self) -> int:
-        """Bytes in memory of what visitors brought."""
+        """Bytes in memory of all queries."""
         return sum(query.nbytes for query in self._queries.values())
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes in memory of parts, and of what visitors brought."""
-        return self._parts.nbytes + self._sparse_parts.nbytes + self.query_bytes
+        """Bytes in memory of parts and queries."""
+        return self._parts.nbytes + self.query_bytes
 
     def item(self, key: str) -> Item:
-        """The input itself, read again where it is one of the collection."""
+        """Return the input of a query, or of an item, which is read again from its source."""
         known = self._look_up(key)
         if isinstance(known, Query):
             return known.item
@@ -296,67 +312,67 @@ class CollectionSession:
         return self.embed(known.item)
 
     def embed(self, item: Item) -> torch.Tensor:
-        """φ of an input: one run of the model, nothing is explained."""
+        """Return φ(x) from one forward pass."""
         with torch.no_grad():
             return self.collection.encoder.forward_fn(item.model_input)(item.x).flatten().float().cpu()
 
     def has_cached_parts(self, key: str) -> bool:
-        """Are its parts in memory?"""
+        """Return whether the parts are in memory; 404 for an unknown id."""
         self.position(key)
         return key in self._parts
 
     def parts(self, key: str) -> Decomposition:
-        """The decomposition of an item or query: in memory, kept on disk, or made now (and kept then)."""
+        """Return the decomposition of an item or query: from memory, from disk, or computed and stored."""
         known = self._look_up(key)
 
-        def make() -> Decomposition:
+        def load() -> Decomposition:
             with self.redact_paths():
-                made = self.collection.decomposition(known.item if isinstance(known, Query) else known)
-            return replace(made, parts=made.parts.float())
+                side = self.collection.decomposition(known.item if isinstance(known, Query) else known)
+            return replace(side, parts=side.parts.float())
 
-        return self._parts.get(key, make, _decomposition_bytes)
+        return self._parts.get(key, load, _decomposition_bytes)
 
     def sparse_parts(self, key: str) -> SparseColumns:
-        """The same parts, to be summed."""
+        """Return the same parts without coordinates that are zero everywhere."""
         return self._sparse_parts.get(
-            key, lambda: SparseColumns.from_dense(self.parts(key).parts.numpy()), lambda made: made.nbytes
+            key, lambda: SparseColumns.from_dense(self.parts(key).parts.numpy()), lambda parts: parts.nbytes
         )
 
     @contextmanager
     def redact_paths(self) -> Iterator[None]:
-        """What goes wrong is said of an item's or the collection's name: where they lie is no visitor's business."""
+        """Replace file paths in error messages by item names: clients must not learn them."""
         try:
             yield
         except HTTPError:
             raise
         except BilrpError as error:
-            said = str(error)
+            message = str(error)
             for source, name in zip(self.collection.items.sources, self.collection.names, strict=True):
-                if source and to_printable(source) in said:
-                    said = said.replace(to_printable(source), to_printable(name))
+                if source and to_printable(source) in message:
+                    message = message.replace(to_printable(source), to_printable(name))
             path = to_printable(self.collection.path)
-            raise HTTPError(422, said.replace(path, Path(path).name)) from None
+            raise HTTPError(422, message.replace(path, Path(path).name)) from None
 
 
 def count_bytes(*values: torch.Tensor | View | None) -> int:
-    """Bytes in memory of tensors and views.
+    """Return the bytes in memory of tensors and views.
 
     >>> count_bytes(torch.zeros(2, 3), Image.from_image(np.zeros((4, 5, 3), np.uint8)), Text("a cat", ()), None)
     89
     """
     total = 0
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            total += one.numel() * one.element_size()
-        elif isinstance(one, Image):
-            total += one.pixels.nbytes
-        elif one is not None:
-            total += len(one.text)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            total += value.numel() * value.element_size()
+        elif isinstance(value, Image):
+            total += value.pixels.nbytes
+        elif value is not None:
+            total += len(value.text)
     return total
 
 
 def _decomposition_bytes(decomposition: Decomposition) -> int:
-    """With its view: a photograph on the screen takes 100 times as much as the parts of a small network."""
+    """Return the bytes of a decomposition with its view, which can be 100 times larger than the parts."""
     return count_bytes(
         decomposition.parts,
         decomposition.embedding,
@@ -369,7 +385,7 @@ def _decomposition_bytes(decomposition: Decomposition) -> int:
 def _encode_jpeg(pixels: np.ndarray, max_side: int) -> bytes:
     from PIL import Image as Pillow
 
-    picture, buffer = Pillow.fromarray(pixels), io.BytesIO()
-    picture.thumbnail((max_side, max_side))
-    picture.save(buffer, "JPEG", quality=88)
+    image, buffer = Pillow.fromarray(pixels), io.BytesIO()
+    image.thumbnail((max_side, max_side))
+    image.save(buffer, "JPEG", quality=88)
     return buffer.getvalue()

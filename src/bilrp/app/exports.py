@@ -1,4 +1,4 @@
-"""A pair as a file to take away: the self-contained page, a picture, or its matches as numbers."""
+"""Download of an explained pair: the self-contained page, an image, or the matches as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ from bilrp.render import findings_figure, page
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8", "png": "image/png", "csv": "text/csv; charset=utf-8", "json": "application/json",
 }  # fmt: skip
-MAX_EXPORTED_MATCHES = 1000  # the strongest, in a table
+MAX_EXPORTED_MATCHES = 1000  # the strongest ones
 
 
 async def build_download(limiter: ThreadLimiter, kind: str, compute: Callable[[], Explanation]) -> Response:
-    """The file, to be saved and not shown: a page of its own keeps its own policy."""
+    """Return the export as an attachment, so that the browser saves it and this server's policy does not apply to it.
+
+    Args:
+        limiter: limits the worker threads.
+        kind: a key of MEDIA_TYPES.
+        compute: returns the explanation, called on a worker thread.
+    """
     content = await limiter.run(lambda: render_export(compute(), kind))
-    about = {"content-disposition": f'attachment; filename="bilrp.{kind}"'}
-    return Response(content, media_type=MEDIA_TYPES[kind], headers=about)
+    headers = {"content-disposition": f'attachment; filename="bilrp.{kind}"'}
+    return Response(content, media_type=MEDIA_TYPES[kind], headers=headers)
 
 
 def render_export(explanation: Explanation, kind: str) -> bytes:
-    """An explanation in one of MEDIA_TYPES."""
+    """Render an explanation as one of MEDIA_TYPES."""
     if kind == "html":
         return page.render_html(explanation).encode("utf-8")
     if kind == "png":
@@ -40,12 +46,13 @@ def render_export(explanation: Explanation, kind: str) -> bytes:
         text = io.StringIO()
         csv.writer(text).writerows([["region of a", "region of b", "relevance"], *rows])
         return text.getvalue().encode("utf-8")
-    matches = [{"a": a, "b": b, "relevance": r} for a, b, r in rows]
-    names = {"a": explanation.a.name, "b": explanation.b.name}
-    said = {
+    values = {
+        "a": explanation.a.name,
+        "b": explanation.b.name,
         "similarity": explanation.similarity,
         "account": page.serialize_breakdown(explanation),
         "summary": explanation.summary(),
+        "findings": findings_figure.serialize_findings(explanation),
+        "matches": [{"a": a, "b": b, "relevance": r} for a, b, r in rows],
     }
-    listed = {"findings": findings_figure.serialize_findings(explanation), "matches": matches}
-    return json.dumps(names | said | listed, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return json.dumps(values, ensure_ascii=False).encode("utf-8", "backslashreplace")

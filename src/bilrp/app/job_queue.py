@@ -1,4 +1,7 @@
-"""The queue where long work waits its turn: one piece at a time, few in line, one of each visitor, none of who has left."""
+"""Job queue for slow requests: one worker, a bounded queue, one pending job per client.
+
+Jobs of disconnected clients are cancelled.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,36 @@ from typing import Any
 from bilrp.app.security import HTTPError
 from bilrp.progress import report_progress_to
 
-MAX_PENDING_JOBS = 12  # pieces of work in line; who comes then is told to come again
-RETRY_AFTER_SECONDS = 2  # seconds after which that makes sense
+MAX_PENDING_JOBS = 12  # further requests get 503 and Retry-After
+RETRY_AFTER_SECONDS = 2
 
 
 class Cancelled(Exception):
-    """The visitor is gone: nobody waits for this work."""
+    """The client disconnected or sent a newer request."""
 
 
 class QueueFull(HTTPError):
-    """Too many are waiting."""
+    """Too many requests are waiting."""
 
     def __init__(self) -> None:
-        super().__init__(503, "busy: too many are waiting; try again in a moment")
+        super().__init__(503, "busy: too many requests are waiting; try again in a moment")
 
 
 @dataclass(eq=False)
 class Job:
-    """One piece of work and its place in line."""
+    """One unit of work with the events that it emits.
+
+    Args:
+        client: id of the client that asked for it.
+        work: returns the answer, called on the worker thread.
+        loop: event loop of the request.
+        persistent: once started, the job finishes even if the client disconnects or sends another request.
+    """
 
     client: str
     work: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
-    persistent: bool = False  # once begun it is finished, whoever leaves and whatever is asked next
+    persistent: bool = False
     events: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -49,70 +59,74 @@ class Job:
         self.emit(what=what, done=done, total=total)
 
     async def next_event(self) -> dict[str, Any]:
-        """What happened since: {waiting}, {what, done, total}, and at last {answer} or {error}."""
+        """Return the next event: {waiting}, {what, done, total}, and finally {answer} or {error}."""
         return await self.events.get()
 
 
 class JobQueue:
-    """One worker. A visitor's newer question takes the place of an older one that is not answered yet.
+    """Queue with one worker. A client's newer job replaces its older one that is not finished.
 
     >>> queue = JobQueue(max_pending=1)
     >>> async def ask():
     ...     return await queue.submit("me", lambda: 6 * 7).next_event()
-    >>> with ThreadPoolExecutor(1) as elsewhere:  # here a loop may be running already
-    ...     elsewhere.submit(asyncio.run, ask()).result()
+    >>> with ThreadPoolExecutor(1) as pool:  # this thread may already run an event loop
+    ...     pool.submit(asyncio.run, ask()).result()
     {'answer': 42}
     """
 
     def __init__(self, *, max_pending: int = MAX_PENDING_JOBS) -> None:
         self.max_pending, self.completed_count, self.cancelled_count = max_pending, 0, 0
-        self.jobs: list[Job] = []  # the first is at work
+        self.jobs: list[Job] = []  # the first one is running
         self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bilrp-jobs")
 
     def submit(self, client: str, work: Callable[[], Any], *, persistent: bool = False) -> Job:
-        """Get in line; QueueFull where that is full. What is persistent takes no other question's place, and none
-        takes its.
+        """Enqueue a job, or raise QueueFull. It replaces the client's pending job unless either is persistent.
+
+        Args:
+            client: id of the client.
+            work: returns the answer, called on the worker thread.
+            persistent: do not cancel the job once it is submitted.
         """
-        ticket = Job(client, work, asyncio.get_running_loop(), persistent=persistent)
+        job = Job(client, work, asyncio.get_running_loop(), persistent=persistent)
         with self._lock:
             for other in self.jobs:
                 if other.client == client and not (persistent or other.persistent):
                     other.cancelled.set()
             for other in [other for other in self.jobs[1:] if other.cancelled.is_set()]:
-                self.jobs.remove(other)  # now: nothing of it waits for the worker
+                self.jobs.remove(other)
                 self._drop(other)
             if len(self.jobs) > self.max_pending:
                 raise QueueFull
             if self.jobs:
-                ticket.emit(waiting=len(self.jobs))
+                job.emit(waiting=len(self.jobs))
             else:
                 self._worker.submit(self._run_all)
-            self.jobs.append(ticket)
-        return ticket
+            self.jobs.append(job)
+        return job
 
     def _drop(self, job: Job) -> None:
         self.cancelled_count += 1
-        job.emit(error=HTTPError(409, "a newer question took the place of this one"))
+        job.emit(error=HTTPError(409, "cancelled: a newer request replaced this one"))
 
     def _run_all(self) -> None:
-        """Whoever is in line, until nobody is."""
+        """Run jobs until the queue is empty."""
         with self._lock:
-            ticket: Job | None = self.jobs[0]
-        while ticket is not None:
-            self._run(ticket)
+            job: Job | None = self.jobs[0]
+        while job is not None:
+            self._run(job)
             with self._lock:
                 del self.jobs[0]
-                ticket = self.jobs[0] if self.jobs else None
+                job = self.jobs[0] if self.jobs else None
 
     def _run(self, job: Job) -> None:
         try:
             if job.cancelled.is_set():
                 raise Cancelled
             with report_progress_to(job.on_progress):
-                found = job.work()
+                answer = job.work()
             self.completed_count += 1
-            job.emit(answer=found)
+            job.emit(answer=answer)
         except Cancelled:
             with self._lock:
                 self._drop(job)
@@ -120,8 +134,8 @@ class JobQueue:
             job.emit(error=error)
 
     def close(self) -> None:
-        """Nobody is served any more."""
+        """Cancel all jobs and stop the worker."""
         with self._lock:
-            for ticket in self.jobs:
-                ticket.cancelled.set()
+            for job in self.jobs:
+                job.cancelled.set()
         self._worker.shutdown(wait=False, cancel_futures=True)
