@@ -334,9 +334,7 @@ class CollectionSession:
 
     def sparse_parts(self, key: str) -> SparseColumns:
         """Return the same parts without coordinates that are zero everywhere."""
-        return self._sparse_parts.get(
-            key, lambda: SparseColumns.from_dense(self.parts(key).parts.numpy()), lambda parts: parts.nbytes
-        )
+        return SparseColumns.from_dense(self.parts(key).parts.numpy())
 
     @contextmanager
     def redact_paths(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
-"""One pair without a collection: change layer, rules, similarity or region size and see it again; the plan says how long."""
+"""App on one pair: explain it again with another layer, composite, similarity or region size, with a time estimate."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from starlette.routing import Route
 from bilrp.app import request_handling
 from bilrp.app.job_queue import JobQueue
 from bilrp.app.request_handling import ThreadLimiter, read_json, respond
-from bilrp.app.routes import handle_errors, serve_index
+from bilrp.app.routes import Handler, handle_errors, serve_index
 from bilrp.app.security import HTTPError
 from bilrp.decomposition import Decomposition, decompose_item, prepare
 from bilrp.encoder import Encoder
@@ -28,8 +29,9 @@ from bilrp.render import page
 from bilrp.rules import composites
 from bilrp.similarity import similarity_name
 
-PAPER_LAYERS = (5, 10, 17, 24, 31)  # as in the paper
-MAX_LAYERS = 3
+PAPER_LAYERS = (5, 10, 17, 24, 31)
+MAX_LAYERS = 3  # per request
+MAX_CACHED_DECOMPOSITIONS = 24
 GAMMAS = {"γ = 0": 0.0, "γ = 0.1": 0.1, "γ = 0.25": 0.25, "γ = 0.5": 0.5}
 DEFAULT_COMPOSITE = "the encoder's own"
 SIMILARITIES = ("cosine", "dot", "squared_distance")
@@ -39,7 +41,7 @@ TEXT_REGIONS = ("words", "tokens", "sentences")
 
 @dataclass(frozen=True)
 class PairSettings:
-    """What a visitor set."""
+    """The settings of one request; the fields are the keys of its JSON."""
 
     layers: tuple[int, ...] = ()
     rules: str = DEFAULT_COMPOSITE
@@ -48,15 +50,21 @@ class PairSettings:
 
 
 class PairSession:
-    """Two inputs under one encoder; decompositions are kept by what they were asked with."""
+    """Two inputs and one encoder, with a cache of decompositions by their settings.
+
+    Args:
+        encoder: the encoder.
+        a: the first input.
+        b: the second input.
+    """
 
     def __init__(self, encoder: Encoder, a: Item, b: Item) -> None:
         self.encoder, self.sides = encoder, (a, b)
         self._decompositions: dict[tuple[Any, ...], Decomposition] = {}
-        self._flops_per_second = 0.0  # FLOP a second, as of the last run
+        self._flops_per_second = 0.0  # measured in the last run
 
     def list_choices(self) -> dict[str, Any]:
-        """What can be set, and what to."""
+        """Return the choices of each setting."""
         words = isinstance(self.sides[0].view, Text)
         layers: list[int] = []
         if self.encoder.layers is not None:
@@ -85,96 +93,100 @@ class PairSession:
 
     def _decompose_options(self, settings: PairSettings) -> dict[str, Any]:
         spec = int(settings.regions) if settings.regions.isdigit() else settings.regions or None
-        book = composites.uniform(GAMMAS[settings.rules]) if settings.rules in GAMMAS else None
-        return {"regions": spec, "composite": book, "layers": list(settings.layers) or None}
+        composite = composites.uniform(GAMMAS[settings.rules]) if settings.rules in GAMMAS else None
+        return {"regions": spec, "composite": composite, "layers": list(settings.layers) or None}
 
     def estimate_cost(self, settings: PairSettings) -> dict[str, Any]:
-        """The work that is still to be done, from the plan of each side, and the time that takes at the last run's speed."""
+        """Return the remaining GFLOP of both sides by their plans, and the seconds at the speed of the last run."""
         work = 0
         for number, item in enumerate(self.sides):
             if self._missing_layers(settings, number):
-                ready = prepare(self.encoder, item, **self._decompose_options(settings))
-                count = ready.program.result.numel()
-                taps = frozenset(map(Key, ready.taps.values()))
-                work += plan.make_plan(PlanContext(ready.program, ready.partition, count, taps)).flops
+                prepared = prepare(self.encoder, item, **self._decompose_options(settings))
+                count = prepared.program.result.numel()
+                taps = frozenset(map(Key, prepared.taps.values()))
+                work += plan.make_plan(PlanContext(prepared.program, prepared.partition, count, taps)).flops
         if not self._flops_per_second:
             self._flops_per_second = _measure_flops_per_second()
         return {"gflop": work / 1e9, "seconds": work / self._flops_per_second}
 
     def _missing_layers(self, settings: PairSettings, number: int) -> list[int | None]:
-        wanted: list[int | None] = list(settings.layers) or [None]
+        layers: list[int | None] = list(settings.layers) or [None]
         return [
-            n for n in wanted if (number, n, settings.rules, settings.regions) not in self._decompositions
+            n for n in layers if (number, n, settings.rules, settings.regions) not in self._decompositions
         ]
 
     def explain(self, settings: PairSettings) -> list[dict[str, Any]]:
-        """The pair at each layer asked for, as the page draws it."""
+        """Return the page payload of the pair at each layer of the settings."""
         for number, item in enumerate(self.sides):
             if self._missing_layers(settings, number):
                 start = time.perf_counter()
-                made = decompose_item(self.encoder, item, **self._decompose_options(settings))
-                spent = max(time.perf_counter() - start, 1e-6)
-                done = next(iter(made.values())).plan
-                self._flops_per_second = (
-                    max(done.flops, 1) / spent if done is not None else self._flops_per_second
-                )
+                by_layer = decompose_item(self.encoder, item, **self._decompose_options(settings))
+                seconds = max(time.perf_counter() - start, 1e-6)
+                executed = next(iter(by_layer.values())).plan
+                if executed is not None:
+                    self._flops_per_second = max(executed.flops, 1) / seconds
                 self._decompositions |= {
-                    (number, n, settings.rules, settings.regions): found for n, found in made.items()
+                    (number, n, settings.rules, settings.regions): side for n, side in by_layer.items()
                 }
-        while len(self._decompositions) > 24:
+        while len(self._decompositions) > MAX_CACHED_DECOMPOSITIONS:
             self._decompositions.pop(next(iter(self._decompositions)))
-        found = []
+        payloads = []
         for n in settings.layers or (None,):
             a, b = (self._decompositions[number, n, settings.rules, settings.regions] for number in (0, 1))
             title = "Why are these two similar?" if n is None else f"Layer {n}: why are these two similar?"
-            found.append(page.build_payload(pair(a, b, similarity=settings.similarity), title=title))
-        return found
+            payloads.append(page.build_payload(pair(a, b, similarity=settings.similarity), title=title))
+        return payloads
 
 
 def _measure_flops_per_second() -> float:
-    """FLOP a second of a product of matrices: a first guess, until something was run."""
-    one = torch.rand(512, 512)
+    """Return the speed of a matrix product: a first guess, until a decomposition has run."""
+    matrix = torch.rand(512, 512)
     start = time.perf_counter()
     for _ in range(4):
-        torch.mm(one, one)
+        torch.mm(matrix, matrix)
     return 4 * 2 * 512**3 / max(time.perf_counter() - start, 1e-6)
 
 
 def _parse_settings(body: dict[str, Any], choices: dict[str, Any]) -> PairSettings:
-    """What was asked for, of what there is."""
+    """Return the settings of a request; 422 if a value is not one of the choices."""
     layers = body.get("layers") or []
     if (
         not isinstance(layers, list)
         or len(layers) > MAX_LAYERS
         or not all(isinstance(n, int) and n in choices["layers"] for n in layers)
     ):
-        raise HTTPError(422, f"layers are up to {MAX_LAYERS} of {choices['layers']}")
-    picked = {name: body.get(name, choices[name][0]) for name in ("rules", "similarity")}
-    picked["regions"] = body.get("regions", choices["region"])
-    for name, value in picked.items():
+        raise HTTPError(422, f"layers must be up to {MAX_LAYERS} of {choices['layers']}")
+    values = {name: body.get(name, choices[name][0]) for name in ("rules", "similarity")}
+    values["regions"] = body.get("regions", choices["region"])
+    for name, value in values.items():
         if value not in choices[name]:
-            raise HTTPError(422, f"{name} is one of {', '.join(choices[name])}")
-    return PairSettings(tuple(dict.fromkeys(layers)), **picked)
+            raise HTTPError(422, f"{name} must be one of {', '.join(choices[name])}")
+    return PairSettings(tuple(dict.fromkeys(layers)), **values)
 
 
 def make_routes(session: PairSession, queue: JobQueue, limiter: ThreadLimiter) -> list[Route]:
-    """The addresses of the app on a pair."""
-    about = session.describe()
+    """Return the routes of the app on a pair.
 
-    async def said(request: Request) -> Response:
-        return Response(request_handling.dump_json(about), media_type="application/json")
+    Args:
+        session: the pair.
+        queue: runs slow requests.
+        limiter: runs quick requests.
+    """
+    description = session.describe()
 
-    async def planned(request: Request) -> Response:
-        wish = _parse_settings(await read_json(request), about["choices"])
-        return await respond(request, limiter, queue, partial(session.estimate_cost, wish), ready=False)
+    async def describe(request: Request) -> Response:
+        return Response(request_handling.dump_json(description), media_type="application/json")
 
-    async def explained(request: Request) -> Response:
-        wish = _parse_settings(await read_json(request), about["choices"])
-        return await respond(request, limiter, queue, partial(session.explain, wish), ready=False)
+    def with_settings(work: Callable[[PairSettings], Any]) -> Handler:
+        async def handle(request: Request) -> Response:
+            settings = _parse_settings(await read_json(request), description["choices"])
+            return await respond(request, limiter, queue, partial(work, settings))
+
+        return handle_errors(handle)
 
     return [
         Route("/", serve_index),
-        Route("/api/about", handle_errors(said)),
-        Route("/api/plan", handle_errors(planned), methods=["POST"]),
-        Route("/api/live", handle_errors(explained), methods=["POST"]),
+        Route("/api/about", handle_errors(describe)),
+        Route("/api/plan", with_settings(session.estimate_cost), methods=["POST"]),
+        Route("/api/live", with_settings(session.explain), methods=["POST"]),
     ]

@@ -1,9 +1,10 @@
-"""Between a request and a question: what was sent is checked, what is quick is answered, what is long gets in line."""
+"""Parse and check requests; answer quick ones at once and slow ones through the job queue."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from bilrp.collection.core import Collection
 
 MAX_JSON_BYTES = 256 * 1024
-MAX_PARALLEL_REQUESTS = 4  # quick answers on their way, each on a thread
-MAX_WAITING_REQUESTS = 64  # quick answers that may wait
-MAX_REQUEST_REGIONS = 4096  # regions of one question
+MAX_PARALLEL_REQUESTS = 4  # quick requests, each on a thread
+MAX_WAITING_REQUESTS = 64  # quick requests
+MAX_REQUEST_REGIONS = 4096  # in one list
 
 
 class ThreadLimiter:
-    """Quick answers: a few at once, some waiting, then busy."""
+    """Runs quick requests on a few threads; raises QueueFull when too many are waiting."""
 
     def __init__(self) -> None:
         self.capacity = anyio.CapacityLimiter(MAX_PARALLEL_REQUESTS)
@@ -42,21 +43,28 @@ class ThreadLimiter:
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The JSON object that was sent; anything else is refused."""
-    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise HTTPError(415, "send JSON, as application/json")
-    body = await receive_body(request, MAX_JSON_BYTES, f"a question has at most {MAX_JSON_BYTES // 1024} KB")
+    """Return the JSON object in the request body; 400, 413 or 415 for anything else."""
+    if media_type(request) != "application/json":
+        raise HTTPError(415, "send JSON with content-type application/json")
+    raw = await receive_body(
+        request, MAX_JSON_BYTES, f"a request has at most {MAX_JSON_BYTES // 1024} KB of JSON"
+    )
     try:
-        found = json.loads(body, parse_constant=_reject_constant)
+        body = json.loads(raw, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        raise HTTPError(400, "this is no JSON") from None
-    if not isinstance(found, dict):
-        raise HTTPError(400, "a question is a JSON object")
-    return found
+        raise HTTPError(400, "invalid JSON") from None
+    if not isinstance(body, dict):
+        raise HTTPError(400, "send a JSON object")
+    return body
+
+
+def media_type(request: Request) -> str:
+    """Return the content type without its parameters."""
+    return request.headers.get("content-type", "").split(";")[0].strip()
 
 
 async def receive_body(request: Request, limit: int, message: str) -> bytes:
-    """A small body; no more of it is held than `limit` bytes, beyond which it is refused in these words."""
+    """Return the request body of at most `limit` bytes; raise 413 with `message` as soon as more arrives."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -70,32 +78,29 @@ def _reject_constant(name: str) -> float:
 
 
 def get_str(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """A short text of a question."""
-    found = body.get(name, default)
-    if not isinstance(found, str) or len(found) > 1000:
-        raise HTTPError(422, f"{name} is missing, or no short text")
-    return found
+    """Return a string of at most 1000 characters."""
+    value = body.get(name, default)
+    if not isinstance(value, str) or len(value) > 1000:
+        raise HTTPError(422, f"{name} must be a string of at most 1000 characters")
+    return value
 
 
 def parse_int(value: object, name: str, default: int, maximum: int) -> int:
-    """A whole number from 0 to `maximum`; more is `maximum`."""
+    """Parse an integer from a JSON body or a URL; larger ones become `maximum`, None and "" the default."""
     if value is None or value == "":
         return default
-    digits = isinstance(value, str) and value.isascii() and value.isdigit()
-    if not isinstance(value, int | str) or isinstance(value, bool) or not (isinstance(value, int) or digits):
-        raise HTTPError(422, f"{name} is a whole number")
-    if len(str(value)) > 12 or int(value) < 0:
-        raise HTTPError(422, f"{name} is a whole number from 0 to {maximum}")
+    if not isinstance(value, int | str) or not re.fullmatch("[0-9]{1,12}", str(value)):
+        raise HTTPError(422, f"{name} must be an integer from 0 to {maximum}")
     return min(int(value), maximum)
 
 
 def get_regions(body: dict[str, Any], name: str) -> tuple[int, ...]:
-    """Numbers of regions, each once."""
-    found = body.get(name) or []
-    whole = isinstance(found, list) and all(isinstance(r, int) and not isinstance(r, bool) for r in found)
-    if not whole or len(found) > MAX_REQUEST_REGIONS or any(not 0 <= r < 2**31 for r in found):
-        raise HTTPError(422, f"{name} is a list of region numbers, at most {MAX_REQUEST_REGIONS}")
-    return tuple(dict.fromkeys(found))
+    """Return a list of region numbers without duplicates."""
+    regions = body.get(name) or []
+    integers = isinstance(regions, list) and all(type(r) is int and 0 <= r < 2**31 for r in regions)
+    if not integers or len(regions) > MAX_REQUEST_REGIONS:
+        raise HTTPError(422, f"{name} must be a list of at most {MAX_REQUEST_REGIONS} region numbers")
+    return tuple(dict.fromkeys(regions))
 
 
 def get_similarity(body: dict[str, Any], collection: Collection) -> str:
@@ -106,10 +111,10 @@ def get_similarity(body: dict[str, Any], collection: Collection) -> str:
 
 
 def client_id(request: Request) -> str:
-    """Who asks: a word that a tab thought of for itself, else the connection."""
-    said = request.headers.get("x-bilrp-visitor", "")
-    if said.isascii() and said.isalnum() and len(said) <= 40:
-        return said
+    """Return the client id: the header X-Bilrp-Visitor if it is valid, else host:port."""
+    name = request.headers.get("x-bilrp-visitor", "")
+    if name.isascii() and name.isalnum() and len(name) <= 40:
+        return name
     return f"{request.client.host}:{request.client.port}" if request.client else ""
 
 
@@ -120,13 +125,15 @@ def dump_json(values: Any) -> bytes:
 
 
 def error_response(error: Exception) -> Response:
-    """Whatever went wrong as a status and one line."""
+    """Turn an exception into a status code and a JSON object with one line."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     status = error.status if isinstance(error, HTTPError) else 422 if isinstance(error, BilrpError) else 500
-    said = str(error) if isinstance(error, BilrpError) else f"{type(error).__name__}: {describe_error(error)}"
+    message = (
+        str(error) if isinstance(error, BilrpError) else f"{type(error).__name__}: {describe_error(error)}"
+    )
     headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if isinstance(error, QueueFull) else None
-    return JSONResponse({"error": said}, status, headers)
+    return JSONResponse({"error": message}, status, headers)
 
 
 def _dump_line(values: Any) -> bytes:
@@ -142,26 +149,35 @@ async def respond(
     ready: bool = False,
     persistent: bool = False,
 ) -> Response:
-    """At once where everything is there, else in line: lines of JSON, the last has the answer (or the error)."""
+    """Answer with lines of JSON: progress events, and in the last line the answer or the error.
+
+    Args:
+        request: the request.
+        limiter: runs the work if it is ready.
+        queue: runs it otherwise.
+        work: returns the answer as JSON values.
+        ready: the work is quick, because everything it needs is in memory.
+        persistent: do not cancel the work if the client disconnects.
+    """
     if ready:
-        found = await limiter.run(work)
-        return Response(_dump_line({"answer": found}), media_type="application/x-ndjson")
-    ticket = queue.submit(client_id(request), work, persistent=persistent)
-    watch = asyncio.ensure_future(_cancel_on_disconnect(request, ticket))
+        answer = await limiter.run(work)
+        return Response(_dump_line({"answer": answer}), media_type="application/x-ndjson")
+    job = queue.submit(client_id(request), work, persistent=persistent)
+    watcher = asyncio.ensure_future(_cancel_on_disconnect(request, job))
     try:
-        first = await ticket.next_event()
+        first = await job.next_event()
     except BaseException:
-        ticket.cancelled.set()
-        watch.cancel()
+        job.cancelled.set()
+        watcher.cancel()
         raise
     if isinstance(first.get("error"), Exception):
-        watch.cancel()
+        watcher.cancel()
         raise first["error"]
-    return StreamingResponse(_stream_events(first, ticket, watch), media_type="application/x-ndjson")
+    return StreamingResponse(_stream_events(first, job, watcher), media_type="application/x-ndjson")
 
 
 async def _cancel_on_disconnect(request: Request, job: Job) -> None:
-    """Wait until the visitor leaves."""
+    """Wait until the client disconnects, then cancel its job."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     job.cancelled.set()
@@ -171,17 +187,16 @@ async def _stream_events(
     first: dict[str, Any], job: Job, watcher: asyncio.Future[None]
 ) -> AsyncIterator[bytes]:
     try:
-        news = first
+        event = first
         while True:
-            if isinstance(news.get("error"), Exception):
-                shown = error_response(news["error"])
-                said = json.loads(bytes(shown.body))
-                yield _dump_line(said | {"status": shown.status_code})
+            if isinstance(event.get("error"), Exception):
+                response = error_response(event["error"])
+                yield _dump_line(json.loads(bytes(response.body)) | {"status": response.status_code})
                 return
-            yield _dump_line(news)
-            if "answer" in news:
+            yield _dump_line(event)
+            if "answer" in event:
                 return
-            news = await job.next_event()
+            event = await job.next_event()
     finally:
         watcher.cancel()
         job.cancelled.set()

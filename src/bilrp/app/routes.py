@@ -1,4 +1,4 @@
-"""The addresses of the app: what each reads from a request, and which question it asks of the session."""
+"""URL routes of the app: each handler checks the request and calls one function of `analyses` or `cached_results`."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ from bilrp.app.security import HTTPError
 from bilrp.app.uploads import Uploads
 
 PAGE_PATHS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit")
-IMMUTABLE_HEADERS = {
-    "cache-control": "private, max-age=31536000, immutable"
-}  # an id is a hash of the content
+# an id is a hash of the content
+IMMUTABLE_HEADERS = {"cache-control": "private, max-age=31536000, immutable"}
 MAX_TARGETS = 24
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def handle_errors(handler: Handler) -> Handler:
-    """Whatever goes wrong is a status and one line of JSON."""
+    """Wrap a handler so that exceptions become a status code and a JSON object with one line."""
 
     @wraps(handler)
-    async def safe(request: Request) -> Response:
+    async def handle(request: Request) -> Response:
         try:
             return await handler(request)
         except Exception as error:
             return request_handling.error_response(error)
 
-    return safe
+    return handle
 
 
 async def serve_index(request: Request) -> Response:
@@ -54,34 +53,38 @@ async def serve_index(request: Request) -> Response:
 
 
 async def serve_file(request: Request) -> Response:
-    found = static_files.load_static_files().get(request.url.path)
-    if found is None:
-        return JSONResponse({"error": "there is no such file"}, 404)
-    return Response(found[0], media_type=found[1])
+    file = static_files.load_static_files().get(request.url.path)
+    if file is None:
+        return JSONResponse({"error": "no such file"}, 404)
+    return Response(file[0], media_type=file[1])
 
 
 def parse_target(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """One item or one group of a question: {id} or {group}."""
-    found = body.get(name)
-    if not isinstance(found, dict) or ("id" in found) is ("group" in found):
-        raise HTTPError(422, f"{name} is {{id}} or {{group}}")
-    kind = "group" if "group" in found else "id"
-    return {kind: get_str(found, kind)}
+    """Return one item or one group: {id} or {group}."""
+    target = body.get(name)
+    if not isinstance(target, dict) or ("id" in target) is ("group" in target):
+        raise HTTPError(422, f"{name} must be {{id}} or {{group}}")
+    kind = "group" if "group" in target else "id"
+    return {kind: get_str(target, kind)}
 
 
 def make_static_routes() -> list[Route]:
-    """What every form of the app has: its own files."""
+    """Return the routes of the static files."""
     return [Route("/web/{name}", serve_file), Route("/page/{name}", serve_file)]
 
 
 class CollectionRoutes:
-    """The app on a collection."""
+    """Handlers of the app on a collection.
+
+    Args:
+        session: the served collection.
+        queue: runs slow requests.
+        limiter: runs quick requests.
+    """
 
     def __init__(self, session: CollectionSession, queue: JobQueue, limiter: ThreadLimiter) -> None:
-        self.session = (
-            session  # taken once for each question: where something is added, another takes its place
-        )
-        self.queue, self.limiter = queue, limiter
+        # Handlers read it once per request: adding an item replaces it.
+        self.session, self.queue, self.limiter = session, queue, limiter
         self.uploads = Uploads()
 
     def make_routes(self) -> list[Route]:
@@ -101,39 +104,40 @@ class CollectionRoutes:
         ]
 
     async def _respond_now(self, work: Callable[[], Any]) -> Response:
-        found = await self.limiter.run(lambda: request_handling.dump_json(work()))
-        return Response(found, media_type="application/json")
+        content = await self.limiter.run(lambda: request_handling.dump_json(work()))
+        return Response(content, media_type="application/json")
 
     async def _respond_with_parts(
         self, request: Request, session: CollectionSession, work: Callable[[], Any], *keys: str
     ) -> Response:
-        """Answer what needs the parts of these items: at once where they are in memory."""
-        waiting = [key for key in keys if not session.has_cached_parts(key)]  # and all of them are known
-        return await respond(request, self.limiter, self.queue, work, ready=not waiting)
+        """Answer a request that needs the parts of these items: at once if they are in memory."""
+        missing = [key for key in keys if not session.has_cached_parts(key)]  # 404 for unknown ids
+        return await respond(request, self.limiter, self.queue, work, ready=not missing)
 
     async def about(self, request: Request) -> Response:
         return await self._respond_now(self.session.describe)
 
     async def items(self, request: Request) -> Response:
-        asked, shelf = request.query_params, self.session
-        offset = parse_int(asked.get("offset"), "offset", 0, 2**40)
-        limit = parse_int(asked.get("limit"), "limit", ITEMS_PER_PAGE, ITEMS_PER_PAGE)
-        words = asked.get("words", "")[:200]
+        params, session = request.query_params, self.session
+        offset = parse_int(params.get("offset"), "offset", 0, 2**40)
+        limit = parse_int(params.get("limit"), "limit", ITEMS_PER_PAGE, ITEMS_PER_PAGE)
+        words = params.get("words", "")[:200]
 
-        def page() -> dict[str, Any]:
-            found = shelf.find_positions(group=asked.get("group"), words=words)
-            few = found[offset : offset + limit]
-            return {"total": len(found), "offset": offset, "items": [shelf.label(p) for p in few]}
+        def list_page() -> dict[str, Any]:
+            positions = session.find_positions(group=params.get("group"), words=words)
+            labels = [session.label(p) for p in positions[offset : offset + limit]]
+            return {"total": len(positions), "offset": offset, "items": labels}
 
-        return await self._respond_now(page)
+        return await self._respond_now(list_page)
 
     async def thumbnail(self, request: Request) -> Response:
-        made = await self.limiter.run(partial(self.session.thumbnail, request.path_params["id"]))
-        return Response(made, media_type="image/jpeg", headers=IMMUTABLE_HEADERS)
+        return await self._respond_with_jpeg(partial(self.session.thumbnail, request.path_params["id"]))
 
     async def picture(self, request: Request) -> Response:
-        made = await self.limiter.run(partial(self.session.picture, request.path_params["id"]))
-        return Response(made, media_type="image/jpeg", headers=IMMUTABLE_HEADERS)
+        return await self._respond_with_jpeg(partial(self.session.picture, request.path_params["id"]))
+
+    async def _respond_with_jpeg(self, work: Callable[[], bytes]) -> Response:
+        return Response(await self.limiter.run(work), media_type="image/jpeg", headers=IMMUTABLE_HEADERS)
 
     @staticmethod
     def _parse_spec(session: CollectionSession, body: dict[str, Any]) -> VectorSpec:
@@ -141,74 +145,78 @@ class CollectionRoutes:
             return VectorSpec(
                 "", similarity=get_similarity(body, session.collection), group=get_str(body, "group")
             )
-        found = VectorSpec(
+        spec = VectorSpec(
             get_str(body, "id"),
             get_regions(body, "part"),
             get_regions(body, "without"),
             get_similarity(body, session.collection),
         )
-        session.position(found.id)
-        return found
+        session.position(spec.id)  # 404 for an unknown id
+        return spec
 
     async def neighbours(self, request: Request) -> Response:
-        given, shelf = await read_json(request), self.session
-        asked = self._parse_spec(shelf, given)
-        k = parse_int(given.get("k"), "k", 24, analyses.MAX_NEIGHBOURS)
-        work = partial(analyses.find_neighbours, shelf, asked, max(k, 1))
+        body, session = await read_json(request), self.session
+        spec = self._parse_spec(session, body)
+        k = parse_int(body.get("k"), "k", 24, analyses.MAX_NEIGHBOURS)
+        work = partial(analyses.find_neighbours, session, spec, max(k, 1))
         return await self._respond_with_parts(
-            request, shelf, work, *([asked.id] if asked.needs_parts else [])
+            request, session, work, *([spec.id] if spec.needs_parts else [])
         )
 
     async def side(self, request: Request) -> Response:
-        key, shelf = get_str(await read_json(request), "id"), self.session
+        key, session = get_str(await read_json(request), "id"), self.session
         return await self._respond_with_parts(
-            request, shelf, partial(analyses.describe_item, shelf, key), key
+            request, session, partial(analyses.describe_item, session, key), key
         )
 
     async def heat(self, request: Request) -> Response:
-        given, shelf = await read_json(request), self.session
-        key, against = get_str(given, "id"), given.get("against")
+        body, session = await read_json(request), self.session
+        key, against = get_str(body, "id"), body.get("against")
         if not isinstance(against, list) or not 1 <= len(against) <= MAX_TARGETS:
-            raise HTTPError(422, f"against is a list of 1 to {MAX_TARGETS} items")
-        said = {"similarity": get_similarity(given, shelf.collection)}
-        asked = [self._parse_spec(shelf, {**each, **said}) for each in against if isinstance(each, dict)]
-        if len(asked) < len(against):
-            raise HTTPError(422, "against is a list of {id, part, without} or {group}")
-        needed = [key, *(each.id for each in asked if each.needs_parts)]
-        return await self._respond_with_parts(
-            request, shelf, partial(analyses.compute_attribution, shelf, key, asked), *needed
-        )
+            raise HTTPError(422, f"against must be a list of 1 to {MAX_TARGETS} items")
+        if not all(isinstance(target, dict) for target in against):
+            raise HTTPError(422, "against must be a list of {id, part, without} or {group}")
+        similarity = {"similarity": get_similarity(body, session.collection)}
+        specs = [self._parse_spec(session, target | similarity) for target in against]
+        needed = [key, *(spec.id for spec in specs if spec.needs_parts)]
+        work = partial(analyses.compute_attribution, session, key, specs)
+        return await self._respond_with_parts(request, session, work, *needed)
 
     async def pair(self, request: Request) -> Response:
-        given, shelf = await read_json(request), self.session
-        a, b = get_str(given, "a"), get_str(given, "b")
-        work = partial(analyses.build_pair_payload, shelf, a, b, get_similarity(given, shelf.collection))
-        return await self._respond_with_parts(request, shelf, work, a, b)
+        body, session = await read_json(request), self.session
+        a, b = get_str(body, "a"), get_str(body, "b")
+        work = partial(analyses.build_pair_payload, session, a, b, get_similarity(body, session.collection))
+        return await self._respond_with_parts(request, session, work, a, b)
 
     async def contrast(self, request: Request) -> Response:
-        given, shelf = await read_json(request), self.session
-        key, sides = get_str(given, "id"), [parse_target(given, name) for name in ("first", "second")]
+        body, session = await read_json(request), self.session
+        key, sides = get_str(body, "id"), [parse_target(body, name) for name in ("first", "second")]
         work = partial(
-            analyses.compute_contrast, shelf, key, sides[0], sides[1], get_similarity(given, shelf.collection)
+            analyses.compute_contrast,
+            session,
+            key,
+            sides[0],
+            sides[1],
+            get_similarity(body, session.collection),
         )
-        return await self._respond_with_parts(request, shelf, work, key)
+        return await self._respond_with_parts(request, session, work, key)
 
     async def group(self, request: Request) -> Response:
         name = request.query_params.get("name", "")
         return await self._respond_now(partial(analyses.describe_group, self.session, name))
 
     async def cover(self, request: Request) -> Response:
-        given, shelf = await read_json(request), self.session
-        a, b = get_str(given, "a"), get_str(given, "b")
+        body, session = await read_json(request), self.session
+        a, b = get_str(body, "a"), get_str(body, "b")
         for key in (a, b):
-            shelf.position(key)
+            session.position(key)
         work = partial(
             analyses.occlude_regions,
-            shelf,
+            session,
             a,
             b,
-            get_regions(given, "regions"),
-            get_similarity(given, shelf.collection),
+            get_regions(body, "regions"),
+            get_similarity(body, session.collection),
         )
         return await respond(request, self.limiter, self.queue, work)
 
@@ -221,46 +229,45 @@ class CollectionRoutes:
         )
 
     async def query(self, request: Request) -> Response:
-        """A file or a text as the whole of a request, its name in the address."""
-        kind = request.headers.get("content-type", "").split(";")[0].strip()
+        """Read a file or a text, which is the request body; its name is in the URL."""
+        kind = request_handling.media_type(request)
         if kind != "text/plain" and kind != "application/octet-stream" and not kind.startswith("image/"):
-            raise HTTPError(415, "bring a picture or a text")
-        name, shelf = request.query_params.get("name", "")[:200], self.session
+            raise HTTPError(415, "send an image or a text")
+        name, session = request.query_params.get("name", "")[:200], self.session
         if kind == "text/plain":
-            said = f"a text has 1 to {MAX_TEXT_CHARACTERS} letters"
-            body = await request_handling.receive_body(
-                request, 4 * MAX_TEXT_CHARACTERS, said
-            )  # of at most 4 bytes each
+            message = f"a text must have 1 to {MAX_TEXT_CHARACTERS} characters"
+            max_bytes = 4 * MAX_TEXT_CHARACTERS  # UTF-8 has at most 4 bytes per character
+            body = await request_handling.receive_body(request, max_bytes, message)
             try:
                 text = body.decode("utf-8")
             except UnicodeDecodeError:
-                raise HTTPError(422, "this is no text in UTF-8") from None
+                raise HTTPError(422, "the text is not UTF-8") from None
             if not text:
-                raise HTTPError(422, "this is empty")
-            key, called = await self.limiter.run(partial(shelf.add_query, text, name or text[:80]))
+                raise HTTPError(422, "the text is empty")
+            key, shown_name = await self.limiter.run(partial(session.add_query, text, name or text[:80]))
         else:
-            key, called = await self.uploads.read(request, lambda file: shelf.add_query(file, name))
-        return JSONResponse({"id": key, "name": called})
+            key, shown_name = await self.uploads.read(request, lambda file: session.add_query(file, name))
+        return JSONResponse({"id": key, "name": shown_name})
 
     async def add(self, request: Request) -> Response:
-        """A query becomes an item because somebody asked for it, one at a time; once begun it is finished."""
+        """Add a query to the collection as an item; once started, this finishes even if the client disconnects."""
         query = additions.get_addable_query(self.session, get_str(await read_json(request), "id"))
 
-        def added() -> dict[str, Any]:
-            key, now = additions.append_query(self.session, query)
-            if now is not None:
-                self.session = self.session.with_collection(now)
-            return {"id": key, "new": now is not None}
+        def append() -> dict[str, Any]:
+            key, collection = additions.append_query(self.session, query)
+            if collection is not None:
+                self.session = self.session.with_collection(collection)
+            return {"id": key, "new": collection is not None}
 
-        return await respond(request, self.limiter, self.queue, added, persistent=True)
+        return await respond(request, self.limiter, self.queue, append, persistent=True)
 
     async def export(self, request: Request) -> Response:
-        """A pair as a file: the page, a picture, or its matches as numbers."""
-        kind, asked, shelf = request.path_params["kind"], request.query_params, self.session
-        a, b = get_str(dict(asked), "a"), get_str(dict(asked), "b")
+        """Return a pair as a file: the page, an image, or its matches."""
+        kind, body, session = request.path_params["kind"], dict(request.query_params), self.session
+        a, b = get_str(body, "a"), get_str(body, "b")
         if kind not in exports.MEDIA_TYPES:
-            raise HTTPError(404, f"there is {', '.join(exports.MEDIA_TYPES)}")
-        if not (shelf.has_cached_parts(a) and shelf.has_cached_parts(b)):
-            raise HTTPError(409, "open the pair first: its parts are not made yet")
-        made = partial(analyses.explain_pair, shelf, a, b, get_similarity(dict(asked), shelf.collection))
-        return await exports.build_download(self.limiter, kind, made)
+            raise HTTPError(404, f"export formats: {', '.join(exports.MEDIA_TYPES)}")
+        if not (session.has_cached_parts(a) and session.has_cached_parts(b)):
+            raise HTTPError(409, "open the pair first: its parts are not computed yet")
+        compute = partial(analyses.explain_pair, session, a, b, get_similarity(body, session.collection))
+        return await exports.build_download(self.limiter, kind, compute)

@@ -1,4 +1,4 @@
-"""The door of the server: who may come in, how much they may bring, and what the browser is told about every answer."""
+"""Access control of the server: Host, Origin and token checks, limits on request bodies, and security headers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -19,8 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
-MAX_REQUEST_BYTES = 32 * 2**20  # of a request: a large photograph
-READ_TIMEOUT_SECONDS = 20.0  # seconds that the whole of a request may take to arrive
+MAX_REQUEST_BYTES = 32 * 2**20  # a large photo
+READ_TIMEOUT_SECONDS = 20.0  # for the whole request body
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,7 +38,7 @@ SECURITY_HEADERS = {
 
 
 class HTTPError(InputError):
-    """A request that is not answered: its status, and why in one line."""
+    """A rejected request: a status code and a one-line reason."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +47,13 @@ class HTTPError(InputError):
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Who may come in: the names this server goes by, and the word it asks for where it is open to others.
+    """Which requests are accepted: the host names of this server, and a token if other users can reach it.
+
+    Args:
+        port: the port it listens on.
+        hosts: accepted names in the Host header.
+        token: required in a cookie, an Authorization header or the URL; None: no token.
+        accepts_any_address: it listens on every address of this machine, so that any IP address is accepted as Host.
 
     >>> AccessPolicy.for_host("127.0.0.1", 8000).token is None, AccessPolicy.for_host("0.0.0.0", 8000).token is None
     (True, False)
@@ -55,11 +62,11 @@ class AccessPolicy:
     port: int
     hosts: tuple[str, ...] = LOCAL_HOSTS
     token: str | None = None
-    accepts_any_address: bool = False  # open on every address of this machine
+    accepts_any_address: bool = False
 
     @staticmethod
     def for_host(host: str, port: int, *, writable: bool = False) -> AccessPolicy:
-        """The access policy of a server that binds to `host`.
+        """Return the access policy of a server that binds to `host`.
 
         Args:
             host: the address to listen on.
@@ -75,32 +82,39 @@ class AccessPolicy:
 
     @property
     def cookie_name(self) -> str:
-        """Its name has the port: a browser sends the cookies of one host to all of its ports."""
+        """The cookie's name contains the port: browsers send the cookies of a host to all its ports."""
         return f"bilrp-{self.port}"
 
     def format_url(self, host: str) -> str:
-        """What to open in a browser."""
+        """Return the URL to open in a browser, with the token."""
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     def check(self, method: str, headers: Mapping[str, str], path: str, query: str) -> str | None:
-        """Refuse who has no business here; where a token came with the address, where to go on without it."""
+        """Check Host, Origin and token. Return the path to redirect to if the token was in the URL.
+
+        Args:
+            method: the HTTP method.
+            headers: the request headers, lower-case names.
+            path: the decoded URL path.
+            query: the URL's query string.
+        """
         host = headers.get("host", "")
         if not self._is_known_host(host):
-            raise HTTPError(421, "this server goes by another name: open the address it printed")
+            raise HTTPError(421, "unknown host name: open the URL that the server printed")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin is not None and origin != f"http://{host}":
-            raise HTTPError(403, "this request comes from another site")
-        arriving = headers.get("sec-fetch-mode") == "navigate" and method in ("GET", "HEAD")
-        if site not in ("same-origin", "none") and not arriving:
-            raise HTTPError(403, "this request comes from another site")
+            raise HTTPError(403, "cross-site requests are not allowed")
+        is_navigation = headers.get("sec-fetch-mode") == "navigate" and method in ("GET", "HEAD")
+        if site not in ("same-origin", "none") and not is_navigation:
+            raise HTTPError(403, "cross-site requests are not allowed")
         if self.token is None:
             return None
-        given = parse_qs(query).get("token", [""])[0] if method == "GET" else ""
-        if given and secrets.compare_digest(given.encode(), self.token.encode()):
+        token = parse_qs(query).get("token", [""])[0] if method == "GET" else ""
+        if token and secrets.compare_digest(token.encode(), self.token.encode()):
             return path
         if not self._has_token(headers):
-            raise HTTPError(401, "this server asks for its token: open the whole address it printed")
+            raise HTTPError(401, "token required: open the whole URL that the server printed")
         return None
 
     def _is_known_host(self, host: str) -> bool:
@@ -114,20 +128,19 @@ class AccessPolicy:
         return name in self.hosts or (self.accepts_any_address and _is_ip_address(name))
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
-        said = headers.get("authorization", "").removeprefix("Bearer ")
-        try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
-        except CookieError:
-            kept = None
-        word = (self.token or "").encode()
-        return any(secrets.compare_digest(w.encode(), word) for w in (said, kept.value if kept else "") if w)
+        tokens = [headers.get("authorization", "").removeprefix("Bearer ")]
+        with suppress(CookieError):
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
+            tokens += [cookie.value] if cookie else []
+        expected = (self.token or "").encode()
+        return any(secrets.compare_digest(token.encode(), expected) for token in tokens if token)
 
 
 def local_path(path: str) -> str:
-    """A decoded path as a reference that stays on this server.
+    """Turn a decoded path into a relative URL that stays on this server.
 
-    Browsers drop tabs and line breaks, read a backslash as a slash, and take two slashes at the beginning for a host:
-    everything that is not plain is percent-encoded, and one slash remains.
+    Browsers ignore tabs and line breaks, read a backslash as a slash, and take a leading // as the start of a host:
+    special characters are percent-encoded, and one leading slash remains.
 
     >>> local_path("/\\t/evil.example"), local_path("//evil.example"), local_path("/item/0a")
     ('/%09/evil.example', '/evil.example', '/item/0a')
@@ -136,7 +149,7 @@ def local_path(path: str) -> str:
 
 
 def _is_ip_address(name: str) -> bool:
-    """An address in numbers can't be pointed elsewhere by a name server."""
+    """Return whether a host is an IP address, which DNS rebinding cannot redirect."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -145,7 +158,14 @@ def _is_ip_address(name: str) -> bool:
 
 
 class SecurityMiddleware:
-    """Everything passes here first: the door, the size and the pace of what is sent, and headers on what goes out."""
+    """ASGI middleware: access policy, limits on request size and duration, and security headers on every response.
+
+    Args:
+        app: the ASGI application.
+        policy: which requests are accepted.
+        max_bytes: largest request body.
+        timeout_seconds: time for the request body to arrive.
+    """
 
     def __init__(
         self,
@@ -161,56 +181,58 @@ class SecurityMiddleware:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        begun = False
+        response_started = False
 
-        async def sending(message: Message) -> None:
-            nonlocal begun
+        async def send_secured(message: Message) -> None:
+            nonlocal response_started
             if message["type"] == "http.response.start":
-                begun = True
-                said = {name for name, _ in message["headers"]}
+                response_started = True
+                present = {name for name, _ in message["headers"]}
                 extra = [
-                    (n.encode(), v.encode()) for n, v in SECURITY_HEADERS.items() if n.encode() not in said
+                    (n.encode(), v.encode()) for n, v in SECURITY_HEADERS.items() if n.encode() not in present
                 ]
                 message = {**message, "headers": [*message["headers"], *extra]}
             await send(message)
 
         try:
             if scope["type"] != "http":
-                raise HTTPError(400, "this server speaks HTTP only")
+                raise HTTPError(400, "only HTTP is supported")
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            said = headers.get("content-length", "0")
-            if not (said.isascii() and said.isdigit()) or int(said) > self.max_bytes:
-                raise HTTPError(413, f"at most {self.max_bytes // 2**20} MB can be sent")
-            onward = self.policy.check(
-                scope["method"], headers, scope["path"], scope["query_string"].decode("latin-1")
-            )
-            if onward is not None:
-                await self._redirect_with_cookie(onward, sending)
+            length = headers.get("content-length", "0")
+            if not (length.isascii() and length.isdigit()) or int(length) > self.max_bytes:
+                raise self._too_large()
+            query = scope["query_string"].decode("latin-1")
+            redirect = self.policy.check(scope["method"], headers, scope["path"], query)
+            if redirect is not None:
+                await self._redirect_with_cookie(redirect, send_secured)
                 return
-            await self.app(scope, self._limit_body(receive), sending)
-        except HTTPError as refused:
-            if not begun:
-                await send_json(sending, refused.status, {"error": str(refused)})
+            await self.app(scope, self._limit_body(receive), send_secured)
+        except HTTPError as error:
+            if not response_started:
+                await send_json(send_secured, error.status, {"error": str(error)})
+
+    def _too_large(self) -> HTTPError:
+        return HTTPError(413, f"a request has at most {self.max_bytes // 2**20} MB")
 
     async def _redirect_with_cookie(self, path: str, send: Send) -> None:
-        """Keep the token in a cookie, and out of the address."""
-        kept = f"{self.policy.cookie_name}={self.policy.token}; HttpOnly; SameSite=Strict; Path=/"
-        await send_json(send, 303, {}, {"location": local_path(path), "set-cookie": kept})
+        """Move the token from the URL into a cookie."""
+        cookie = f"{self.policy.cookie_name}={self.policy.token}; HttpOnly; SameSite=Strict; Path=/"
+        await send_json(send, 303, {}, {"location": local_path(path), "set-cookie": cookie})
 
     def _limit_body(self, receive: Receive) -> Receive:
-        """The request as it arrives, up to so many bytes and so many seconds; then whether the visitor is still there."""
-        state = {"left": self.max_bytes, "whole": False}
+        """Limit the bytes and the duration of a request body; later messages (the disconnect) are passed on."""
+        remaining, complete = self.max_bytes, False
         loop = asyncio.get_running_loop()
-        until: float | None = None  # whoever waits for their turn to be read is not late
+        deadline: float | None = None  # starts with the first read: waiting in a queue does not count
 
-        async def receiving() -> Message:
-            nonlocal until
-            if state["whole"]:
+        async def receive_limited() -> Message:
+            nonlocal deadline, remaining, complete
+            if complete:
                 return await receive()
-            until = loop.time() + self.timeout_seconds if until is None else until
+            deadline = loop.time() + self.timeout_seconds if deadline is None else deadline
             try:
                 async with asyncio.timeout_at(
-                    until
+                    deadline
                 ):  # wait_for may swallow a cancellation before Python 3.12
                     message = await receive()
             except TimeoutError:
@@ -218,19 +240,26 @@ class SecurityMiddleware:
                     408, f"the request did not arrive within {self.timeout_seconds:g} seconds"
                 ) from None
             if message["type"] == "http.request":
-                state["left"] -= len(message.get("body", b""))
-                state["whole"] = not message.get("more_body", False)
-                if state["left"] < 0:
-                    raise HTTPError(413, f"at most {self.max_bytes // 2**20} MB can be sent")
+                remaining -= len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+                if remaining < 0:
+                    raise self._too_large()
             return message
 
-        return receiving
+        return receive_limited
 
 
 async def send_json(send: Send, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
-    """A small answer in JSON, without the framework."""
-    text = json.dumps(body).encode()
-    about = {"content-type": "application/json", "content-length": str(len(text)), **(headers or {})}
-    spelled = [(name.encode(), value.encode("latin-1", "replace")) for name, value in about.items()]
-    await send({"type": "http.response.start", "status": status, "headers": spelled})
-    await send({"type": "http.response.body", "body": text})
+    """Send a small JSON response without Starlette.
+
+    Args:
+        send: the ASGI send function.
+        status: the status code.
+        body: JSON values.
+        headers: further response headers.
+    """
+    content = json.dumps(body).encode()
+    fields = {"content-type": "application/json", "content-length": str(len(content)), **(headers or {})}
+    encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": content})

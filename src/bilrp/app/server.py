@@ -1,4 +1,4 @@
-"""The server: a collection (or a pair) behind its door, on one port, until it is told to stop."""
+"""HTTP server of a collection or a pair: the ASGI applications and the uvicorn server that runs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bilrp.app import additions, pair_session, routes
 from bilrp.app.collection_session import CollectionSession
-from bilrp.app.job_queue import JobQueue
+from bilrp.app.job_queue import MAX_PENDING_JOBS, JobQueue
 from bilrp.app.request_handling import ThreadLimiter
 from bilrp.app.security import MAX_REQUEST_BYTES, READ_TIMEOUT_SECONDS, AccessPolicy, SecurityMiddleware
 from bilrp.collection import Collection
@@ -25,10 +25,10 @@ from bilrp.encoder import Encoder
 from bilrp.errors import InputError, describe_error
 from bilrp.inputs import Item
 
-MAX_CONNECTIONS = 400  # connections at once; beyond, they are told to come again
-SOCKET_BACKLOG = 512  # who may knock before the server answers
-HEADER_TIMEOUT_SECONDS = 10.0  # seconds until the head of a request is whole
-SHUTDOWN_TIMEOUT_SECONDS = 1.0  # that requests under way have to end by themselves
+MAX_CONNECTIONS = 400  # at once; further ones get 503
+SOCKET_BACKLOG = 512
+HEADER_TIMEOUT_SECONDS = 10.0  # for the complete header of a request
+SHUTDOWN_TIMEOUT_SECONDS = 1.0  # for requests in progress to finish
 
 
 def make_collection_app(
@@ -37,37 +37,39 @@ def make_collection_app(
     *,
     max_bytes: int = MAX_REQUEST_BYTES,
     timeout_seconds: float = READ_TIMEOUT_SECONDS,
-    max_pending: int | None = None,
+    max_pending: int = MAX_PENDING_JOBS,
     add: bool = False,
 ) -> Any:
-    """The app on a collection, as an ASGI application; `add`: queries become items when asked."""
+    """Return the ASGI application of a collection.
+
+    Args:
+        collection: the collection to serve.
+        policy: which requests are accepted.
+        max_bytes: largest request body.
+        timeout_seconds: time for a request body to arrive.
+        max_pending: slow requests that may wait.
+        add: allow clients to add queries to the collection.
+    """
     if add:
         additions.check_writable(collection)
-    desk, counter = (
-        (JobQueue() if max_pending is None else JobQueue(max_pending=max_pending)),
-        ThreadLimiter(),
-    )
-    app = routes.CollectionRoutes(CollectionSession(collection, retain_uploads=add), desk, counter)
+    queue, session = JobQueue(max_pending=max_pending), CollectionSession(collection, retain_uploads=add)
+    handlers = routes.CollectionRoutes(session, queue, ThreadLimiter())
     return assemble_app(
-        [*app.make_routes(), *routes.make_static_routes()],
-        desk,
-        policy,
-        max_bytes=max_bytes,
-        timeout_seconds=timeout_seconds,
+        handlers.make_routes(), queue, policy, max_bytes=max_bytes, timeout_seconds=timeout_seconds
     )
 
 
 def make_pair_app(encoder: Encoder, a: Item, b: Item, policy: AccessPolicy) -> Any:
-    """The app on one pair, as an ASGI application."""
-    desk, counter = JobQueue(), ThreadLimiter()
-    return assemble_app(
-        [
-            *pair_session.make_routes(pair_session.PairSession(encoder, a, b), desk, counter),
-            *routes.make_static_routes(),
-        ],
-        desk,
-        policy,
-    )
+    """Return the ASGI application of one pair.
+
+    Args:
+        encoder: the encoder.
+        a: the first input.
+        b: the second input.
+        policy: which requests are accepted.
+    """
+    session, queue = pair_session.PairSession(encoder, a, b), JobQueue()
+    return assemble_app(pair_session.make_routes(session, queue, ThreadLimiter()), queue, policy)
 
 
 def assemble_app(
@@ -78,25 +80,34 @@ def assemble_app(
     max_bytes: int = MAX_REQUEST_BYTES,
     timeout_seconds: float = READ_TIMEOUT_SECONDS,
 ) -> Any:
-    """Routes behind a door."""
+    """Return an ASGI application of these routes and the static files, behind the security middleware.
+
+    Args:
+        route_table: the routes.
+        queue: closed when the application stops.
+        policy: which requests are accepted.
+        max_bytes: largest request body.
+        timeout_seconds: time for a request body to arrive.
+    """
 
     @asynccontextmanager
-    async def living(_: Starlette) -> AsyncIterator[None]:
+    async def close_queue_at_exit(_: Starlette) -> AsyncIterator[None]:
         yield
         queue.close()
 
-    def missing(request: Request, error: Exception) -> Response:
+    def report_missing(request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
-        said = {404: "there is no such page", 405: "this is not asked that way"}
-        return JSONResponse({"error": said.get(status, "something went wrong")}, status)
+        messages = {404: "no such page", 405: "method not allowed"}
+        return JSONResponse({"error": messages.get(status, "internal error")}, status)
 
-    handlers: dict[Any, Any] = {404: missing, 405: missing}
-    inner = Starlette(routes=list(route_table), lifespan=living, exception_handlers=handlers)
+    handlers: dict[Any, Any] = {404: report_missing, 405: report_missing}
+    all_routes = [*route_table, *routes.make_static_routes()]
+    inner = Starlette(routes=all_routes, lifespan=close_queue_at_exit, exception_handlers=handlers)
     return SecurityMiddleware(inner, policy, max_bytes=max_bytes, timeout_seconds=timeout_seconds)
 
 
 class HeaderTimeoutProtocol(H11Protocol):
-    """HTTP whose head must be whole within some seconds: a slow client can't hold a connection for ever."""
+    """HTTP protocol with a timeout for request headers, so that slow clients cannot hold connections open."""
 
     header_timeout_seconds = HEADER_TIMEOUT_SECONDS
     _header_timer: asyncio.TimerHandle | None = None
@@ -110,7 +121,7 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._update_timer()
 
     def _update_timer(self) -> None:
-        """A request that is being answered is no longer late."""
+        """Run the timer only while no request is being answered."""
         answering = self.cycle is not None and not self.cycle.response_complete
         if answering and self._header_timer is not None:
             self._header_timer.cancel()
@@ -131,32 +142,31 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that takes visitors already: port 0 is any that is free."""
+    """Return a listening socket; port 0 chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, port))
-        bound.listen(SOCKET_BACKLOG)  # a browser may come before the server has started: it waits
+        listener.bind((host, port))
+        listener.listen(SOCKET_BACKLOG)  # a browser that connects before the server has started waits
     except OSError as error:
-        bound.close()
+        listener.close()
         raise InputError(
             f"cannot listen on {host}:{port}: {describe_error(error)}; try another --port"
         ) from None
-    return bound
+    return listener
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which stops without an error message for each request under way.
+    """uvicorn server that stops without an error message for each request in progress.
 
-    uvicorn cancels requests and then reports them as failures of the application. Here their connections are closed
-    first, so that nobody waits for an answer.
+    uvicorn cancels requests and reports them as failures of the application. Here their connections are closed first.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        ending = asyncio.ensure_future(self._end_requests(SHUTDOWN_TIMEOUT_SECONDS))
-        await super().shutdown(sockets)  # at once after a second Ctrl-C
-        ending.cancel()
+        end_requests = asyncio.ensure_future(self._end_requests(SHUTDOWN_TIMEOUT_SECONDS))
+        await super().shutdown(sockets)  # returns at once after a second Ctrl-C
+        end_requests.cancel()
         await self._end_requests(0)
 
     async def _end_requests(self, seconds: float) -> None:
@@ -165,7 +175,7 @@ class Server(uvicorn.Server):
             await asyncio.wait(list(state.tasks), timeout=seconds)
         for connection in list(state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # connections hear of it before their requests do
+        await asyncio.sleep(0)  # connections notice it before their requests do
         for task in list(state.tasks):
             task.cancel()
         if state.tasks:
@@ -173,14 +183,14 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: Any, *, protocol: type[H11Protocol] = HeaderTimeoutProtocol) -> Server:
-    """A server that is not running yet."""
+    """Return a server that is not running yet."""
 
-    async def cancellable(scope: Any, receive: Any, send: Any) -> None:
-        with suppress(asyncio.CancelledError):  # only `Server` cancels requests, when it stops
+    async def run_app(scope: Any, receive: Any, send: Any) -> None:
+        with suppress(asyncio.CancelledError):  # `Server` cancels requests only when it stops
             await app(scope, receive, send)
 
     config = uvicorn.Config(
-        cancellable, http=protocol, ws="none", loop="asyncio", log_level="error", access_log=False, server_header=False,
+        run_app, http=protocol, ws="none", loop="asyncio", log_level="error", access_log=False, server_header=False,
         limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=15, timeout_graceful_shutdown=10, lifespan="on",
     )  # fmt: skip
     return Server(config)
@@ -199,13 +209,12 @@ def run(
     Args:
         make_app: builds the ASGI application for an access policy.
         host: the address to listen on.
-        port: its port; 0 is any that is free.
-        on_started: called with the address to open.
-        writable: the application changes files when asked, so that a token is needed on every address.
+        port: its port; 0 chooses a free one.
+        on_started: called with the URL to open.
+        writable: requests can change files, so that a token is needed on every address.
     """
-    bound = bind_socket(host, port)
-    door = AccessPolicy.for_host(host, bound.getsockname()[1], writable=writable)
-    shown = "127.0.0.1" if door.accepts_any_address else host
-    app = make_app(door)
-    on_started(door.format_url(shown))
-    make_server(app).run(sockets=[bound])
+    listener = bind_socket(host, port)
+    policy = AccessPolicy.for_host(host, listener.getsockname()[1], writable=writable)
+    app = make_app(policy)
+    on_started(policy.format_url("127.0.0.1" if policy.accepts_any_address else host))
+    make_server(app).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Notebook widgets (`bilrp[notebook]`): the page's and the app's own modules, with what is chosen as a traitlet."""
+"""Notebook widgets (`bilrp[notebook]`): the JavaScript of the page and the app, with the selection as a traitlet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bilrp.explanation import Explanation
 
 MODULES = ("heat", "board", "notebook")
-MAX_IMAGE_SIDE_PIXELS = 640  # pixels of a picture in a notebook
+MAX_IMAGE_SIDE_PIXELS = 640
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const )", re.MULTILINE)
 _EXPORTED_NAMES = re.compile(r"^export (?:async )?(?:function|const) (\w+)", re.MULTILINE)
@@ -43,67 +43,64 @@ def _read_asset(name: str) -> str:
 
 @cache
 def build_script(entry: str) -> str:
-    """One ES module whose default export renders `entry`: the page's modules, then each of the app's in its own scope."""
-    made = [bundle.bundle_script("mount")]
+    """Bundle one ES module whose default export renders `entry`; each module of the app gets its own scope."""
+    scripts = [bundle.bundle_script("mount")]
     for name in MODULES:
         text = _read_asset(f"{name}.js")
         names = ", ".join(_EXPORTED_NAMES.findall(text))
         body = _EXPORT.sub("", _IMPORT.sub("", text))
-        made.append(f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();\n")
-    return "".join(made) + f"export default {{ render: {entry} }};\n"
+        scripts.append(f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();\n")
+    return "".join(scripts) + f"export default {{ render: {entry} }};\n"
 
 
 def _make_widget_class(entry: str, **traits: Any) -> Any:
-    """A widget class with these traitlets, and what is chosen."""
+    """Return a widget class with these traitlets and `selected`."""
     anywidget = import_optional("anywidget", "notebook", "widgets")
     traitlets = import_optional("traitlets", "notebook", "widgets")
-    made = {"_esm": build_script(entry), "selected": traitlets.Dict().tag(sync=True)}
-    made |= {name: kind(traitlets).tag(sync=True) for name, kind in traits.items()}
-    return type(f"{entry.capitalize()}Widget", (anywidget.AnyWidget,), made)
+    members = {"_esm": build_script(entry), "selected": traitlets.Dict().tag(sync=True)}
+    members |= {name: kind(traitlets).tag(sync=True) for name, kind in traits.items()}
+    return type(f"{entry.capitalize()}Widget", (anywidget.AnyWidget,), members)
 
 
 def make_explanation_widget(explanation: Explanation, **options: Any) -> Any:
-    """The page of one explanation as a widget: `widget.selected` is {side, regions, …} of what is pinned."""
+    """Return the page of an explanation as a widget; `widget.selected` is {side, regions, …} of the pinned regions."""
     kind = _make_widget_class("explanation", payload=lambda t: t.Dict())
     return kind(payload=page.build_payload(explanation, **options) | {"palette": "paper", "compact": True})
 
 
 def make_collection_widget(collection: Collection) -> Any:
-    """A collection to wander in: `widget.selected` is {id, part, without} of the item that is open."""
+    """Return a widget to browse a collection; `widget.selected` is {id, part, without} of the open item."""
     kind = _make_widget_class("collection", styles=lambda t: t.Unicode())
     widget = kind(styles=_read_asset("views.css") + NOTEBOOK_CSS)
-    answers = _make_handlers(CollectionSession(collection))
+    handlers = _make_handlers(CollectionSession(collection))
 
-    def heard(_: Any, content: dict[str, Any], __: Any) -> None:
+    def on_message(_: Any, content: dict[str, Any], __: Any) -> None:
         number = content.get("number")
         try:
-            widget.send({"number": number, "answer": answers[content["what"]](content.get("question") or {})})
+            widget.send(
+                {"number": number, "answer": handlers[content["what"]](content.get("question") or {})}
+            )
         except BilrpError as error:
             widget.send({"number": number, "error": str(error)})
-        except Exception as error:  # shown where it was asked, not lost in a log
+        except Exception as error:  # shown in the widget: the kernel's log is not visible
             widget.send({"number": number, "error": f"{type(error).__name__}: {describe_error(error)}"})
 
-    widget.on_msg(heard)
+    widget.on_msg(on_message)
     return widget
 
 
 def _make_handlers(session: CollectionSession) -> dict[str, Callable[[dict[str, Any]], Any]]:
-    """What a collection's widget may ask."""
+    """Return the functions that answer the widget's messages, by name."""
 
-    def asked(given: dict[str, Any]) -> VectorSpec:
-        part, without = tuple(given.get("part") or ()), tuple(given.get("without") or ())
-        return VectorSpec(given["id"], part, without, session.collection.resolve_similarity(None))
+    def parse_spec(body: dict[str, Any]) -> VectorSpec:
+        part, without = tuple(body.get("part") or ()), tuple(body.get("without") or ())
+        return VectorSpec(body["id"], part, without, session.collection.resolve_similarity(None))
 
-    def items(given: dict[str, Any]) -> dict[str, Any]:
-        start = max(int(given.get("offset", 0)), 0)
-        few = range(len(session.collection))[
-            start : start + min(int(given.get("limit", ITEMS_PER_PAGE)), ITEMS_PER_PAGE)
-        ]
-        return {
-            "total": len(session.collection),
-            "text": session.is_text,
-            "items": [session.label(p) for p in few],
-        }
+    def items(body: dict[str, Any]) -> dict[str, Any]:
+        start, total = max(int(body.get("offset", 0)), 0), len(session.collection)
+        stop = start + min(int(body.get("limit", ITEMS_PER_PAGE)), ITEMS_PER_PAGE)
+        labels = [session.label(p) for p in range(total)[start:stop]]
+        return {"total": total, "text": session.is_text, "items": labels}
 
     def picture(key: str, *, large: bool = False) -> str | None:
         if session.is_text:
@@ -111,17 +108,19 @@ def _make_handlers(session: CollectionSession) -> dict[str, Callable[[dict[str, 
         raw = session.picture(key, MAX_IMAGE_SIDE_PIXELS) if large else session.thumbnail(key)
         return f"data:image/jpeg;base64,{base64.b64encode(raw).decode()}"
 
-    def heat(given: dict[str, Any]) -> dict[str, Any]:
-        made = analyses.compute_attribution(session, given["id"], [asked(each) for each in given["against"]])
-        return made | {"src": picture(given["id"])}
+    def heat(body: dict[str, Any]) -> dict[str, Any]:
+        against = [parse_spec(target) for target in body["against"]]
+        return analyses.compute_attribution(session, body["id"], against) | {"src": picture(body["id"])}
 
     return {
         "items": items,
-        "thumbnail": lambda given: picture(given["id"]),
-        "side": lambda given: {
-            "side": analyses.describe_item(session, given["id"]),
-            "src": picture(given["id"], large=isinstance(session.view(given["id"]), Image)),
+        "thumbnail": lambda body: picture(body["id"]),
+        "side": lambda body: {
+            "side": analyses.describe_item(session, body["id"]),
+            "src": picture(body["id"], large=isinstance(session.view(body["id"]), Image)),
         },
-        "neighbours": lambda given: analyses.find_neighbours(session, asked(given), int(given.get("k", 12))),
+        "neighbours": lambda body: analyses.find_neighbours(
+            session, parse_spec(body), int(body.get("k", 12))
+        ),
         "heat": heat,
     }
