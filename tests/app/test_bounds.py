@@ -295,7 +295,7 @@ def test_what_is_no_collection_is_said_before_anything_is_served(folder):
 
     with pytest.raises(InputError, match=f"is a folder: first bilrp index {folder} -o {folder}.lance"):
         serve([f"{folder}/"])
-    with pytest.raises(InputError, match="--add adds to a collection"):
+    with pytest.raises(InputError, match="--add is for collections"):
         serve(["a.jpg", "b.jpg"], add=True)
 
 

@@ -21,9 +21,9 @@ AGAIN = ("-e", "tinymodel:tiny")  # a collection names no code that runs unless 
 
 def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> None:  # noqa: F811
     code, out, err = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
-    assert code == 0 and err == "" and "x.lance: 3 items (3 new, 0 known)" in out
+    assert code == 0 and err == "" and "x.lance: 3 items (3 new, 0 unchanged)" in out
     code, out, _ = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
-    assert "(0 new, 3 known)" in out
+    assert "(0 new, 3 unchanged)" in out
     code, out, _ = bilrp_command(
         "search", "x.lance", *AGAIN, "a.png", "-k", "2", "--explain", "-o", "why.html"
     )
@@ -47,7 +47,7 @@ def test_a_copy_is_said_to_be_the_same_and_sentences_are_wrapped(more: Path, bil
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     shutil.copy(next((more / "left").iterdir()), more / "copy.png")
     out = bilrp_command("search", "x.lance", *AGAIN, "copy.png", "--explain")[1]
-    same = [line for line in out.splitlines() if line.endswith("(the same picture)")]
+    same = [line for line in out.splitlines() if line.endswith("(the same image)")]
     assert len(same) == 1 and same[0].startswith("  1  ")
     assert "\n      Cosine" in out and max(map(len, out.splitlines())) <= 100
 
@@ -101,7 +101,7 @@ def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F8
     bilrp_command("index", "left", "right", "d.png", *BY, "-o", "x.lance")
     code, out, err = bilrp_command("audit", "x.lance", *AGAIN, "-o", "audit")
     assert code == 0 and err == "" and "pairs of near neighbours, of 4 items" in out
-    assert "Where similarity sits" in (more / "audit" / "report.html").read_text()
+    assert "Where neighbours are similar" in (more / "audit" / "report.html").read_text()
     assert json.loads((more / "audit" / "results.json").read_text())["pairs"] >= 2
 
 
@@ -112,7 +112,7 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
     )
     code, out, err = bilrp_command("index", "texts.csv", "-e", f"sentence:{folder}", "-o", "t.lance")
     assert code == 0, err
-    assert "t.lance: 3 items (3 new, 0 known, 1 the same as another)" in out
+    assert "t.lance: 3 items (3 new, 0 unchanged, 1 duplicates)" in out
     found = json.loads(bilrp_command("search", "t.lance", "A cat rests.", "--words", "2", "--json")[1])
     assert len(found["neighbours"]) == 3 and len(found["regions"]) == 1
     code, _, err = bilrp_command(
@@ -124,13 +124,13 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("index", "left", "-o", "x", *BY), "called NAME.lance"),
+        (("index", "left", "-o", "x", *BY), "ends with .lance"),
         (("index", "gone", "-o", "x.lance", *BY), "no such file"),
         (("search", "gone.lance", "a.png"), "no collection there"),
         (("search", "x.lance", *AGAIN, "gone.png"), "no such file"),
-        (("search", "x.lance", *AGAIN, "dog"), "dog: no such file; x.lance holds pictures"),
+        (("search", "x.lance", *AGAIN, "dog"), "dog: no such file; x.lance contains images"),
         (("search", "x.lance", *AGAIN, "a.png", "--part", "1,2"), "--part 1,2: give X,Y,W,H"),
-        (("search", "x.lance", *AGAIN, "a.png", "--part", "900,900,3,3"), "the photograph is 60×40"),
+        (("search", "x.lance", *AGAIN, "a.png", "--part", "900,900,3,3"), "the image is 60×40"),
         (("search", "x.lance", *AGAIN, "a.png", "--words", "1-2"), "--words 1-2: give I-J, words of a text"),
         (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "written as one page"),
     ],

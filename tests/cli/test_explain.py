@@ -135,7 +135,7 @@ def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(pla
     for finding in about["findings"][:6]:
         assert finding["label"] in plain and "px" in finding["label"]
     assert plain.index("Cosine") < plain.index("findings, by") < plain.index("unattributed  ")
-    assert "single pairs" not in plain and "strongest single pairs" in with_pairs
+    assert "pairs of regions" not in plain and "strongest pairs of regions" in with_pairs
     assert about["top"][0]["a"]["place"] in with_pairs, "in the photograph, not in rows of the input"
     assert about["estimate"] is False and about["warnings"] == []
 
@@ -181,7 +181,7 @@ def test_options_reach_the_engine(place, bilrp_command):
 
 
 BAD_OPTIONS = {
-    "no such output suffix": (tiny("-o", "why.gif"), "the suffix is one of"),
+    "no such output suffix": (tiny("-o", "why.gif"), "the suffix must be one of"),
     "output folder missing": (tiny("-o", "absent/why.png"), "no folder absent"),
     "output is a folder": (tiny("-o", "folder.png"), "a folder has this name"),
     "output is an input": (tiny("-o", "a.png"), "would be overwritten"),
@@ -384,7 +384,7 @@ def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
     draw_page(rows=6, columns=4).image.save(place / "table.png")
     code, _, err = bilrp_command("explain", "face.png", "table.png", "-e", "bigram", "--similarity", "dot")
     assert code == 0 and err.count("\n") == 1
-    assert "hardly any digits found in face.png" in err and "table.png" not in err
+    assert "almost no digits found in face.png" in err and "table.png" not in err
 
 
 def test_an_empty_picture_for_the_bigram_network_is_refused_for_its_digits(place, bilrp_command):
@@ -393,7 +393,7 @@ def test_an_empty_picture_for_the_bigram_network_is_refused_for_its_digits(place
         Image.new("RGB", (120, 120), "white").save(place / name)
     code, out, err = bilrp_command("explain", "white.png", "blank.png", "-e", "bigram")
     assert code == 2 and out == "" and err.count("\n") == 1
-    assert "hardly any digits found" in err and "zero in every coordinate" in err
+    assert "almost no digits found" in err and "zero in every coordinate" in err
 
 
 def test_a_title_reaches_picture_and_page(place, bilrp_command):

@@ -48,7 +48,7 @@ def test_several_encoders_side_by_side(more: Path, bilrp_command) -> None:  # no
 
 def test_why_this_and_not_that(more: Path, bilrp_command) -> None:  # noqa: F811
     code, out, _ = bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
-    assert code == 0 and "a.png is closer to " in out and "What speaks for c.png" in out
+    assert code == 0 and "a.png is closer to " in out and "What makes it similar to c.png" in out
     scores = [
         json.loads(bilrp_command("explain", "a.png", other, *BY, "--similarity", "cosine", "--json")[1])[
             "score"
@@ -78,7 +78,7 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
     [
         (("explain", "a.png", "b.png", "c.png", "--plan"), "--plan is for two inputs"),
         (("explain", "a.png", "b.png", "c.png", "--max-regions", "32"), "--max-regions is for two inputs"),
-        (("explain", "a.png"), "explain compares two or more"),
+        (("explain", "a.png"), "explain needs two or more inputs"),
         (("explain", "a.png", "b.png", "c.png", "-o", "why.png"), "written as one page"),
         (("explain", "a.png", "b.png", "-e", "absent:f", "-o", "why.png"), "written as one page"),
         (("explain", "a.png", "b.png", "gone.png"), "no such file"),

@@ -73,7 +73,7 @@ def test_regions_of_a_text(command, folder: Path) -> None:
     [
         (("@none.txt", "a"), "none.txt cannot be read as text"),
         (("", "a"), "the text is empty"),
-        (("a", "b", "--regions", "8"), "--regions 8: of a text, give words, tokens or sentences"),
+        (("a", "b", "--regions", "8"), "--regions 8: for texts give words, tokens or sentences"),
         (("a", "b", "--size", "64"), "--size is for vgg16"),
         (("a", "b", "-s", "x"), None),
     ],
@@ -134,7 +134,7 @@ def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
     code, asked, _ = command("show", "why.npz", "--top", "40", "--special-tokens")
     assert code == 0 and "[CLS]" not in plain and "“”" not in plain
     assert "  [CLS] The cat sat. [SEP]" in asked and "“[CLS]” ↔ “[SEP]”" in asked
-    assert "tokenizer's marks" in plain and "tokenizer's marks" in asked
+    assert "special tokens" in plain and "special tokens" in asked
     whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--special-tokens",)))
     assert 0 < len(whole["top"]) < len(few["top"]) and whole["special_tokens"] == few["special_tokens"] != 0
     parts = whole["positive"] + whole["negative"] + whole["special_tokens"] + whole["unattributed"]

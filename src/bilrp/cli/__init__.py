@@ -1,4 +1,4 @@
-"""The command line: words only. It parses, calls the library and prints; nothing imports it."""
+"""The command line: parses options, calls the library and prints. It may import every package; none may import it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bilrp.errors import BilrpError
 
 
 def main() -> None:
-    """Entry point: every expected failure becomes one line on stderr and exit code 2; a surprise exits with 1."""
+    """Run the command line. Expected errors become one line on stderr and exit code 2, unexpected ones exit code 1."""
     for stream in (sys.stdout, sys.stderr):
-        # file names may hold bytes no terminal can show: print them escaped rather than fail
+        # file names may contain bytes that cannot be printed: escape them
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     warnings.showwarning = print_warning
     try:
-        # Here, so that Ctrl-C while modules load is as quiet as later.
+        # imported here, so that Ctrl-C while modules load is handled too
         from bilrp.cli.commands import app
 
         app()
@@ -29,12 +29,12 @@ def main() -> None:
         _fail(str(error), 2)
     except KeyboardInterrupt:
         _exit_interrupted()
-    except SystemExit as stopped:
-        if stopped.code == 130:  # typer turns Ctrl-C into this, without a word
+    except SystemExit as stop:
+        if stop.code == 130:  # typer turns Ctrl-C into this, without a message
             _exit_interrupted()
         raise
     except BrokenPipeError:
-        # the reader of our output went away (bilrp … | head): not an error, and nothing more to say
+        # the reader of the output has closed it (bilrp … | head): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _exit_interrupted() -> None:
-    # Python waits for worker threads before it ends: a second Ctrl-C then ends it at once, without a traceback.
+    # Python waits for worker threads at exit: let a second Ctrl-C end the process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _fail("interrupted", 130)
 

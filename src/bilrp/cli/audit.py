@@ -1,7 +1,8 @@
-"""`bilrp audit`: is the model matching watermarks?"""
+"""`bilrp audit`: find shortcuts such as watermarks that make neighbours similar."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,43 +14,44 @@ from bilrp.cli.options import AsJson, CollectionEncoder, CollectionWeights
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
     from bilrp.collection import Collection
     from bilrp.collection.audit import Audit
     from bilrp.render.report import Report
 
-MAX_ILLUSTRATED = 3  # suspects and clusters with pictures
+MAX_ILLUSTRATED = 3  # suspects, and clusters
 MAX_EXAMPLE_PAIRS = 2
 
 
 def audit(
-    collection: Annotated[str, typer.Argument(metavar="NAME.lance", help="What `bilrp index` made.")],
+    collection: Annotated[
+        str, typer.Argument(metavar="NAME.lance", help="A collection, written by `bilrp index`.")
+    ],
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="DIR", help="Where the report goes.")
+        str, typer.Option("--output", "-o", metavar="DIR", help="Folder of the report.")
     ] = "out/audit",
     sample: Annotated[int, typer.Option(min=3, help="Items whose nearest neighbour is explained.")] = 64,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
     as_json: AsJson = False,
 ) -> None:
-    """Where does the similarity of near neighbours sit: on captions, borders, stamps? bilrp audit photos.lance"""
+    """Is the similarity of neighbours explained by captions, borders or stamps? bilrp audit photos.lance"""
     from bilrp.collection import open
 
-    found = open(collection, encoder, weights=weights)
-    result = found.audit(sample=sample, progress=sys.stderr.isatty())
+    opened = open(collection, encoder, weights=weights)
+    result = opened.audit(sample=sample, progress=sys.stderr.isatty())
     if as_json:
-        import json as numbers
-
-        print(numbers.dumps(collect_results(result)))
+        print(json.dumps(collect_results(result)))
     else:
-        print_safe(format_audit(found, result))
-    page = build_report(found, result, collection).write(Path(output))
+        print_safe(format_audit(opened, result))
+    page = build_report(opened, result, collection).write(Path(output))
     if not as_json:
         print_safe(f"  wrote {page}")
 
 
 def collect_results(result: Audit) -> dict[str, Any]:
-    """The numbers of an audit."""
+    """Return the numbers of an audit, JSON-ready."""
     return {
         "pairs": len(result.pairs),
         "unattributed": result.unattributed,
@@ -68,46 +70,59 @@ def collect_results(result: Audit) -> dict[str, Any]:
 
 
 def format_audit(collection: Collection, result: Audit) -> str:
-    """What was found, in a few lines."""
-    head = f"{len(result.pairs)} pairs of near neighbours, of {len(collection)} items"
+    """Format the findings of an audit, one per line."""
+    header = f"{len(result.pairs)} pairs of near neighbours, of {len(collection)} items"
     if not result.suspects:
-        return f"{head}: nothing looks like a shortcut."
-    return "\n".join([f"{head}:", *(f"  {n + 1}. {s}" for n, s in enumerate(result.suspects))])
+        return f"{header}: no shortcut found."
+    return "\n".join([f"{header}:", *(f"  {n + 1}. {s}" for n, s in enumerate(result.suspects))])
 
 
 def build_report(collection: Collection, result: Audit, name: str) -> Report:
+    """Build the report of an audit.
+
+    Args:
+        collection: the collection.
+        result: its audit.
+        name: name of the collection.
+    """
     from bilrp.render import figure
     from bilrp.render.report import Paragraph, Picture, Report, Section, Table
 
     sections = [
         Section(
-            "Where similarity sits",
+            "Where neighbours are similar",
             [
                 Picture(
                     "places.png",
                     plot_relevance_map(collection, result.mean_map),
-                    "Relevance of all pairs, over the mean picture.",
+                    "Mean relevance of all pairs over the mean image.",
                 )
             ],
         )
     ]
     rows = [(s.where, s.share, s.area, len(s.pairs), s.changed) for s in result.suspects]
-    header = ("part", "share of the relevance", "share of the area", "pairs", "other neighbour without it")
+    header = (
+        "part",
+        "share of the relevance",
+        "share of the area",
+        "pairs",
+        "nearest neighbour changes without it",
+    )
     if rows:
-        sections.append(Section("What looks like a shortcut", [Table(header, rows, "The worst first.")]))
+        sections.append(Section("Possible shortcuts", [Table(header, rows, "Worst first.")]))
     for number, suspect in enumerate(result.suspects[:MAX_ILLUSTRATED]):
         blocks: list[Paragraph | Table | Picture] = [Paragraph(f"{suspect}.")]
         blocks.append(
             Picture(
                 f"suspect-{number + 1}.png",
                 plot_relevance_map(collection, suspect.mask.astype(float)),
-                "The part.",
+                "The region.",
             )
         )
         for example, (i, j) in enumerate(suspect.pairs[:MAX_EXAMPLE_PAIRS]):
-            drawn = figure.plot(collection.explain(i, j))
+            pair_figure = figure.plot(collection.explain(i, j))
             caption = f"{collection.names[i]} and {collection.names[j]}."
-            blocks.append(Picture(f"suspect-{number + 1}-{example + 1}.png", drawn, caption))
+            blocks.append(Picture(f"suspect-{number + 1}-{example + 1}.png", pair_figure, caption))
         sections.append(Section(suspect.where, blocks))
     for number, cluster in enumerate(result.clusters[:MAX_ILLUSTRATED]):
         i, j = cluster.pairs[0]
@@ -119,25 +134,25 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
                 f"The most typical pair: {collection.names[i]} and {collection.names[j]}.",
             ),
         ]  # fmt: skip
-        sections.append(Section(f"Pairs that match in the same places, group {number + 1}", blocks))
+        sections.append(Section(f"Pairs that match in the same regions, cluster {number + 1}", blocks))
     return Report(
         f"Audit of {name}", format_audit(collection, result), sections, results=collect_results(result)
     )
 
 
-def plot_relevance_map(collection: Collection, values: np.ndarray) -> Any:
-    """A map of places over the mean of some pictures."""
+def plot_relevance_map(collection: Collection, values: np.ndarray) -> Figure:
+    """Plot a relevance map over the mean image of the collection."""
     import numpy as np
     from matplotlib.figure import Figure
 
     from bilrp.inputs import Image
 
     views = [collection.view(p) for p in range(min(len(collection), 64))]
-    seen = [view.crop_to_input((256, 256)).mean(2) for view in views if isinstance(view, Image)]
-    drawn = Figure(figsize=(4.2, 3.6), dpi=160, layout="constrained")
-    axes = drawn.subplots()
-    axes.imshow(np.mean(seen, axis=0), cmap="gray", vmin=-120, vmax=300, extent=(0, 1, 1, 0))
-    shown = axes.imshow(
+    images = [view.crop_to_input((256, 256)).mean(2) for view in views if isinstance(view, Image)]
+    map_figure = Figure(figsize=(4.2, 3.6), dpi=160, layout="constrained")
+    axes = map_figure.subplots()
+    axes.imshow(np.mean(images, axis=0), cmap="gray", vmin=-120, vmax=300, extent=(0, 1, 1, 0))
+    overlay = axes.imshow(
         values / (values.mean() or 1.0),
         cmap="Reds",
         alpha=0.6,
@@ -145,6 +160,6 @@ def plot_relevance_map(collection: Collection, values: np.ndarray) -> Any:
         extent=(0, 1, 1, 0),
         interpolation="nearest",
     )
-    drawn.colorbar(shown, ax=axes, label="× the mean of all places", shrink=0.85)
+    map_figure.colorbar(overlay, ax=axes, label="relevance / mean relevance", shrink=0.85)
     axes.set_axis_off()
-    return drawn
+    return map_figure

@@ -1,4 +1,4 @@
-"""`bilrp check`: are the files of a collection the ones that were written?"""
+"""`bilrp check`: compare the files of a collection with their checksums."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from bilrp.cli.console import print_safe
 
 
 def check(
-    collection: Annotated[str, typer.Argument(metavar="NAME.lance", help="What `bilrp index` wrote.")],
+    collection: Annotated[
+        str, typer.Argument(metavar="NAME.lance", help="A collection, written by `bilrp index`.")
+    ],
     drop: Annotated[
-        bool, typer.Option("--drop", help="Take damaged items out, to be indexed again; damaged parts too.")
+        bool,
+        typer.Option("--drop", help="Remove damaged items and parts, so that they can be indexed again."),
     ] = False,
 ) -> None:
     """Compare every file of a collection with its checksum: bilrp check photos.lance
 
-    One line for each damaged file, and exit code 2; nothing is changed without --drop.
+    Prints one line for each damaged file and exits with code 2. Changes nothing without --drop.
     """
     from bilrp.collection import integrity
     from bilrp.errors import to_printable
 
     name, damages = to_printable(collection), integrity.check(collection)
-    for each in damages:
-        print_safe(f"damaged: {each}")
+    for damage in damages:
+        print_safe(f"damaged: {damage}")
     if not damages:
         print_safe(f"{name}: every file is the one that was written")
         return
     if not drop:
-        if any(each.fragment is not None for each in damages):
+        if any(damage.fragment is not None for damage in damages):
             print_safe(
-                f"Repair: bilrp check {name} --drop, then bilrp index SOURCE -o {name}: what was dropped is indexed again"
+                f"Repair: bilrp check {name} --drop, then bilrp index SOURCE -o {name} to index the dropped items again"
             )
         raise typer.Exit(2)
     dropped = integrity.drop_damaged(collection, damages)
-    for each in dropped:
-        print_safe(f"dropped: {each.file}, {each.rows} rows")
-    if any(each.table == integrity.tables.ITEMS_TABLE for each in dropped):
-        print_safe(f"Index the sources again, it adds what was dropped: bilrp index SOURCE -o {name}")
+    for table_file in dropped:
+        print_safe(f"dropped: {table_file.file}, {table_file.rows} rows")
+    if any(table_file.table == integrity.tables.ITEMS_TABLE for table_file in dropped):
+        print_safe(f"Index the sources again to restore the dropped items: bilrp index SOURCE -o {name}")
     if integrity.check(collection):
         raise typer.Exit(2)

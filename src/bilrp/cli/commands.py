@@ -1,4 +1,4 @@
-"""The commands, by what people want to do; each stands in a file of its own, read when it is asked for.
+"""The commands; each has its own module, imported on first use.
 
 Other installed packages add commands by entry points of the group `bilrp.commands`.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "bilrp.commands"
 PLUGIN_PANEL = "Studies"  # the heading of commands that other packages add
 
-# The headings of `bilrp --help`, in this order, and what stands under them.
+# The headings of `bilrp --help`, in this order, with their commands.
 PANELS = {
     "Explain": ("explain", "contrast", "sets", "show"),
     "Collections": ("index", "search", "audit", "serve", "check"),
@@ -31,7 +31,7 @@ PANELS = {
 
 
 class LazyCommands(Mapping[str, Any]):
-    """Commands by name, each made on first use: most of the time of `bilrp --version` would be the others' options."""
+    """Commands by name, each created on first use, which keeps `bilrp --version` and completion fast."""
 
     def __init__(self) -> None:
         self.panels = {name: panel for panel, names in PANELS.items() for name in names}
@@ -58,22 +58,22 @@ class LazyCommands(Mapping[str, Any]):
         """Commands of other packages by name, read from the installed metadata only when they are needed."""
         from importlib.metadata import entry_points
 
-        found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
-        return {entry.name: entry for entry in found if entry.name not in self.panels}
+        entries = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
+        return {entry.name: entry for entry in entries if entry.name not in self.panels}
 
 
 def _make_command(name: str, command: Any, panel: str, **options: Any) -> Any:
-    if isinstance(command, typer.Typer):  # it has commands of its own
+    if isinstance(command, typer.Typer):  # it has subcommands
         group: Any = typer.main.get_group(command)
         group.name, group.rich_help_panel = name, panel
         return group
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, rich_help_panel=panel, **options)(command)
-    return typer.main.get_command(alone)
+    single = typer.Typer(add_completion=False)
+    single.command(name, rich_help_panel=panel, **options)(command)
+    return typer.main.get_command(single)
 
 
 def _load_plugin(entry: EntryPoint) -> Any:
-    """The command of an entry point; where it does not load, one that says so in a line."""
+    """Return the command of an entry point, or one that fails with the reason if it cannot be loaded."""
     try:
         return _make_command(entry.name, entry.load(), PLUGIN_PANEL)
     except Exception as error:
@@ -94,7 +94,7 @@ def _load_plugin(entry: EntryPoint) -> Any:
 
 
 class RootGroup(TyperGroup):
-    """`bilrp` itself: its commands are looked up in the table, and imported when they are asked for.
+    """The command `bilrp`, whose subcommands are imported on first use.
 
     >>> "explain" in RootGroup(name="bilrp").commands
     True

@@ -1,4 +1,4 @@
-"""What the command line prints, whatever the names of files hold."""
+"""Printing that is safe for file names with any bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from bilrp.errors import to_printable
 
 @runtime_checkable
 class Stream(Protocol):
-    """Where lines go: a terminal, a file, or what stands for one."""
+    """A text stream: a terminal or a file."""
 
     def write(self, text: str, /) -> object: ...
 
 
 def print_safe(text: object, *, file: Stream | None = None) -> None:
-    """Print lines; what would move the cursor or is no character is escaped."""
+    """Print lines with control characters and invalid characters escaped."""
     print("\n".join(map(to_printable, str(text).split("\n"))), file=file)
 
 
 def print_warning(message: object, *_: object, **__: object) -> None:
-    """A warning as one line on stderr, in place of Python's two with a path."""
+    """Print a warning as one line on stderr, without Python's file name and source line."""
     print_safe(f"bilrp: {' '.join(str(message).split())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`bilrp contrast`: why this and not that."""
+"""`bilrp contrast`: why an input is closer to one input than to another."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from bilrp.cli.options import (
 
 
 def contrast(
-    a: Annotated[str, typer.Argument(metavar="A", help="The one in question: a file or a text.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="This …")],
-    c: Annotated[str, typer.Argument(metavar="C", help="… and not that.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="The input to explain: a file or a text.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The input that it is closer to.")],
+    c: Annotated[str, typer.Argument(metavar="C", help="The input to compare with.")],
     encoder: Encoder = "vgg16:31",
     regions: RegionOption = None,
     similarity: Similarity = None,
@@ -38,33 +38,27 @@ def contrast(
     as_json: AsJson = False,
 ) -> None:
     """Why is A closer to B than to C? bilrp contrast query.jpg match.jpg other.jpg -o why.html"""
-    from bilrp import contrast as contrasted
+    from bilrp import groups
     from bilrp.cli import batch, terminal, texts
+    from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.render.gallery import GalleryEntry
 
-    outputs = terminal.check_outputs(output or [], inputs=(a, b, c))
-    batch.require_html_outputs(outputs)
-    wanted = batch.BatchOptions(similarity, regions, None, link_preset, palette, title)
-    chosen = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
-    if texts.reads_text(chosen):
-        a, b, c = (texts.read_text(thing) for thing in (a, b, c))
-    found = contrasted(
-        *(batch.decompose_input(chosen, thing, wanted) for thing in (a, b, c)), similarity=similarity
-    )
-    sides = [batch.display_names(side, a, other) for side, other in ((found.toward, b), (found.against, c))]
-    nearer, other = (sides[0][1], sides[1][1]) if found.score >= 0 else (sides[1][1], sides[0][1])
-    said = f"{sides[0][0]} is closer to {nearer} than to {other}, by {abs(found.score):.4g} ({found.toward.similarity})."
-    chapters = [
-        GalleryEntry(side, f"What speaks for {names[1]}", names)
-        for side, names in zip((found.toward, found.against), sides, strict=True)
-    ]
-    batch.print_summaries(chapters, outputs, as_json=as_json, header=said)
+    outputs = check_outputs(output or [], inputs=(a, b, c), page_only=True)
+    draw = DrawOptions(link_preset, palette, title)
+    loaded = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
+    if texts.reads_text(loaded):
+        a, b, c = (texts.read_text(argument) for argument in (a, b, c))
+    sides = (batch.decompose_input(loaded, content, regions=regions) for content in (a, b, c))
+    result = groups.contrast(*sides, similarity=similarity)
+    pairs = ((result.toward, b), (result.against, c))
+    entries = []
+    for explanation, other in pairs:
+        names = batch.display_names(explanation, a, other)
+        entries.append(GalleryEntry(explanation, f"What makes it similar to {names[1]}", names))
+    (name_a, name_b), (_, name_c) = (entry.names for entry in entries)
+    closer, other = (name_b, name_c) if result.score >= 0 else (name_c, name_b)
+    header = f"{name_a} is closer to {closer} than to {other}, by {abs(result.score):.4g} ({result.toward.similarity})."
+    batch.print_summaries(entries, outputs, as_json=as_json, header=header)
     batch.write_page(
-        chapters,
-        outputs,
-        title=title or "Why this and not that?",
-        lead=said,
-        columns=2,
-        options=wanted,
-        quiet=as_json,
+        entries, outputs, draw, title=f"Why closer to {closer}?", lead=header, columns=2, quiet=as_json
     )

@@ -1,4 +1,4 @@
-"""`bilrp index`: a folder of pictures or a file of texts, embedded once, to be asked anything."""
+"""`bilrp index`: embed a folder of images or a file of texts once and store it as a collection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from bilrp.cli.console import print_safe
 from bilrp.cli.options import Encoder, Resize, Size, Weights
 
-MAX_SHOWN_FAILURES = 20  # broken items that are listed
+MAX_SHOWN_FAILURES = 20
 
 
 def index(
@@ -19,52 +19,57 @@ def index(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Folders of pictures, pictures, or files of texts: a .txt holds one text a line, by itself or in a folder; "
-            "a .csv, .tsv or .jsonl one a row.",
+            help="Image files, folders of images, or files of texts: .txt with one text per line, alone or in a folder; "
+            ".csv, .tsv or .jsonl with one text per row.",
         ),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="NAME.lance", help="The collection.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="NAME.lance", help="Where to write the collection.")
+    ],
     encoder: Encoder = "vgg16:31",
     parts: Annotated[
-        bool, typer.Option(help="Take every item apart now; else on first use. Parts are kept once made.")
+        bool,
+        typer.Option(
+            help="Compute the parts of every item now; by default they are computed on first use and stored."
+        ),
     ] = False,
     column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of a table of texts: the column that holds them.")
+        str | None, typer.Option(metavar="NAME", help="Column of a table that contains the texts.")
     ] = None,
     prune: Annotated[
-        bool, typer.Option(help="Remove files, lines and rows that are gone from these sources.")
+        bool, typer.Option(help="Remove items whose file, line or row no longer exists in these sources.")
     ] = False,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="Execution backend: local or ray (bilrp[ray]).")
     ] = "local",
     address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; default: one on this machine.")
+        str | None, typer.Option(help="Address of the Ray cluster; default: start one on this machine.")
     ] = None,
     size: Size = None,
     resize: Resize = None,
     weights: Weights = None,
 ) -> None:
-    """Index a folder once, ask it anything: bilrp index photos -o photos.lance
+    """Index a folder for search: bilrp index photos -o photos.lance
 
-    Adding again only does what is new or changed; interrupted, it goes on where it was.
+    Run it again to add what is new or changed. An interrupted run continues where it stopped.
     """
     from bilrp.cli import terminal
     from bilrp.collection.indexing import build_with_report
     from bilrp.errors import InputError, to_printable
 
     if not output.rstrip("/").endswith(".lance"):
-        raise InputError(f"--output {output}: a collection is called NAME.lance")
+        raise InputError(f"--output {output}: give a name that ends with .lance")
     if address is not None and backend != "ray":
-        raise InputError("--address names a Ray cluster: give --backend ray with it")
-    chosen = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
-    asked = {
+        raise InputError("--address is for Ray clusters: add --backend ray")
+    loaded = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
+    options = {
         "size": terminal.parse_size(size),
         "resize": resize,
         "weights": weights and os.path.realpath(weights),
     }
-    found, report = build_with_report(
+    collection, report = build_with_report(
         sources if len(sources) > 1 else sources[0],
-        chosen,
+        loaded,
         output,
         parts=parts,
         progress=sys.stderr.isatty(),
@@ -72,16 +77,18 @@ def index(
         prune=prune,
         backend=backend,
         address=address,
-        encoder_options={name: value for name, value in asked.items() if value is not None},
+        encoder_options={name: value for name, value in options.items() if value is not None},
     )
-    said = [f"{report.added} new", f"{report.unchanged} known"]
-    said += [f"{report.duplicates} the same as another"] if report.duplicates else []
-    said += [f"{report.removed} removed"] if report.removed else []
-    said += [f"{len(report.failed)} broken"] if report.failed else []
-    print_safe(f"{to_printable(output)}: {len(found)} items ({', '.join(said)}) in {report.seconds:.1f} s")
-    for source, why in report.failed[:MAX_SHOWN_FAILURES]:
-        print_safe(f"  broken: {to_printable(why if source in why else f'{source}: {why}')}")
+    counts = [f"{report.added} new", f"{report.unchanged} unchanged"]
+    counts += [f"{report.duplicates} duplicates"] if report.duplicates else []
+    counts += [f"{report.removed} removed"] if report.removed else []
+    counts += [f"{len(report.failed)} failed"] if report.failed else []
+    print_safe(
+        f"{to_printable(output)}: {len(collection)} items ({', '.join(counts)}) in {report.seconds:.1f} s"
+    )
+    for source, reason in report.failed[:MAX_SHOWN_FAILURES]:
+        print_safe(f"  failed: {to_printable(reason if source in reason else f'{source}: {reason}')}")
     if len(report.failed) > MAX_SHOWN_FAILURES:
         print_safe(f"  … and {len(report.failed) - MAX_SHOWN_FAILURES} more")
-    print_safe(f"Ask: bilrp search {to_printable(output)} {to_printable(found.names[0])!r}")
-    print_safe(f"Look: bilrp serve {to_printable(output)} --open")
+    print_safe(f"Search: bilrp search {to_printable(output)} {to_printable(collection.names[0])!r}")
+    print_safe(f"Browse: bilrp serve {to_printable(output)} --open")

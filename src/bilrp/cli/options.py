@@ -1,4 +1,4 @@
-"""Options that several commands share, and what the shell completes them with."""
+"""Options that several commands share, with their shell completion."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bilrp.encoders.registry import ENCODER_HELP
 
 
 def complete_encoders(incomplete: str) -> list[str]:
-    """Names of encoders that begin so."""
+    """Return the encoder names that start with `incomplete`."""
     from bilrp.encoders.registry import complete_name
 
     return complete_name(incomplete)
 
 
 def complete_link_presets(incomplete: str) -> list[str]:
-    """Names of link presets that begin so."""
+    """Return the link presets that start with `incomplete`."""
     from bilrp.render.styles import STYLES
 
     return [name for name in ("auto", *STYLES) if name.startswith(incomplete)]
 
 
 def complete_from(*words: str) -> Callable[[str], list[str]]:
-    """Completion by a few fixed words."""
+    """Return a completion function for a fixed list of words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
@@ -49,7 +49,7 @@ Encoders = Annotated[
         show_default="vgg16:31",
         help=(
             f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). "
-            f"Twice: side by side."
+            f"Repeat to compare encoders."
         ),
     ),
 ]
@@ -59,19 +59,21 @@ CollectionEncoder = Annotated[
         "--encoder",
         "-e",
         metavar="NAME",
-        help="The encoder that made the collection, where it is your own (package.module:function).",
+        help="The collection's encoder, if it is your own (package.module:function).",
     ),
 ]
 Weights = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache."),
+    typer.Option(
+        metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); default: downloaded and cached."
+    ),
 ]
 CollectionWeights = Annotated[
     str | None,
     typer.Option(
         "--weights",
         metavar="FILE",
-        help="The weights that the collection was made with, where they are from a file: its own paths are not followed.",
+        help="The collection's weights, if they came from a file: paths stored in the collection are not trusted.",
     ),
 ]
 Output = Annotated[
@@ -82,7 +84,9 @@ Output = Annotated[
 ]
 PageOutput = Annotated[
     list[str] | None,
-    typer.Option("--output", "-o", metavar="FILE", help="One page for all of them, .html; may be repeated."),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="One .html page with all explanations; may be repeated."
+    ),
 ]
 
 TEXT_REGIONS = ("words", "tokens", "sentences")
@@ -94,7 +98,7 @@ def _check_regions(value: str | None) -> str | None:
         and value not in TEXT_REGIONS
         and not (value.isascii() and value.isdigit() and int(value))
     ):
-        raise typer.BadParameter(f"{value!r} is neither a side in pixels nor {', '.join(TEXT_REGIONS)}.")
+        raise typer.BadParameter(f"{value!r}: give a side in pixels, or one of {', '.join(TEXT_REGIONS)}.")
     return value
 
 
@@ -104,8 +108,8 @@ RegionOption = Annotated[
         metavar="PIXELS",
         callback=_check_regions,
         autocompletion=complete_from(*TEXT_REGIONS),
-        help="Side of a square region, in pixels of what the encoder reads (128 × 128, see --size); default: 8, most"
-        " often. Of a text: words, tokens or sentences.",
+        help="Images: side of a square region in pixels of the resized image (see --size); the default depends on the"
+        " encoder, usually 8. Texts: words, tokens or sentences.",
     ),
 ]
 Similarity = Annotated[
@@ -118,24 +122,31 @@ Similarity = Annotated[
 ]
 Project = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Estimate with N random projections; default: exact."),
+    typer.Option(
+        min=1, metavar="N", help="Estimate with N random projections of the embedding; default: exact."
+    ),
 ]
 MaxRegions = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="At most N regions a side: fine where it matters, coarse elsewhere."
+        min=1,
+        metavar="N",
+        help="Split adaptively into at most N regions per input: fine where relevance is, coarse elsewhere.",
     ),
 ]
 Size = Annotated[
     str | None,
-    typer.Option(metavar="PIXELS", help="128, 192x128, or original (then both need one size). Default: 128."),
+    typer.Option(
+        metavar="PIXELS",
+        help="Resize images to 128, 192x128, or keep the original size (both must be equal). Default: 128.",
+    ),
 ]
 Resize = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
         autocompletion=complete_from("crop", "pad", "stretch"),
-        help="To that size: stretch (default), crop or pad.",
+        help="How to resize: stretch (default), crop or pad.",
     ),
 ]
 LinkPreset = Annotated[
@@ -143,20 +154,26 @@ LinkPreset = Annotated[
     typer.Option(
         metavar="NAME",
         autocompletion=complete_link_presets,
-        help="l, h, p of: auto, pascal_voc, faces, ucf, illustrations, tables.",
+        help="Preset for link threshold, saturation and fading (paper, Appendix F): auto, pascal_voc, faces, ucf, "
+        "illustrations, tables.",
     ),
 ]
 Palette = Annotated[
     str,
     typer.Option(
-        metavar="NAME", autocompletion=complete_from("paper", "safe"), help="paper or safe (colour-blind)."
+        metavar="NAME",
+        autocompletion=complete_from("paper", "safe"),
+        help="paper, or safe for colour-blind readers.",
     ),
 ]
-Top = Annotated[int | None, typer.Option(min=0, metavar="N", help="Also list the N strongest single pairs.")]
-SpecialTokens = Annotated[
-    bool, typer.Option("--special-tokens", help="Show what the tokenizer adds to a text too, as [CLS].")
+Top = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Also list the N pairs of regions with the largest relevance."),
 ]
-ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print what ran where, and its cost.")]
+SpecialTokens = Annotated[
+    bool, typer.Option("--special-tokens", help="Also show special tokens such as [CLS].")
+]
+ShowPlan = Annotated[bool, typer.Option("--plan", help="Also print the execution plan and its cost.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-Title = Annotated[str | None, typer.Option(metavar="TEXT", help="Title of pictures and pages.")]
-OpenOutput = Annotated[bool, typer.Option("--open", help="Open the first page or picture that was written.")]
+Title = Annotated[str | None, typer.Option(metavar="TEXT", help="Title of figures and pages.")]
+OpenOutput = Annotated[bool, typer.Option("--open", help="Open the first page or figure that was written.")]

@@ -1,15 +1,16 @@
-"""What `bilrp explain` and `bilrp show` leave behind: every output is tried, and what fails is said beside what does not."""
+"""Output files of the commands: checks before the work, drawing options, and writing."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from bilrp.cli import terminal
 from bilrp.cli.console import print_safe
 from bilrp.errors import InputError, describe_error, to_printable
 
@@ -19,37 +20,96 @@ if TYPE_CHECKING:
 VIEWABLE_SUFFIXES = (".html", ".png", ".svg", ".pdf")
 
 
-def check_open(outputs: Sequence[Path], open_output: bool) -> None:
-    """Refuse --open before the work, where nothing that can be looked at will be written."""
+@dataclass(frozen=True)
+class DrawOptions:
+    """How figures and pages are drawn.
+
+    Args:
+        link_preset: the option --link-preset.
+        palette: the option --palette.
+        title: the option --title; None: the command's default.
+        special_tokens: the option --special-tokens.
+    """
+
+    link_preset: str = "auto"
+    palette: str = "paper"
+    title: str | None = None
+    special_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        """Reject unknown names before the work."""
+        from bilrp.render import styles
+
+        styles.resolve_style(self.link_preset)
+        styles.resolve_palette(self.palette)
+
+
+def check_outputs(
+    paths: Sequence[str], *, inputs: Sequence[str] = (), open_output: bool = False, page_only: bool = False
+) -> list[Path]:
+    """Return the output paths; raise before the work if one cannot be written or would overwrite an input.
+
+    Args:
+        paths: the values of --output.
+        inputs: input files.
+        open_output: the option --open: at least one output must be viewable.
+        page_only: the command writes several explanations, which only an .html page can contain.
+    """
+    from bilrp.explanation import FORMATS
+
+    outputs = [Path(path) for path in paths]
+    for path in outputs:
+        if len(os.fsencode(path.name)) > 255:
+            raise InputError(f"--output {path.name[:40]}…: the name is too long")
+        if any(path.exists() and os.path.exists(item) and path.samefile(item) for item in inputs):
+            raise InputError(f"--output {path}: this is an input, it would be overwritten")
+        if path.suffix.lower() not in FORMATS:
+            raise InputError(f"--output {path}: the suffix must be one of {', '.join(FORMATS)}")
+        if path.is_dir():
+            raise InputError(f"--output {path}: a folder has this name")
+        if not path.parent.is_dir():
+            raise InputError(f"--output {path}: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(f"--output {path}: the folder {path.parent} cannot be written to")
+        if page_only and path.suffix.lower() != ".html":
+            raise InputError(
+                f"--output {path}: several explanations are written as one page, give a .html name"
+            )
     if open_output and not any(path.suffix.lower() in VIEWABLE_SUFFIXES for path in outputs):
         raise InputError(
-            f"--open shows a page or a picture: add -o why.html (or {', '.join(VIEWABLE_SUFFIXES[1:])})"
+            f"--open shows a page or figure: add -o why.html (or {', '.join(VIEWABLE_SUFFIXES[1:])})"
         )
+    return outputs
 
 
 def write_outputs(
     explanation: Explanation,
     outputs: Sequence[Path],
+    draw: DrawOptions,
     *,
     names: tuple[str, str] | None,
-    link_preset: str,
-    palette: str,
-    title: str | None,
-    special_tokens: bool = False,
     open_output: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Write the explanation to every output."""
+    """Write an explanation to every output, in the format of its suffix.
+
+    Args:
+        explanation: the explanation.
+        outputs: the files to write.
+        draw: how to draw it.
+        names: names of the two inputs.
+        open_output: open the first page or figure.
+        quiet: print only errors.
+    """
 
     def write(path: Path) -> None:
-        terminal.write_output(
-            explanation,
+        explanation.save(
             path,
             names=names,
-            link_preset=link_preset,
-            palette=palette,
-            title=title,
-            special_tokens=special_tokens,
+            style=draw.link_preset,
+            palette=draw.palette,
+            title=draw.title,
+            special_tokens=draw.special_tokens,
         )
 
     write_each(write, outputs, open_output=open_output, quiet=quiet)
@@ -62,14 +122,21 @@ def write_each(
     open_output: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Write every output; one that fails costs its own line and the exit code 2, never the others."""
+    """Write every output; an error is printed, the others are still written, and the exit code is 2.
+
+    Args:
+        write: writes one file.
+        outputs: the files to write.
+        open_output: open the first page or figure.
+        quiet: print only errors.
+    """
     written = []
     for path in outputs:
         try:
             write(path)
-        except Exception as error:  # whatever one output does, the next one is tried
-            said = str(error) if str(path) in str(error) else f"{path}: {describe_error(error)}"
-            print_safe(f"bilrp: {to_printable(said)}", file=sys.stderr)
+        except Exception as error:  # the next output may still succeed
+            message = str(error) if str(path) in str(error) else f"{path}: {describe_error(error)}"
+            print_safe(f"bilrp: {to_printable(message)}", file=sys.stderr)
         else:
             written.append(path)
             if not quiet:
@@ -85,4 +152,4 @@ def _open_first(paths: Sequence[Path]) -> None:
 
     first = next((path for path in paths if path.suffix.lower() in VIEWABLE_SUFFIXES), None)
     if first is not None and not webbrowser.open(first.resolve().as_uri()):
-        print_safe(f"bilrp: there is no browser here to open {to_printable(first)} with", file=sys.stderr)
+        print_safe(f"bilrp: no browser found to open {to_printable(first)}", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""`bilrp search`: what is like this one, which of them share this part, and why."""
+"""`bilrp search`: find the items nearest to a query, or to a part of it, and explain why."""
 
 from __future__ import annotations
 
-import json as numbers
+import json
 import os
 import re
 import sys
@@ -26,27 +26,32 @@ if TYPE_CHECKING:
 
 
 def search(
-    collection: Annotated[str, typer.Argument(metavar="NAME.lance", help="What `bilrp index` made.")],
+    collection: Annotated[
+        str, typer.Argument(metavar="NAME.lance", help="A collection, written by `bilrp index`.")
+    ],
     query: Annotated[
-        str, typer.Argument(metavar="QUERY", help="A file, a text, an item's name, number or id.")
+        str, typer.Argument(metavar="QUERY", help="A file, a text, or an item's name, number or id.")
     ],
     part: Annotated[
         str | None,
-        typer.Option(metavar="X,Y,W,H", help="Only by this box of the query, in pixels of the photograph."),
+        typer.Option(metavar="X,Y,W,H", help="Use only this box of the query, in pixels of the image file."),
     ] = None,
     words: Annotated[
-        str | None, typer.Option(metavar="I-J", help="Only by these words of the query.")
+        str | None, typer.Option(metavar="I-J", help="Use only these words of the query, counted from 1.")
     ] = None,
-    without: Annotated[bool, typer.Option(help="All but that box or those words.")] = False,
-    count: Annotated[int, typer.Option("-k", min=1, help="How many neighbours.")] = 10,
+    without: Annotated[bool, typer.Option(help="Use everything except that box or those words.")] = False,
+    count: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours.")] = 10,
     similarity: Annotated[
         str | None, typer.Option(metavar="NAME", help="dot or cosine. Default: the encoder's own.")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say which parts match, for each that is shown.")
+        bool, typer.Option("--explain", help="Print which parts match, for each neighbour.")
     ] = False,
     approximate: Annotated[
-        bool, typer.Option(help="Where there are too many for memory: by an index, whose recall is said.")
+        bool,
+        typer.Option(
+            help="Use an approximate index for collections larger than memory; prints its measured recall."
+        ),
     ] = False,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
@@ -54,61 +59,68 @@ def search(
     palette: Palette = "paper",
     as_json: AsJson = False,
 ) -> None:
-    """What is like QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
-    from bilrp.cli import batch as several
-    from bilrp.cli import terminal
+    """Which items are similar to QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
+    from bilrp.cli import batch
+    from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.collection import open
     from bilrp.collection.subquery import restrict_query
     from bilrp.render.gallery import MAX_EXPLANATIONS
 
-    outputs = terminal.check_outputs(output or [], inputs=(query,))
-    several.require_html_outputs(outputs)
+    outputs = check_outputs(output or [], inputs=(query,), page_only=True)
+    draw = DrawOptions(palette=palette)
     if outputs and count > MAX_EXPLANATIONS:
-        raise InputError(
-            f"-k {count}: a page holds the explanations of {MAX_EXPLANATIONS} neighbours at most"
-        )
-    found = open(collection, encoder, weights=weights)
-    thing = _resolve_query(found, query)
-    at, regions = found.position(thing), None
-    apart = part is not None or words is not None
-    asked = thing if at is None else at
-    if at is None and (apart or explain or outputs):
-        asked = found.decomposition(thing)  # worked out once
-    if apart:
-        taken = found.decomposition(asked)
+        raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
+    opened = open(collection, encoder, weights=weights)
+    key = _resolve_query(opened, query)
+    position, regions = opened.position(key), None
+    is_part = part is not None or words is not None
+    source = key if position is None else position
+    if position is None and (is_part or explain or outputs):
+        source = opened.decomposition(key)  # computed once
+    if is_part:
+        whole = opened.decomposition(source)
         regions = (
-            find_regions_in_box(taken, part) if part is not None else find_word_regions(taken, words or "")
+            find_regions_in_box(whole, part) if part is not None else find_word_regions(whole, words or "")
         )
-        asked = restrict_query(taken, without=regions) if without else restrict_query(taken, part=regions)
-    asked_for = _describe_part(part, words, len(regions or ()))
-    way = found.items.index_or_reason(found.resolve_similarity(similarity)) if approximate else None
-    near = found.nearest(asked, count + (at is not None), similarity=similarity, approximate=approximate)
-    near = [n for n in near if n.position != at][:count]
-    partly, recall = _describe_recall(way, is_whole_item=not apart, count=count)
-    by = "" if regions is None else f" {'without' if without else 'by'} {asked_for}"
-    head = f"Searched exactly, without an index: {way}.\n" if isinstance(way, str) else ""
-    head += f"Nearest to {query}{by}, of {len(found)}{partly}:"
+        source = restrict_query(whole, without=regions) if without else restrict_query(whole, part=regions)
+    index_or_reason = (
+        opened.items.index_or_reason(opened.resolve_similarity(similarity)) if approximate else None
+    )
+    neighbours = opened.nearest(
+        source, count + (position is not None), similarity=similarity, approximate=approximate
+    )
+    neighbours = [n for n in neighbours if n.position != position][:count]
+    recall_note, recall = _describe_recall(index_or_reason, is_whole_item=not is_part, count=count)
+    part_name = _describe_part(part, words, len(regions or ()))
+    by_part = "" if regions is None else f" {'without' if without else 'by'} {part_name}"
+    header = (
+        f"Searched exactly, without an index: {index_or_reason}.\n"
+        if isinstance(index_or_reason, str)
+        else ""
+    )
+    header += f"Nearest to {query}{by_part}, of {len(opened)}{recall_note}:"
     if not (as_json or explain):
-        _print_neighbours(head, near, thing)  # at once: to explain them may take long
-    chapters = _build_chapters(found, near, asked, at, query, similarity) if explain or outputs else []
-    sentences = [chapter.explanation.summary() for chapter in chapters]
+        _print_neighbours(header, neighbours, key)  # before the explanations, which may take long
+    entries = (
+        _explain_neighbours(opened, neighbours, source, position, query, similarity)
+        if explain or outputs
+        else []
+    )
+    summaries = [entry.explanation.summary() for entry in entries]
     if as_json:
-        rows = [{"id": n.id, "name": n.name, "score": n.score} for n in near]
-        if sentences:
-            rows = [row | {"summary": said} for row, said in zip(rows, sentences, strict=True)]
+        rows = [{"id": n.id, "name": n.name, "score": n.score} for n in neighbours]
+        if summaries:
+            rows = [row | {"summary": summary} for row, summary in zip(rows, summaries, strict=True)]
         answer = {"collection": collection, "query": query, "regions": regions} | recall
-        print(numbers.dumps(answer | {"neighbours": rows}))
+        print(json.dumps(answer | {"neighbours": rows}))
     elif explain:
-        _print_neighbours(head, near, thing, sentences)
-    wish = several.BatchOptions(similarity, None, None, "auto", palette, None)
-    title = f"What is like {query}?" if regions is None else f"What shares this part of {query}?"
-    title = f"What is like {query} without this part?" if regions is not None and without else title
-    lead = f"The nearest {len(near)} of {len(found)} items in {collection}{partly}"
-    lead += "." if regions is None else f", by {'all but ' if without else ''}{asked_for} alone."
-    several.write_page(chapters, outputs, title=title, columns=1, options=wish, quiet=as_json, lead=lead)
+        _print_neighbours(header, neighbours, key, summaries)
+    lead = f"The nearest {len(neighbours)} of {len(opened)} items in {collection}{by_part}{recall_note}."
+    title = f"Nearest to {query}{by_part}"
+    batch.write_page(entries, outputs, draw, title=title, lead=lead, columns=1, quiet=as_json)
 
 
-def _build_chapters(
+def _explain_neighbours(
     collection: Collection,
     neighbours: Sequence[Neighbour],
     source: Any,
@@ -116,42 +128,44 @@ def _build_chapters(
     query: str,
     similarity: str | None,
 ) -> list[GalleryEntry]:
-    """The explanation of each neighbour; those whose parts are not kept yet are taken apart."""
-    from bilrp.cli import batch as several
+    """Explain each neighbour; parts that are not stored are computed."""
+    from bilrp.cli import batch
     from bilrp.progress import progress_bar
     from bilrp.render.gallery import GalleryEntry
 
     left = with_full_view(
         collection, collection.decomposition(source), source if position is None else position
     )
-    chapters = []
+    entries = []
     with progress_bar(sys.stderr.isatty()) as bar:
         bar.start("explaining", len(neighbours))
-        for each in neighbours:
-            right = with_full_view(collection, collection.decomposition(each.position), each.position)
-            pair = collection.explain(left, right, similarity=similarity)
-            named = several.display_names(pair, query, each.name)
-            chapters.append(GalleryEntry(pair, f"{each.score:.3f}  {each.name}", named))
+        for neighbour in neighbours:
+            right = collection.decomposition(neighbour.position)
+            right = with_full_view(collection, right, neighbour.position)
+            explanation = collection.explain(left, right, similarity=similarity)
+            names = batch.display_names(explanation, query, neighbour.name)
+            entries.append(GalleryEntry(explanation, f"{neighbour.score:.3f}  {neighbour.name}", names))
             bar.advance()
-    return chapters
+    return entries
 
 
 def _print_neighbours(
-    header: str, neighbours: Sequence[Neighbour], query: Any, sentences: Sequence[str] = ()
+    header: str, neighbours: Sequence[Neighbour], query: Any, summaries: Sequence[str] = ()
 ) -> None:
     from bilrp.cli import terminal
 
     print_safe(header)
-    own = _content_id(query)
-    for number, each in enumerate(neighbours):
-        same = f"  (the same {'picture' if os.path.isfile(query) else 'text'})" if each.id == own else ""
-        print_safe(f"{number + 1:3}  {each.score:8.3f}  {each.name}{same}")
-        if sentences:
-            print_safe(terminal.wrap(sentences[number], indent=" " * 6))
+    own_id = _content_id(query)
+    for number, neighbour in enumerate(neighbours):
+        is_same = neighbour.id == own_id
+        same = f"  (the same {'image' if os.path.isfile(query) else 'text'})" if is_same else ""
+        print_safe(f"{number + 1:3}  {neighbour.score:8.3f}  {neighbour.name}{same}")
+        if summaries:
+            print_safe(terminal.wrap(summaries[number], indent=" " * 6))
 
 
 def _content_id(query: Any) -> str | None:
-    """The id that a file or a text would have in a collection; None of an item, which has its own."""
+    """Return the id that a file or a text would have in a collection; None for an item."""
     from bilrp.collection.sources import SourceItem
 
     if not isinstance(query, str):
@@ -160,15 +174,15 @@ def _content_id(query: Any) -> str | None:
 
 
 def _describe_part(part: str | None, words: str | None, count: int) -> str:
-    """The part of the query that was asked for, as it was given."""
-    given = f"its words {words}" if part is None else f"its box {part}"
-    return f"{given} ({count} region{'s' * (count != 1)})"
+    """Describe the part of the query for the header."""
+    name = f"its words {words}" if part is None else f"its box {part}"
+    return f"{name} ({count} region{'s' * (count != 1)})"
 
 
 def _describe_recall(
     index_or_reason: ApproximateIndex | str | None, *, is_whole_item: bool, count: int
 ) -> tuple[str, dict[str, Any]]:
-    """How much an index finds: in words, and as values; a recall is said of nothing else than it was measured for."""
+    """Return the recall of an index in words and as JSON values; it is only claimed for what it was measured on."""
     from bilrp.collection.approximate_index import RECALL_NEIGHBOURS
 
     if index_or_reason is None or isinstance(index_or_reason, str):
@@ -190,7 +204,7 @@ def _describe_recall(
 
 
 def with_full_view(collection: Collection, decomposition: Decomposition, query: Any) -> Decomposition:
-    """With what people see of it from its file, where that is still there: small print can be read then."""
+    """Replace the stored thumbnail by the image from its file, if that still exists."""
     from bilrp.inputs import Image
 
     return (
@@ -201,66 +215,62 @@ def with_full_view(collection: Collection, decomposition: Decomposition, query: 
 
 
 def _resolve_query(collection: Collection, query: str) -> Any:
-    """An item by number, id or name, else what the encoder reads."""
+    """Return an item's number or id, or the query itself if it is a file or a text."""
     if query.isascii() and query.isdigit() and int(query) < len(collection):
         return int(query)
-    called = (
-        [n for n, name in enumerate(collection.names) if name == query]
-        if collection.position(query) is None
-        else []
-    )
-    if len(called) > 1:
-        several = ", ".join(collection.items.sources[n] or collection.ids[n] for n in called[:3])
+    if collection.position(query) is not None:
+        return query
+    positions = [n for n, name in enumerate(collection.names) if name == query]
+    if len(positions) > 1:
+        examples = ", ".join(collection.items.sources[n] or collection.ids[n] for n in positions[:3])
         raise InputError(
-            f"{len(called)} items are called {query}: give the file or id of one of them, {several}"
+            f"{len(positions)} items are called {query}: give the file or id of one, e.g. {examples}"
         )
-    if called:
-        return called[0]
-    if collection.position(query) is None and not os.path.exists(query) and _holds_images(collection):
+    if positions:
+        return positions[0]
+    if not os.path.exists(query) and _contains_images(collection):
         raise InputError(
-            f"{query}: no such file; {collection.path} holds pictures: give a picture's file, or an item's "
-            f"name, number or id"
+            f"{query}: no such file; {collection.path} contains images: give an image file, or an item's name, "
+            f"number or id"
         )
     return query
 
 
-def _holds_images(collection: Collection) -> bool:
+def _contains_images(collection: Collection) -> bool:
     from bilrp.inputs import Image
 
     return len(collection) > 0 and isinstance(collection.view(0), Image)
 
 
 def find_regions_in_box(decomposition: Decomposition, part: str) -> list[int]:
-    """The regions whose middle lies in a box X,Y,W,H of the photograph."""
-    numbers = [float(n) for n in part.split(",")] if re.fullmatch(r"[\d.]+(,[\d.]+){3}", part) else []
+    """Return the regions whose centre is in a box X,Y,W,H of the image file."""
     from bilrp.inputs import Image
 
-    places = decomposition.region_boxes
-    if len(numbers) != 4 or places is None or not isinstance(decomposition.view, Image):
-        raise InputError(f"--part {part}: give X,Y,W,H in pixels of the photograph, as in 120,40,200,160")
-    left, top, wide, high = numbers
-    chosen = []
-    for region, place in enumerate(places):
-        x0, y0, x1, y1 = decomposition.view.map_to_original(tuple(place))
-        if left <= (x0 + x1) / 2 <= left + wide and top <= (y0 + y1) / 2 <= top + high:
-            chosen.append(region)
-    if not chosen:
+    box = [float(n) for n in part.split(",")] if re.fullmatch(r"[\d.]+(,[\d.]+){3}", part) else []
+    region_boxes = decomposition.region_boxes
+    if len(box) != 4 or region_boxes is None or not isinstance(decomposition.view, Image):
+        raise InputError(f"--part {part}: give X,Y,W,H in pixels of the image, as in 120,40,200,160")
+    left, top, width, height = box
+    regions = []
+    for region, region_box in enumerate(region_boxes):
+        x0, y0, x1, y1 = decomposition.view.map_to_original(tuple(region_box))
+        if left <= (x0 + x1) / 2 <= left + width and top <= (y0 + y1) / 2 <= top + height:
+            regions.append(region)
+    if not regions:
         size = decomposition.view.original_size or decomposition.view.size
-        raise InputError(
-            f"--part {part}: no region has its middle there; the photograph is {size[0]}×{size[1]}"
-        )
-    return chosen
+        raise InputError(f"--part {part}: no region has its centre there; the image is {size[0]}×{size[1]}")
+    return regions
 
 
 def find_word_regions(decomposition: Decomposition, words: str) -> list[int]:
-    """Words I to J of a text, counted from 1 as people do; marks of the tokenizer's own don't count."""
+    """Return the regions of words I to J of a text, counted from 1 without special tokens."""
     from bilrp.inputs import Text
 
-    range_ = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
-    if range_ is None or not isinstance(decomposition.view, Text):
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
+    if match is None or not isinstance(decomposition.view, Text):
         raise InputError(f"--words {words}: give I-J, words of a text counted from 1, as in 3-5")
     regions: Sequence[int] = [i for i, span in enumerate(decomposition.view.spans) if span is not None]
-    first, last = int(range_[1]), int(range_[2] or range_[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= last <= len(regions):
         raise InputError(f"--words {words}: the text has words 1 … {len(regions)}")
     return list(regions[first - 1 : last])

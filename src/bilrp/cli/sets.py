@@ -1,9 +1,10 @@
-"""`bilrp sets`: what two folders have in common."""
+"""`bilrp sets`: explain the similarity of two sets of images."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,10 +24,13 @@ from bilrp.cli.options import (
     Weights,
 )
 
+if TYPE_CHECKING:
+    from bilrp.decomposition import Decomposition
+
 
 def sets(
-    a: Annotated[str, typer.Argument(metavar="A", help="A folder of pictures, or a picture.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A folder of images, or an image.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another folder or image.")],
     encoder: Encoder = "vgg16:31",
     regions: RegionOption = None,
     similarity: Similarity = None,
@@ -41,41 +45,29 @@ def sets(
     top: Top = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Which regions make two sets of pictures similar? The sum over all pairs: bilrp sets cats dogs -o why.png"""
+    """Which regions make two sets of images similar, summed over all pairs? bilrp sets cats dogs -o why.png"""
     from pathlib import Path
 
     from bilrp import explain_sets
     from bilrp.cli import batch, terminal
-    from bilrp.cli.outputs import check_open, write_outputs
+    from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
     from bilrp.encoders import images
     from bilrp.progress import progress_bar
 
-    outputs = terminal.check_outputs(output or [], inputs=(a, b))
-    check_open(outputs, open_output)
-    chosen = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
-    wanted = batch.BatchOptions(similarity, regions, None, link_preset, palette, title)
+    outputs = check_outputs(output or [], inputs=(a, b), open_output=open_output)
+    draw = DrawOptions(link_preset, palette, title)
+    loaded = terminal.load_encoder(encoder, weights=weights, size=size, resize=resize)
     files = [images.list_images(side) if Path(side).is_dir() else [Path(side)] for side in (a, b)]
     with progress_bar(sys.stderr.isatty()) as bar:
-        bar.start("pictures", sum(map(len, files)))
+        bar.start("images", sum(map(len, files)))
 
-        def taken(paths: list[Path]):
+        def decompose_all(paths: list[Path]) -> Iterator[Decomposition]:
             for path in paths:
-                yield batch.decompose_input(chosen, str(path), wanted)
+                yield batch.decompose_input(loaded, str(path), regions=regions)
                 bar.advance()
 
-        found = explain_sets(taken(files[0]), taken(files[1]), similarity=similarity)
-    names = tuple(f"{side} ({len(listed)})" for side, listed in zip((a, b), files, strict=True))
-    about = terminal.collect_summary(
-        found, names=(names[0], names[1]), encoder=chosen.name, seconds=None, top=top
-    )
-    terminal.print_summary(about, outputs, as_json=as_json)
-    write_outputs(
-        found,
-        outputs,
-        names=(names[0], names[1]),
-        link_preset=link_preset,
-        palette=palette,
-        title=title,
-        open_output=open_output,
-        quiet=as_json,
-    )
+        explanation = explain_sets(decompose_all(files[0]), decompose_all(files[1]), similarity=similarity)
+    names = (f"{a} ({len(files[0])})", f"{b} ({len(files[1])})")
+    summary = terminal.collect_summary(explanation, names=names, encoder=loaded.name, seconds=None, top=top)
+    terminal.print_summary(summary, outputs, as_json=as_json)
+    write_outputs(explanation, outputs, draw, names=names, open_output=open_output, quiet=as_json)

@@ -1,4 +1,4 @@
-"""`bilrp show`: an explanation that was saved as numbers, told and drawn again."""
+"""`bilrp show`: print and draw an explanation that was saved as .npz or .safetensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from bilrp.cli.options import AsJson, LinkPreset, OpenOutput, Output, Palette, S
 
 
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `bilrp explain -o why.npz` wrote.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file written by `bilrp explain -o why.npz`.")
+    ],
     output: Output = None,
     link_preset: LinkPreset = "auto",
     palette: Palette = "paper",
@@ -20,32 +22,24 @@ def show(
     special_tokens: SpecialTokens = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell and draw a saved explanation again: bilrp show why.npz -o why.html"""
+    """Print and draw a saved explanation: bilrp show why.npz -o why.html"""
     from bilrp.cli import terminal, texts
-    from bilrp.cli.outputs import check_open, write_outputs
+    from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
     from bilrp.explanation import Explanation
-    from bilrp.render import styles
 
-    outputs = terminal.check_outputs(output or [], inputs=(file,))
-    check_open(outputs, open_output)
-    styles.resolve_style(link_preset)  # refuse a slip before the work
-    styles.resolve_palette(palette)
-    found = Explanation.load(file)
-    names = terminal.get_names(found)
-    about = terminal.collect_summary(
-        found,
-        names=names or ("a", "b"),
-        encoder=str(found.a.origin.get("encoder", "")),
+    outputs = check_outputs(output or [], inputs=(file,), open_output=open_output)
+    draw = DrawOptions(link_preset, palette, title, special_tokens)
+    explanation = Explanation.load(file)
+    names = (explanation.a.name, explanation.b.name)
+    summary = terminal.collect_summary(
+        explanation,
+        names=names if all(names) else ("a", "b"),
+        encoder=str(explanation.a.origin.get("encoder", "")),
         seconds=None,
         top=top,
         special_tokens=special_tokens,
     )
-    told = texts.highlight_words(found, special_tokens=special_tokens)
-    terminal.print_summary(about, outputs, as_json=as_json, header=told, show_pairs=bool(top))
-    drawing = {
-        "link_preset": link_preset,
-        "palette": palette,
-        "title": title,
-        "special_tokens": special_tokens,
-    }
-    write_outputs(found, outputs, names=names, **drawing, open_output=open_output, quiet=as_json)
+    header = texts.highlight_words(explanation, special_tokens=special_tokens)
+    terminal.print_summary(summary, outputs, as_json=as_json, header=header, show_pairs=bool(top))
+    shown_names = names if all(names) else None
+    write_outputs(explanation, outputs, draw, names=shown_names, open_output=open_output, quiet=as_json)

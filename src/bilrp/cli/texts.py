@@ -1,4 +1,4 @@
-"""Texts on the command line: arguments, files and standard input as text, and sentences printed with coloured words."""
+"""Texts on the command line: read from arguments, files or standard input; printed with coloured words."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from bilrp.explanation import Explanation
     from bilrp.regions import RegionSpec
 
-MAX_TEXT_BYTES = 4_000_000  # bytes of a text: more than any encoder reads
-MAX_NAME_CHARACTERS = 60  # characters of a text that stands for its name
+MAX_TEXT_BYTES = 4_000_000  # more than any encoder reads
+MAX_NAME_CHARACTERS = 60
 
 
 def reads_text(encoder: Encoder) -> bool:
-    """Does the encoder read texts? Then arguments are the texts themselves."""
+    """Return whether the encoder reads texts, so that arguments are texts and not files."""
     from bilrp.encoders.text.reader import TextReader
 
     return isinstance(encoder.read, TextReader)
 
 
 def read_text(argument: str) -> str:
-    """A text from the command line: itself, @FILE for a file's text, - for standard input.
+    """Return the text of an argument: the argument itself, @FILE for a file's text, - for standard input.
 
     >>> read_text("A cat sat.")
     'A cat sat.'
@@ -44,7 +44,7 @@ def read_text(argument: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text as a name: its beginning, in one line.
+    """Return the beginning of a text in one line, as its name.
 
     >>> shorten("A cat   sat" + chr(10) + "down.")
     'A cat sat down.'
@@ -54,19 +54,21 @@ def shorten(text: str) -> str:
 
 
 def parse_regions(value: str | None, *, is_text: bool) -> int | str | None:
-    """What --regions says, if it fits what is read: pixels for pictures, a word for texts."""
+    """Parse --regions for one kind of input: pixels for images, a word for texts."""
     if value is None:
         return None
     if value.isdigit() == is_text:
-        fitting = "words, tokens or sentences" if is_text else "a side in pixels, e.g. 8"
-        raise InputError(f"--regions {value}: of a {'text' if is_text else 'picture'}, give {fitting}")
+        choices = (
+            "texts give words, tokens or sentences" if is_text else "images give a side in pixels, e.g. 8"
+        )
+        raise InputError(f"--regions {value}: for {choices}")
     return value if is_text else int(value)
 
 
 def parse_regions_pair(
     value: str | None, are_texts: Sequence[bool]
 ) -> tuple[RegionSpec | None, RegionSpec | None]:
-    """What --regions says for each input: pixels for pictures, a word for texts; a kind that fits neither is a slip.
+    """Parse --regions for each of two inputs: pixels apply to images, words to texts.
 
     >>> parse_regions_pair("words", [False, True])
     (None, 'words')
@@ -82,11 +84,13 @@ def parse_regions_pair(
 
 
 def highlight_words(explanation: Explanation, *, special_tokens: bool = False) -> str | None:
-    """The texts, each word in red for what it adds to the score and in blue for what it takes; None where there is none.
+    """Return the texts with each word in red if it raises the score and in blue if it lowers it; None without texts.
 
-    With `special_tokens`, what the tokenizer adds stands where it adds it, [CLS] and the like. Colours come where the
-    output is a
-    terminal; elsewhere the texts stand alone.
+    Colours are used only if the output is a terminal.
+
+    Args:
+        explanation: the explanation.
+        special_tokens: also show special tokens such as [CLS].
     """
     if not any(isinstance(side.view, Text) for side in (explanation.a, explanation.b)):
         return None
@@ -107,52 +111,50 @@ def highlight_words(explanation: Explanation, *, special_tokens: bool = False) -
 
 
 def _highlight_side(side: Decomposition, strength: Tensor) -> Line:
-    """The text with a background for each word: white to red above nought, white to blue below."""
+    """Return a text with a background for each word: white to red for positive, white to blue for negative values."""
     from rich.text import Text as Line
 
     assert isinstance(side.view, Text)
-    line, place = Line(), 0
-    marks = side.regions.names or side.view.region_texts
+    line, position = Line(), 0
+    names = side.regions.names or side.view.region_texts
     for region in _reading_order(side.view.spans):
         span, value = side.view.spans[region], float(strength[region])
         if span is None:
             space = "" if not len(line) or line.plain.endswith(" ") else " "
-            line.append(space).append(to_printable(marks[region]), style=_shade(value)).append(" ")
+            line.append(space).append(to_printable(names[region]), style=_shade(value)).append(" ")
             continue
-        start, stop = max(span[0], place), span[1]
-        line.append(to_printable(" ".join(side.view.text[place:start].split("\n"))), style="dim")
+        start, stop = max(span[0], position), span[1]
+        line.append(to_printable(" ".join(side.view.text[position:start].split("\n"))), style="dim")
         line.append(to_printable(side.view.text[start:stop]), style=_shade(value))
-        place = max(place, stop)
-    return line.append(to_printable(side.view.text[place:]), style="dim")  # what the encoder did not read
+        position = max(position, stop)
+    return line.append(to_printable(side.view.text[position:]), style="dim")  # beyond the encoder's limit
 
 
 def _reading_order(spans: Sequence[tuple[int, int] | None]) -> list[int]:
-    """Regions as the text runs; a mark stands behind the region before it.
+    """Return the regions in reading order; a special token follows the region before it.
 
     >>> _reading_order([None, (4, 7), None, (0, 3)])
     [0, 3, 1, 2]
     """
-    places, before = [], (-1, -1)
+    keys, previous = [], (-1, -1)
     for span in spans:
-        before = span or before
-        places.append((before, span is None))
-    return sorted(range(len(spans)), key=lambda region: places[region])
+        previous = span or previous
+        keys.append((previous, span is None))
+    return sorted(range(len(spans)), key=lambda region: keys[region])
 
 
 def _shade(value: float) -> str:
-    weak = round(255 * (1 - min(abs(value), 1.0)))
-    if weak > 240:
+    pale = round(255 * (1 - min(abs(value), 1.0)))
+    if pale > 240:
         return ""
-    red, green, blue = (255, weak, weak) if value > 0 else (weak, weak, 255)
-    return f"black on rgb({red},{green},{blue})" if weak > 90 else f"bold white on rgb({red},{green},{blue})"
+    red, green, blue = (255, pale, pale) if value > 0 else (pale, pale, 255)
+    return f"{'black' if pale > 90 else 'bold white'} on rgb({red},{green},{blue})"
 
 
 def _decode(data: bytes, name: str) -> str:
     if len(data) > MAX_TEXT_BYTES:
-        raise InputError(
-            f"{name} is longer than {MAX_TEXT_BYTES // 1_000_000} MB: give the part to be compared"
-        )
+        raise InputError(f"{name} is longer than {MAX_TEXT_BYTES // 1_000_000} MB: give a shorter text")
     try:
         return data.decode("utf-8").strip()
     except UnicodeDecodeError:
-        raise InputError(f"{name} is no text in UTF-8") from None
+        raise InputError(f"{name} is not UTF-8 text") from None
