@@ -63,7 +63,7 @@ def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
     assert code == 0 and "Nearest to a.png by its box 0,0,30,20 (" in out
     assert "by its box 0,0,30,20 (" in (more / "why.html").read_text()
     code, _, err = bilrp_command("search", "x.lance", *AGAIN, "a.png", "-k", "40", "-o", "why.html")
-    assert code != 0 and "-k 40: a page holds the explanations of 28 neighbours at most" in err
+    assert code != 0 and "-k 40: a page has at most 28 explanations" in err
 
     def interrupted(*_: object, **__: object) -> None:
         raise InputError("interrupted")

@@ -96,7 +96,7 @@ def test_a_folder_that_is_none(command) -> None:
 
 def test_no_text_in_utf8(command, folder: Path) -> None:
     code, _, err = command("explain", "-", "b", "-e", f"sentence:{folder}", stdin=b"\xff\xfe")
-    assert code == 2 and "no text in UTF-8" in err
+    assert code == 2 and "not UTF-8 text" in err
 
 
 def test_steps_of_a_text_encoder(command, folder: Path) -> None:
