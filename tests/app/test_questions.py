@@ -107,7 +107,7 @@ def test_a_contrast_speaks_for_one_and_against_the_other(talking, made):
         second={"id": made.ids[20]},
         similarity="dot",
     )
-    shares = made.share(0, [9, 20])
+    shares = made.share(0, [9, 20], similarity="dot")
     np.testing.assert_allclose(
         of_items["values"], (shares[:, 0] - shares[:, 1]).numpy(), rtol=1e-3, atol=1e-5
     )

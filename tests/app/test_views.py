@@ -124,7 +124,7 @@ def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, made
     ]
     a, b = (made.embeddings[i] for i in (6, 7))
     scale = (a @ a * (b @ b)) ** 0.5
-    share = float(made.share(6, [7])[regions, 0].sum())
+    share = float(made.share(6, [7], similarity="dot")[regions, 0].sum())
     assert numbers[0] == pytest.approx(float(a @ b) / scale, abs=6e-4)
     assert numbers[1] == pytest.approx((float(a @ b) - share) / scale, abs=6e-4)
     assert numbers[2] != numbers[0]  # what it is, test_questions works out
