@@ -26,7 +26,6 @@ NOT_RUN_MODULES = {
     "bilrp.encoders.bigram",
     "bilrp.encoders.downloads",
     "bilrp.encoders.images",
-    "bilrp.encoders.pypi_download",
     "bilrp.encoders.vgg",
     "bilrp.encoders.vgg_weights",
     "bilrp.io.files",

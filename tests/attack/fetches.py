@@ -1,4 +1,4 @@
-"""Indexes that lie, and fetches that are killed: nothing runs, nothing false is kept, nothing and nobody stays behind."""
+"""Hostile indexes and killed downloads: no code runs, no wrong file is cached, no process or file is left behind."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from unittest import mock
 
 from attack.mutate import mutated
 from attack.server import PAYLOAD, Server, package, sdist, simple
 from attack.table import Row
-from bilrp.encoders import downloads, pypi_download
-from bilrp.encoders.pypi_download import PipSettings
+from bilrp.encoders import downloads
 from bilrp.errors import BilrpError
 
-TRIALS = 40  # a round
+TRIALS = 12  # a round; each starts a Python process
 SLOW = 0.02  # seconds between pieces of a file that is fetched and killed
 
 FETCHING = """
@@ -36,16 +36,17 @@ def attack(seed: int, place: Path) -> Row:
     draw, row, server = random.Random(seed), Row("fetches"), Server()
     archive = sdist(place / "executed")
     wanted = package(archive)
+    settings = {
+        "PIP_INDEX_URL": f"{server.url}/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_TIMEOUT": "2", "PIP_RETRIES": "0",
+    }  # fmt: skip
     try:
         for trial in range(TRIALS):
             simple(server, archive)
             harm = _harmed(draw, server, archive, place)
-            using = PipSettings((f"{server.url}/simple",), timeout_seconds=2.0)
             words = f"seed {seed} trial {trial} ({harm})"
             try:
-                data = pypi_download.download(
-                    wanted.project, wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=using
-                )
+                with mock.patch.dict(os.environ, settings):
+                    data = downloads.download(wanted)
             except BilrpError as error:
                 row.refused += "\n" not in str(error)
                 if "\n" in str(error):
@@ -118,7 +119,7 @@ def _short(data: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 def kill(draw: random.Random, row: Row, place: Path, seed: int, count: int) -> None:
-    """Fetches killed at any moment, also while pip is asked: its process goes too, and the next fetch leaves nothing."""
+    """Fetches killed at any moment, also while pip runs: its process ends too, and the next fetch leaves nothing."""
     server, cache, passing = Server(), place / "cache", place / "passing"
     passing.mkdir(parents=True)
     archive = sdist(place / "executed")

