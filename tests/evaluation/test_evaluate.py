@@ -99,7 +99,7 @@ def test_share_counts_only_where_the_truth_is_known():
     match, among = torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[1.0], [0.0]])
     assert evaluation.relevance_share(relevance, match, mask=among).positive == 1
     assert evaluation.relevance_share(relevance, match).positive == pytest.approx(0.1)
-    with pytest.raises(InputError, match="nothing to find"):
+    with pytest.raises(InputError, match="share is not defined"):
         evaluation.relevance_share(relevance, torch.zeros(2, 2))
 
 
@@ -331,7 +331,7 @@ def test_planted_content_is_found_by_a_perfect_explanation_only():
     drawn = [evaluation.relevance_share(torch.randn(16, 16, generator=generator), match) for _ in range(300)]
     assert sum(s.positive for s in drawn) / 300 == pytest.approx(4 / 256, abs=0.002)
     assert abs(sum(s.signed for s in drawn) / 300) < 0.002
-    with pytest.raises(InputError, match="leaves the image"):
+    with pytest.raises(InputError, match="does not fit into the image"):
         evaluation.paste_patch(a, b, patch=patch, at_a=(8, 0), at_b=(24, 24))
 
 

@@ -1,21 +1,22 @@
-"""Is the explanation true? One suite for explanations of pairs: each function takes an `Explanation`, or a method.
+"""Metrics for explanations of pairs: each function takes an `Explanation`, or a method.
 
-A *method* is any function (encoder, a, b) → Explanation, such as `bilrp.explain` or a baseline. Where the true
-matches are known, they are a 0/1 matrix shaped like the relevance, [regions of a, regions of b].
+A *method* is any function (encoder, a, b) → Explanation, such as `bilrp.explain` or a baseline. Known true
+matches are a 0/1 matrix shaped like the relevance, [regions of a, regions of b].
 
 | question | function | best | random | reversed |
 |---|---|---|---|---|
-| does it look like the truth? | `acs` (`cosine`) | 1 | 0 | −1 |
+| does it agree with the ground truth? | `acs` (`cosine`) | 1 | 0 | −1 |
 | does it add up to the score? | `conservation` | unattributed share 0 | 1 | 2 |
 | do its pairs carry the score? | `deletion`, `insertion` | least, most area | between | most, least |
-| does it join what truly corresponds (stereo, a known warp)? | `correspondence` | signed share 1 | 0 | −1 |
-| does it point to planted content? | `pointing_game` | signed share 1 | 0 | −1 |
-| does it depend on the model? | `randomization` | 0 | 0 | 1 if it never looks |
-| does it survive small noise? | `stability` | 1 | 0 | −1 |
+| does it match corresponding points (stereo, a known warp)? | `correspondence` | signed share 1 | 0 | −1 |
+| does it point to a pasted patch? | `pointing_game` | signed share 1 | 0 | −1 |
+| does it depend on the model? | `randomization` | 0 | 0 | 1 if it ignores the model |
+| is it stable under small noise? | `stability` | 1 | 0 | −1 |
 
-`tune` finds γ by layer against any of these. Baselines and the slow reference are modules of their own.
+`tune` searches γ by layer for the best value of any of these. Baseline methods are in `baselines`, a slow independent
+implementation of BiLRP in `reference`.
 
-May import everything a user holds and the rooms below it; not render or cli.
+May import the modules of the root package, trace, rules, engine and io; not render, collection, app or cli.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Baselines for explaining a similarity y = ⟨φ(x), φ(x')⟩ (section 4 of the paper), as the same result type.
+"""Baselines for explaining a similarity y = ⟨φ(x), φ(x')⟩ (section 4 of the paper), as `Explanation`s.
 
-Each returns an `Explanation` whose score is the model's own, so that `unattributed` says how far the
-baseline is from adding up to it. Hessian×Product and integrated Hessians take the embeddings apart, and their
-relevance is the product of the two sides' parts. Saliency and curvature only score pairs of features: their sides
-attribute nothing of the embedding (parts of zero).
+The score is the model's, so `unattributed` tells how far a baseline is from adding up to it. Hessian×Product and
+integrated Hessians decompose the embeddings, and their relevance is the product of the two sides' parts. Saliency and
+curvature only score pairs of features: the parts of their sides are zero.
 
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
->>> found = hessian_product(net, torch.rand(1, 4), torch.rand(1, 4))
->>> abs(found.unattributed) < 1e-5
+>>> explanation = hessian_product(net, torch.rand(1, 4), torch.rand(1, 4))
+>>> abs(explanation.unattributed) < 1e-5
 True
 """
 
@@ -45,15 +44,21 @@ from bilrp.similarity import Similarity
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 
-MAX_HESSIAN_ELEMENTS = 2**24  # numbers of the d × d' Hessian held at once by `curvature`
+MAX_HESSIAN_ELEMENTS = 2**24  # of the d × d' Hessian that `curvature` keeps in memory
 
 
 def saliency(
     encoder: EncoderOrPair, a: InputLike, b: InputLike, *, regions: RegionSpecs | None = None
 ) -> Explanation:
-    """Saliency: R_ii' = (x_i x'_i')², summed over regions. It doesn't look at the model at all.
+    """Return saliency: R_ii' = (x_i x'_i')², summed over regions. It does not depend on the model.
 
-    It factorises, R_II' = (Σ_{i∈I} x_i²)(Σ_{i'∈I'} x'_i'²), and costs one run of the encoder for each input.
+    R_II' = (Σ_{i∈I} x_i²)(Σ_{i'∈I'} x'_i'²) factorises, so it costs one run of the encoder for each input.
+
+    Args:
+        encoder: encoder of both inputs, or a pair of encoders.
+        a: first input.
+        b: second input.
+        regions: regions of both inputs, or a pair; the encoder's by default.
 
     >>> net = torch.nn.Linear(2, 2)
     >>> saliency(net, torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])).relevance
@@ -73,14 +78,21 @@ def curvature(
     regions: RegionSpecs | None = None,
     progress: bool = False,
 ) -> Explanation:
-    """Curvature: R_ii' = (∂²y/∂x_i∂x'_i')² = (Σ_m J_mi J'_mi')², summed over regions.
+    """Return curvature: R_ii' = (∂²y/∂x_i∂x'_i')² = (Σ_m J_mi J'_mi')², summed over regions.
 
-    Two Jacobians are pulled and kept, h·(d + d') numbers. The square stands inside the sum over features, so their
-    d × d' product has to be formed: h·d·d' multiplications. It is made a block of rows at a time and never held whole.
+    Both Jacobians are computed, h·(d + d') numbers. Because of the square, their d × d' product has to be formed
+    (h·d·d' multiplications); only a block of its rows is in memory at a time.
+
+    Args:
+        encoder: encoder of both inputs, or a pair of encoders.
+        a: first input.
+        b: second input.
+        regions: regions of both inputs, or a pair; the encoder's by default.
+        progress: show a progress bar.
 
     >>> net = torch.nn.Linear(2, 1, bias=False)
-    >>> found = curvature(net, torch.rand(1, 2), torch.rand(1, 2))
-    >>> torch.allclose(found.relevance, torch.outer(net.weight[0], net.weight[0]).square())
+    >>> explanation = curvature(net, torch.rand(1, 2), torch.rand(1, 2))
+    >>> torch.allclose(explanation.relevance, torch.outer(net.weight[0], net.weight[0]).square())
     True
     """
     left, right = sides = _trace_inputs(encoder, a, b, regions)
@@ -104,19 +116,35 @@ def hessian_product(
     mode: Mode = "auto",
     progress: bool = False,
 ) -> Explanation:
-    """Hessian×Product: R_ii' = x_i x'_i' ∂²y/∂x_i∂x'_i' = Σ_m (x_i J_mi)(x'_i' J'_mi'), summed over regions.
+    """Return Hessian×Product: R_ii' = x_i x'_i' ∂²y/∂x_i∂x'_i' = Σ_m (x_i J_mi)(x'_i' J'_mi'), summed over regions.
 
-    This is BiLRP with true gradients for rules, so it costs what BiLRP costs and needs no Hessian; it works for any
-    differentiable encoder. Where γ = 0 everywhere, BiLRP equals it (Prop. 2).
+    This is BiLRP with gradients as rules: the cost is that of BiLRP, no Hessian is formed, and any differentiable
+    encoder works. BiLRP with γ = 0 everywhere equals it (Prop. 2).
+
+    Args:
+        encoder: encoder of both inputs, or a pair of encoders.
+        a: first input.
+        b: second input.
+        similarity: similarity of the embeddings.
+        regions: regions of both inputs, or a pair; the encoder's by default.
+        mode: how parts are computed, as in `decompose`.
+        progress: show a progress bar.
 
     >>> net = torch.nn.Linear(2, 1, bias=False)
     >>> x = torch.rand(1, 2)
     >>> torch.allclose(hessian_product(net, x, x, similarity="dot").relevance.sum(), net(x).square())
     True
     """
-    rules = composites.hessian_product()
+    composite = composites.hessian_product()
     return explain(
-        encoder, a, b, similarity=similarity, regions=regions, composite=rules, mode=mode, progress=progress
+        encoder,
+        a,
+        b,
+        similarity=similarity,
+        regions=regions,
+        composite=composite,
+        mode=mode,
+        progress=progress,
     )
 
 
@@ -131,39 +159,49 @@ def integrated_hessians(
     baseline: float | Tensor = 0.0,
     progress: bool = False,
 ) -> Explanation:
-    """Integrated Hessians along the product path, from x° to x and from x°' to x' independently of each other.
+    """Return integrated Hessians along the product path, from x° to x and from x°' to x' independently of each other.
 
     R_ii' = ∫₀¹∫₀¹ (x_i − x°_i)(x'_i' − x°'_i') ∂²y/∂x_i∂x'_i'(x_α, x'_β) dα dβ = Σ_m IG_mi(x) IG_mi'(x'), with
-    x_α = x° + α(x − x°): the integrand is a product, so that one path for each input is enough. It is complete:
+    x_α = x° + α(x − x°): the integrand is a product, so one path per input is enough. Completeness holds:
     Σ R = ⟨φ(x) − φ(x°), φ(x') − φ(x°')⟩, and on each side Σ_I parts[I] = φ(x) − φ(x°), up to the error of the
     quadrature (`steps` Gauss-Legendre nodes; exact for gradients that are polynomials along the path).
 
     Janizek et al. move both inputs together, along (αβx, αβx'), and share y among pairs across, pairs within one
-    input and single features. Where φ is positively homogeneous, each ordered pair across then gets a quarter of the
-    R given here (half of y in all); the product path leaves nothing within one input, and gives all of y to pairs.
+    input and single features. If φ is positively homogeneous, each ordered pair across then gets a quarter of this R
+    (half of y in total); the product path attributes all of y to pairs across.
+
+    Args:
+        encoder: encoder of both inputs, or a pair of encoders.
+        a: first input.
+        b: second input.
+        similarity: similarity of the embeddings.
+        regions: regions of both inputs, or a pair; the encoder's by default.
+        steps: number of quadrature nodes.
+        baseline: x°, a number or a tensor that broadcasts to both inputs.
+        progress: show a progress bar.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()).double()
     >>> x, zero = torch.rand(1, 3).double(), torch.zeros(1, 3).double()
-    >>> found = integrated_hessians(net, x, x, similarity="dot")
-    >>> torch.allclose(found.relevance.sum(), (net(x) - net(zero)).square().sum())
+    >>> explanation = integrated_hessians(net, x, x, similarity="dot")
+    >>> torch.allclose(explanation.relevance.sum(), (net(x) - net(zero)).square().sum())
     True
     """
     if steps < 1:
         raise InputError(f"integrated_hessians needs at least one step, got {steps}")
     sides = _trace_inputs(encoder, a, b, regions)
     with torch.no_grad(), progress_bar(progress) as bar:
-        found = [
+        decompositions = [
             side.build_decomposition(
                 _integrate_gradients(side, steps, baseline, bar), f"integrated_hessians({steps})"
             )
             for side in sides
         ]
-    return pair(found[0], found[1], similarity=similarity)
+    return pair(*decompositions, similarity=similarity)
 
 
 @dataclass(frozen=True, eq=False)
 class TracedInput:
-    """One of the two inputs: its tape and regions."""
+    """One of the two inputs with its tape and regions."""
 
     encoder: Encoder
     item: Item
@@ -175,7 +213,7 @@ class TracedInput:
         return self.tape.x
 
     def build_decomposition(self, parts: Tensor, name: str) -> Decomposition:
-        """These parts beside the model's own embedding."""
+        """Return a decomposition with these parts and the model's embedding."""
         origin = make_origin(self.encoder, self.tape, composites.Composite(name, lambda step: None), None)
         embedding = self.tape.result.flatten()
         return Decomposition(parts, embedding, self.regions, origin, self.item.view, name=self.item.name)
@@ -185,8 +223,8 @@ def _trace_inputs(
     encoder: EncoderOrPair, a: InputLike, b: InputLike, regions: RegionSpecs | None
 ) -> tuple[TracedInput, TracedInput]:
     first, second = (
-        _trace_input(reader, thing, spec)
-        for reader, thing, spec in zip(
+        _trace_input(side_encoder, raw_input, spec)
+        for side_encoder, raw_input, spec in zip(
             resolve_encoders(encoder, a, b), (a, b), as_spec_pair(regions), strict=True
         )
     )
@@ -205,7 +243,7 @@ def _trace_input(encoder: Encoder, raw_input: InputLike, spec: RegionSpec | None
 def _explanation_from_relevance(
     sides: tuple[TracedInput, TracedInput], relevance: Tensor, name: str
 ) -> Explanation:
-    """Pair relevance from a method that takes no embedding apart: parts of zero, the model's own score."""
+    """Return an explanation with this relevance, zero parts and the model's score."""
     left, right = (
         side.build_decomposition(side.x.new_zeros(side.regions.count, side.tape.result.numel()), name)
         for side in sides
@@ -214,13 +252,13 @@ def _explanation_from_relevance(
 
 
 def _compute_jacobian(side: TracedInput, bar: Progress) -> Tensor:
-    """J (h, d): the true gradient of every coordinate."""
+    """Return the Jacobian J [h, d] of the embedding."""
     program = freeze(simplify(side.tape), composites.hessian_product())
     total = program.result.numel()
     bar.start("pulling gradients", total)
     rows = []
-    at_once = plan.make_plan(PlanContext(program, side.regions, total), "pull").coordinate_chunk
-    for chunk in chunks(total, at_once, bar.advance):
+    chunk_size = plan.make_plan(PlanContext(program, side.regions, total), "pull").coordinate_chunk
+    for chunk in chunks(total, chunk_size, bar.advance):
         index = torch.arange(total, device=side.x.device)[chunk]
         seeds = side.x.new_zeros(len(index), total).scatter_(1, index[:, None], 1.0)
         rows.append(_pull_gradients(program, seeds.reshape(-1, *program.result.shape)))
@@ -233,27 +271,27 @@ def _pull_gradients(program: Program, seeds: Tensor) -> Tensor:
 
 
 def _integrate_gradients(side: TracedInput, steps: int, baseline: float | Tensor, bar: Progress) -> Tensor:
-    """Integrated gradients of every coordinate, pooled over regions: [regions, h]."""
+    """Return integrated gradients of every coordinate, summed over regions: [regions, h]."""
     start = _baseline_input(side.x, baseline)
-    way = side.x - start
+    difference = side.x - start
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     total = side.x.new_zeros(side.regions.count, side.tape.result.numel())
-    bar.start("walking the path", steps)
+    bar.start("integrating gradients", steps)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        tape = side.encoder.record(start + float(node) * way, side.item.model_input)
-        # Frozen at the point on the path, but sent off with the whole way: gradient × (x − x°).
-        program = replace(freeze(simplify(tape), composites.hessian_product()), x=way)
+        tape = side.encoder.record(start + float(node) * difference, side.item.model_input)
+        # Frozen at the point on the path, but multiplied by the whole difference: gradient × (x − x°).
+        program = replace(freeze(simplify(tape), composites.hessian_product()), x=difference)
         total += float(weight) * densify(compute_parts(program, side.regions)[0][program.output.value])
         bar.advance()
     return total
 
 
 def _baseline_input(x: Tensor, baseline: float | Tensor) -> Tensor:
-    given = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
+    start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
     try:
-        return given.expand_as(x)
+        return start.expand_as(x)
     except RuntimeError:
         raise InputError(
-            f"a baseline of shape {tuple(given.shape)} does not fit an input of shape {tuple(x.shape)}: "
+            f"a baseline of shape {tuple(start.shape)} does not fit an input of shape {tuple(x.shape)}: "
             "give a number, or a tensor that broadcasts to both inputs"
         ) from None

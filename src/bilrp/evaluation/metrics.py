@@ -1,4 +1,4 @@
-"""Numbers for one explanation: against a known truth, against the score, and as its regions come and go."""
+"""Metrics of one explanation: against a ground truth, against the score, and under deletion and insertion of regions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bilrp.regions import Regions
 from bilrp.similarity import Similarity
 from bilrp.trace.devices import to_float64
 
-# ---------------------------------------------------------------- against a known truth
+# ---------------------------------------------------------------- against a ground truth
 
 
 def cosine(explanation: Explanation | Tensor, truth: Explanation | Tensor) -> Tensor:
-    """Cosine of the angle between relevance and truth, ⟨R, T⟩ / (‖R‖‖T‖), over the last two axes.
+    """Return the cosine similarity of relevance and ground truth, ⟨R, T⟩ / (‖R‖‖T‖), over the last two axes.
 
-    A batch [pairs, regions of a, regions of b] gives one number for each pair; NaN where one of the two is all zero.
+    A batch [pairs, regions of a, regions of b] gives one value per pair; NaN where one of the two is all zero.
 
     >>> cosine(torch.eye(2), torch.ones(2, 2))
     tensor(0.7071)
@@ -42,9 +42,9 @@ def cosine(explanation: Explanation | Tensor, truth: Explanation | Tensor) -> Te
 
 
 def acs(explanations: Tensor | Sequence[Explanation], truth: Tensor | Sequence[Tensor]) -> float:
-    """Average cosine similarity of explanations to their ground truths (Eberle et al. 2022, section 4): 1 is perfect.
+    """Return the average cosine similarity of explanations and ground truths (Eberle et al. 2022, section 4); 1 is best.
 
-    Pairs whose truth is all zero have no angle and are left out; an explanation of all zeros scores 0.
+    Pairs whose ground truth is all zero are skipped; an all-zero explanation scores 0.
 
     >>> round(acs(torch.eye(2)[None], torch.ones(1, 2, 2)), 4)
     0.7071
@@ -61,10 +61,12 @@ def acs(explanations: Tensor | Sequence[Explanation], truth: Tensor | Sequence[T
 
 @dataclass(frozen=True)
 class RelevanceShare:
-    """How much of an explanation falls on the pairs that truly match.
+    """Share of the relevance that is on truly matching pairs.
 
-    `positive` = Σ_match R⁺ / Σ R⁺ (1: all of it), `signed` = Σ_match R / Σ|R| (−1 … 1: cancelling noise doesn't
-    count as success), `chance` = the share of pairs that match, which is what even relevance would score.
+    Args:
+        positive: Σ_match R⁺ / Σ R⁺.
+        signed: Σ_match R / Σ|R|, −1 … 1; cancelling noise scores 0.
+        chance: share of pairs that match, which is what constant relevance scores.
     """
 
     positive: float
@@ -73,16 +75,19 @@ class RelevanceShare:
 
     @property
     def lift(self) -> float:
-        """How many times chance the positive relevance reaches."""
+        """Return positive / chance."""
         return self.positive / self.chance
 
 
 def relevance_share(
     explanation: Explanation | Tensor, match: Tensor, *, mask: Tensor | None = None
 ) -> RelevanceShare:
-    """The share of relevance on true matches, given as a 0/1 matrix (after the pointing game of Zhang et al. 2018).
+    """Return the share of relevance on true matches (after the pointing game of Zhang et al. 2018).
 
-    `among` (0/1) restricts the account to pairs where the truth is known; everything by default.
+    Args:
+        explanation: an explanation or its relevance [regions of a, regions of b].
+        match: 0/1 matrix of true matches, of the same shape.
+        mask: 0/1 matrix of the pairs to count; all by default.
 
     >>> relevance_share(torch.eye(3), torch.eye(3))
     RelevanceShare(positive=1.0, signed=1.0, chance=0.3333333333333333)
@@ -90,11 +95,11 @@ def relevance_share(
     relevance = to_float64(get_relevance(explanation))
     match = match.to(relevance)
     if match.shape != relevance.shape:
-        raise InputError(f"matches of shape {tuple(match.shape)} for relevance {tuple(relevance.shape)}")
+        raise InputError(f"match has shape {tuple(match.shape)}, the relevance {tuple(relevance.shape)}")
     counted = torch.ones_like(relevance) if mask is None else mask.to(relevance).expand_as(relevance)
     match, relevance = match * counted, relevance * counted
     if not bool(match.any()):
-        raise InputError("no pair of regions matches: there is nothing to find")
+        raise InputError("no pair of regions matches: the share is not defined")
     positive = relevance.clamp(min=0)
     return RelevanceShare(
         positive=safe_ratio((positive * match).sum(), positive.sum()),
@@ -108,7 +113,7 @@ def relevance_share(
 
 @dataclass(frozen=True)
 class Conservation:
-    """Where the score went: `explained` + `unattributed` = `score`; shares are of |score| and of Σ|R|."""
+    """Parts of the score: `explained` + `unattributed` = `score`; shares are relative to |score| and to Σ|R|."""
 
     score: float
     explained: float
@@ -118,10 +123,10 @@ class Conservation:
 
 
 def conservation(explanation: Explanation) -> Conservation:
-    """Does relevance add up to the score (Prop. 1)? unattributed_share = |y − Σ R| / |y|: 0 is perfect.
+    """Measure whether relevance adds up to the score (Prop. 1; Bach et al. 2015).
 
-    `negative_share` = Σ R⁻ / Σ|R| shows cancellation: ½ means as much negative as positive relevance. After the
-    conservation that Bach et al. 2015 ask of relevance.
+    unattributed_share = |y − Σ R| / |y| is best at 0. negative_share = Σ R⁻ / Σ|R| shows cancellation: ½ means as much
+    negative as positive relevance.
 
     >>> from bilrp import explain
     >>> from torch import nn
@@ -143,7 +148,7 @@ def conservation(explanation: Explanation) -> Conservation:
 
 
 def rank_correlation(explanation: Explanation | Tensor, other: Explanation | Tensor) -> float:
-    """Spearman's rank correlation of two relevances, ties ranked by their mean; 0 where one is constant.
+    """Return Spearman's rank correlation of two relevance matrices (ties get their mean rank); 0 if one is constant.
 
     >>> round(rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[10.0, 20.0, 40.0]])), 6)
     1.0
@@ -164,9 +169,12 @@ def _ranks(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The similarity as regions are removed or added: `relevance_share` of regions changed, and `scores` at each.
+    """Similarity as regions are deleted or inserted.
 
-    `area` is the mean height of the curve over the share, in units of the similarity of the two whole inputs.
+    Args:
+        fraction: fraction of the regions changed at each step.
+        scores: similarity at each step.
+        full_score: similarity of the two unchanged inputs.
     """
 
     fraction: Tensor
@@ -175,11 +183,12 @@ class Curve:
 
     @property
     def relative_scores(self) -> Tensor:
-        """Scores in units of the similarity of the two whole inputs."""
+        """Return scores / full_score."""
         return self.scores / self.full_score
 
     @property
     def area(self) -> float:
+        """Return the area under the relative scores, by the trapezoidal rule."""
         return float(torch.trapezoid(self.relative_scores, self.fraction))
 
 
@@ -193,12 +202,20 @@ def deletion(
     baseline: Callable[[Tensor], Tensor] | float = 0.0,
     similarity: str | Similarity | None = None,
 ) -> Curve:
-    """Pair deletion: remove regions from both inputs in the order of pair relevance, and follow the similarity.
+    """Delete regions from both inputs in the order of pair relevance, and record the similarity; a small area is best.
 
-    An explanation predicts what is left when only the regions S of a and S' of b stay: Σ_{I∈S, I'∈S'} R_II'. Regions
-    go in the order that makes this fall fastest (`removal_order`), and take the `baseline`'s values (a number, or a
-    function of the input such as `blur_baseline(8)`). The faster the similarity falls, the better: the smaller the area.
-    After the pixel flipping of Samek et al. 2017, in the second-order spirit of Vasileiou and Eberle 2024.
+    If only the regions S of a and S' of b remain, an explanation predicts the similarity Σ_{I∈S, I'∈S'} R_II'. Regions
+    are deleted in the order that makes this fall fastest (`removal_order`). After the pixel flipping of Samek et al. 2017
+    and its second-order form by Vasileiou and Eberle 2024.
+
+    Args:
+        encoder: encoder of both inputs.
+        explanation: explanation of `a` and `b`.
+        a: first input.
+        b: second input.
+        steps: number of steps of the curve.
+        baseline: values of deleted regions: a number, or a function of the input such as `blur_baseline(8)`.
+        similarity: the explanation's own by default.
 
     >>> from bilrp import explain
     >>> from torch import nn
@@ -206,8 +223,7 @@ def deletion(
     >>> deletion(net, explain(net, x, x, similarity="dot"), x, x, steps=4).scores
     tensor([10.,  1.,  0.,  0.,  0.])
     """
-    order = removal_order(explanation.relevance)
-    return _perturbation_curve(encoder, explanation, a, b, order, steps, baseline, similarity, insert=False)
+    return _perturbation_curve(encoder, explanation, a, b, steps, baseline, similarity, insert=False)
 
 
 def insertion(
@@ -220,10 +236,9 @@ def insertion(
     baseline: Callable[[Tensor], Tensor] | float = 0.0,
     similarity: str | Similarity | None = None,
 ) -> Curve:
-    """Pair insertion: start from two baselines, add regions to both in the order of pair relevance.
+    """Insert regions into two baselines in `insertion_order`, and record the similarity; a large area is best.
 
-    The mirror of `deletion` (Petsiuk et al. 2018): the last to go, if the least relevant are removed first, come
-    first. The faster the similarity rises, the better; the larger the area.
+    The counterpart of `deletion` (Petsiuk et al. 2018), with the same parameters.
 
     >>> from bilrp import explain
     >>> from torch import nn
@@ -231,16 +246,15 @@ def insertion(
     >>> insertion(net, explain(net, x, x, similarity="dot"), x, x, steps=4).scores
     tensor([ 0.,  0.,  9.,  9., 10.])
     """
-    order = insertion_order(explanation.relevance)
-    return _perturbation_curve(encoder, explanation, a, b, order, steps, baseline, similarity, insert=True)
+    return _perturbation_curve(encoder, explanation, a, b, steps, baseline, similarity, insert=True)
 
 
 def removal_order(relevance: Tensor, *, most_relevant_first: bool = True) -> tuple[Tensor, Tensor]:
-    """When each region of a and of b goes, 0, 1, … over both sides, if the relevance of what is left falls fastest.
+    """Return the step at which each region of a and of b is removed, such that the remaining relevance falls fastest.
 
-    At each step the region goes that has most relevance with the regions still there on the other side. The plain
-    walk down the pairs, both regions of each removed at once, would not do: the second removal changes nothing, and
-    an explanation that knew nothing would break more matches than the truth.
+    Each step removes the region with the largest relevance to the remaining regions of the other side. Removing both
+    regions of the most relevant pairs instead would waste every second removal, and random relevance would then break
+    more matches than the ground truth does.
 
     >>> removal_order(torch.tensor([[5.0, 0.0], [0.0, 3.0]]))
     (tensor([0, 1]), tensor([2, 3]))
@@ -248,21 +262,23 @@ def removal_order(relevance: Tensor, *, most_relevant_first: bool = True) -> tup
     table = relevance.detach().cpu().double().numpy()
     rows, columns = table.shape
     sign = 1.0 if most_relevant_first else -1.0
-    left = sign * np.concatenate([table.sum(1), table.sum(0)])
-    place = np.empty(rows + columns, dtype=np.int64)
+    remaining = sign * np.concatenate([table.sum(1), table.sum(0)])
+    order = np.empty(rows + columns, dtype=np.int64)
     for step in range(rows + columns):
-        region = int(left.argmax())
-        place[region], left[region] = step, -np.inf
+        region = int(remaining.argmax())
+        order[region], remaining[region] = step, -np.inf
         if region < rows:
-            left[rows:] -= sign * table[region]
+            remaining[rows:] -= sign * table[region]
         else:
-            left[:rows] -= sign * table[:, region - rows]
-    found = torch.from_numpy(place).to(relevance.device)
-    return found[:rows], found[rows:]
+            remaining[:rows] -= sign * table[:, region - rows]
+    steps = torch.from_numpy(order).to(relevance.device)
+    return steps[:rows], steps[rows:]
 
 
 def insertion_order(relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """When each region of a and of b comes: the reverse of removing the least relevant first, so that matches come in pairs.
+    """Return the step at which each region is inserted: the reverse of removing the least relevant first.
+
+    Matching regions are then inserted one after the other.
 
     >>> insertion_order(torch.tensor([[5.0, 0.0], [0.0, 3.0]]))
     (tensor([1, 3]), tensor([0, 2]))
@@ -273,7 +289,7 @@ def insertion_order(relevance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def blur_baseline(radius: int) -> Callable[[Tensor], Tensor]:
-    """A baseline: the image without detail finer than about `radius` pixels (a box blur, twice).
+    """Return a baseline function that removes detail finer than about `radius` pixels (a box blur, twice).
 
     >>> blur_baseline(4)(torch.rand(1, 3, 32, 32)).shape
     torch.Size([1, 3, 32, 32])
@@ -293,37 +309,45 @@ def _perturbation_curve(
     explanation: Explanation,
     a: Any,
     b: Any,
-    order: tuple[Tensor, Tensor],
     steps: int,
     baseline: Callable[[Tensor], Tensor] | float,
     similarity: str | Similarity | None,
     *,
     insert: bool,
 ) -> Curve:
-    """Both inputs at every step in one batch, encoded, and compared step by step."""
+    """Encode both inputs at every step in one batch, and return their similarities."""
     if steps < 1:
         raise InputError(f"a curve needs at least one step, got {steps}")
     encoder = as_encoder(encoder)
-    wanted = similarities.resolve_similarity(explanation.similarity if similarity is None else similarity)
+    resolved = similarities.resolve_similarity(explanation.similarity if similarity is None else similarity)
+    order = (insertion_order if insert else removal_order)(explanation.relevance)
     total = len(order[0]) + len(order[1])
     counts = torch.linspace(0, total, steps + 1).round().long()
     embeddings = []
-    for item, side, place in ((a, explanation.a, order[0]), (b, explanation.b, order[1])):
+    for item, side, steps_of_regions in ((a, explanation.a, order[0]), (b, explanation.b, order[1])):
         x = read_tensor(encoder, item)
         empty = baseline(x) if callable(baseline) else torch.full_like(x, baseline)
         embeddings.append(
-            _encode_batch(encoder, replace_regions(x, empty, side.regions, place, counts, insert=insert))
+            _encode_batch(
+                encoder, replace_regions(x, empty, side.regions, steps_of_regions, counts, insert=insert)
+            )
         )
-    scores = torch.tensor([wanted.score(p, q) for p, q in zip(*embeddings, strict=True)])
+    scores = torch.tensor([resolved.score(p, q) for p, q in zip(*embeddings, strict=True)])
     return Curve(counts / total, scores, full_score=float(scores[-1 if insert else 0]))
 
 
 def replace_regions(
     x: Tensor, baseline: Tensor, regions: Regions, order: Tensor, counts: Tensor, *, insert: bool = False
 ) -> Tensor:
-    """[steps, *input]: x with the regions whose place is below each count emptied (`insert`: filled, all others empty).
+    """Return [steps, *input]: x with the first `counts` regions in `order` replaced by the baseline.
 
-    Features in no region never change.
+    Args:
+        x: input.
+        baseline: values of deleted regions, shaped like x.
+        regions: regions of x; features in no region are never replaced.
+        order: step of each region.
+        counts: number of regions changed at each step.
+        insert: start from the baseline, and replace by values of x.
 
     >>> from bilrp.regions import features
     >>> x = torch.tensor([[1.0, 2.0]])
@@ -339,19 +363,19 @@ def replace_regions(
 
 
 def _encode_batch(encoder: Encoder, batch: Tensor, batch_size: int = 32) -> list[Tensor]:
-    """Embeddings of a batch, flat, in chunks."""
+    """Return the flat embeddings of a batch, encoded in chunks."""
     with torch.no_grad():
         return [row for part in batch.split(batch_size) for row in encoder.module(part).flatten(1)]
 
 
-# ---------------------------------------------------------------- small help
+# ---------------------------------------------------------------- helpers
 
 
 def get_relevance(explanation: Explanation | Tensor) -> Tensor:
-    """The relevance of an explanation; a tensor stays as it is."""
+    """Return the relevance of an explanation; a tensor is returned unchanged."""
     return explanation.relevance if isinstance(explanation, Explanation) else explanation
 
 
 def safe_ratio(part: float | Tensor, total: float | Tensor) -> float:
-    """part / whole; 0 where there is nothing to share."""
+    """Return part / total, or 0 if total is 0."""
     return float(part) / float(total) if float(total) != 0 else 0.0

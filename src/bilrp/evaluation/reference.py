@@ -1,7 +1,7 @@
-"""The paper's own second-order propagation, slow and plain, for checking the factored computation (Appendix C).
+"""Second-order propagation as in the paper (Appendix C): a slow, independent implementation, used as a test oracle.
 
-Relevance on pairs of neurons is sent down layer by layer, one pair (k, k') at a time, in float64 and with dense
-matrices. Nothing here uses the engine; the cost grows with the fourth power of a layer's width: tiny networks only.
+Relevance on pairs of neurons is propagated layer by layer, one pair (k, k') at a time, in float64 and with dense
+matrices. Nothing here uses the engine. The cost grows with the fourth power of a layer's width: tiny networks only.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ POOLING_LAYERS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 def second_order(
     network: nn.Sequential, a: Tensor, b: Tensor, *, gamma: float | Sequence[float] = 0.0
 ) -> Tensor:
-    """R_ii' of y = ⟨φ(x), φ(x')⟩ on pairs of single features, [features of a, features of b].
+    """Return R_ii' of y = ⟨φ(x), φ(x')⟩ on pairs of single features, [features of a, features of b].
 
-    From R_kk' = a_k a_k' 1[k = k'] at the top, each layer sends
+    From R_kk' = a_k a_k' 1[k = k'] at the output, each layer propagates
     R_jj' = Σ_kk' (a_j a_j' ρ(w_jk) ρ(w_j'k') / Σ_jj' a_j a_j' ρ(w_jk) ρ(w_j'k')) R_kk', with ρ(w) = w + γw⁺; a max-pooling
-    has its gradient in the place of ρ(w). A bias is one more neuron with a_j = 1, whose share is then left out.
-    `gamma` is one number, or one for each linear or convolution layer from the input up.
+    uses its gradient instead of ρ(w). A bias is one more neuron with a_j = 1, whose relevance is dropped.
+
+    Args:
+        network: Linear, Conv, ReLU, MaxPool and Flatten layers.
+        a: first input.
+        b: second input.
+        gamma: one number, or one for each linear or convolution layer from input to output.
 
     >>> network = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
     >>> x = torch.rand(1, 3)
-    >>> found = second_order(network, x, x, gamma=(0.25, 0.0))
-    >>> torch.allclose(found.sum(), network.double()(x.double()).square().sum())
+    >>> relevance = second_order(network, x, x, gamma=(0.25, 0.0))
+    >>> torch.allclose(relevance.sum(), network.double()(x.double()).square().sum())
     True
     """
     layers = _copy_layers(network)
@@ -43,14 +48,13 @@ def second_order(
     for n in reversed(range(len(layers))):
         if isinstance(layers[n], nn.ReLU | nn.Flatten):
             continue  # one neuron to one neuron: Σ_jj' has a single term, and the pair keeps its relevance
-        ours, theirs = (contributions(layers[n], side[n], side[n + 1], gammas[n]) for side in (left, right))
-        sent = redistribute(relevance, ours, theirs)
-        relevance = sent[: left[n].numel(), : right[n].numel()]
+        c_a, c_b = (contributions(layers[n], side[n], side[n + 1], gammas[n]) for side in (left, right))
+        relevance = redistribute(relevance, c_a, c_b)[: left[n].numel(), : right[n].numel()]
     return relevance
 
 
 def redistribute(relevance: Tensor, contributions_a: Tensor, contributions_b: Tensor) -> Tensor:
-    """Σ_kk' (c_jk c'_j'k' / Σ_jj' c_jk c'_j'k') R_kk', one pair (k, k') at a time; 0 where the sum is 0."""
+    """Return Σ_kk' (c_jk c'_j'k' / Σ_jj' c_jk c'_j'k') R_kk', one pair (k, k') at a time; 0 where the sum is 0."""
     out = contributions_a.new_zeros(contributions_a.shape[0], contributions_b.shape[0])
     for k, l in relevance.nonzero().tolist():  # noqa: E741
         pairs = torch.outer(contributions_a[:, k], contributions_b[:, l])
@@ -61,15 +65,20 @@ def redistribute(relevance: Tensor, contributions_a: Tensor, contributions_b: Te
 
 
 def contributions(layer: nn.Module, a: Tensor, z: Tensor, gamma: float) -> Tensor:
-    """c_jk [inputs (+ 1 for the bias), outputs]: what input j contributes to output k, with γ on those of its sign.
+    """Return c_jk [inputs (+ 1 for the bias), outputs]: the contribution of input j to output k under LRP-γ.
 
-    Where a ≥ 0 and z > 0, c_jk = a_j ρ(w_jk). For signed numbers the contributions that have the sign of z_k are
-    the ones raised by 1 + γ, which is the generalised γ rule.
+    Where a ≥ 0 and z > 0, c_jk = a_j ρ(w_jk). In general (generalised γ rule) the contributions that have the sign of
+    z_k are multiplied by 1 + γ.
+
+    Args:
+        layer: a linear, convolution or max-pooling layer.
+        a: its input.
+        z: its output.
+        gamma: γ; not used for poolings.
     """
     if isinstance(layer, POOLING_LAYERS):
         return _max_pool_contributions(layer, a, z)
-    blank = torch.zeros_like(a)
-    constant = layer(blank).flatten()
+    constant = layer(torch.zeros_like(a)).flatten()
     basis = torch.eye(a.numel(), dtype=a.dtype).reshape(-1, *a.shape[1:])
     matrix = layer(basis).flatten(1) - constant  # [inputs, outputs]: the layer as a dense matrix
     plain = torch.cat([a.flatten()[:, None] * matrix, constant[None]])
@@ -78,20 +87,20 @@ def contributions(layer: nn.Module, a: Tensor, z: Tensor, gamma: float) -> Tenso
 
 
 def _max_pool_contributions(layer: nn.Module, a: Tensor, z: Tensor) -> Tensor:
-    """a_j [∇a_k]_j of a max-pooling: 1 for the winner of window k, shared equally in a tie."""
+    """Return a_j [∇a_k]_j of a max-pooling: the gradient is 1 for the maximum of window k, split equally in a tie."""
     basis = torch.eye(a.numel(), dtype=a.dtype).reshape(-1, *a.shape[1:])
-    inside = layer(basis).flatten(1) > 0  # a unit shows up in exactly the windows it belongs to
-    won = (inside & (a.flatten()[:, None] == z.flatten())).to(a.dtype)
-    return a.flatten()[:, None] * won / won.sum(0)
+    inside = layer(basis).flatten(1) > 0  # input j is in window k
+    is_maximum = (inside & (a.flatten()[:, None] == z.flatten())).to(a.dtype)
+    return a.flatten()[:, None] * is_maximum / is_maximum.sum(0)
 
 
 def _copy_layers(network: Iterable[nn.Module]) -> list[nn.Module]:
-    """The layers in float64, as copies: the network itself stays as it is."""
+    """Return copies of the layers in float64."""
     layers = [deepcopy(layer).double().eval().requires_grad_(False) for layer in network]
     for n, layer in enumerate(layers):
         if not isinstance(layer, (*WEIGHTED_LAYERS, *POOLING_LAYERS, nn.ReLU, nn.Flatten)):
             raise RuleError(
-                f"the reference knows Linear, Conv, ReLU, MaxPool and Flatten, not layer {n}, {type(layer).__name__}: "
+                f"the reference supports Linear, Conv, ReLU, MaxPool and Flatten, not layer {n}, {type(layer).__name__}: "
                 "use bilrp.explain"
             )
         if isinstance(layer, nn.ReLU):
@@ -100,18 +109,18 @@ def _copy_layers(network: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def _layer_gammas(layers: list[nn.Module], gamma: float | Sequence[float]) -> list[float]:
-    """γ of every layer; 0 for those without weights."""
+    """Return γ of every layer; 0 for those without weights."""
     weighted = [n for n, layer in enumerate(layers) if isinstance(layer, WEIGHTED_LAYERS)]
-    given = [float(gamma)] * len(weighted) if isinstance(gamma, int | float) else [float(g) for g in gamma]
-    if len(given) != len(weighted):
-        raise InputError(f"{len(given)} values of gamma for {len(weighted)} linear and convolution layers")
-    chosen = dict(zip(weighted, given, strict=True))
-    return [chosen.get(n, 0.0) for n in range(len(layers))]
+    gammas = [float(gamma)] * len(weighted) if isinstance(gamma, int | float) else [float(g) for g in gamma]
+    if len(gammas) != len(weighted):
+        raise InputError(f"{len(gammas)} values of gamma for {len(weighted)} linear and convolution layers")
+    by_layer = dict(zip(weighted, gammas, strict=True))
+    return [by_layer.get(n, 0.0) for n in range(len(layers))]
 
 
 def _activations(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
-    """The input and the output of every layer."""
-    found = [x]
+    """Return the input and the output of every layer."""
+    activations = [x]
     for layer in layers:
-        found.append(layer(found[-1]))
-    return found
+        activations.append(layer(activations[-1]))
+    return activations

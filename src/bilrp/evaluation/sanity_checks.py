@@ -1,4 +1,4 @@
-"""Does an explanation depend on the model, and does it survive noise? Random weights, noise, and random relevance."""
+"""Sanity checks of a method: random weights (Adebayo et al. 2018), input noise, and random relevance."""
 
 from __future__ import annotations
 
@@ -29,33 +29,42 @@ def randomization(
     depths: Sequence[int] | None = None,
     seed: int = 0,
 ) -> dict[int, float]:
-    """Model randomisation (Adebayo et al. 2018): rank correlation with the explanation of a model with random weights.
+    """Return {depth: rank correlation} with explanations of the model whose last `depth` layers have random weights.
 
-    {depth: correlation}: the last `depth` layers with weights hold random values of the same mean and spread, from
-    the top down. A method that explains the model falls to 0; one that does not look at it stays at 1.
+    A method that explains the model falls to 0; one that ignores it stays at 1 (Adebayo et al. 2018).
+
+    Args:
+        method: function (encoder, a, b) → Explanation.
+        encoder: encoder whose module is an nn.Module.
+        a: first input.
+        b: second input.
+        depths: numbers of layers to randomise, counted from the output; all by default.
+        seed: seed of the random weights.
 
     >>> from bilrp.evaluation import baselines
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> randomization(baselines.saliency, net, *torch.rand(2, 1, 4))  # it doesn't look at the model
+    >>> randomization(baselines.saliency, net, *torch.rand(2, 1, 4))  # it ignores the model
     {1: 1.0, 2: 1.0}
     """
     encoder = as_encoder(encoder)
     before = method(encoder, a, b).relevance
     total = len(weighted_modules(encoder.module))
-    wanted = range(1, total + 1) if depths is None else depths
+    depths = range(1, total + 1) if depths is None else depths
     return {
         depth: rank_correlation(before, method(randomize_weights(encoder, depth, seed=seed), a, b).relevance)
-        for depth in wanted
+        for depth in depths
     }
 
 
 def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Encoder:
-    """A copy of the encoder whose last `depth` weighted modules hold normal values of the same mean and spread."""
+    """Return a copy of the encoder whose last `depth` weighted modules have normal weights of the same mean and std."""
     encoder = as_encoder(encoder)
     module = deepcopy(encoder.module)
     layers = weighted_modules(module)
     if not 1 <= depth <= len(layers):
-        raise InputError(f"this encoder has {len(layers)} layers with weights, cannot randomise {depth}")
+        raise InputError(
+            f"this encoder has {len(layers)} layers with weights, depth must be 1 … {len(layers)}, got {depth}"
+        )
     generator = torch.Generator().manual_seed(seed)
     # One draw for each layer from the top down, so that deeper randomisation keeps the shallower one's values.
     for layer in reversed(layers[-depth:]):
@@ -67,7 +76,7 @@ def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Enc
 
 
 def weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
-    """Modules that own a weight matrix or kernel, in their order of definition."""
+    """Return the modules that own a weight matrix or kernel, in their order of definition."""
     if not isinstance(module, nn.Module):
         raise InputError(
             "randomising weights needs an encoder whose module is an nn.Module; this one is a function"
@@ -78,10 +87,18 @@ def weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
 def stability(
     method: Method, encoder: Any, a: Any, b: Any, *, noise: float = 0.05, repeats: int = 1, seed: int = 0
 ) -> float:
-    """Mean cosine between the explanation and that of both inputs with normal noise added, of `noise` × their spread.
+    """Return the mean cosine between the explanation and explanations of noisy inputs (Alvarez-Melis and Jaakkola 2018).
 
-    1: it does not move (Alvarez-Melis and Jaakkola 2018 ask how far it does). To be read beside the other numbers:
-    an explanation that never changes is stable, and worthless.
+    1 means unchanged. Read it together with the other metrics: a constant explanation is stable, but useless.
+
+    Args:
+        method: function (encoder, a, b) → Explanation.
+        encoder: encoder of both inputs.
+        a: first input.
+        b: second input.
+        noise: standard deviation of the noise, relative to that of the input.
+        repeats: number of noisy pairs.
+        seed: seed of the noise.
 
     >>> from bilrp import explain
     >>> net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU())
@@ -90,31 +107,31 @@ def stability(
     """
     encoder = as_encoder(encoder)
     first, second = read_tensor(encoder, a), read_tensor(encoder, b)
-    before = method(encoder, first, second)
+    original = method(encoder, first, second)
     generator = torch.Generator().manual_seed(seed)
-    after = [
+    noisy = [
         method(encoder, add_noise(first, noise, generator), add_noise(second, noise, generator))
         for _ in range(repeats)
     ]
-    return sum(float(cosine(found, before)) for found in after) / repeats
+    return sum(float(cosine(explanation, original)) for explanation in noisy) / repeats
 
 
 def add_noise(x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """x plus normal noise of `noise` × the spread of x."""
+    """Return x plus normal noise with standard deviation `noise` × std(x)."""
     return x + noise * x.std() * torch.randn(x.shape, generator=generator).to(x)
 
 
 def random_method(seed: int = 0, *, regions: RegionFunction | None = None) -> Method:
-    """The method that knows nothing: normal relevance, the same for the same seed and regions.
+    """Return a method that gives normally distributed random relevance, the same for the same seed and regions.
 
     >>> random_method(seed=1)(nn.Identity(), *torch.rand(2, 1, 3)).relevance.shape
     torch.Size([3, 3])
     """
 
     def method(encoder: EncoderLike, a: InputLike, b: InputLike) -> Explanation:
-        found = saliency(encoder, a, b, regions=regions)
+        explanation = saliency(encoder, a, b, regions=regions)
         generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(found.relevance.shape, generator=generator).to(found.relevance)
-        return replace(found, relevance=drawn)
+        noise = torch.randn(explanation.relevance.shape, generator=generator).to(explanation.relevance)
+        return replace(explanation, relevance=noise)
 
     return method

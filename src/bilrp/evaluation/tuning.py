@@ -1,9 +1,9 @@
-"""Tuning: γ for each layer, by coordinate descent over a small grid, against any evaluation (section 4 of the paper).
+"""Tune γ of each layer by coordinate descent over a small grid, for any metric (section 4 of the paper).
 
 >>> from bilrp import evaluation, explain
 >>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.rand(1, 3)
->>> found = tune(net, [(x, x)], lambda explanation, k: float(evaluation.cosine(explanation, torch.eye(3))))
->>> explain(net, x, x, composite=found.composite).relevance.shape
+>>> result = tune(net, [(x, x)], lambda explanation, k: float(evaluation.cosine(explanation, torch.eye(3))))
+>>> explain(net, x, x, composite=result.composite).relevance.shape
 torch.Size([3, 3])
 """
 
@@ -30,7 +30,14 @@ GAMMA_GRID = (0.0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 1.0)
 
 @dataclass(frozen=True)
 class TuningResult:
-    """γ by layer, the value it reached on the pairs it was tuned on, and every setting tried on the way."""
+    """Result of `tune`.
+
+    Args:
+        gammas: γ by layer.
+        score: metric of these γ on the tuning pairs.
+        history: all γ that were tried, with their metric.
+        composite: composite with these γ.
+    """
 
     gammas: Mapping[str, float]
     score: float
@@ -52,13 +59,25 @@ def tune(
     project: int | None = None,
     progress: bool = False,
 ) -> TuningResult:
-    """Find the γ of each layer that makes the mean of `metric(explanation, k)` over pairs k largest.
+    """Find the γ of each layer that maximises the mean of `metric(explanation, k)` over pairs k.
 
-    `layers` are names of weighted steps (all of them by default); steps not listed keep the rules of `otherwise`.
-    A metric where less is better wants a minus sign. The result is tuned to these pairs: judge it on others.
+    Evaluate the result on other pairs than those it was tuned on.
+
+    Args:
+        encoder: encoder of all inputs.
+        pairs: pairs of inputs.
+        metric: larger is better.
+        layers: names of the weighted steps to tune; all by default.
+        grid: values of γ to try.
+        rounds: maximal number of passes over the layers.
+        otherwise: composite of the other steps; LRP-0 by default.
+        similarity: similarity of the embeddings.
+        regions: regions of the inputs; the encoder's by default.
+        project: number of random projections of the embedding, as in `decompose`.
+        progress: show a progress bar.
 
     >>> net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.rand(1, 3)
-    >>> list(tune(net, [(x, x)], lambda found, k: -abs(found.unattributed)).gammas)
+    >>> list(tune(net, [(x, x)], lambda explanation, k: -abs(explanation.unattributed)).gammas)
     ['0']
     """
     if not pairs:
@@ -67,22 +86,22 @@ def tune(
     inputs = [(read_tensor(encoder, a), read_tensor(encoder, b)) for a, b in pairs]
     names = tuple(weighted_layers(encoder, inputs[0][0]) if layers is None else layers)
 
-    def value(gammas: tuple[float, ...]) -> float:
-        book = build_composite(dict(zip(names, gammas, strict=True)), otherwise=otherwise)
-        found = [
+    def mean_metric(gammas: tuple[float, ...]) -> float:
+        composite = build_composite(dict(zip(names, gammas, strict=True)), otherwise=otherwise)
+        explanations = [
             pair(
-                decompose(encoder, a, composite=book, regions=regions, project=project),
-                decompose(encoder, b, composite=book, regions=regions, project=project),
+                decompose(encoder, a, composite=composite, regions=regions, project=project),
+                decompose(encoder, b, composite=composite, regions=regions, project=project),
                 similarity=similarity,
             )
             for a, b in inputs
         ]
-        return sum(metric(each, k) for k, each in enumerate(found)) / len(found)
+        return sum(metric(each, k) for k, each in enumerate(explanations)) / len(explanations)
 
     with progress_bar(progress) as bar:
-        best, reached, tried = search_gammas(value, len(names), grid=grid, rounds=rounds, bar=bar)
+        best, score, history = search_gammas(mean_metric, len(names), grid=grid, rounds=rounds, bar=bar)
     gammas = dict(zip(names, best, strict=True))
-    return TuningResult(gammas, reached, tried, build_composite(gammas, otherwise=otherwise))
+    return TuningResult(gammas, score, history, build_composite(gammas, otherwise=otherwise))
 
 
 def search_gammas(
@@ -93,10 +112,17 @@ def search_gammas(
     rounds: int = 3,
     bar: Progress | None = None,
 ) -> tuple[tuple[float, ...], float, list[tuple[tuple[float, ...], float]]]:
-    """Coordinate descent: (best γs, their value, everything tried), never worse than the best uniform γ.
+    """Return (best γs, their objective, history) by coordinate descent, never worse than the best uniform γ.
 
-    It starts at the best uniform γ of the grid, then tries the grid on one layer at a time, from the top layer down,
-    until a round changes nothing.
+    The search starts at the best uniform γ of the grid, then tries the grid on one layer at a time, from the last layer
+    to the first, until a round changes nothing.
+
+    Args:
+        objective: function of one γ per layer, to maximise.
+        layer_count: number of layers.
+        grid: values of γ to try.
+        rounds: maximal number of passes over the layers.
+        bar: progress bar.
 
     >>> search_gammas(lambda g: -((g[0] - 0.1) ** 2) - (g[1] - 0.4) ** 2, 2)[0]
     (0.1, 0.4)
@@ -107,26 +133,26 @@ def search_gammas(
     bar.start("tuning γ", len(grid) + layer_count * rounds * (len(grid) + 1))
     known: dict[tuple[float, ...], float] = {}
 
-    def measured(gammas: tuple[float, ...]) -> float:
+    def evaluate(gammas: tuple[float, ...]) -> float:
         if gammas not in known:
             known[gammas] = objective(gammas)
         bar.advance()
         return known[gammas]
 
-    best = max(((gamma,) * layer_count for gamma in grid), key=measured)
+    best = max(((gamma,) * layer_count for gamma in grid), key=evaluate)
     for _ in range(rounds):
         before = best
         for layer in reversed(range(layer_count)):
             options = [(*best[:layer], gamma, *best[layer + 1 :]) for gamma in grid]
-            # On a tie the present setting stays, so that a round without gain ends the search.
-            best = max([best, *options], key=measured)
+            # `best` comes first: on a tie it stays, so that a round without gain ends the search.
+            best = max([best, *options], key=evaluate)
         if best == before:
             break
     return best, known[best], list(known.items())
 
 
 def weighted_layers(encoder: EncoderLike, x: InputLike) -> list[str]:
-    """The names of the encoder's weighted steps, in order, as a composite sees them."""
+    """Return the names of the encoder's weighted steps in order, as used by composites."""
     encoder = as_encoder(encoder)
     with torch.no_grad():
         tape = simplify(encoder.record(read_tensor(encoder, x)))
@@ -134,7 +160,7 @@ def weighted_layers(encoder: EncoderLike, x: InputLike) -> list[str]:
 
 
 def build_composite(gammas: Mapping[str, float], *, otherwise: CompositeFunction | None = None) -> Composite:
-    """γ by name of step, other steps as in `otherwise` (LRP-0 by default).
+    """Return a composite with γ by step name, and `otherwise` (LRP-0 by default) for other steps.
 
     >>> build_composite({"0": 0.1, "2": 0.0}).name
     'first_match(0: gamma(0.1), 2: zero, otherwise: uniform(0))'
