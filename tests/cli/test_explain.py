@@ -374,7 +374,7 @@ def test_without_a_network_it_says_so(place, bilrp_command, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
     code, out, err = bilrp_command("explain", "a.png", "b.png")
     assert code == 2 and out == "" and err.count("\n") == 1
-    assert "is there a network?" in err and "--weights" in err
+    assert "check the network connection" in err and "--weights" in err
 
 
 def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):

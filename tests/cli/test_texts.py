@@ -90,7 +90,7 @@ def test_a_folder_that_is_none(command) -> None:
     assert (
         code == 2
         and err
-        == "bilrp: nowhere: there is no such folder; give 'minilm', or a folder with a saved text model\n"
+        == "bilrp: nowhere: no such folder; use 'minilm', or a folder with a saved text model\n"
     )
 
 

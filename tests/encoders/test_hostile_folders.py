@@ -161,5 +161,5 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path, shard: str) -> 
     write_json(
         folder / "model.safetensors.index.json", {"weight_map": {"embeddings.word_embeddings.weight": shard}}
     )
-    with pytest.raises(InputError, match="points out of its folder"):
+    with pytest.raises(InputError, match="points outside of its folder"):
         sentence(folder)

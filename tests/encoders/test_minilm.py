@@ -158,9 +158,9 @@ def test_the_longest_text_and_longer(folder: Path, caplog: pytest.LogCaptureFixt
         caplog.clear()
         found = bilrp.decompose(encoder, text)
         assert read(encoder, text).x.shape[1] == longest
-        assert f"602 tokens is read up to token {longest}" in caplog.text
+        assert f"602 tokens is truncated to the encoder's maximum of {longest}" in caplog.text
         torch.testing.assert_close(found.parts.sum(0) + found.unattributed, found.embedding)
-    with pytest.raises(InputError, match="a limit of 513 tokens"):
+    with pytest.raises(InputError, match="at most 512, got 513"):
         sentence("minilm", max_seq_length=513)
 
 

@@ -320,7 +320,7 @@ def test_words_that_the_tokenizer_does_not_know_are_said(
     bilrp.decompose(encoder, "cat cat xylophone")
     assert not caplog.records
     bilrp.decompose(encoder, "xylophone cat zeppelin")
-    assert "2 of the 3 words of a text are unknown to the tokenizer" in caplog.text
+    assert "2 of the 3 tokens of a text are unknown to the tokenizer" in caplog.text
 
 
 def test_the_longest_text_and_longer(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -329,13 +329,13 @@ def test_the_longest_text_and_longer(bert: Path, caplog: pytest.LogCaptureFixtur
     assert whole.regions.count == 70 and not caplog.records
     longer = bilrp.decompose(encoder, "cat " * 99)
     assert longer.regions.count == 70
-    assert "101 tokens is read up to token 70" in caplog.text
+    assert "101 tokens is truncated to the encoder's maximum of 70" in caplog.text
     torch.testing.assert_close(longer.parts, whole.parts)
     assert (
         isinstance(longer.view, Text) and len(longer.view.text) == 4 * 99
     )  # what was left out can still be seen
     assert bilrp.decompose(load(bert, limit=10), "cat " * 99).regions.count == 10
-    with pytest.raises(InputError, match="a limit of 71 tokens"):
+    with pytest.raises(InputError, match="at most 70, got 71"):
         load(bert, limit=71)
 
 
@@ -423,9 +423,9 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
             copied(bert, at / "no_tokenizer", without="tokenizer.json"),
             "cannot be loaded|no offsets",
         ),
-        "no words": (no_words, "no words of a tokenizer"),
+        "no words": (no_words, "has no tokenizer"),
         "no json": (no_json, "cannot be read as JSON"),
-        "no type": (changed("no_type", model_type=None), "names no model_type"),
+        "no type": (changed("no_type", model_type=None), "has no model_type"),
         "unknown": (changed("unknown", model_type="nonesuch"), "does not know the architecture 'nonesuch'"),
         "code": (
             changed("code", auto_map={"AutoModel": "modeling_evil.Evil"}),
@@ -440,7 +440,7 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
         "module": (module("module", "custom_st.Transformer"), "code from a model's folder is never run"),
         "outside": (
             module("outside", "sentence_transformers.models.Transformer", "../bert"),
-            "points out of its folder",
+            "points outside of its folder",
         ),
         "first": (module("first", "sentence_transformers.models.Pooling"), "not a Transformer"),
         "activation": (dense, "unknown activation 'os.system'"),

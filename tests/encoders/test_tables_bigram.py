@@ -96,7 +96,7 @@ def test_missing_or_foreign_weights_are_one_line(tmp_path):
     with pytest.raises(InputError, match="no bigram weights"):
         net.bigram(tmp_path / "none.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match="does not hold bigram weights") as error:
+    with pytest.raises(InputError, match="does not contain bigram weights") as error:
         net.bigram(tmp_path / "bad.safetensors")
     assert "\n" not in str(error.value)
 

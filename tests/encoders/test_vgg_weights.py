@@ -72,7 +72,7 @@ def test_hostile_pickle_runs_nothing(tmp_path, protocol):
     ):
         tree = small_tree() if protocol == 2 else {"VGG16_0": {}}
         tree["VGG16_0"]["Conv_0"] = payload
-        with pytest.raises(WeightsError, match="refused: the pickle names"):
+        with pytest.raises(WeightsError, match="the pickle contains"):
             vgg_weights.from_pickle(io.BytesIO(pickle.dumps(tree, protocol=protocol)))
     assert not list(tmp_path.iterdir())
 
@@ -216,7 +216,7 @@ def test_an_archive_that_unpacks_to_far_too_much_is_refused(tmp_path):
         info = tarfile.TarInfo("filler")
         info.size = 300_000_000
         tar.addfile(info, Zeros())
-    with pytest.raises(WeightsError, match="far more than it should"):
+    with pytest.raises(WeightsError, match="far more than the published archive"):
         vgg_weights.from_file(path)
 
 
@@ -259,9 +259,9 @@ def test_a_torch_file_that_is_packed_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "v.pth", "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in members.items():
             file.writestr(name, data)
-    with pytest.raises(InputError, match="packed, as no torch file is"):
+    with pytest.raises(InputError, match="is compressed"):
         vgg_weights.from_file(tmp_path / "v.pth")
     with (tmp_path / "v.safetensors").open("wb") as file:
         file.truncate(800_000_000)  # sparse
-    with pytest.raises(InputError, match="which VGG-16 never has"):
+    with pytest.raises(InputError, match="too large for VGG-16"):
         vgg_weights.from_file(tmp_path / "v.safetensors")

@@ -239,4 +239,4 @@ def test_a_text_model_is_no_image_encoder(copied: Path) -> None:
         hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20
     )
     transformers.BertModel(config).save_pretrained(copied)
-    assert "not pictures" in refused(copied)
+    assert "not images" in refused(copied)

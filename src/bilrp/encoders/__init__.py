@@ -1,6 +1,6 @@
-"""Encoders ready to use, by name and from files: VGG-16, sentences, tables of digits; images, weights, where to fetch them.
+"""Encoders by name and from model folders, with their readers of images and texts and their pretrained weights.
 
-May import what a user holds, disk, rules and trace.
+May import the modules of the root package, io, rules and trace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bilrp.encoders.sentence_encoder import sentence
     from bilrp.encoders.vgg import vgg16
 
-# Found on first use, so that the table of families can be read without torch.
+# Imported on first use, so that the table of encoder families can be read without torch.
 _EXPORTS = {
     "clip": "bilrp.encoders.hf_clip",
     "efficientnet": "bilrp.encoders.mobile_cnns",

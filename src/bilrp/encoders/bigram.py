@@ -1,4 +1,4 @@
-"""The bigram network of Section 6: ten digit maps, every pair of neighbouring digits, and their sums."""
+"""The bigram network of Section 6: ten digit maps, and the sum of every pair of neighbouring digits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bilrp.regions import Regions
 
 WEIGHTS_PATH = Path(__file__).with_name("bigram.safetensors")
-"""The weights that come with the package: trained on a few pages of printed barometer tables."""
+"""Weights in the package, trained on a few pages of printed barometer tables."""
 
 GAMMA = 0.5
 """The paper's γ for every convolution of this network."""
@@ -30,21 +30,20 @@ STRIDE_PIXELS = 2
 """Input pixels from one cell of the digit maps to the next; cell i is centred on pixel edge 2 i + 1."""
 
 MAX_REGIONS = 2000
-"""Regions of one page: two pages then have few enough pairs for a page to explore."""
+"""Regions of one scanned page: keeps the number of pairs small enough for an HTML page."""
 
 MIN_BIGRAMS_PER_PIXEL = 150e-6
-"""Bigrams for each pixel below which there are hardly any: printed tables have 3,000 in a million, photographs and text
-pages below 60."""
+"""Threshold of `has_few_bigrams`: printed tables have 3,000 bigrams per million pixels, photographs and texts below 60."""
 
 SHIFTS_PIXELS = (8, 10, 12)
 """Horizontal shifts τ in input pixels: pages are scaled to a digit pitch of 8, and 12 across a decimal point."""
 
 
 class DigitNet(nn.Module):
-    """Part one: a convolution/ReLU stack from inkedness to ten maps with a small blob at every digit.
+    """First part: convolutions and ReLUs from ink to ten maps with a small peak at every digit.
 
-    There are no biases, so a = 0 where there is no ink and explanations conserve exactly. It sees 14 px, no
-    more than one digit, so that a blob is explained by its own digit and not by the neighbours.
+    Without biases a = 0 where there is no ink, and explanations conserve exactly. The receptive field of 14 px is at
+    most one digit, so that a peak is explained by its own digit and not by the neighbours.
 
     >>> DigitNet()(torch.zeros(1, 1, 40, 60)).shape
     torch.Size([1, 10, 20, 30])
@@ -66,10 +65,10 @@ class DigitNet(nn.Module):
 
 
 class BigramNet(nn.Module):
-    """Part two on top of part one: φ_jk(x) = ‖max_τ min{a_j(x), τ(a_k(x))}‖₁, 100 coordinates 10 j + k.
+    """Second part: φ_jk(x) = ‖max_τ min{a_j(x), τ(a_k(x))}‖₁, 100 coordinates 10 j + k.
 
-    Because max_τ min{a, b_τ} = min{a, max_τ b_τ}, the shifts are joined first, on ten maps instead of a
-    hundred: the same function at a fraction of the memory.
+    Since max_τ min{a, b_τ} = min{a, max_τ b_τ}, the maximum over shifts is taken first, on ten maps instead of a
+    hundred, which needs less memory.
 
     >>> BigramNet(DigitNet())(torch.zeros(1, 1, 40, 60)).shape
     torch.Size([1, 100])
@@ -82,29 +81,29 @@ class BigramNet(nn.Module):
 
     def forward(self, ink: Tensor) -> Tensor:
         maps = self.digits(ink)
-        # One digit at a time: a coordinate 10 j + k then depends on two of the ten maps only.
-        here = [maps[:, j : j + 1] for j in range(maps.shape[1])]
-        following = [self._max_over_shifts(digit) for digit in here]
-        sums = [torch.minimum(first, second).sum(dim=(2, 3)) for first in here for second in following]
+        # Separate maps: coordinate 10 j + k then depends on two of the ten maps only.
+        digits = [maps[:, j : j + 1] for j in range(maps.shape[1])]
+        following = [self._max_over_shifts(digit) for digit in digits]
+        sums = [torch.minimum(first, second).sum(dim=(2, 3)) for first in digits for second in following]
         return torch.cat(sums, dim=1)
 
     def _max_over_shifts(self, digit: Tensor) -> Tensor:
-        """max_τ τ(a_k): is there such a digit one step to the right?"""
-        found = _shift_left(digit, self.shift_cells[0])
+        """Return max_τ τ(a_k)."""
+        maximum = _shift_left(digit, self.shift_cells[0])
         for cells in self.shift_cells[1:]:
-            found = torch.maximum(found, _shift_left(digit, cells))
-        return found
+            maximum = torch.maximum(maximum, _shift_left(digit, cells))
+        return maximum
 
 
 def _shift_left(maps: Tensor, cells: int) -> Tensor:
-    """τ: what is `cells` further right comes here; nothing comes in from beyond the page."""
+    """Return τ(maps): shifted left by `cells`, padded with zeros."""
     return functional.pad(maps[..., cells:], (0, min(cells, maps.shape[-1])))
 
 
 def bigram(weights: str | Path | None = None) -> Encoder:
-    """The bigram network as an encoder of table scans: whole pages or crops, at any resolution.
+    """Return the bigram network as an encoder of scanned tables: whole pages or crops, at any resolution.
 
-    Reading turns a scan into inkedness and scales it so that digits have the height the network knows.
+    A scan is converted to ink in [0, 1] and scaled to the digit height of the training data.
 
     >>> bilrp.explain(bigram(), "page1.jpg", "page2.jpg", similarity="cosine").score
     """
@@ -113,7 +112,7 @@ def bigram(weights: str | Path | None = None) -> Encoder:
 
 
 def build_encoder(digits: nn.Module, *, name: str = "bigram") -> Encoder:
-    """An encoder around part one: part two, reading, γ = 0.5 at each convolution, patches as regions."""
+    """Return an encoder of `BigramNet(digits)`, with γ = 0.5 at each convolution and patches as regions."""
     from bilrp.encoder import Encoder
     from bilrp.rules import composites
 
@@ -129,7 +128,11 @@ def build_encoder(digits: nn.Module, *, name: str = "bigram") -> Encoder:
 
 
 def has_few_bigrams(sums: Tensor, pixels: int) -> bool:
-    """Are there hardly any bigrams in a picture of so many pixels? Printed tables have thousands in a million.
+    """Return whether an image has too few bigrams for a printed table.
+
+    Args:
+        sums: embedding of the image.
+        pixels: number of its pixels.
 
     >>> has_few_bigrams(torch.full((100,), 30.0), 1_000_000), has_few_bigrams(torch.full((100,), 0.5), 1_000_000)
     (False, True)
@@ -138,7 +141,7 @@ def has_few_bigrams(sums: Tensor, pixels: int) -> bool:
 
 
 def patch_regions(ink: Tensor) -> Regions:
-    """Patches of 8×8 px, about one digit; on whole pages larger ones, for pairs of 15,000 regions fill gigabytes.
+    """Return patches of 8×8 px, about one digit; larger ones where there would be more than `MAX_REGIONS`.
 
     >>> patch_regions(torch.zeros(1, 1, 790, 1256)).count
     1000
@@ -152,9 +155,9 @@ def patch_regions(ink: Tensor) -> Regions:
 
 
 def read(raw_input: InputLike) -> Item:
-    """A scan (path, Pillow image or array) as inkedness [1, 1, height, width], digits at the known height.
+    """Read a scan (path, Pillow image or array) as ink [1, 1, height, width], scaled to a fixed digit height.
 
-    Its view is the scan itself: the input is all of it, on another scale.
+    Its view is the scan at its own resolution.
     """
     from bilrp.encoders import images
     from bilrp.encoders.binarization import load_gray, normalize_scan
@@ -168,27 +171,33 @@ def read(raw_input: InputLike) -> Item:
 
 
 def to_image(ink: Tensor) -> np.ndarray:
-    """Inkedness as a picture: black print on white paper, (height, width, 3) bytes."""
+    """Return ink as an image: black print on white paper, (height, width, 3) bytes."""
     return gray_to_rgb(1 - ink[0, 0].float().cpu().numpy())
 
 
 def gray_to_rgb(gray: np.ndarray) -> np.ndarray:
-    """Grey from 0 (black) to 1 (white) as a picture, (height, width, 3) bytes."""
+    """Return grey values from 0 (black) to 1 (white) as an image, (height, width, 3) bytes."""
     return (255 * gray.clip(0, 1)).round().astype(np.uint8)[..., None].repeat(3, axis=2)
 
 
 def save_weights(net: DigitNet, path: str | Path, metadata: Mapping[str, Any]) -> Path:
-    """Write part one as safetensors, with what it was trained on, whole or not at all."""
+    """Write the digit network as safetensors, atomically.
+
+    Args:
+        net: network to save.
+        path: file to write.
+        metadata: description of the training, stored as JSON.
+    """
     from safetensors.torch import save
 
     from bilrp.io import files
 
-    about_it = {"bigram": json.dumps(dict(metadata), sort_keys=True)}
-    return files.write_bytes(path, save(net.state_dict(), metadata=about_it))
+    header = {"bigram": json.dumps(dict(metadata), sort_keys=True)}
+    return files.write_bytes(path, save(net.state_dict(), metadata=header))
 
 
 def load_weights(path: str | Path) -> tuple[DigitNet, dict[str, Any]]:
-    """Part one from a file of `save_weights`, and what it was trained on.
+    """Return the network and the metadata of a file written by `save_weights`.
 
     >>> load_weights(WEIGHTS_PATH)[0](torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10, 4, 4])
@@ -199,14 +208,14 @@ def load_weights(path: str | Path) -> tuple[DigitNet, dict[str, Any]]:
         raise InputError(
             f"no bigram weights at {path}: `bilrp study tables` writes them as bigram.safetensors"
         )
-    with wrap_errors(f"{path} does not hold bigram weights"):
+    with wrap_errors(f"{path} does not contain bigram weights"):
         with safe_open(str(path), framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-            about = json.loads((stored.metadata() or {}).get("bigram", "{}"))
+            metadata = json.loads((stored.metadata() or {}).get("bigram", "{}"))
         kernels = [t for name, t in sorted(tensors.items()) if name.startswith("stack.")]
-        with torch.device("meta"):  # shapes only: what the file claims costs nothing before it fits
+        with torch.device("meta"):  # shapes only: no memory is allocated before they are compared
             net = DigitNet(width=kernels[0].shape[0], depth=len(kernels) - 2)
         net.load_state_dict(tensors, assign=True)
         if not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
             raise ValueError("NaN or infinite values")
-    return net.eval().requires_grad_(False), about
+    return net.eval().requires_grad_(False), metadata

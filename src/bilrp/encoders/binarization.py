@@ -1,4 +1,4 @@
-"""From a scan to inkedness: dark print is positive, paper is exactly zero, digits have one known height."""
+"""Convert a scan to ink: print is positive, paper is exactly zero, and digits have a fixed height."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bilrp.encoders import images
 from bilrp.errors import InputError, import_optional
 
 DIGIT_HEIGHT_PIXELS = 11.6
-"""Height in pixels of a digit at the scale the network works at: old-style print then has a pitch of 8 px."""
+"""Digit height that scans are scaled to: old-style print then has a pitch of 8 px."""
 
 BLOCK_PIXELS = 16
 """Side of the squares on which paper and print darkness are estimated."""
@@ -30,7 +30,7 @@ def load_gray(raw_input: ImageLike) -> np.ndarray:
     else:
         gray = np.asarray(images.open_image(raw_input).convert("L"), dtype=np.float32) / 255.0
     if min(gray.shape) < BLOCK_PIXELS:
-        raise InputError(f"image of {gray.shape[1]}×{gray.shape[0]} px is too small to hold a table")
+        raise InputError(f"image of {gray.shape[1]}×{gray.shape[0]} px is too small for a table")
     return gray
 
 
@@ -48,17 +48,17 @@ def _gray_array(array: np.ndarray) -> np.ndarray:
 
 
 def resize_array(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Resample a float image to (height, width); shrinking averages, so thin strokes do not vanish.
+    """Resample a float image to (height, width); downsampling averages, so that thin strokes remain visible.
 
     >>> resize_array(np.ones((40, 20), np.float32), (20, 10)).shape
     (20, 10)
     """
-    picture = Image.fromarray(np.ascontiguousarray(array, dtype=np.float32))
-    return np.asarray(picture.resize((shape[1], shape[0]), Image.Resampling.BICUBIC))
+    image = Image.fromarray(np.ascontiguousarray(array, dtype=np.float32))
+    return np.asarray(image.resize((shape[1], shape[0]), Image.Resampling.BICUBIC))
 
 
 def _block_percentiles(array: np.ndarray, q: float) -> np.ndarray:
-    """The q-th percentile of every BLOCK×BLOCK square (edge squares see mirrored pixels)."""
+    """Return the q-th percentile of every BLOCK×BLOCK square; the edges are padded by reflection."""
     rows, cols = (-array.shape[0] % BLOCK_PIXELS, -array.shape[1] % BLOCK_PIXELS)
     padded = np.pad(array, ((0, rows), (0, cols)), mode="reflect")
     h, w = padded.shape[0] // BLOCK_PIXELS, padded.shape[1] // BLOCK_PIXELS
@@ -72,10 +72,10 @@ def _upsample_blocks(blocks: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def estimate_ink(gray: np.ndarray) -> np.ndarray:
-    """How much ink each pixel carries, in [0, 1]: 0 on paper, about 1 in the middle of a stroke.
+    """Return the ink of each pixel in [0, 1]: 0 on paper, about 1 in the middle of a stroke.
 
-    ink = clip((paper − gray) / contrast − floor), with paper and contrast measured locally, so that
-    neither a yellowed page nor an uneven scan changes the result.
+    ink = clip((paper − gray) / contrast − floor), with paper and contrast estimated locally, so that yellowed paper and
+    uneven light do not change the result.
 
     >>> float(estimate_ink(np.ones((64, 64), np.float32)).max())
     0.0
@@ -96,24 +96,24 @@ def estimate_ink(gray: np.ndarray) -> np.ndarray:
 
 
 def connected_components(mask: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
-    """The connected shapes of a mask: where each is (rows, columns), and its number of pixels.
+    """Return the (rows, columns) slices and the number of pixels of each connected component of a mask.
 
     >>> [size for _, size in connected_components(np.eye(3, dtype=bool))]
     [3]
     """
     measure = import_optional("skimage.measure", "tables", "scanned tables")
     numbered = measure.label(mask, connectivity=2)
-    return [(found.slice, int(found.num_pixels)) for found in measure.regionprops(numbered)]
+    return [(component.slice, int(component.num_pixels)) for component in measure.regionprops(numbered)]
 
 
 def estimate_digit_height(ink: np.ndarray) -> float | None:
-    """Height in pixels of the commonest glyph, or None where too few glyph-like shapes are found.
+    """Return the most frequent glyph height in pixels, or None if there are too few glyph-like shapes.
 
     >>> estimate_digit_height(np.zeros((64, 64), np.float32)) is None
     True
     """
-    found = connected_components(ink > 0.5)
-    boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s, _ in found]
+    components = connected_components(ink > 0.5)
+    boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s, _ in components]
     sizes = np.array([h for h, w in boxes if h >= 6 and 0.15 * h <= w <= 1.3 * h], dtype=float)
     if sizes.size < 12:
         return None
@@ -127,16 +127,16 @@ def estimate_digit_height(ink: np.ndarray) -> float | None:
 def normalize_scan(
     raw_input: ImageLike, *, target_height: float = DIGIT_HEIGHT_PIXELS
 ) -> tuple[np.ndarray, float]:
-    """Inkedness of an item at the network's scale, and the factor its pixels were scaled by.
+    """Return the ink of a scan at the network's scale, and the scale factor.
 
-    Items without enough glyphs to measure (a photograph, blank paper) keep their scale.
+    Images with too few glyphs (a photograph, blank paper) keep their scale.
 
     >>> normalize_scan(Image.new("L", (64, 48), 255))[1]
     1.0
     """
     ink = estimate_ink(load_gray(raw_input))
-    found = estimate_digit_height(ink)
-    factor = 1.0 if found is None else float(np.clip(target_height / found, 0.2, 3.0))
+    height = estimate_digit_height(ink)
+    factor = 1.0 if height is None else float(np.clip(target_height / height, 0.2, 3.0))
     if abs(factor - 1) < 0.03:
         return ink, 1.0
     shape = (max(round(ink.shape[0] * factor), BLOCK_PIXELS), max(round(ink.shape[1] * factor), BLOCK_PIXELS))

@@ -1,7 +1,7 @@
-"""A folder that `save_pretrained` made, read without running anything of it.
+"""Load folders written by `save_pretrained` without running code from them.
 
-Only names, numbers and tensors come out of a folder: architectures are those of the installed transformers, remote code
-is refused, weights are safetensors or restricted pickles of plain tensors, and nothing is looked up on a network.
+Architectures are those of the installed transformers, remote code is rejected, weights are safetensors or pickles read
+with weights_only, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -26,48 +26,45 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-MAX_JSON_BYTES = 16_000_000  # bytes of a configuration
+MAX_JSON_BYTES = 16_000_000
 MAX_LAYERS = 1000
-LAYER_COUNT_SUFFIXES = (
-    "layers",
-    "layer",
-    "depth",
-    "depths",
-    "blocks",
-    "stages",
-    "experts",
-)  # how names of such numbers end
-MAX_MISSING_PARAMETERS = 32_000_000  # of heads and buffers that no folder has
-UNSUPPORTED_CONFIG_KEYS = (
-    "quantization_config",
-    "compression_config",
-    "fusion_config",
-)  # other layers than the architecture's
-MAX_TEXT_FILE_BYTES = 64_000_000  # of a tokenizer's files: the largest known have 35 MB
+# suffixes of configuration keys that count layers
+LAYER_COUNT_SUFFIXES = ("layers", "layer", "depth", "depths", "blocks", "stages", "experts")
+MAX_MISSING_PARAMETERS = 32_000_000  # heads and buffers that are not in the checkpoint
+# these replace the layers of the architecture
+UNSUPPORTED_CONFIG_KEYS = ("quantization_config", "compression_config", "fusion_config")
+MAX_TEXT_FILE_BYTES = 64_000_000  # the largest known tokenizer files have 35 MB
 LOCAL_ONLY_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
 
-def read_config(folder: Path, made_by: str = "save_pretrained") -> Mapping[str, Any]:
-    """What config.json says, with at least a model_type."""
+def read_config(folder: Path, saved_by: str = "save_pretrained") -> Mapping[str, Any]:
+    """Read config.json, which must have a model_type.
+
+    Args:
+        folder: model folder.
+        saved_by: what writes such folders, for the error message.
+    """
     if (folder / "adapter_config.json").is_file():
         raise InputError(
-            f"{folder} holds an adapter, not a model: merge it into its base model and save that"
+            f"{folder} contains an adapter, not a model: merge it into its base model and save that"
         )
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} has no config.json: give a folder made by {made_by}")
+        raise InputError(f"{folder} has no config.json: pass a folder written by {saved_by}")
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise InputError(f"{folder / 'config.json'} names no model_type: it is no model's configuration")
+        raise InputError(
+            f"{folder / 'config.json'} has no model_type: it is not the configuration of a model"
+        )
     return config
 
 
 def import_transformers(extra: str, purpose: str) -> Any:
-    """transformers, or one line that says which extra has it."""
+    """Import transformers, or raise an error that names the extra to install."""
     return import_optional("transformers", extra, purpose)
 
 
 def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
-    """Code of its own, an architecture nobody knows, no weights: each is one line."""
+    """Raise `InputError` for remote code, an unknown architecture, missing weights, or implausible files."""
     _reject_remote_code(folder, config)
     kind = config.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:
@@ -81,48 +78,47 @@ def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any)
 
 
 def _iterate_entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every (name, value) of a configuration, also of those inside of it, however deep."""
-    waiting: list[Any] = [config]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            yield from each.items()
-        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    """Yield every (name, value) of a configuration, at any depth."""
+    stack: list[Any] = [config]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+        stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _reject_remote_code(folder: Path, config: Mapping[str, Any]) -> None:
-    """Names by which transformers would load code or kernels, from the folder or from a repository ("owner/name")."""
+    """Raise for entries by which transformers would load code or kernels from the folder or a repository ("owner/name")."""
     for name, value in _iterate_entries(config):
         if not value:
             continue
         if name == "auto_map":
-            own = value.get("AutoModel") or next(iter(value.values())) if isinstance(value, dict) else value
+            code = value.get("AutoModel") or next(iter(value.values())) if isinstance(value, dict) else value
             raise InputError(
-                f"{folder} wants code of its own ({own}), and code from a model's folder is never run: "
-                "convert it to one of transformers' own architectures"
+                f"{folder} needs its own code ({code}), and code from a model folder is never run: "
+                "convert it to an architecture of transformers"
             )
         if name in UNSUPPORTED_CONFIG_KEYS:
             raise InputError(
-                f"{folder}: a model with a {name} is not loaded, as its layers are others than its architecture's: "
-                "save it with plain floating-point weights"
+                f"{folder}: models with a {name} are not supported: save it with plain floating-point weights"
             )
-        if ("implementation" in name or "kernel" in name) and "/" in (said := json.dumps(value)):
+        if ("implementation" in name or "kernel" in name) and "/" in (text := json.dumps(value)):
             raise InputError(
-                f"{folder}: {name} in its config.json names a repository ({said[:80]}), and code from a repository is "
+                f"{folder}: {name} in its config.json refers to a repository ({text[:80]}), and code from a repository is "
                 "never run: remove that line"
             )
 
 
 def _check_files(folder: Path) -> None:
-    """Regular files of a size that such files have; an index names files of the folder alone."""
+    """Raise for special files, very large text files, packed torch files, and indexes that point outside of the folder."""
     for path in folder.iterdir():
         if path.is_dir():
             continue
-        if not path.is_file():  # a pipe would block its reader for ever; a link to nothing is no file either
-            raise InputError(f"{path} is no regular file: remove it")
+        if not path.is_file():  # reading a pipe would block; a dangling link
+            raise InputError(f"{path} is not a regular file: remove it")
         if path.suffix in (".json", ".txt", ".model") and path.stat().st_size > MAX_TEXT_FILE_BYTES:
             raise InputError(
-                f"{path} is longer than {MAX_TEXT_FILE_BYTES / 1e6:g} MB, which is more than it should ever be"
+                f"{path} is larger than {MAX_TEXT_FILE_BYTES / 1e6:g} MB, which is too large for such a file"
             )
         if path.suffix == ".bin":
             check_torch_file(path)
@@ -131,46 +127,46 @@ def _check_files(folder: Path) -> None:
             shards = index.get("weight_map") if isinstance(index, dict) else None
             for shard in set(map(str, shards.values())) if isinstance(shards, dict) else ():
                 if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
-                    raise InputError(f"{path} points out of its folder: {shard}")
+                    raise InputError(f"{path} points outside of its folder: {shard}")
 
 
 def _check_depth(folder: Path, config: Mapping[str, Any]) -> None:
-    """A model of very many layers takes hours to be made, also without memory for its weights."""
+    """Raise for very many layers: building such a model takes hours, even on the meta device."""
     for name, value in _iterate_entries(config):
         if name.endswith(LAYER_COUNT_SUFFIXES):
             numbers = [n for n in (value if isinstance(value, list) else [value]) if isinstance(n, int)]
             if sum(numbers) > MAX_LAYERS:
                 raise InputError(
-                    f"{folder / 'config.json'} describes {sum(numbers)} layers ({name}), at most {MAX_LAYERS} are made"
+                    f"{folder / 'config.json'} describes {sum(numbers)} layers ({name}); at most {MAX_LAYERS} are supported"
                 )
 
 
 def _check_size(folder: Path, auto_class: Any) -> None:
-    """What a model is made of must lie in the folder: numbers in config.json alone fill no memory.
+    """Raise if config.json describes a much larger model than the stored weights, before memory is allocated.
 
-    The model is made on the meta device, where tensors have shapes and no memory. The folder may lack a head that is
-    not used, and buffers, which are made anew: half of the model, and what `MAX_MISSING_PARAMETERS` says.
+    The model is built on the meta device. Unused heads and buffers may be missing from the folder: up to half of the model
+    and `MAX_MISSING_PARAMETERS`.
     """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
     with torch.device("meta"):
-        made = auto_class.from_config(config, attn_implementation="eager")
-    claimed = sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
+        model = auto_class.from_config(config, attn_implementation="eager")
+    described = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     stored = count_stored_parameters(folder)
-    if claimed > 2 * stored + MAX_MISSING_PARAMETERS:
+    if described > 2 * stored + MAX_MISSING_PARAMETERS:
         raise InputError(
-            f"{folder / 'config.json'} describes a model of {claimed:,} numbers, and the weights beside it have {stored:,}: "
-            "they are not those of this model"
+            f"{folder / 'config.json'} describes a model of {described:,} parameters, but the weight files have {stored:,}: "
+            "they belong to another model"
         )
 
 
 def count_stored_parameters(folder: Path) -> int:
-    """How many numbers the weights in a folder have, by their headers; a byte each, where torch files hold them."""
+    """Return the number of parameters by the headers of the weight files; torch files count one per byte."""
     count = 0
     for path in folder.iterdir():
         if path.suffix == ".safetensors":
-            # a header may claim what the file has no bytes for
+            # at most one per byte: a header can be wrong
             count += min(sum(math.prod(shape) for shape in _read_tensor_shapes(path)), path.stat().st_size)
         elif path.suffix == ".bin":
             count += path.stat().st_size
@@ -178,7 +174,7 @@ def count_stored_parameters(folder: Path) -> int:
 
 
 def _read_tensor_shapes(path: Path) -> list[list[int]]:
-    """The shapes of the tensors of a safetensors file, by its header alone."""
+    """Read the tensor shapes from the header of a safetensors file."""
     with wrap_errors(f"{path} cannot be loaded"), files.open_regular(path) as file:
         size = int.from_bytes(file.read(8), "little")
         if size > MAX_JSON_BYTES:
@@ -188,40 +184,47 @@ def _read_tensor_shapes(path: Path) -> list[list[int]]:
 
 
 def check_torch_file(path: Path) -> None:
-    """A torch file packs nothing: one that does could unpack to any size."""
+    """Raise for a compressed torch file, which could unpack to any size; torch.save never compresses."""
     with wrap_errors(f"{path} cannot be read as a torch file"):
         if not zipfile.is_zipfile(path):
-            return  # of the older kind, which packs nothing either
+            return  # the older format is not compressed either
         with zipfile.ZipFile(path) as file:
             if any(member.compress_type != zipfile.ZIP_STORED for member in file.infolist()):
-                raise InputError(f"{path} is packed, as no torch file is: save it again")
+                raise InputError(f"{path} is compressed, unlike files of torch.save: save it again")
 
 
 def load_model(
     folder: Path, auto_class: Any, dtype: torch.dtype, *, ignore_missing: str | None = None
 ) -> nn.Module:
-    """The model with every one of its weights from the folder, but for those with `spare` in their name."""
+    """Load a model with all its weights from the folder.
+
+    Args:
+        folder: model folder.
+        auto_class: one of transformers' AutoModel classes.
+        dtype: of the weights.
+        ignore_missing: weights with this text in their name may be missing.
+    """
     _check_size(folder, auto_class)
     options = {**LOCAL_ONLY_OPTIONS, "dtype": dtype, "weights_only": True, "output_loading_info": True}
     try:
-        made, report = auto_class.from_pretrained(folder, attn_implementation="sdpa", **options)
+        model, report = auto_class.from_pretrained(folder, attn_implementation="sdpa", **options)
     except ValueError as error:
         if "attention implementation" not in str(error) and "scaled_dot_product_attention" not in str(error):
             raise
-        made, report = auto_class.from_pretrained(folder, attn_implementation="eager", **options)
+        model, report = auto_class.from_pretrained(folder, attn_implementation="eager", **options)
     missing = sorted(
         name for name in report["missing_keys"] if ignore_missing is None or ignore_missing not in name
     )
     if missing:
         raise InputError(
             f"{folder}: weights are missing for {missing[0]} ({len(missing)} in all): "
-            "they are not those of the architecture in config.json"
+            "the weights do not belong to the architecture in config.json"
         )
-    return made.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 def read_json(path: Path, default: Any = None) -> Any:
-    """The JSON of a file; where there is no such file, the default, if there is one."""
+    """Read a JSON file; return `default`, unless it is None, if the file does not exist."""
     if default is not None and not path.is_file():
         return default
     try:
@@ -232,7 +235,7 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 @contextmanager
 def silence_transformers(transformers: Any) -> Iterator[None]:
-    """No progress bars and warnings while a folder is read; what matters is said in our own words."""
+    """Disable the progress bars and warnings of transformers; errors are reported by this module."""
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
@@ -247,11 +250,11 @@ def silence_transformers(transformers: Any) -> Iterator[None]:
 
 @contextmanager
 def wrap_load_errors(folder: Path) -> Iterator[None]:
-    """Whatever a reader of foreign files raises becomes one line that names the folder."""
+    """Turn any exception into an `InputError` of one line that names the folder."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # transformers, safetensors, pickle and tokenizers raise every kind there is
+    except Exception as error:  # transformers, safetensors, pickle and tokenizers raise many types
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise InputError(f"{folder} cannot be loaded: {lines[0][:300]}") from None

@@ -1,9 +1,9 @@
-"""Image encoders from a folder in transformers' layout: DINOv2, ViT, Swin, ResNet, ConvNeXt, EfficientNet, MobileNet."""
+"""Image encoders from transformers model folders: DINOv2, ViT, Swin, ResNet, ConvNeXt, EfficientNet, MobileNet."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +15,27 @@ from bilrp.encoders.image_processor import load_image_processor
 from bilrp.errors import InputError
 from bilrp.regions import RegionFunction, Regions
 
-# Models whose first token is trained to stand for the whole image; others say what does by their own pooling.
+# Models whose first token is trained as the embedding of the image; the others have a pooler.
 CLS_TOKEN_MODELS = {
     "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "vit", "vit_msn",
 }  # fmt: skip
-POOLING_MODES = ("cls", "pooler", "mean")
-DEFAULT_PATCH_PIXELS = 8  # pixels of a region where a model has no patches
-MAX_REGIONS = 32 * 32  # regions: beyond that, patches are taken together
+VisionPooling = Literal["cls", "pooler", "mean"]
+DEFAULT_PATCH_PIXELS = 8  # side of a region if the model has no patches
+MAX_REGIONS = 32 * 32  # patches are merged if there are more
 
 
 class PooledVisionModel(nn.Module):
-    """Pixels (1, 3, H, W) → (1, width): the first token ("cls"), the model's own pooling, or the mean of what it gives."""
+    """Pixels (1, 3, H, W) → (1, width): the first token ("cls"), the model's pooler output, or the mean of its outputs."""
 
     def __init__(self, model: nn.Module, pooling: str):
         super().__init__()
         self.model, self.pooling = model, pooling
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.model(pixel_values=x)
+        output = self.model(pixel_values=x)
         if self.pooling == "pooler":
-            return found.pooler_output.flatten(1)
-        hidden = found.last_hidden_state
+            return output.pooler_output.flatten(1)
+        hidden = output.last_hidden_state
         if self.pooling == "cls":
             return hidden[:, 0]
         return hidden.flatten(2).mean(2) if hidden.dim() == 4 else hidden.mean(1)
@@ -44,81 +44,74 @@ class PooledVisionModel(nn.Module):
         return f"pooling={self.pooling}"
 
 
-def vision(source: str | Path, *, pooling: str | None = None, dtype: torch.dtype = torch.float32) -> Encoder:
-    """An image encoder from a folder made by `save_pretrained`: the model's own patches are its regions.
+def vision(
+    source: str | Path, *, pooling: VisionPooling | None = None, dtype: torch.dtype = torch.float32
+) -> Encoder:
+    """Return an image encoder from a folder written by `save_pretrained`; its regions are the model's patches.
 
-    Size, mean and standard deviation are those of preprocessor_config.json. The embedding is what the model is trained
-    for: the first token of DINOv2, DINOv3 and ViT, the pooled map of Swin, ResNet, ConvNeXt, EfficientNet and MobileNet;
-    `pooling` ("cls", "pooler", "mean") asks for another.
+    Preprocessing is that of preprocessor_config.json.
+
+    Args:
+        source: the folder.
+        pooling: "cls", "pooler" or "mean"; by default the first token of DINOv2, DINOv3 and ViT, and the pooler output of
+            other models.
+        dtype: of weights and inputs.
 
     >>> bilrp.explain(vision("dinov2-small"), "cat.jpg", "dog.jpg").score  # doctest: +SKIP
     """
     root = Path(source).expanduser()
     if not root.is_dir():
-        raise InputError(f"{source}: there is no such folder; give one with a saved image model")
+        raise InputError(f"{source}: no such folder; pass a folder with a saved image model")
     config = hf_checkpoint.read_config(root)
     transformers = hf_checkpoint.import_transformers("vision", "image encoders")
     hf_checkpoint.check_checkpoint(root, config, transformers)
     if "vision_config" in config and "text_config" in config:
-        raise InputError(
-            f"{root} holds an image and a text tower: use bilrp.encoders.clip, or -e clip:{source}"
-        )
+        raise InputError(f"{root} is an image-text model: use bilrp.encoders.clip, or -e clip:{source}")
     kind = config["model_type"]
     chosen = _choose_pooling(pooling, kind)
-    prepare = load_image_processor(root)
+    processor = load_image_processor(root, dtype)
     with hf_checkpoint.silence_transformers(transformers), hf_checkpoint.wrap_load_errors(root):
-        spare = "pooler" if chosen != "pooler" else None
-        model: Any = hf_checkpoint.load_model(root, transformers.AutoModel, dtype, ignore_missing=spare)
+        unused = "pooler" if chosen != "pooler" else None
+        model: Any = hf_checkpoint.load_model(root, transformers.AutoModel, dtype, ignore_missing=unused)
     if getattr(model, "main_input_name", "pixel_values") != "pixel_values":
-        raise InputError(f"{root} holds a model that reads {model.main_input_name}, not pictures ({kind})")
+        raise InputError(f"{root}: the model ({kind}) reads {model.main_input_name}, not images")
     if chosen != "pooler" and isinstance(getattr(model, "pooler", None), nn.Module):
-        model.pooler = (
-            None if chosen == "cls" else model.pooler
-        )  # a head for another task, or of random weights
+        # the pooler is for another task, or has random weights
+        model.pooler = None if chosen == "cls" else model.pooler
     return Encoder(
         module=PooledVisionModel(model, chosen).eval(),
-        read=prepare if dtype == torch.float32 else _cast_reader(prepare, dtype),
+        read=processor,
         regions=patch_regions(config.get("patch_size")),
         name=f"vision:{source}" + (f" (pooling={pooling})" if pooling else ""),
-        to_image=prepare.to_image,
+        to_image=processor.to_image,
         similarity="cosine",
     )
 
 
 def _choose_pooling(pooling: str | None, model_type: str) -> str:
-    if pooling is not None and pooling not in POOLING_MODES:
-        raise InputError(f"unknown pooling {pooling!r}: use {', '.join(POOLING_MODES)}")
+    if pooling is not None and pooling not in get_args(VisionPooling):
+        raise InputError(f"unknown pooling {pooling!r}: use {', '.join(get_args(VisionPooling))}")
     return pooling or ("cls" if model_type in CLS_TOKEN_MODELS else "pooler")
 
 
-def _cast_reader(processor: Any, dtype: torch.dtype) -> Any:
-    from dataclasses import replace
-
-    def read(raw_input: Any) -> Any:
-        item = processor(raw_input)
-        return replace(item, x=item.x.to(dtype))
-
-    return read
-
-
 def patch_regions(patch_size: Any) -> RegionFunction:
-    """The patches a model cuts its input into, or 8×8 pixels; four are taken together while there are more than 1,024.
+    """Return the model's patches as regions, or 8×8 pixels; 2×2 patches are merged while there are more than 1,024.
 
     >>> patch_regions(16)(torch.zeros(1, 3, 224, 224)).count, patch_regions(4)(torch.zeros(1, 3, 224, 224)).count
     (196, 784)
     """
 
     def spec(x: Tensor) -> Regions:
-        high, wide = _patch_sides(patch_size)
-        while -(-x.shape[2] // high) * -(-x.shape[3] // wide) > MAX_REGIONS:
-            high, wide = 2 * high, 2 * wide
-        return regions.grid((high, wide) if high != wide else high)(x)
+        height, width = _patch_sides(patch_size)
+        while -(-x.shape[2] // height) * -(-x.shape[3] // width) > MAX_REGIONS:
+            height, width = 2 * height, 2 * width
+        return regions.grid((height, width) if height != width else height)(x)
 
     return spec
 
 
 def _patch_sides(patch_size: Any) -> tuple[int, int]:
-    """(height, width) of a patch as a configuration may say it."""
+    """Return (height, width) of a patch from a configuration's number or pair."""
     first, second = (
         patch_size
         if isinstance(patch_size, list | tuple) and len(patch_size) == 2

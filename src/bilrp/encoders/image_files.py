@@ -1,7 +1,7 @@
-"""Image files to upright RGB pictures, at a price that is known before it is paid: one guarded way into every decoder.
+"""Decode image files to upright RGB images, with bounded memory and time.
 
-Sizes come from the header and are checked against what a gigabyte holds before a pixel is made; frames beyond the first
-are never counted; whatever a decoder raises is one line.
+Sizes are checked in the header before any pixel is decoded (at most 1 GB of memory), only the first frame is read, and
+errors of a decoder become one line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif",
     ".jp2", ".tga", ".mpo", ".ico", ".qoi",
 )  # fmt: skip
-# Raster formats only: Pillow hands EPS to Ghostscript and WMF to the system, neither of which a
-# photograph needs.
+# Raster formats only: Pillow passes EPS to Ghostscript and WMF to the system.
 _FORMATS = (
     "PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000", "TGA", "ICO", "ICNS",
     "PCX", "SGI", "QOI",
 )  # fmt: skip
-# Decoders that hold several copies, and decoders that are written in Python: so many pixels cost a gigabyte, or seconds.
+# Lower limits for decoders that keep several copies (1 GB), and for decoders written in Python (seconds).
 _MAX_PIXELS_BY_FORMAT = {
     "WEBP": 50_000_000,
     "AVIF": 32_000_000,
@@ -45,15 +44,13 @@ _MAX_PIXELS_BY_CODEC = {
     "ppm": 4_000_000,
     "SGI16": 16_000_000,
 }
-_MAX_REDUCED_JPEG_PIXELS = 400_000_000  # read at a half, a quarter, an eighth
-_MAX_JPEG_SCAN_PIXELS = (
-    2_000_000_000  # pixels × scans: a progressive file may pass over its pixels any number of times
-)
+_MAX_REDUCED_JPEG_PIXELS = 400_000_000  # decoded at 1/2, 1/4 or 1/8 of their side
+_MAX_JPEG_SCAN_PIXELS = 2_000_000_000  # pixels × scans; a progressive file can have any number of scans
 _BAND_PIXELS = 2_000_000  # pixels converted at a time
 
 
 def open_image(raw_input: InputLike, *, max_pixels: int = MAX_PIXELS) -> Image:
-    """An upright RGB picture from a path, a PIL image or a uint8 array (H×W, H×W×3 or H×W×4)."""
+    """Return an upright RGB image from a path, a PIL image or a uint8 array (H×W, H×W×3 or H×W×4)."""
     from PIL import Image
 
     if isinstance(raw_input, Image.Image):
@@ -69,33 +66,31 @@ def open_image(raw_input: InputLike, *, max_pixels: int = MAX_PIXELS) -> Image:
 
 
 def is_animated(path: str | Path) -> bool:
-    """Has a file that `open_image` reads more than the one frame that is taken? Asked of kinds that say so without a
-    walk.
-    """
+    """Return whether a GIF, PNG or WebP file has more than one frame (`open_image` reads the first)."""
     from PIL import Image
 
     try:
         with Image.open(path, formats=("GIF", "PNG", "WEBP")) as image:
             return bool(getattr(image, "is_animated", False))
-    except Exception:  # whatever is wrong with it is said by who reads it
+    except Exception:  # `open_image` reports unreadable files
         return False
 
 
 def list_images(folder: str | Path) -> list[Path]:
-    """The visible image files under `folder`, by suffix, in a stable order; none at all is an error."""
+    """Return the image files under `folder` by suffix, sorted, without hidden ones; raise if there are none."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    found = sorted(
+    paths = sorted(
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in SUFFIXES
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         and path.is_file()
     )
-    if not found:
+    if not paths:
         raise InputError(f"{folder}: no images in this folder")
-    return found
+    return paths
 
 
 def check_image_file(path: Path) -> None:
@@ -104,7 +99,7 @@ def check_image_file(path: Path) -> None:
         raise InputError(f"{path}: a folder, not an image file")
     if not path.exists():
         raise InputError(f"{path}: no such file")
-    if not path.is_file():  # a pipe or a device could block for ever
+    if not path.is_file():  # reading a pipe or a device could block
         raise InputError(f"{path}: not a regular file")
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
@@ -118,23 +113,21 @@ def _from_file(path: Path, *, max_pixels: int) -> Image:
     check_image_file(path)
     with suppress_warnings():  # sizes are checked below, from the header
         Image.init()
-        known = [kind for kind in _FORMATS if kind in Image.OPEN]  # not every build has AVIF, WebP, …
+        formats = [name for name in _FORMATS if name in Image.OPEN]  # some builds lack AVIF, WebP, …
         try:
-            with Image.open(path, formats=known) as image:
+            with Image.open(path, formats=formats) as image:
                 _reduce_jpeg(image, path, max_pixels)
                 return _to_upright_rgb(
                     image, name=str(path), max_pixels=_decoder_pixel_limit(image, max_pixels)
                 )
         except UnidentifiedImageError:
-            raise InputError(
-                f"{path}: not an image that can be read (PNG, JPEG, WebP, TIFF, GIF, …)"
-            ) from None
+            raise InputError(f"{path}: not a supported image file (PNG, JPEG, WebP, TIFF, GIF, …)") from None
         except Image.DecompressionBombError:
             raise InputError(f"{path}: {_size_limit_message(max_pixels)}") from None
 
 
 def _decoder_pixel_limit(image: Image, max_pixels: int) -> int:
-    """The pixels of this image that its decoder can be asked for."""
+    """Return the largest number of pixels allowed for this image's decoder."""
     codecs = [tile[0] for tile in getattr(image, "tile", ())[:1]]
     limits = [_MAX_PIXELS_BY_FORMAT.get(image.format or "", max_pixels)]
     limits += [_MAX_PIXELS_BY_CODEC.get(codec, max_pixels) for codec in codecs]
@@ -142,20 +135,22 @@ def _decoder_pixel_limit(image: Image, max_pixels: int) -> int:
 
 
 def _reduce_jpeg(image: Image, path: Path, max_pixels: int) -> None:
-    """Have a large JPEG decoded at a half, a quarter or an eighth; refuse one that passes over itself too often."""
+    """Decode a large JPEG at 1/2, 1/4 or 1/8; raise for a progressive one with too many scans."""
     if image.format not in ("JPEG", "MPO"):
         return
     pixels = image.width * image.height
-    progressive = bool(image.info.get("progressive"))  # its coefficients are all held at once
+    progressive = bool(image.info.get("progressive"))  # all coefficients are in memory
     if progressive and pixels * _count_scans(path) > _MAX_JPEG_SCAN_PIXELS:
-        raise InputError(f"{path}: too many passes over {image.width}×{image.height} pixels; save it anew")
+        raise InputError(
+            f"{path}: too many scans of {image.width}×{image.height} pixels; save it again as a baseline JPEG"
+        )
     if max_pixels < pixels <= _MAX_REDUCED_JPEG_PIXELS and not progressive:
-        part = next((part for part in (2, 4) if pixels <= max_pixels * part**2), 8)
-        image.draft(None, (-(-image.width // part), -(-image.height // part)))
+        scale = next((scale for scale in (2, 4) if pixels <= max_pixels * scale**2), 8)
+        image.draft(None, (-(-image.width // scale), -(-image.height // scale)))
 
 
 def _count_scans(path: Path) -> int:
-    """How many times a JPEG passes over its pixels, at most: its start-of-scan markers."""
+    """Return an upper bound of a JPEG's scans: its start-of-scan markers."""
     count, last = 0, b""
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -171,9 +166,9 @@ def _to_upright_rgb(image: Image, *, name: str, max_pixels: int) -> Image:
     if image.tell() != 0:
         image.seek(0)
     image.load()
-    _check_size(image, name, max_pixels)  # some formats hold another image than their header says
-    turned = ImageOps.exif_transpose(image, in_place=False) if _is_rotated(image) else image
-    return _to_rgb(turned, name)
+    _check_size(image, name, max_pixels)  # some formats decode to another size than their header says
+    upright = ImageOps.exif_transpose(image, in_place=False) if _is_rotated(image) else image
+    return _to_rgb(upright, name)
 
 
 def _is_rotated(image: Image) -> bool:
@@ -188,17 +183,17 @@ def _check_size(image: Image, name: str, max_pixels: int) -> None:
 
 
 def _to_rgb(image: Image, name: str) -> Image:
-    """Any mode as RGB, some rows at a time: transparent over white, deep greys scaled, never clipped."""
+    """Convert any mode to RGB in bands of rows: transparency over white, 16-bit and float grey scaled."""
     from PIL import Image
 
     if image.mode == "RGB" and "transparency" not in image.info:
-        return image.copy()  # the file's own is closed with it
-    full = _white_level(image, name) if image.mode.startswith("I") or image.mode == "F" else 0.0
+        return image.copy()  # the original is closed with its file
+    white = _white_level(image, name) if image.mode.startswith("I") or image.mode == "F" else 0.0
     canvas = Image.new("RGB", image.size)
     rows = max(1, _BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
-        canvas.paste(_band_to_rgb(image.crop(box), image.info, full), box)
+        canvas.paste(_band_to_rgb(image.crop(box), image.info, white), box)
     return canvas
 
 
@@ -222,7 +217,7 @@ def _band_to_rgb(band: Image, info: dict[Any, Any], white: float) -> Image:
 
 
 def _white_level(image: Image, name: str) -> float:
-    """White of a deep image: 65535 for integers, 1 or 255 for floats; anything else is not guessed."""
+    """Return the value of white: 65535 for integers, 1 or 255 for floats; raise for other ranges."""
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     if not np.isfinite([low, high]).all() or low < 0 or high > (255 if image.mode == "F" else 65535):

@@ -1,10 +1,10 @@
-"""How a saved model prepares pictures, as its preprocessor_config.json says: resize, cut out the middle, normalise."""
+"""Image preprocessing of a saved model, from its preprocessor_config.json: resize, centre crop, normalise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 CONFIG_FILENAME = "preprocessor_config.json"
 HALF = (0.5, 0.5, 0.5)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-BILINEAR, BICUBIC = 2, 3  # as Pillow numbers them
+BILINEAR, BICUBIC = 2, 3  # Pillow's constants
 
-# What each kind of processor does where its file does not say: those of transformers, by name.
+# Defaults of transformers' image processors, by class name without "ImageProcessor".
 PROCESSOR_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ViT": {"size": {"height": 224, "width": 224}, "resample": BILINEAR, "image_mean": HALF, "image_std": HALF},
     "DeiT": {
@@ -78,10 +78,16 @@ UNSUPPORTED_SWITCHES = (
 
 @dataclass(frozen=True)
 class ImageProcessor:
-    """A picture → (1, 3, height, width): resized, its middle cut out, then pixel · factor + shift for each channel.
+    """Image → (1, 3, height, width): resize, centre crop, then pixel · factor + shift for each channel.
 
-    `size` is (height, width), or one number for the shorter side; `crop` is (height, width). `smooth` resizes numbers
-    instead of bytes, as DINOv3 does.
+    Args:
+        size: (height, width), one number for the shorter side, or None to keep the size.
+        crop: (height, width) of the centre crop, or None.
+        resample: Pillow's resampling filter.
+        factor: scale of each channel.
+        shift: offset of each channel.
+        resize_as_float: resize floats instead of bytes, as DINOv3 does.
+        dtype: of the input tensor.
 
     >>> ImageProcessor(size=(32, 32), crop=None, resample=2, factor=(1.0,) * 3, shift=(0.0,) * 3).resized_size((64, 48))
     (32, 32)
@@ -93,29 +99,30 @@ class ImageProcessor:
     factor: tuple[float, ...]
     shift: tuple[float, ...]
     resize_as_float: bool = False
+    dtype: torch.dtype = torch.float32
 
     def __call__(self, raw_input: InputLike) -> Item:
-        """The picture as the model sees it, and as people see it."""
-        photograph = images.open_image(raw_input)
-        wide, high = self.resized_size(photograph.size)
+        """Return the model's input, with the original image for display."""
+        image = images.open_image(raw_input)
+        wide, high = self.resized_size(image.size)
         if wide * high > images.MAX_INPUT_PIXELS:
             raise InputError(
-                f"a picture of {photograph.size[0]}×{photograph.size[1]} would be resized to {wide}×{high}: too large"
+                f"an image of {image.size[0]}×{image.size[1]} would be resized to {wide}×{high}: too large"
             )
         crop_high, crop_wide = self.crop or (high, wide)
         left, top = (wide - crop_wide) // 2, (high - crop_high) // 2
-        place = (left, top, left + crop_wide, top + crop_high)
-        pixels = self._resize_and_crop(photograph, (wide, high), place)
+        crop_box = (left, top, left + crop_wide, top + crop_high)
+        pixels = self._resize_and_crop(image, (wide, high), crop_box)
         factor, shift = (
             torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (self.factor, self.shift)
         )
-        x = (pixels * factor + shift).float().unsqueeze(0)
-        across, down = photograph.size[0] / wide, photograph.size[1] / high
-        box = (place[0] * across, place[1] * down, place[2] * across, place[3] * down)
-        return Item(x, view=Image.from_image(photograph, box), name=images.input_name(raw_input))
+        x = (pixels * factor + shift).float().unsqueeze(0).to(self.dtype)
+        across, down = image.size[0] / wide, image.size[1] / high
+        box = (crop_box[0] * across, crop_box[1] * down, crop_box[2] * across, crop_box[3] * down)
+        return Item(x, view=Image.from_image(image, box), name=images.input_name(raw_input))
 
     def resized_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """(width, height) that a picture of that (width, height) is brought to before its middle is cut out."""
+        """Return the (width, height) before the crop, for an image of this (width, height)."""
         if self.size is None:
             return image_size
         if isinstance(self.size, tuple):
@@ -125,7 +132,7 @@ class ImageProcessor:
         return (self.size, long) if wide <= high else (long, self.size)
 
     def to_image(self, x: Tensor) -> np.ndarray:
-        """The way back, for drawing: (1, 3, H, W) → uint8 H×W×3."""
+        """Invert the preprocessing for display: (1, 3, H, W) → uint8 H×W×3."""
         factor, shift = (
             torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (self.factor, self.shift)
         )
@@ -135,51 +142,47 @@ class ImageProcessor:
     def _resize_and_crop(
         self, image: Pillow.Image, size: tuple[int, int], crop_box: tuple[int, int, int, int]
     ) -> Tensor:
-        """The pixels at that (width, height), 0 … 255, cut to a place; what lies beyond the picture is black."""
+        """Return the pixels 0 … 255, resized to (width, height) and cropped; black outside of the image."""
         if not self.resize_as_float:
-            seen = image.resize(size, self.resample).crop(crop_box)
-            return torch.from_numpy(np.array(seen, dtype=np.uint8)).permute(2, 0, 1).double()
-        whole = torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1).float()
+            cropped = image.resize(size, self.resample).crop(crop_box)
+            return torch.from_numpy(np.array(cropped, dtype=np.uint8)).permute(2, 0, 1).double()
+        pixels = torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1).float()
         mode = "bicubic" if self.resample == BICUBIC else "bilinear"
         resized = torch.nn.functional.interpolate(
-            whole[None], (size[1], size[0]), mode=mode, antialias=True, align_corners=False
+            pixels[None], (size[1], size[0]), mode=mode, antialias=True, align_corners=False
         )[0]
         left, top, right, bottom = crop_box
-        beyond = (-left, right - size[0], -top, bottom - size[1])  # negative: cut off
-        return torch.nn.functional.pad(resized, beyond).double()
+        padding = (-left, right - size[0], -top, bottom - size[1])  # negative: crop
+        return torch.nn.functional.pad(resized, padding).double()
 
 
-def load_image_processor(folder: Path) -> ImageProcessor:
-    """What a folder's preprocessor_config.json says (or the image half of its processor_config.json).
+def load_image_processor(folder: Path, dtype: torch.dtype = torch.float32) -> ImageProcessor:
+    """Read a folder's preprocessor_config.json, or the image part of its processor_config.json.
 
     >>> load_image_processor(Path("dinov2-small")).size  # doctest: +SKIP
     256
     """
     path = folder / CONFIG_FILENAME
-    said = read_json(path, {}) or read_json(folder / "processor_config.json", {})
-    said = said.get("image_processor", said) if isinstance(said, dict) else said
-    if not said:
-        raise InputError(
-            f"{folder} has no {CONFIG_FILENAME}, so how pictures are prepared is unknown: save the model's "
-            f"image processor there too"
-        )
-    if not isinstance(said, dict):
-        raise InputError(f"{path} is no image processor's configuration")
-    kind = _processor_type(said)
+    config = read_json(path, {}) or read_json(folder / "processor_config.json", {})
+    config = config.get("image_processor", config) if isinstance(config, dict) else config
+    if not config:
+        raise InputError(f"{folder} has no {CONFIG_FILENAME}: save the model's image processor there too")
+    if not isinstance(config, dict):
+        raise InputError(f"{path} is not an image processor's configuration")
+    kind = _processor_type(config)
     if kind not in PROCESSOR_DEFAULTS:
         raise InputError(
-            f"{path}: an image processor of type {kind or 'unknown'} cannot be followed; known are "
+            f"{path}: image processors of type {kind or 'unknown'} are not supported, only "
             f"{', '.join(PROCESSOR_DEFAULTS)}"
         )
-    on = [name for name in UNSUPPORTED_SWITCHES if said.get(name)]
-    if on:
-        raise InputError(f"{path}: {on[0]} cannot be followed; save an image processor without it")
+    unsupported = [name for name in UNSUPPORTED_SWITCHES if config.get(name)]
+    if unsupported:
+        raise InputError(f"{path}: {unsupported[0]} is not supported; save an image processor without it")
     try:
-        return _build_processor(
-            kind, {**PROCESSOR_DEFAULTS[kind], **{k: v for k, v in said.items() if v is not None}}
-        )
+        settings = {**PROCESSOR_DEFAULTS[kind], **{k: v for k, v in config.items() if v is not None}}
+        return replace(_build_processor(kind, settings), dtype=dtype)
     except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-        raise InputError(f"{path} does not say how pictures are prepared ({error!r})") from None
+        raise InputError(f"{path} is not a valid image processor's configuration ({error!r})") from None
 
 
 def _processor_type(config: Mapping[str, Any]) -> str:
@@ -198,22 +201,22 @@ def _build_processor(processor_type: str, config: Mapping[str, Any]) -> ImagePro
     crop = _parse_pair(config["crop_size"]) if config.get("do_center_crop") else None
     if processor_type == "ConvNext" and isinstance(
         size, int
-    ):  # its own way: larger, then cut; at 384 and above stretched
+    ):  # below 384: resize to more and crop; from 384: stretch
         size, crop = (int(size / config["crop_pct"]), (size, size)) if size < 384 else ((size, size), crop)
     scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
     offset = 1.0 if config.get("rescale_offset") else 0.0
     mean, std = (0.0,) * 3, (1.0,) * 3
     if config.get("do_normalize", True):
         mean, std = _parse_channels(config["image_mean"]), _parse_channels(config["image_std"])
-    again = (
+    second_std = (
         _parse_channels(config["image_std"])
         if config.get("include_top") and processor_type == "EfficientNet"
         else (1.0,) * 3
     )
-    factor = tuple(scale / (s * t) for s, t in zip(std, again, strict=True))
-    shift = tuple((-offset - m) / (s * t) for m, s, t in zip(mean, std, again, strict=True))
+    factor = tuple(scale / (s * t) for s, t in zip(std, second_std, strict=True))
+    shift = tuple((-offset - m) / (s * t) for m, s, t in zip(mean, std, second_std, strict=True))
     if not all(map(math.isfinite, (*factor, *shift))) or 0.0 in factor:
-        raise ValueError("mean and std are no numbers to normalise by")
+        raise ValueError("image_mean and image_std must be finite, and image_std not zero")
     resample = int(config["resample"])
     if resample not in range(6):
         raise ValueError(f"resample {resample}")

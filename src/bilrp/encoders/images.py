@@ -1,4 +1,4 @@
-"""Pictures to tensors and back, at a fixed size; files are opened by `image_files`."""
+"""Convert images to input tensors of a fixed size and back; `image_files` decodes the files."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 RESIZE_MODES = ("crop", "pad", "stretch")
 DEFAULT_RESIZE = "stretch"
-"""How pictures are brought to a size where nobody says how: nothing is cut off or added (docs/design.md has figures)."""
+"""Nothing is cut off or added (docs/design.md compares the modes)."""
 
-MAX_INPUT_PIXELS = 16_000_000  # pixels: tensors hold 50 bytes for each on the way
+MAX_INPUT_PIXELS = 16_000_000  # reading takes about 50 bytes for each
 
 
 def read(
@@ -41,7 +41,15 @@ def read(
     std: Sequence[float] = STD,
     max_pixels: int = MAX_PIXELS,
 ) -> Tensor:
-    """An image as the encoder sees it: (1, 3, H, W) float32, (pixel/255 − mean) / std per channel.
+    """Read an image as input tensor (1, 3, H, W) float32, (pixel/255 − mean) / std per channel.
+
+    Args:
+        raw_input: a path, a PIL image or a uint8 array.
+        size: side in pixels, (height, width), or None to keep the image's size.
+        resize: "crop", "pad" or "stretch".
+        mean: mean of each channel.
+        std: standard deviation of each channel.
+        max_pixels: largest image that is decoded.
 
     >>> read("cat.jpg", size=128).shape
     torch.Size([1, 3, 128, 128])
@@ -58,15 +66,15 @@ def read_with_view(
     std: Sequence[float] = STD,
     max_pixels: int = MAX_PIXELS,
 ) -> Item:
-    """An image as the encoder sees it (as `read` gives it), and the photograph as people see it.
+    """Read an image as in `read`, together with the original image for display; parameters as in `read`.
 
     >>> read_with_view("cat.jpg").view.size
     (640, 480)
     """
-    photograph = _open_limited(raw_input, size, max_pixels)
-    x = _to_tensor(photograph, size, resize, mean, std)
-    box = input_box(photograph.size, size=size, resize=resize)
-    return Item(x, view=Image.from_image(photograph, box), name=input_name(raw_input))
+    image = _open_limited(raw_input, size, max_pixels)
+    x = _to_tensor(image, size, resize, mean, std)
+    box = input_box(image.size, size=size, resize=resize)
+    return Item(x, view=Image.from_image(image, box), name=input_name(raw_input))
 
 
 def _open_limited(raw_input: InputLike, size: int | tuple[int, int] | None, max_pixels: int) -> Pillow.Image:
@@ -80,14 +88,20 @@ def _to_tensor(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Tensor:
-    seen = resize_image(image, size=size, resize=resize, fill=mean)
-    pixels = torch.from_numpy(np.array(seen, dtype=np.uint8)).permute(2, 0, 1).float() / 255
+    resized = resize_image(image, size=size, resize=resize, fill=mean)
+    pixels = torch.from_numpy(np.array(resized, dtype=np.uint8)).permute(2, 0, 1).float() / 255
     middle, spread = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
     return ((pixels - middle) / spread).unsqueeze(0).contiguous()
 
 
 def to_image(tensor: Tensor, *, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> np.ndarray:
-    """The way back, for drawing: (1, 3, H, W) → uint8 H×W×3."""
+    """Invert `read` for display: (1, 3, H, W) → uint8 H×W×3.
+
+    Args:
+        tensor: input tensor.
+        mean: mean of each channel.
+        std: standard deviation of each channel.
+    """
     pixels = tensor.detach().cpu().double()[0]
     middle, spread = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (mean, std))
     return ((pixels * spread + middle) * 255).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
@@ -96,7 +110,7 @@ def to_image(tensor: Tensor, *, mean: Sequence[float] = MEAN, std: Sequence[floa
 def pixel_bounds(
     *, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What black and white become in each channel: the pixel bounds l ≤ x ≤ h of the z^B rule."""
+    """Return the bounds l ≤ x ≤ h of the z^B rule: the values of black and white in each channel."""
     channels = list(zip(mean, std, strict=True))
     return tuple((0 - m) / s for m, s in channels), tuple((1 - m) / s for m, s in channels)
 
@@ -108,20 +122,23 @@ def resize_image(
     resize: str = DEFAULT_RESIZE,
     fill: Sequence[float] = MEAN,
 ) -> Pillow.Image:
-    """The picture at `size` (one number: a square; a pair: height, width; None: as it is).
+    """Resize an image.
 
-    crop keeps the middle, pad keeps everything inside a border of the mean colour, stretch keeps
-    everything and gives up the proportions.
+    Args:
+        image: RGB image.
+        size: side of a square, (height, width), or None to keep the size.
+        resize: "crop" to the centre, "pad" to the aspect ratio of `size`, or "stretch".
+        fill: colour of the padding, 0 … 1 per channel.
     """
     from PIL import Image as Pillow
 
-    wanted = _target_size(size, resize)
-    if wanted is None:
+    target = _target_size(size, resize)
+    if target is None:
         return image
-    height, width = wanted
+    height, width = target
     bicubic = Pillow.Resampling.BICUBIC
     if resize != "pad":
-        # cut first, then scale: a 1×10000 strip must not be blown up before it is cut
+        # crop first: a strip of 1×10000 pixels must not be enlarged before it is cropped
         return image.resize((width, height), bicubic, box=input_box(image.size, size=size, resize=resize))
     inner = _scaled_size(image.size, width, height)
     canvas = Pillow.new("RGB", (width, height), tuple(round(255 * min(max(m, 0.0), 1.0)) for m in fill))
@@ -132,15 +149,20 @@ def resize_image(
 def input_box(
     image_size: tuple[int, int], *, size: int | tuple[int, int] | None, resize: str = DEFAULT_RESIZE
 ) -> Box:
-    """Where the fitted input lies in a picture of this (width, height): (left, top, right, bottom) in its pixels.
+    """Return the (left, top, right, bottom) of the resized input, in pixels of an image of this (width, height).
+
+    Args:
+        image_size: (width, height) of the image.
+        size: side of a square, (height, width), or None to keep the size.
+        resize: "crop", "pad" or "stretch".
 
     >>> input_box((200, 100), size=64, resize="crop"), input_box((200, 100), size=64, resize="pad")
     ((50.0, 0.0, 150.0, 100.0), (0.0, -50.0, 200.0, 150.0))
     """
-    wanted = _target_size(size, resize)
-    if wanted is None or resize == "stretch":
+    target = _target_size(size, resize)
+    if target is None or resize == "stretch":
         return 0.0, 0.0, float(image_size[0]), float(image_size[1])
-    height, width = wanted
+    height, width = target
     if resize == "crop":
         return _center_box(image_size, width / height)
     inner = _scaled_size(image_size, width, height)
@@ -150,13 +172,13 @@ def input_box(
 
 
 def check_resize_mode(resize: str) -> None:
-    """Refuse a way of fitting that there is not."""
+    """Raise `InputError` for an unknown resize mode."""
     if resize not in RESIZE_MODES:
         raise InputError(f"resize must be one of {', '.join(RESIZE_MODES)}, got {resize!r}")
 
 
 def _target_size(size: int | tuple[int, int] | None, resize: str) -> tuple[int, int] | None:
-    """(height, width), checked; None: as the picture is."""
+    """Return the checked (height, width), or None to keep the size."""
     check_resize_mode(resize)
     if size is None:
         return None
@@ -169,19 +191,19 @@ def _target_size(size: int | tuple[int, int] | None, resize: str) -> tuple[int, 
 
 
 def _scaled_size(image_size: tuple[int, int], width: int, height: int) -> tuple[int, int]:
-    """The (width, height) of a picture that just fits, in its proportions."""
+    """Return the largest (width, height) of the same aspect ratio that fits."""
     scale = min(width / image_size[0], height / image_size[1])
     return max(1, round(image_size[0] * scale)), max(1, round(image_size[1] * scale))
 
 
 def input_name(raw_input: InputLike) -> str:
-    """What people call it: a file's own name, also of a picture that was opened from one."""
+    """Return the file name of a path, or of the file that an image was opened from; else an empty string."""
     path = raw_input if isinstance(raw_input, (str, Path)) else getattr(raw_input, "filename", "")
     return display_name(path) if isinstance(path, (str, Path)) else ""
 
 
 def _center_box(size: tuple[int, int], ratio: float) -> tuple[float, float, float, float]:
-    """The largest centred box of width/height = ratio, at least a pixel each way."""
+    """Return the largest centred box of width/height = ratio, at least one pixel per side."""
     width, height = size
     wide, tall = max(1.0, min(width, height * ratio)), max(1.0, min(height, width / ratio))
     wide, tall = min(wide, width), min(tall, height)

@@ -1,4 +1,4 @@
-"""Small convolutional networks with batch norm and real weights: MobileNetV2 and EfficientNet-Lite0."""
+"""MobileNetV2 and EfficientNet-Lite0 with ImageNet weights."""
 
 from __future__ import annotations
 
@@ -32,16 +32,27 @@ EFFICIENTNET_STAGES = (
     (6, 320, 1, 1, 3),
 )  # fmt: skip
 EMBEDDING_SIZE = 1280
-MIN_SIDE_PIXELS = 32  # pixels: five layers halve the side
+MIN_SIDE_PIXELS = 32  # five layers halve the side
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of the two networks: its stages, how it pads, its norms' ε, and where its weights come from under which names."""
+    """Definition of a network.
+
+    Args:
+        name: name of the encoder.
+        stages: see `MOBILENET_STAGES`.
+        symmetric_padding: pad both sides equally; else one more pixel at the end, as TensorFlow does.
+        eps: ε of the batch norms.
+        package: package with the weights.
+        layer_names: (convolution, norm) of each layer in the published state dict.
+        mean: mean of the input channels.
+        std: standard deviation of the input channels.
+    """
 
     name: str
     stages: tuple[tuple[int, int, int, int, int], ...]
-    symmetric_padding: bool  # pads both sides alike; else one more at the end, as TensorFlow does
+    symmetric_padding: bool
     eps: float
     package: Package
     layer_names: Callable[[], Iterator[tuple[str, str]]]
@@ -50,7 +61,7 @@ class Architecture:
 
 
 class ConvNormActivation(nn.Module):
-    """Convolution, batch norm and, but for a block's last, min(max(z, 0), 6)."""
+    """Convolution, batch norm and ReLU6; no activation in the last layer of a block."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, groups: int = 1,
                  activation: bool = True, architecture: Architecture):  # fmt: skip
@@ -76,7 +87,7 @@ class ConvNormActivation(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Inverted residual: widen, convolve each channel by itself, narrow; the input is added where shapes allow."""
+    """Inverted residual: expand, depthwise convolution, project; the input is added where shapes allow."""
 
     def __init__(
         self,
@@ -89,16 +100,18 @@ class InvertedResidual(nn.Module):
         architecture: Architecture,
     ):
         super().__init__()
-        wide = in_channels * expansion
+        hidden = in_channels * expansion
         self.adds_input = stride == 1 and in_channels == out_channels
-        widen = [ConvNormActivation(in_channels, wide, 1, architecture=architecture)] if expansion > 1 else []
-        apart = ConvNormActivation(
-            wide, wide, kernel_size, stride=stride, groups=wide, architecture=architecture
+        expand = (
+            [ConvNormActivation(in_channels, hidden, 1, architecture=architecture)] if expansion > 1 else []
+        )
+        depthwise = ConvNormActivation(
+            hidden, hidden, kernel_size, stride=stride, groups=hidden, architecture=architecture
         )
         self.layers = nn.Sequential(
-            *widen,
-            apart,
-            ConvNormActivation(wide, out_channels, 1, activation=False, architecture=architecture),
+            *expand,
+            depthwise,
+            ConvNormActivation(hidden, out_channels, 1, activation=False, architecture=architecture),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,7 +119,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileCNN(nn.Module):
-    """Pixels (1, 3, H, W) → (1, 1280): what the classifier sees, the mean over the last map."""
+    """Pixels (1, 3, H, W) → (1, 1280): the last feature map, averaged over its positions."""
 
     def __init__(self, architecture: Architecture):
         super().__init__()
@@ -136,7 +149,14 @@ def mobilenet(
     pretrained: bool = True,
     progress: bool = False,
 ) -> Encoder:
-    """MobileNetV2 with ImageNet's weights (fetched once, 13 MB): photographs → the 1280 numbers its classifier sees.
+    """Return MobileNetV2 with ImageNet weights (13 MB, downloaded once) as an encoder with 1280 features.
+
+    Args:
+        weights: file with the published state dict; downloaded by default.
+        size: side of the input in pixels, (height, width), or None to keep the image's size.
+        resize: "crop", "pad" or "stretch".
+        pretrained: False for random weights.
+        progress: show a progress bar while downloading.
 
     >>> bilrp.explain(mobilenet(), "cat.jpg", "dog.jpg").score  # doctest: +SKIP
     """
@@ -151,7 +171,7 @@ def efficientnet(
     pretrained: bool = True,
     progress: bool = False,
 ) -> Encoder:
-    """EfficientNet-Lite0 with ImageNet's weights (fetched once, 17 MB), as `mobilenet`.
+    """Return EfficientNet-Lite0 with ImageNet weights (17 MB, downloaded once); parameters as in `mobilenet`.
 
     >>> bilrp.explain(efficientnet(), "cat.jpg", "dog.jpg").score  # doctest: +SKIP
     """
@@ -183,42 +203,44 @@ def _build_encoder(
 
 
 def _load_state_dict(architecture: Architecture, path: str | Path | None, *, progress: bool) -> Weights:
-    """The published state dict: from a file, or of the package; torch reads it as plain tensors only."""
+    """Return the published state dict from a file or from the package; only plain tensors are read."""
     if path is not None and not Path(path).is_file():
         raise InputError(f"{path}: no such weights file")
     (data,) = (Path(path).read_bytes(),) if path else fetch(architecture.package, progress=progress).values()
     try:
-        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception:  # torch raises many kinds on files that are not its own
+        state_dict = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:  # torch raises many types of errors on other files
         raise WeightsError(f"{path or architecture.name}: not a torch file of plain tensors") from None
-    if not isinstance(found, Mapping):
-        raise WeightsError(f"{path or architecture.name}: expected a state dict, got {type(found).__name__}")
-    return found
+    if not isinstance(state_dict, Mapping):
+        raise WeightsError(
+            f"{path or architecture.name}: expected a state dict, got {type(state_dict).__name__}"
+        )
+    return state_dict
 
 
 def _assign_weights(module: MobileCNN, architecture: Architecture, state_dict: Weights) -> None:
-    """Every weight under its published name; a classifier is left out."""
-    ours = [name for name, layer in module.named_modules() if isinstance(layer, ConvNormActivation)]
-    own = module.state_dict()
-    for name, (conv, norm) in zip(ours, architecture.layer_names(), strict=True):
-        for here, there in ((f"{name}.conv", conv), (f"{name}.norm", norm)):
+    """Load every weight by its published name; the classifier is not used."""
+    layers = [name for name, layer in module.named_modules() if isinstance(layer, ConvNormActivation)]
+    result = module.state_dict()
+    for name, (conv, norm) in zip(layers, architecture.layer_names(), strict=True):
+        for target, source in ((f"{name}.conv", conv), (f"{name}.norm", norm)):
             for kind in ("weight", "bias", "running_mean", "running_var"):
-                wanted = own.get(f"{here}.{kind}")
-                if wanted is None:
+                expected = result.get(f"{target}.{kind}")
+                if expected is None:
                     continue
-                given = state_dict.get(f"{there}.{kind}")
-                if not isinstance(given, Tensor) or given.shape != wanted.shape:
+                tensor = state_dict.get(f"{source}.{kind}")
+                if not isinstance(tensor, Tensor) or tensor.shape != expected.shape:
                     raise WeightsError(
-                        f"these are not {architecture.name}'s weights: {there}.{kind} is missing or of another shape"
+                        f"these are not {architecture.name}'s weights: {source}.{kind} is missing or has another shape"
                     )
-                if not bool(torch.isfinite(given).all()):
-                    raise WeightsError(f"{architecture.name}: {there}.{kind} holds NaN or infinite values")
-                own[f"{here}.{kind}"] = given.float()
-    module.load_state_dict(own)
+                if not bool(torch.isfinite(tensor).all()):
+                    raise WeightsError(f"{architecture.name}: {source}.{kind} has NaN or infinite values")
+                result[f"{target}.{kind}"] = tensor.float()
+    module.load_state_dict(result)
 
 
 def _torchvision_layer_names() -> Iterator[tuple[str, str]]:
-    """(convolution, norm) of each layer in torchvision's MobileNetV2."""
+    """Yield (convolution, norm) of each layer in torchvision's MobileNetV2."""
     yield "features.0.0", "features.0.1"
     for number in range(1, 18):
         inner = range(1) if number == 1 else range(2)
@@ -228,7 +250,7 @@ def _torchvision_layer_names() -> Iterator[tuple[str, str]]:
 
 
 def _lite0_layer_names() -> Iterator[tuple[str, str]]:
-    """(convolution, norm) of each layer in the published EfficientNet-Lite0."""
+    """Yield (convolution, norm) of each layer in the published EfficientNet-Lite0."""
     yield "_conv_stem", "_bn0"
     for number in range(16):
         kinds = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]

