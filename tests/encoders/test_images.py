@@ -209,7 +209,7 @@ def test_a_jpeg_that_passes_over_itself_too_often_is_refused(tmp_path):
     data = made.getvalue()
     scan = data.rindex(b"\xff\xda")
     (tmp_path / "scans.jpg").write_bytes(data[:-2] + data[scan:-2] * 1000 + data[-2:])
-    with pytest.raises(InputError, match="too many passes"):
+    with pytest.raises(InputError, match="too many scans"):
         images.open_image(tmp_path / "scans.jpg")
     (tmp_path / "usual.jpg").write_bytes(data)
     assert images.open_image(tmp_path / "usual.jpg").size == (3000, 3000)
@@ -320,10 +320,10 @@ def test_what_is_not_an_image_says_so(tmp_path):
     with pytest.raises(InputError, match="the file is empty"):
         images.open_image(tmp_path / "empty.png")
     (tmp_path / "text.png").write_text("not an image")
-    with pytest.raises(InputError, match="not an image"):
+    with pytest.raises(InputError, match="not a supported image file"):
         images.open_image(tmp_path / "text.png")
     (tmp_path / "a.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
-    with pytest.raises(InputError, match="not an image"):
+    with pytest.raises(InputError, match="not a supported image file"):
         images.open_image(tmp_path / "a.eps")
     with pytest.raises(InputError, match="expected a path"):
         images.open_image(42)

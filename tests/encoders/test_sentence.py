@@ -334,9 +334,9 @@ def test_the_longest_text_and_longer(bert: Path, caplog: pytest.LogCaptureFixtur
     assert (
         isinstance(longer.view, Text) and len(longer.view.text) == 4 * 99
     )  # what was left out can still be seen
-    assert bilrp.decompose(load(bert, limit=10), "cat " * 99).regions.count == 10
+    assert bilrp.decompose(load(bert, max_seq_length=10), "cat " * 99).regions.count == 10
     with pytest.raises(InputError, match="at most 70, got 71"):
-        load(bert, limit=71)
+        load(bert, max_seq_length=71)
 
 
 def test_sentences_and_spans_as_regions(bert: Path) -> None:
@@ -421,7 +421,7 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
         "no weights": (copied(bert, at / "no_weights", without="model.safetensors"), "no weights"),
         "no tokenizer": (
             copied(bert, at / "no_tokenizer", without="tokenizer.json"),
-            "cannot be loaded|no offsets",
+            "cannot be loaded|no character offsets",
         ),
         "no words": (no_words, "has no tokenizer"),
         "no json": (no_json, "cannot be read as JSON"),
@@ -429,7 +429,7 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
         "unknown": (changed("unknown", model_type="nonesuch"), "does not know the architecture 'nonesuch'"),
         "code": (
             changed("code", auto_map={"AutoModel": "modeling_evil.Evil"}),
-            "code from a model's folder is never run",
+            "code from a model folder is never run",
         ),
         "sizes": (changed("sizes", hidden_size=32), "cannot be loaded"),
         "torn": (torn, "cannot be loaded"),
@@ -437,13 +437,13 @@ def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
         "zip": (zipped, "cannot be loaded"),
         "adapter": (adapter, "adapter"),
         "partial": (partial, "weights are missing for encoder.layer.1.output.dense.weight"),
-        "module": (module("module", "custom_st.Transformer"), "code from a model's folder is never run"),
+        "module": (module("module", "custom_st.Transformer"), "code from a model folder is never run"),
         "outside": (
             module("outside", "sentence_transformers.models.Transformer", "../bert"),
             "points outside of its folder",
         ),
-        "first": (module("first", "sentence_transformers.models.Pooling"), "not a Transformer"),
-        "activation": (dense, "unknown activation 'os.system'"),
+        "first": (module("first", "sentence_transformers.models.Pooling"), "only Transformer is supported"),
+        "activation": (dense, "unsupported activation 'os.system'"),
         "pooling": (head, "unknown pooling median"),
     }
 
@@ -501,5 +501,5 @@ def test_a_folder_that_claims_more_than_it_holds_is_refused_before_anything_is_m
             opened.truncate(70_000_000)
     else:
         (folder / file).write_bytes(content)
-    with pytest.raises(InputError, match=r"longer than|describes \d+ layers|describes a model of"):
+    with pytest.raises(InputError, match=r"larger than|describes \d+ layers|describes a model of"):
         sentence(folder)
