@@ -1,4 +1,4 @@
-"""Progress on long work, with rich; silent and free when not asked for."""
+"""Progress of long computations: a rich progress bar, a callback, or neither."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 ProgressCallback = Callable[[str, int, int], None]
-"""Is told (what, done, total) as work goes on; whatever it raises ends the work."""
+"""Called with (description, done, total); an exception it raises stops the computation."""
 
 _CALLBACK: ContextVar[ProgressCallback | None] = ContextVar("progress_callback", default=None)
 
 
 @dataclass
 class Progress:
-    """Counts work done; `start` names a new piece of work."""
+    """Counter of completed steps, shown on a bar and reported to a callback where there is one.
+
+    Args:
+        bar: `rich.progress.Progress` to update, or None for no output.
+        task: rich task id of the current bar; set by `start`.
+        callback: Called after every change with (description, done, total).
+        description: Name of the current task.
+        done: Steps completed so far.
+        total: Steps in all.
+    """
 
     bar: Any = None
     task: Any = None
@@ -26,12 +35,14 @@ class Progress:
     total: int = 0
 
     def start(self, description: str, total: int) -> None:
+        """Begin a new task of `total` steps."""
         self.description, self.done, self.total = description, 0, total
         self._notify()
         if self.bar is not None:
             self.task = self.bar.add_task(description, total=total)
 
     def advance(self, count: int = 1) -> None:
+        """Add `count` completed steps."""
         self.done += count
         self._notify()
         if self.bar is not None:
@@ -44,31 +55,31 @@ class Progress:
 
 @contextmanager
 def report_progress_to(callback: ProgressCallback) -> Iterator[None]:
-    """Tell a watcher of all work inside, on this thread: to show it elsewhere, or to end it by raising.
+    """Report all progress inside the block, on this thread, to a callback, which may raise to cancel it.
 
-    >>> seen = []
-    >>> with report_progress_to(lambda *step: seen.append(step)), progress_bar(False) as bar:
+    >>> calls = []
+    >>> with report_progress_to(lambda *step: calls.append(step)), progress_bar(False) as bar:
     ...     bar.start("regions", 2)
     ...     bar.advance(2)
-    >>> seen
+    >>> calls
     [('regions', 0, 2), ('regions', 2, 2)]
     """
-    before = _CALLBACK.set(callback)
+    token = _CALLBACK.set(callback)
     try:
         yield
     finally:
-        _CALLBACK.reset(before)
+        _CALLBACK.reset(token)
 
 
 @contextmanager
 def progress_bar(show: bool) -> Iterator[Progress]:
-    """A progress bar with time left on stderr, if wanted."""
-    watcher = _CALLBACK.get()
+    """Yield a `Progress`, with a bar and the remaining time on stderr if `show`."""
+    callback = _CALLBACK.get()
     if not show:
-        yield Progress(callback=watcher)
+        yield Progress(callback=callback)
         return
     from rich.console import Console
-    from rich.progress import Progress as Rich
+    from rich.progress import Progress as RichProgress
 
-    with Rich(console=Console(stderr=True), transient=True) as bar:
-        yield Progress(bar, callback=watcher)
+    with RichProgress(console=Console(stderr=True), transient=True) as bar:
+        yield Progress(bar, callback=callback)

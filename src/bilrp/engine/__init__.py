@@ -1,4 +1,5 @@
-"""Maps → parts: frozen linear maps, the program they make, the plan that costs least, and the ways of running it.
+"""Compute parts from linear maps: the maps, the program they form, rewrite passes, the planner and the executors.
 
-Sees maps only, never what a step was called. May import errors, native, regions and `trace.linear_operators`.
+Independent of operation names and rules. May import errors, native, progress, regions, `trace.devices` and
+`trace.linear_operators`.
 """

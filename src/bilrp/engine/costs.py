@@ -1,7 +1,7 @@
-"""Costs: what every way through a program would take, link by link, so that every combination of stages is a sum.
+"""Cost model: estimate each link under each method, so that the cost of a schedule is a sum over its links.
 
-They are multiply-adds, with what moving numbers about costs beside them: good for choosing. What the chosen way takes
-is then counted exactly (`plan.plan_for`).
+Costs are multiply-adds (MACs) plus an equivalent for memory traffic. They are estimates for choosing a schedule;
+`plan.plan_for` then counts the MACs of the chosen one exactly.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -19,20 +19,23 @@ from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Link
 from bilrp.engine.windows import Cone
 
-# Rough speeds, as multiply-adds that pass while …; only their ratios matter, and only for choosing.
-MACS_PER_WINDOW_BATCH = 4_000_000  # … one batch of windows passes one link
-MACS_PER_MOVED_NUMBER = 16  # … one number of a value is read and written
-MAX_CUT_BUDGETS = 4  # budgets that the regions may fill where they wait for the coordinates
-WINDOWED_PUSH_SLOWDOWN = 1.2  # small convolutions against large ones
-WINDOWED_PULL_SLOWDOWN = 2.0  # windows of cotangents, cut out and added up, against whole values
+# Rough equivalents in MACs; only their ratios matter, and only for choosing a schedule.
+MACS_PER_WINDOW_BATCH = 4_000_000  # overhead of one batch of windows at one link
+MACS_PER_MOVED_NUMBER = 16  # one number is read and written
+MAX_CUT_BUDGETS = 4  # memory budgets that the pushed regions may fill at the cut
+WINDOWED_PUSH_SLOWDOWN = 1.2  # many small convolutions instead of one large
+WINDOWED_PULL_SLOWDOWN = 2.0  # cropping windows and adding them up, instead of whole values
+
+
+Method = Literal["push_windowed", "push_sparse", "push_dense", "pull_dense"]
 
 
 class Schedule(NamedTuple):
-    """Where the stages of a plan change.
+    """The link numbers at which the method changes.
 
-    Links [0, windowed_end) are pushed on windows, [windowed_end, sparse_end) on active rows, [sparse_end, cut) whole, and
-    the coordinates are pulled down to the cut. With a cut of 0 nothing is pushed, and links [0, pull_windowed_end) are
-    pulled tile by tile.
+    Links [0, windowed_end) are pushed on windows, [windowed_end, sparse_end) on sparse tangents, [sparse_end, cut) on
+    dense tangents, and the coordinates are pulled down to the cut. With cut = 0 nothing is pushed, and links
+    [0, pull_windowed_end) are pulled tile by tile.
     """
 
     windowed_end: int = 0
@@ -43,12 +46,12 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScheduleCosts:
-    """The cost of each link by each method, and of every way through them."""
+    """Cost of each link under each method (one list per method), and of every schedule."""
 
     context: PlanContext
 
     def total_cost(self, schedule: Schedule) -> float:
-        """All stages, and the meeting where regions and coordinates meet."""
+        """Return the cost of all stages and of the product at the cut."""
         cost = self.segment_cost("push_windowed", 0, schedule.windowed_end) + self.segment_cost(
             "push_sparse", schedule.windowed_end, schedule.sparse_end
         )
@@ -62,23 +65,23 @@ class ScheduleCosts:
         return cost + self.cost_after(schedule.cut)
 
     def cost_after(self, cut: int) -> float:
-        """Pulling the coordinates down to a cut, and the meeting there."""
-        setting, total = self.context, len(self.context.links)
+        """Return the cost of pulling the coordinates down to a cut, and of the product there."""
+        context, total = self.context, len(self.context.links)
         cost = self.segment_cost("pull_dense", cut, total)
         if not 0 < cut < total:
             return cost
-        arrived = setting.region_count * setting.numel_after(cut)
-        # What the regions have become is kept whole until the coordinates meet it: a page of pixels would not fit.
-        if arrived > MAX_CUT_BUDGETS * setting.budget // setting.program.x.element_size():
+        pushed_numel = context.region_count * context.numel_after(cut)
+        # The pushed tangents stay in memory until all coordinates are pulled.
+        if pushed_numel > MAX_CUT_BUDGETS * context.budget // context.program.x.element_size():
             return float("inf")
-        return cost + arrived * (setting.pull_count + MACS_PER_MOVED_NUMBER)
+        return cost + pushed_numel * (context.pull_count + MACS_PER_MOVED_NUMBER)
 
-    def segment_cost(self, method: str, first: int, last: int) -> float:
-        """What links [first, last) cost by one method. Many ways are made of the same few stretches."""
-        asked = (method, first, last)
-        if asked not in self._segment_cache:
-            self._segment_cache[asked] = sum(getattr(self, method)[first:last])
-        return self._segment_cache[asked]
+    def segment_cost(self, method: Method, first: int, last: int) -> float:
+        """Return the cost of links [first, last) under one method; cached, since many schedules share segments."""
+        key = (method, first, last)
+        if key not in self._segment_cache:
+            self._segment_cache[key] = sum(getattr(self, method)[first:last])
+        return self._segment_cache[key]
 
     @cached_property
     def _segment_cache(self) -> dict[tuple[str, int, int], float]:
@@ -86,25 +89,25 @@ class ScheduleCosts:
 
     @cached_property
     def push_windowed(self) -> list[float]:
-        setting = self.context
+        context = self.context
         return [
-            _windowed_cost(link, setting.cones[link.target]) + _setup_macs(link)
-            for link in setting.links[: setting.spatial_links]
+            _windowed_cost(link, context.cones[link.target]) + _setup_macs(link)
+            for link in context.links[: context.spatial_links]
         ]
 
     @cached_property
     def push_sparse(self) -> list[float]:
-        """Infinite where rows cannot go."""
-        setting = self.context
-        costs = [float("inf")] * setting.spatial_links
-        for first, last in sparse_segments(setting):
-            laid = setting.layouts(torch.arange(setting.region_count), first, last)
-            for i, link in enumerate(setting.links[first:last], first):
-                sources, goal = [laid[s] for s in link.sources], laid[link.target]
-                macs, moving = link.map.sparse_cost(sources, goal, link.shapes)
+        """Infinite for links that cannot push sparse tangents."""
+        context = self.context
+        costs = [float("inf")] * context.spatial_links
+        for first, last in sparse_segments(context):
+            layouts = context.layouts(torch.arange(context.region_count), first, last)
+            for i, link in enumerate(context.links[first:last], first):
+                sources, target = [layouts[s] for s in link.sources], layouts[link.target]
+                macs, overhead = link.map.sparse_cost(sources, target, link.shapes)
                 macs += link.map.setup_macs(link.shapes, sources[0])
                 costs[i] = float(
-                    macs + moving + MACS_PER_MOVED_NUMBER * setting.tangent_type.required_numel(goal)
+                    macs + overhead + MACS_PER_MOVED_NUMBER * context.tangent_type.required_numel(target)
                 )
         return costs
 
@@ -130,22 +133,24 @@ class ScheduleCosts:
 
     @cached_property
     def pull_windowed(self) -> float:
-        """Pulling the whole chain tile by tile. Asking has a price: a few coordinates are pulled down to it."""
-        setting = self.context
-        chain = setting.links[: setting.chain_length]
-        macs, numbers = pull_windowed.tile_cost(chain)
-        each = WINDOWED_PULL_SLOWDOWN * (macs + MACS_PER_MOVED_NUMBER * numbers)
-        return setting.pull_count * setting.tiles_per_coordinate * each + sum(map(_setup_macs, chain))
+        """Pulling the first `chain_length` links tile by tile; expensive to estimate, as it pulls a few coordinates."""
+        context = self.context
+        chain = context.links[: context.chain_length]
+        macs, numel = pull_windowed.tile_cost(chain)
+        cost_per_tile = WINDOWED_PULL_SLOWDOWN * (macs + MACS_PER_MOVED_NUMBER * numel)
+        return context.pull_count * context.tiles_per_coordinate * cost_per_tile + sum(
+            map(_setup_macs, chain)
+        )
 
 
 def choose_schedule(context: PlanContext, mode: str) -> Schedule:
-    """The way that costs least: in mode 'auto' of all, 'push' of those without a pull, 'pull' of those without a push."""
+    """Return the cheapest schedule of a mode: 'auto' (all), 'push' (without a pull stage), 'pull' (without a push)."""
     costs = ScheduleCosts(context)
     best = min(_candidate_schedules(costs, mode), key=costs.total_cost)
     if mode == "push" or context.taps or not context.chain_length:
         return best
     tiled = Schedule(pull_windowed_end=context.chain_length)
-    # Where pulling down to the chain alone is too much, its tiles need not be counted.
+    # Skip the expensive tile estimate if pulling down to the chain already costs more than the best schedule.
     rest = sum(costs.pull_dense[context.chain_length :])
     return (
         tiled if rest < costs.total_cost(best) and costs.total_cost(tiled) < costs.total_cost(best) else best
@@ -153,73 +158,71 @@ def choose_schedule(context: PlanContext, mode: str) -> Schedule:
 
 
 def all_schedules(context: PlanContext, mode: str = "auto") -> Iterator[Schedule]:
-    """All ways to place the stages at bottlenecks, but for tiles."""
-    total, narrow = len(context.links), context.bottlenecks
+    """Yield every schedule whose stages change at bottlenecks, except those with a windowed pull."""
+    total, bottlenecks = len(context.links), context.bottlenecks
     if mode == "pull":
         yield Schedule()
         return
     yield Schedule(cut=total)
-    meet = mode == "auto" and not context.taps
-    if meet:
+    may_cut = mode == "auto" and not context.taps
+    if may_cut:
         yield Schedule()
     segments = sparse_segments(context)
-    for crops in [i for i in narrow if i <= context.spatial_links]:
-        ends = [j for j in narrow if any(first <= crops < j <= last for first, last in segments)]
-        for rows in [crops, *ends]:
-            for cut in [*(c for c in narrow if rows <= c < total and meet), total]:
-                yield Schedule(crops, rows, cut)
+    for windowed_end in [i for i in bottlenecks if i <= context.spatial_links]:
+        ends = [j for j in bottlenecks if any(first <= windowed_end < j <= last for first, last in segments)]
+        for sparse_end in [windowed_end, *ends]:
+            for cut in [*(c for c in bottlenecks if sparse_end <= c < total and may_cut), total]:
+                yield Schedule(windowed_end, sparse_end, cut)
 
 
 def _candidate_schedules(costs: ScheduleCosts, mode: str) -> Iterator[Schedule]:
-    """Of all `all_schedules` those that can cost least, in their order.
+    """Yield those of `all_schedules` that can be the cheapest, in the same order.
 
-    A deep network has tens of thousands. But how its crops and rows began changes nothing about what is best behind
-    the place where they end, nor the other way round: for each place the best of both is enough.
+    A deep network has tens of thousands of schedules. The costs before and after `sparse_end` are independent, so for
+    each value of it the best start and the best end are enough.
     """
-    setting = costs.context
-    if mode == "pull" or not setting.spatial_links:
-        yield from all_schedules(setting, mode)
+    context = costs.context
+    if mode == "pull" or not context.spatial_links:
+        yield from all_schedules(context, mode)
         return
-    yield Schedule(cut=len(setting.links))
-    if mode == "auto" and not setting.taps:
+    yield Schedule(cut=len(context.links))
+    if mode == "auto" and not context.taps:
         yield Schedule()
     cuts = _best_cuts(costs, mode)
-    found = {
-        Schedule(place, place, cuts[place]) for place in setting.bottlenecks if place <= setting.spatial_links
-    }
-    for first, last in sparse_segments(setting):
-        found.update(
-            Schedule(crops, rows, cuts[rows]) for crops, rows in _best_windowed_ends(costs, first, last)
+    schedules = {Schedule(end, end, cuts[end]) for end in context.bottlenecks if end <= context.spatial_links}
+    for first, last in sparse_segments(context):
+        schedules.update(
+            Schedule(windowed_end, sparse_end, cuts[sparse_end])
+            for windowed_end, sparse_end in _best_windowed_ends(costs, first, last)
         )
-    yield from sorted(found)
+    yield from sorted(schedules)
 
 
 def _best_cuts(costs: ScheduleCosts, mode: str) -> dict[int, int]:
-    """From each bottleneck, where pushing whole values should end."""
-    setting, total = costs.context, len(costs.context.links)
-    meet = mode == "auto" and not setting.taps
-    best, cut, after, found = costs.cost_after(total), total, total, {total: total}
-    for place in reversed([i for i in setting.bottlenecks if i < total]):
-        best += costs.segment_cost("push_dense", place, after)
-        here = costs.cost_after(place) if meet else float("inf")
-        best, cut = (here, place) if here <= best else (best, cut)
-        after, found[place] = place, cut
-    return found
+    """Return for each bottleneck the best cut if the dense push starts there."""
+    context, total = costs.context, len(costs.context.links)
+    may_cut = mode == "auto" and not context.taps
+    best, cut, after, best_cuts = costs.cost_after(total), total, total, {total: total}
+    for start in reversed([i for i in context.bottlenecks if i < total]):
+        best += costs.segment_cost("push_dense", start, after)
+        cost = costs.cost_after(start) if may_cut else float("inf")
+        best, cut = (cost, start) if cost <= best else (best, cut)
+        after, best_cuts[start] = start, cut
+    return best_cuts
 
 
 def _best_windowed_ends(costs: ScheduleCosts, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Where crops should end if rows end at a place of this segment: (crops, rows) for each of its bottlenecks."""
-    places = [i for i in costs.context.bottlenecks if first <= i <= last]
-    best, crops = float("inf"), first
-    for before, place in pairwise(places):
-        fresh = costs.segment_cost("push_windowed", 0, before)
-        best, crops = (fresh, before) if fresh < best else (best, crops)
-        best += costs.segment_cost("push_sparse", before, place)
-        yield crops, place
+    """Yield (windowed_end, sparse_end) with the best windowed_end for each bottleneck of a sparse segment."""
+    best, windowed_end = float("inf"), first
+    for start, end in pairwise(i for i in costs.context.bottlenecks if first <= i <= last):
+        cost = costs.segment_cost("push_windowed", 0, start)
+        best, windowed_end = (cost, start) if cost < best else (best, windowed_end)
+        best += costs.segment_cost("push_sparse", start, end)
+        yield windowed_end, end
 
 
 def sparse_segments(context: PlanContext) -> list[tuple[int, int]]:
-    """The longest stretches, from bottleneck to bottleneck, that can be pushed row by row."""
+    """Return the longest segments between bottlenecks whose links can push sparse tangents."""
     segments: list[tuple[int, int]] = []
     for first, last in pairwise(i for i in context.bottlenecks if i <= context.spatial_links):
         if any(link.map.on_mask for link in context.links[first:last]):

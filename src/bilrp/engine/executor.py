@@ -1,7 +1,8 @@
-"""execute: carry out a plan. Regions in, parts out: [regions, coordinates] for the output and for every tapped value."""
+"""Execute a plan: compute parts [regions, coordinates] of the output and of every tapped value."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -27,7 +28,7 @@ from bilrp.progress import Progress
 from bilrp.regions import Regions
 from bilrp.trace.devices import get_memory_budget
 
-Outputs = dict[Key, Tensor | list[PartsChunk]]  # what is wanted: a matrix to write into, or pieces to keep
+Outputs = dict[Key, Tensor | list[PartsChunk]]  # dense parts to write into, or a list of sparse chunks
 
 
 def compute_parts(
@@ -39,47 +40,65 @@ def compute_parts(
     taps: frozenset[int] = frozenset(),
     bar: Progress | None = None,
 ) -> tuple[dict[int, AnyParts], Plan]:
-    """Parts [regions, coordinates] of the output (projected by `weights`) and of taps, by the plan that costs least."""
+    """Compute parts [regions, coordinates] of the output and of the taps with the cheapest plan.
+
+    Args:
+        program: The frozen tape.
+        partition: Regions of the input.
+        weights: Projection [coordinates, h] of the embedding; None for its own coordinates.
+        mode: 'auto', 'push' or 'pull', see `make_plan`.
+        taps: Numbers of intermediate values whose parts are returned too.
+        bar: Progress to report to.
+
+    Returns:
+        Parts by value number (those of taps may be sparse), and the plan.
+    """
     coordinates = program.result.numel() if weights is None else len(weights)
-    setting = PlanContext(
+    context = PlanContext(
         program, partition, coordinates, frozenset(map(Key, taps)), get_memory_budget(program.x.device)
     )
-    chosen = make_plan(setting, mode)
+    plan = make_plan(context, mode)
     memory.check_fits(
-        chosen.working_bytes,
+        plan.working_bytes,
         program.x.device,
-        f"a decomposition into {setting.region_count} regions × {setting.coordinate_count} coordinates",
+        f"a decomposition into {context.region_count} regions × {context.coordinate_count} coordinates",
         "use larger regions, a smaller input (--size), or project=256",
     )
-    parts = execute_plan(setting, chosen, weights=weights, bar=bar)
-    return {key.value: found for key, found in parts.items()}, chosen
+    parts = execute_plan(context, plan, weights=weights, bar=bar)
+    return {key.value: value_parts for key, value_parts in parts.items()}, plan
 
 
 def execute_plan(
     context: PlanContext, plan: Plan, *, weights: Tensor | None = None, bar: Progress | None = None
 ) -> dict[Key, AnyParts]:
-    """Parts of the program's output (projected by `weights`, if given) and of every tap; only those may be scattered."""
+    """Compute parts of the program's output (projected by `weights`) and of every tap; only taps may be sparse.
+
+    Args:
+        context: Program, regions and taps.
+        plan: A plan made for this context.
+        weights: Projection [coordinates, h] of the embedding; None for its own coordinates.
+        bar: Progress to report to.
+    """
     bar = bar or Progress()
     program, cut = context.program, plan.schedule.cut
     if cut == 0 and program.links:
         return {program.output: _pull_all(context, plan, weights, bar)}
-    scattered = choose_sparse_taps(context, plan.schedule)
-    outputs: Outputs = {key: [] if key in scattered else _empty_parts(context, key) for key in context.taps}
-    meeting = cut < len(program.links)
-    arrived = program.links[cut - 1].target if program.links else program.output
-    outputs.setdefault(arrived, _empty_parts(context, arrived))
+    sparse_taps = choose_sparse_taps(context, plan.schedule)
+    outputs: Outputs = {key: [] if key in sparse_taps else _empty_parts(context, key) for key in context.taps}
+    last_pushed = program.links[cut - 1].target if program.links else program.output
+    outputs.setdefault(last_pushed, _empty_parts(context, last_pushed))
     bar.start("pushing regions", context.partition.count)
     buffers = BufferPool(program.x)
-    # Where crops or rows come first, regions that lie together share work.
+    # Neighbouring regions share work on windows and sparse tangents.
     for index in context.chunks(plan.region_chunk, compact=plan.schedule.sparse_end > 0):
         _push_chunk(context, plan, index, outputs, buffers)
         bar.advance(len(index))
-    parts = {key: _assemble_parts(context, key, found) for key, found in outputs.items()}
-    found = densify(parts.pop(arrived) if arrived not in context.taps else parts[arrived])
-    if meeting:
-        parts[program.output] = _contract_at_cut(context, plan, found, weights, bar)
+    parts = {key: _assemble_parts(context, key, stored) for key, stored in outputs.items()}
+    pushed = densify(parts[last_pushed] if last_pushed in context.taps else parts.pop(last_pushed))
+    if cut < len(program.links):
+        parts[program.output] = _contract_at_cut(context, plan, pushed, weights, bar)
     else:
-        parts[program.output] = found if weights is None else found @ weights.T
+        parts[program.output] = pushed if weights is None else pushed @ weights.T
     return parts
 
 
@@ -96,11 +115,11 @@ def _empty_parts(context: PlanContext, key: Key) -> Tensor:
 
 
 def _store_chunk(chunk: PartsChunk, target: Tensor | list[PartsChunk], shape: torch.Size) -> None:
-    """Write parts into the matrix of all regions, or put them beside the others."""
+    """Write a chunk into the dense parts, or append a copy to the list of chunks."""
     if isinstance(target, Tensor):
         chunk.scatter(target, shape)
     else:
-        target.append(chunk.copy())  # the run goes on to use its memory
+        target.append(chunk.copy())  # the run reuses its memory
 
 
 def _assemble_parts(context: PlanContext, key: Key, stored: Tensor | list[PartsChunk]) -> AnyParts:
@@ -112,10 +131,10 @@ def _assemble_parts(context: PlanContext, key: Key, stored: Tensor | list[PartsC
 def _push_chunk(
     context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs, buffers: BufferPool
 ) -> None:
-    """All push stages for one chunk of regions; values that are wanted are written into `outputs`."""
+    """Run all push stages for the regions `index`, and store the values that `outputs` names."""
     program = context.program
-    crops_until, rows_until, cut, _ = plan.schedule
-    if not crops_until:
+    windowed_end, sparse_end, cut, _ = plan.schedule
+    if not windowed_end:
         masks = context.partition.masks(index, program.x.dtype)
         head = replace(
             program,
@@ -125,37 +144,37 @@ def _push_chunk(
         _write_dense(push(head, masks, outputs), index, outputs)
         return
     value = _push_windowed_stage(context, plan, index, outputs, buffers)
-    if rows_until > crops_until:
+    if sparse_end > windowed_end:
         assert not isinstance(value, _WindowBatches)
-        value = _push_sparse_stage(context, index, value, crops_until, rows_until, outputs, buffers)
-    if cut > rows_until:
-        key = program.links[rows_until - 1].target
-        shape = program.links[rows_until - 1].shape
+        value = _push_sparse_stage(context, index, value, windowed_end, sparse_end, outputs, buffers)
+    if cut > sparse_end:
+        key = program.links[sparse_end - 1].target
+        shape = program.links[sparse_end - 1].shape
         dense = value.to_dense(shape)
-        links = program.links[rows_until:cut]
+        links = program.links[sparse_end:cut]
         _write_dense(
             push_from(links, {key: dense}, {link.target for link in links} & set(outputs)), index, outputs
         )
-    if not isinstance(value, _WindowBatches):  # all of it was copied: the next chunk uses its memory
+    if not isinstance(value, _WindowBatches):  # its values were copied: let the next chunk reuse the buffer
         buffers.release(value.values)
 
 
 def _write_dense(values: dict[Key, Tensor], index: Tensor, outputs: Outputs) -> None:
-    """Whole values are written as they are."""
+    """Write dense values into the rows `index` of the outputs."""
     for key, value in values.items():
-        into = outputs[key]
-        assert isinstance(into, Tensor)
-        into[index] = value.reshape(len(value), -1)
+        output = outputs[key]
+        assert isinstance(output, Tensor)
+        output[index] = value.reshape(len(value), -1)
 
 
 class _WindowBatches:
-    """Batches of windows, kept until the next stage takes them."""
+    """Batches of windows with the columns (regions) they belong to: input of the dense stage."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[Tensor, Window]] = []
 
     def to_dense(self, shape: torch.Size) -> Tensor:
-        """Whole values (K, *shape)."""
+        """Return dense tangents (K, *shape)."""
         count = sum(len(columns) for columns, _ in self.batches)
         out = self.batches[0][1].data.new_zeros(count, shape.numel())
         for columns, window in self.batches:
@@ -166,17 +185,18 @@ class _WindowBatches:
 def _push_windowed_stage(
     context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs, buffers: BufferPool
 ) -> _WindowBatches | TorchSparseTangent | NativeSparseTangent:
-    """Push windows batch by batch; hand them on as they are, or as rows."""
-    program, until = context.program, plan.schedule.windowed_end
-    # laid out once for all batches
-    links = [replace(link, map=link.map.prepare_windows()) for link in program.links[:until]]
+    """Push windows batch by batch; return them as windows, or as a sparse tangent if the sparse stage follows."""
+    program, windowed_end = context.program, plan.schedule.windowed_end
+    # convert the memory format once for all batches
+    links = [replace(link, map=link.map.prepare_windows()) for link in program.links[:windowed_end]]
     end, shapes = links[-1].target, {link.target: link.shape for link in links}
-    rows, kept = None, _WindowBatches()
-    if plan.schedule.sparse_end > until:
-        laid = context.layouts(index, until, plan.schedule.sparse_end)
-        kind = context.tangent_type
-        buffers.reserve(max(map(kind.required_numel, laid.values())))
-        rows = kind(buffers.acquire(kind.required_numel(laid[end])).zero_(), laid[end])
+    tangent, windows = None, _WindowBatches()
+    if plan.schedule.sparse_end > windowed_end:
+        layouts = context.layouts(index, windowed_end, plan.schedule.sparse_end)
+        tangent_type = context.tangent_type
+        buffers.reserve(max(map(tangent_type.required_numel, layouts.values())))
+        values = buffers.acquire(tangent_type.required_numel(layouts[end])).zero_()
+        tangent = tangent_type(values, layouts[end])
     column = torch.full((context.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in context.window_batches(end, index, plan.window_batch):
@@ -185,11 +205,11 @@ def _push_windowed_stage(
         ):
             if key in outputs:
                 _store_chunk(WindowedChunk(batch, window), outputs[key], shapes[key])
-            if key == end and rows is not None:
-                rows.load_columns(window.data, column[batch], window.origin)
-            elif key == end and plan.schedule.cut > until:
-                kept.batches.append((column[batch], window))
-    return kept if rows is None else rows
+            if key == end and tangent is not None:
+                tangent.load_columns(window.data, column[batch], window.origin)
+            elif key == end and plan.schedule.cut > windowed_end:
+                windows.batches.append((column[batch], window))
+    return windows if tangent is None else tangent
 
 
 def _push_sparse_stage(
@@ -201,24 +221,24 @@ def _push_sparse_stage(
     outputs: Outputs,
     buffers: BufferPool,
 ) -> TorchSparseTangent | NativeSparseTangent:
-    """Push active rows; drop each value after its last use."""
-    links, kind = context.program.links[first:last], type(start)
-    laid = context.layouts(index, first, last)
+    """Push a sparse tangent through links [first, last); release each value after its last use."""
+    links, tangent_type = context.program.links[first:last], type(start)
+    layouts = context.layouts(index, first, last)
     alive: dict[Key, TorchSparseTangent | NativeSparseTangent] = {
         context.program.links[first - 1].target: start
     }
-    final = {source: i for i, link in enumerate(links) for source in link.sources}
+    last_use = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        sources, layout = [alive[s] for s in link.sources], laid[link.target]
-        done = [source for source in set(link.sources) if final[source] == i]
-        if len(done) == len(sources) == 1 and link.map.is_identity_on_rows(
+        sources, layout = [alive[s] for s in link.sources], layouts[link.target]
+        unused = [source for source in set(link.sources) if last_use[source] == i]
+        if len(unused) == len(sources) == 1 and link.map.is_identity_on_rows(
             sources[0].layout, layout, link.shapes
         ):
-            target = replace(alive.pop(done[0]), layout=layout)
+            target = replace(alive.pop(unused[0]), layout=layout)
         else:
-            target = kind(buffers.acquire(kind.required_numel(layout)), layout)
+            target = tangent_type(buffers.acquire(tangent_type.required_numel(layout)), layout)
             link.map.push_sparse(sources, target, link.shapes)
-            for source in done:
+            for source in unused:
                 buffers.release(alive.pop(source).values)
         alive[link.target] = target
         if link.target in outputs:
@@ -230,18 +250,18 @@ def _push_sparse_stage(
 
 
 def _pull_all(context: PlanContext, plan: Plan, weights: Tensor | None, bar: Progress) -> Tensor:
-    """Classical LRP: every coordinate pulled to the input, pooled over regions."""
-    program, tiled = context.program, plan.schedule.pull_windowed_end
-    head, tail = program.links[:tiled], replace(program, links=program.links[tiled:])
+    """Pull every coordinate to the input and sum its relevance over each region: one LRP pass per coordinate."""
+    program, end = context.program, plan.schedule.pull_windowed_end
+    head, tail = program.links[:end], replace(program, links=program.links[end:])
 
     def relevance(seeds: Tensor) -> Tensor:
-        """R = x ⊙ c; down the first links only where the cotangents are."""
+        """R = x ⊙ c; the links of `head` are pulled only where the cotangents are not zero."""
         if not head:
             return pull(program, seeds)
-        met = pull_to(tail, seeds).get(head[-1].target)
-        if met is None:
+        cotangents = pull_to(tail, seeds).get(head[-1].target)
+        if cotangents is None:
             return seeds.new_zeros(len(seeds), *program.x.shape)
-        return program.x * pull_windowed.pull_chain(head, met)
+        return program.x * pull_windowed.pull_chain(head, cotangents)
 
     def contract(seeds: Tensor) -> Tensor:
         return context.partition.pool(relevance(seeds)).T
@@ -252,14 +272,14 @@ def _pull_all(context: PlanContext, plan: Plan, weights: Tensor | None, bar: Pro
 def _contract_at_cut(
     context: PlanContext, plan: Plan, pushed: Tensor, weights: Tensor | None, bar: Progress
 ) -> Tensor:
-    """Coordinates pulled down to where the regions have arrived: P[I, m] = Σ_k s_I[k] c_m[k]."""
+    """Pull the coordinates to the cut and contract them with the pushed regions: P[I, m] = Σ_k s_I[k] c_m[k]."""
     program, cut = context.program, plan.schedule.cut
     key = program.links[cut - 1].target
     tail = replace(program, links=program.links[cut:])
 
     def contract(seeds: Tensor) -> Tensor:
         pulled = pull_to(tail, seeds).get(key)
-        if pulled is None:  # every way down is shut
+        if pulled is None:  # the cotangent is zero on every path to the cut
             return pushed.new_zeros(len(pushed), len(seeds))
         return pushed @ pulled.flatten(1).T
 
@@ -267,18 +287,25 @@ def _contract_at_cut(
 
 
 def _fill_by_coordinates(
-    context: PlanContext, plan: Plan, weights: Tensor | None, bar: Progress, contract
+    context: PlanContext,
+    plan: Plan,
+    weights: Tensor | None,
+    bar: Progress,
+    contract: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Fill parts [regions, coordinates] chunk by chunk; coordinates that cannot be non-zero are not pulled."""
+    """Fill parts [regions, coordinates] chunk by chunk; coordinates that are always zero are not pulled.
+
+    `contract` returns the parts [regions, K] of K cotangents of the output.
+    """
     result = context.program.result
     total = result.numel() if weights is None else weights.shape[0]
     parts = result.new_zeros(context.partition.count, total)
-    live = context.active_coordinates if weights is None else torch.arange(total, device=result.device)
-    bar.start("pulling coordinates", len(live))
-    for chunk in chunks(len(live), plan.coordinate_chunk, bar.advance):
-        index = live[chunk]
+    active = context.active_coordinates if weights is None else torch.arange(total, device=result.device)
+    bar.start("pulling coordinates", len(active))
+    for chunk in chunks(len(active), plan.coordinate_chunk, bar.advance):
+        index = active[chunk]
         seeds = (
             context.seed_cotangents(index) if weights is None else weights[index].reshape(-1, *result.shape)
         )
-        parts[:, index] = contract(seeds).to(parts)  # the model may change the type
+        parts[:, index] = contract(seeds).to(parts)  # the model may change the dtype
     return parts

@@ -1,7 +1,7 @@
-"""Memory: how much a plan takes at its worst moment, and whether that much is free.
+"""Estimate the peak memory of a plan, and check that it is free.
 
-What the frozen program holds (weights changed by γ, factors, recorded values) is counted as it is; what the stages add is
-added up from the shapes of the values alive at once and what each map needs beside them.
+The tensors of the frozen program (weights modified by γ, factors, recorded values) are counted exactly. The memory of
+the stages is estimated from the shapes of the values alive at the same time and from the workspace of each map.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ TENSOR_FREE_TYPES = (
     type(None),
     torch.dtype,
     nn.Module,
-)  # they hold no tensors, or the model's own
-INDEX_BYTES = 8  # bytes of one place in memory, where numbers are moved by index
+)  # they contain no tensors, or only the model's own
+INDEX_BYTES = 8  # bytes of one int64 index
 
 
-# ---------------------------------------------------------------- what is held
+# ---------------------------------------------------------------- the frozen program
 
 
 def program_bytes(program: Program) -> int:
-    """Bytes of all tensors the maps keep, but for the model's own weights."""
+    """Return the bytes of all tensors the maps hold, without the model's own weights."""
     own = {weight.untyped_storage().data_ptr() for weight in program.weights}
     storages = {}
     for tensor in _tensors([link.map for link in program.links]):
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
-    return sum(size for place, size in storages.items() if place not in own)
+    return sum(size for address, size in storages.items() if address not in own)
 
 
 def _tensors(roots: list[Any]) -> Iterator[Tensor]:
-    """Tensors in maps, in the functions they were made from and in what these remember."""
-    seen, waiting = set(), list(roots)
-    while waiting:
-        thing = waiting.pop()
-        if isinstance(thing, TENSOR_FREE_TYPES) or id(thing) in seen:
+    """Yield the tensors in maps, in their functions and in the closures of these."""
+    visited, pending = set(), list(roots)
+    while pending:
+        obj = pending.pop()
+        if isinstance(obj, TENSOR_FREE_TYPES) or id(obj) in visited:
             continue
-        seen.add(id(thing))
-        if isinstance(thing, Tensor):
-            yield thing
+        visited.add(id(obj))
+        if isinstance(obj, Tensor):
+            yield obj
         else:
-            waiting.extend(_children(thing))
+            pending.extend(_children(obj))
 
 
 def _children(obj: Any) -> Iterable[Any]:
     if isinstance(obj, (tuple, list)):
         return obj
     if hasattr(obj, "__dataclass_fields__") and not isinstance(obj, type):
-        return vars(obj).values()  # with what it made since
+        return vars(obj).values()  # with its cached properties
     if isinstance(obj, dict):
         return obj.values()
     if isinstance(obj, types.MethodType):
@@ -85,192 +85,210 @@ def _has_contents(cell: Any) -> bool:
         return False
 
 
-# ---------------------------------------------------------------- what the stages add
+# ---------------------------------------------------------------- the stages
 
 
 def peak_push_numel(links: Sequence[Link], outputs: Iterable[Key] = ()) -> int:
-    """Numbers alive for one vector at the worst moment of a push through these links."""
+    """Return the peak number of elements alive while one vector is pushed through these links."""
     return _peak_numel(links, frozenset(outputs), back=False)
 
 
 def peak_pull_numel(links: Sequence[Link]) -> int:
-    """Numbers alive for one vector at the worst moment of a pull through these links."""
+    """Return the peak number of elements alive while one vector is pulled through these links."""
     return _peak_numel(links, frozenset(), back=True)
 
 
 def _peak_numel(links: Sequence[Link], outputs: frozenset[Key], *, back: bool) -> int:
-    """Values are alive from the link that makes them to the last that uses them, in either direction."""
+    """A value is alive from the link that computes it to the last that uses it, in either direction."""
     sizes = {link.target: link.shape.numel() for link in links}
     for link in links:
         sizes |= {s: shape.numel() for s, shape in zip(link.sources, link.shapes.sources, strict=True)}
-    made = {link.target: i for i, link in enumerate(links)}
+    producer = {link.target: i for i, link in enumerate(links)}
     first = {source: i for i, link in reversed(list(enumerate(links))) for source in link.sources}
     last = {source: i for i, link in enumerate(links) for source in link.sources}
-    grows = [0] * (len(links) + 1)  # by how much what is alive grows from one link to the next
+    change = [0] * (len(links) + 1)  # of the number of live elements, from one link to the next
 
-    def lives(size: int, begin: int, end: int) -> None:
-        grows[max(begin, 0)] += size
-        grows[end + 1] -= size
+    def add_lifetime(size: int, begin: int, end: int) -> None:
+        change[max(begin, 0)] += size
+        change[end + 1] -= size
 
     for key, size in sizes.items():
-        birth = made.get(key, -1)
+        birth = producer.get(key, -1)
         end = last.get(key, birth)
-        if not back:  # from where it is made to its last use
-            lives(size, birth, len(links) - 1 if key in outputs else end)
-        elif key in first:  # from its last use to its first, and where it was made
-            lives(size, first[key], end)
+        if not back:  # from its producer to its last use
+            add_lifetime(size, birth, len(links) - 1 if key in outputs else end)
+        elif key in first:  # from its last use to its first, and at its producer
+            add_lifetime(size, first[key], end)
             if birth >= 0:
-                lives(size, birth, birth)
+                add_lifetime(size, birth, birth)
         else:
-            lives(size, birth, end)
-    alive = itertools.accumulate(grows)
-    scratch = (link.map.workspace(link.shapes, back=back) for link in links)
-    return max((a + s for a, s in zip(alive, scratch, strict=False)), default=0)
+            add_lifetime(size, birth, end)
+    alive = itertools.accumulate(change)
+    workspaces = (link.map.workspace(link.shapes, back=back) for link in links)
+    return max((a + s for a, s in zip(alive, workspaces, strict=False)), default=0)
 
 
 def peak_window_numel(context: PlanContext, end: int) -> int:
-    """Numbers for one window at the worst link of the crops stage: alive ones, its field, its factor, what is added."""
-    worst = 1
+    """Return the peak number of elements for one window in the windowed push: sources, field, factor and sum."""
+    peak = 1
     for link in context.links[:end]:
         assert link.geometry is not None
         size = _mean_window_size(context, link.target)
         height, width = link.geometry.input_size(size)
         sources = sum(
-            _window_numel(context, s, shape)
+            _mean_window_numel(context, s, shape)
             for s, shape in zip(link.sources, link.shapes.sources, strict=True)
         )
         field = height * width * link.shapes.sources[0][1]
-        worst = max(worst, sources + field + 2 * size[0] * size[1] * link.shape[1])
-    return worst
+        peak = max(peak, sources + field + 2 * size[0] * size[1] * link.shape[1])
+    return peak
 
 
-def _window_numel(context: PlanContext, key: Key, shape: torch.Size) -> int:
+def _mean_window_numel(context: PlanContext, key: Key, shape: torch.Size) -> int:
     height, width = _mean_window_size(context, key)
     return height * width * shape[1]
 
 
 def _mean_window_size(context: PlanContext, key: Key) -> tuple[int, int]:
-    """The window of an ordinary region: those at the border are smaller."""
+    """Return the mean window size over the regions."""
     cone = context.cones[key]
     height, width = (cone.high - cone.low).double().mean(0).ceil().int().tolist()
     return height, width
 
 
 def peak_sparse_numel(links: Sequence[Link], sizes: dict[Key, int]) -> int:
-    """Numbers in rows at the worst link, of all values that are in use."""
-    used = {source: i for i, link in enumerate(links) for source in link.sources}
-    made = {link.target: i for i, link in enumerate(links)}
-    worst = 1
+    """Return the peak number of elements in sparse tangents, given the size of each value."""
+    last = {source: i for i, link in enumerate(links) for source in link.sources}
+    producer = {link.target: i for i, link in enumerate(links)}
+    peak = 1
     for i in range(len(links)):
-        alive = [key for key in sizes if made.get(key, -1) <= i <= used.get(key, made.get(key, -1))]
-        worst = max(worst, sum(sizes[key] for key in alive))
-    return worst
+        alive = [key for key in sizes if producer.get(key, -1) <= i <= last.get(key, producer.get(key, -1))]
+        peak = max(peak, sum(sizes[key] for key in alive))
+    return peak
 
 
 def run_bytes(
     context: PlanContext, schedule: Schedule, sizes: tuple[int, int, int], sparse_numel: tuple[int, int]
 ) -> int:
-    """Bytes that the run adds at its worst moment: parts, what waits for the coordinates, and the largest stage."""
-    links, total, (chunk, batch, at_once) = context.links, len(context.links), sizes
+    """Return the peak bytes that executing a schedule allocates: parts, tangents at the cut, and the largest stage.
+
+    Args:
+        context: Program, regions and taps.
+        schedule: Where the stages change.
+        sizes: Regions, windows and coordinates computed at once.
+        sparse_numel: Peak elements in sparse tangents for a chunk: during the stage, and at its end.
+    """
+    links, total, (chunk, batch, coordinates) = context.links, len(context.links), sizes
     item, x = context.program.x.element_size(), context.program.x.numel()
-    scattered = choose_sparse_taps(context, schedule)
-    whole = context.taps - scattered.keys() - {context.program.output}
-    taps = sum(link.shape.numel() for link in links if link.target in whole)
-    arrived = context.region_count * context.numel_after(schedule.cut) if 0 < schedule.cut < total else 0
-    parts = context.region_count * (context.coordinate_count + taps) + sum(scattered.values())
-    # Denominators come with rows that know the whole input.
-    apart = chunk < context.region_count or bool((context.partition.labels < 0).any())
-    making = links if apart else (*links[: schedule.windowed_end], *links[schedule.sparse_end :])
-    parts += sum(link.shape.numel() for link in making if link.map.setup_macs(link.shapes))
+    sparse_taps = choose_sparse_taps(context, schedule)
+    dense_taps = context.taps - sparse_taps.keys() - {context.program.output}
+    taps = sum(link.shape.numel() for link in links if link.target in dense_taps)
+    pushed = context.region_count * context.numel_after(schedule.cut) if 0 < schedule.cut < total else 0
+    parts = context.region_count * (context.coordinate_count + taps) + sum(sparse_taps.values())
+    # The sparse push computes denominators itself only if one chunk covers the whole input.
+    incomplete = chunk < context.region_count or bool((context.partition.labels < 0).any())
+    with_denominators = (
+        links if incomplete else (*links[: schedule.windowed_end], *links[schedule.sparse_end :])
+    )
+    parts += sum(link.shape.numel() for link in with_denominators if link.map.setup_macs(link.shapes))
     stages = [
         chunk * peak_push_numel(links[schedule.sparse_end : schedule.cut], context.taps),
         sparse_numel[0],
     ]
     if not schedule.windowed_end and schedule.cut:
-        stages[0] += 2 * chunk * x  # masks, and x where they are 1
+        stages[0] += 2 * chunk * x  # masks and masked inputs
     if schedule.sparse_end > schedule.windowed_end:
-        # Rows are put in the order of their places, turned, and written into whole values or parts.
+        # Rows are sorted by position, transposed, and written into dense values or parts.
         stages.append(
             3 * sparse_numel[1]
             + (chunk * context.numel_after(schedule.sparse_end) if schedule.cut > schedule.sparse_end else 0)
         )
     if schedule.windowed_end:
         end = links[schedule.windowed_end - 1]
-        window = _window_numel(context, end.target, end.shape)
-        # windows on their way into whole values; into rows they go one by one
-        moving = (
+        window = _mean_window_numel(context, end.target, end.shape)
+        # copies on the way into dense values; sparse tangents are loaded window by window
+        copies = (
             batch * window * (2 * INDEX_BYTES // item + 2)
             if schedule.sparse_end == schedule.windowed_end
             else 2 * window
         )
-        kept = chunk * window if schedule.cut > schedule.sparse_end == schedule.windowed_end else 0
+        windows = chunk * window if schedule.cut > schedule.sparse_end == schedule.windowed_end else 0
         stages += [
-            batch * peak_window_numel(context, schedule.windowed_end) + kept,
-            stages[0] + kept,
-            stages[1] + moving,
+            batch * peak_window_numel(context, schedule.windowed_end) + windows,
+            stages[0] + windows,
+            stages[1] + copies,
         ]
     if schedule.cut < total:
         back = (
             peak_pull_numel(links[max(schedule.cut, schedule.pull_windowed_end) :])
             + context.program.result.numel()
         )
-        stages.append(at_once * max(back, 3 * x if schedule.cut == 0 else 0))  # at last x, c and x ⊙ c
+        stages.append(
+            coordinates * max(back, 3 * x if schedule.cut == 0 else 0)
+        )  # at the input: x, c and x ⊙ c
     index = (
         sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if schedule.sparse_end else 0
     )
     index += INDEX_BYTES * sum(
         link.shape.numel() for link in links[schedule.windowed_end : schedule.sparse_end]
     )
-    return item * (parts + arrived + max(stages)) + index
+    return item * (parts + pushed + max(stages)) + index
 
 
-# ---------------------------------------------------------------- what is free
+# ---------------------------------------------------------------- free memory
 
 
-MIN_CHECKED_INPUT_BYTES = 16 * 2**20  # bytes of an input that is worth a look beforehand
+MIN_CHECKED_INPUT_BYTES = 16 * 2**20  # smaller inputs are not checked before the run
 
 
 def forward_bytes(forward: Callable[[Tensor], Any], x: Tensor) -> int | None:
-    """Bytes of all values that a run at x would make, from their shapes alone; None where that cannot be told."""
+    """Return the bytes of all values of a forward pass at x, computed on fake tensors; None if that fails."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     counter = _AllocationCounter()
     try:
         with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as fake, counter:
             forward(fake.from_tensor(x))
-    except Exception:  # whatever a model does that shapes alone cannot answer: the run itself will tell
+    except Exception:  # not every model runs on fake tensors; the real run reports real errors
         return None
     return counter.total_bytes
 
 
 class _AllocationCounter(TorchDispatchMode):
-    """Adds up the results of every call that are no views of its arguments."""
+    """Sum the bytes of all results that do not share memory with the arguments of their call."""
 
     total_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
-        fresh = (
-            t for t in tree_iter(out) if isinstance(t, Tensor) and t.untyped_storage()._cdata not in given
+        arguments = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
+        allocated = (
+            t for t in tree_iter(out) if isinstance(t, Tensor) and t.untyped_storage()._cdata not in arguments
         )
-        self.total_bytes += sum(t.numel() * t.element_size() for t in fresh)
+        self.total_bytes += sum(t.numel() * t.element_size() for t in allocated)
         return out
 
 
 def check_forward_fits(forward: Callable[[Tensor], Any], x: Tensor) -> None:
-    """Refuse an input whose run alone cannot fit: every value of it is recorded."""
-    bytes = forward_bytes(forward, x) if x.numel() * x.element_size() >= MIN_CHECKED_INPUT_BYTES else None
-    if bytes is not None:
+    """Raise InputError if recording all values of a forward pass at x does not fit into memory."""
+    needed = forward_bytes(forward, x) if x.numel() * x.element_size() >= MIN_CHECKED_INPUT_BYTES else None
+    if needed is not None:
         check_fits(
-            bytes, x.device, f"one run on an input of shape {tuple(x.shape)}", "use a smaller input (--size)"
+            needed, x.device, f"one run on an input of shape {tuple(x.shape)}", "use a smaller input (--size)"
         )
 
 
 def check_fits(needed_bytes: int, device: torch.device, task: str, advice: str) -> None:
-    """Refuse before the work starts what cannot fit."""
-    room = get_free_bytes(device)
-    if room is not None and needed_bytes > room:
+    """Raise InputError if a task does not fit into the device's free memory.
+
+    Args:
+        needed_bytes: Estimated peak of the task.
+        device: Where it runs.
+        task: What needs the memory, first words of the message.
+        advice: What the user can do, last words of the message.
+    """
+    free = get_free_bytes(device)
+    if free is not None and needed_bytes > free:
         raise InputError(
-            f"{task} needs about {needed_bytes / 2**30:.1f} GB, and {room / 2**30:.1f} GB are free: {advice}"
+            f"{task} needs about {needed_bytes / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free: {advice}"
         )

@@ -1,4 +1,4 @@
-"""Many small products: torch's threads would wait for each other at every one of them, so each takes whole tasks."""
+"""Parallel for over many small tasks: threads inside each torch call would spend their time synchronising."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ Task = TypeVar("Task")
 
 
 def parallel_for(function: Callable[[Task], None], tasks: Iterable[Task]) -> None:
-    """Call `function` on every task, on as many threads as torch may use; each thread calls torch alone.
+    """Call `function` on every task on `torch.get_num_threads()` threads, with torch single-threaded in each.
 
-    Modes of torch belong to one thread: where one listens (who counts operations), all is done in this one.
+    Runs serially while a `TorchDispatchMode` (e.g. `FlopCounterMode`) is active: modes are thread-local.
 
-    >>> seen = []
-    >>> parallel_for(seen.append, range(3))
-    >>> sorted(seen)
+    >>> results = []
+    >>> parallel_for(results.append, range(3))
+    >>> sorted(results)
     [0, 1, 2]
     """
-    count, listening = torch.get_num_threads(), torch._C._len_torch_dispatch_stack()
-    waiting = iter(tasks)
-    if count == 1 or listening:
-        for task in waiting:
+    count, in_dispatch_mode = torch.get_num_threads(), torch._C._len_torch_dispatch_stack()
+    pending = iter(tasks)
+    if count == 1 or in_dispatch_mode:
+        for task in pending:
             function(task)
         return
-    frozen = torch.is_inference_mode_enabled()
+    inference = torch.is_inference_mode_enabled()
 
     def work() -> None:
-        torch.set_num_threads(1)  # in this thread; and for threads to come, which is undone below
-        with torch.inference_mode(frozen), torch.no_grad():
-            for task in waiting:
+        torch.set_num_threads(1)  # also changes the default of later threads: restored below
+        with torch.inference_mode(inference), torch.no_grad():
+            for task in pending:
                 function(task)
 
     with ThreadPoolExecutor(count) as pool:
         try:
-            running = [pool.submit(work) for _ in range(count)]
-            for each in running:
-                each.result()
+            futures = [pool.submit(work) for _ in range(count)]
+            for future in futures:
+                future.result()
         finally:
-            for _ in waiting:  # after an error: what nobody has begun is left
+            for _ in pending:  # after an error, skip the tasks not yet started
                 pass
             torch.set_num_threads(count)

@@ -1,21 +1,20 @@
-"""plan: which way is cheapest? Count the work of pulling, pushing, pushing on crops or active rows, and of meeting.
+"""Plan a computation: choose the cheapest schedule, count its work exactly and size its chunks to the budget.
 
-A program is cut into up to four stages, in this order, each of them possibly empty:
+A program is split into up to four stages, in this order, each of them possibly empty:
 
-    push_windowed   push on windows around each region        (early convolutions: cones are small)
-    push_sparse     push active neurons only                  (deep convolutions behind ReLUs: most gates are shut)
-    push_dense      push whole values                         (everything else)
-    pull_dense      pull the coordinates down to where the push has arrived, and contract there (meet in the middle)
+    push_windowed   push on windows around each region     (early convolutions: receptive fields are small)
+    push_sparse     push active features only              (deep convolutions after ReLUs: most gates are 0)
+    push_dense      push whole values                      (everything else)
+    pull_dense      pull the coordinates down to the last pushed value, and contract there
 
-`pull_dense` alone is the classical way, one vector for each coordinate. Then the first links may be pulled as
+`pull_dense` alone is classical LRP, one backward pass per coordinate. Then the first links may be pulled as
 
     pull_windowed   pull only where a coordinate's cotangent is not zero   (coordinates that see a small part of the image)
-
-The planner takes what costs least.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,19 +24,18 @@ from torch import Tensor
 from bilrp.engine import memory, pull_windowed
 from bilrp.engine.costs import Schedule, choose_schedule
 from bilrp.engine.plan_context import PlanContext
-from bilrp.engine.program import Key, Link
+from bilrp.engine.program import Key
 from bilrp.errors import InputError
 
 __all__ = ["Plan", "PlanContext", "Schedule", "Stage", "make_plan", "plan_for"]
 
-MAX_SPARSE_REGIONS = (
-    512  # regions of the rows stage: more share each gathered weight, fewer keep their cones together
-)
+# Regions per chunk of push_sparse: more share each gathered weight, fewer have more compact receptive fields.
+MAX_SPARSE_REGIONS = 512
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Links [first, last) by one method, with the multiply-adds it takes."""
+    """Links [first, last) under one method, with the multiply-adds this takes."""
 
     method: str
     first: int
@@ -50,7 +48,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs where: printable, comparable, made before anything is computed."""
+    """The stages of a computation, its chunk sizes and its memory; printable and comparable."""
 
     stages: tuple[Stage, ...]
     region_count: int
@@ -58,8 +56,8 @@ class Plan:
     region_chunk: int  # regions pushed at once
     window_batch: int  # windows pushed at once
     coordinate_chunk: int  # coordinates pulled at once
-    peak_bytes: int  # at the worst moment, with what the frozen program holds
-    working_bytes: int = 0  # of these, what the run adds
+    peak_bytes: int  # including the tensors of the frozen program
+    working_bytes: int = 0  # of these, allocated by the run
 
     @property
     def flops(self) -> int:
@@ -68,13 +66,13 @@ class Plan:
     @property
     def schedule(self) -> Schedule:
         """Where the stages change."""
-        crops, rows, push, tiled = (
+        windowed, sparse, dense, pull_windowed = (
             self.stage(name).last for name in ("push_windowed", "push_sparse", "push_dense", "pull_windowed")
         )
-        return Schedule(crops, max(crops, rows), push, tiled)
+        return Schedule(windowed, max(windowed, sparse), dense, pull_windowed)
 
     def stage(self, method: str) -> Stage:
-        """The stage of that method, empty if there is none."""
+        """Return the stage of a method; an empty one if the plan does not use it."""
         return next((s for s in self.stages if s.method == method), Stage(method, 0, 0, 0))
 
     def __str__(self) -> str:
@@ -88,61 +86,59 @@ class Plan:
 
 
 def make_plan(context: PlanContext, mode: str = "auto") -> Plan:
-    """The cheapest plan of the mode: 'auto', 'push' (no stage pulls) or 'pull' (nothing is pushed)."""
+    """Return the cheapest plan of a mode: 'auto', 'push' (no stage pulls) or 'pull' (no stage pushes)."""
     return plan_for(context, choose_schedule(context, mode))
 
 
 def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
-    """The plan that goes this way, its work counted and its chunks sized to the budget."""
+    """Return the plan of a schedule, its work counted and its chunks sized to the budget."""
     links, total = context.links, len(context.links)
-    crops, rows, cut, tiled = schedule
-    if not 0 <= crops <= rows <= cut <= total or (tiled and cut) or tiled not in (0, context.chain_length):
+    windowed_end, sparse_end, cut, tiled_end = schedule
+    ordered = 0 <= windowed_end <= sparse_end <= cut <= total
+    if not ordered or (tiled_end and cut) or tiled_end not in (0, context.chain_length):
         raise InputError(
-            f"stages must follow each other: windowed_end {crops}, sparse_end {rows}, cut {cut}, "
-            f"pull_windowed_end {tiled} of {total} links"
+            f"stages must follow each other: windowed_end {windowed_end}, sparse_end {sparse_end}, cut {cut}, "
+            f"pull_windowed_end {tiled_end} of {total} links"
         )
-    chunk, batch, pulled = _choose_chunk_sizes(context, schedule)
-    chunks = context.chunks(chunk, compact=True) if rows else []
-    row_macs, alive = _sparse_push_macs(context, chunks, schedule)
-    dense = [link.map.macs(link.shapes) for link in links[rows:cut]]
-    back = [link.map.macs(link.shapes, back=True) for link in links[max(cut, tiled) :]]
-    meeting = context.region_count * context.numel_after(cut) * context.pull_count if 0 < cut < total else 0
-    tile_macs = _windowed_pull_macs(context, tiled)  # pulls a few, and so makes what comes first
-    pulling = context.pull_count * sum(back) + meeting if cut < total else 0
-
-    def with_what_comes_first(first: int, last: int, macs: int) -> int:
-        return macs + sum(link.map.setup_macs(link.shapes) for link in links[first:last])
-
-    stages = (
-        Stage(
-            "push_windowed",
-            0,
-            crops,
-            with_what_comes_first(0, crops, _windowed_push_macs(context, chunks, batch, crops)),
-        ),
-        Stage("push_sparse", crops, rows, row_macs),
-        Stage("push_dense", rows, cut, with_what_comes_first(rows, cut, context.region_count * sum(dense))),
-        Stage("pull_dense", max(cut, tiled), total, with_what_comes_first(max(cut, tiled), total, pulling)),
-        Stage("pull_windowed", 0, tiled, with_what_comes_first(0, tiled, tile_macs)),
+    region_chunk, window_batch, coordinate_chunk = _choose_chunk_sizes(context, schedule)
+    chunks = context.chunks(region_chunk, compact=True) if sparse_end else []
+    sparse_macs, sparse_numel = _sparse_push_macs(context, chunks, schedule)
+    dense = [link.map.macs(link.shapes) for link in links[sparse_end:cut]]
+    pull_start = max(cut, tiled_end)
+    back = [link.map.macs(link.shapes, back=True) for link in links[pull_start:]]
+    contraction = (
+        context.region_count * context.numel_after(cut) * context.pull_count if 0 < cut < total else 0
     )
-    working = memory.run_bytes(context, schedule, (chunk, batch, pulled), alive)
+    # Probes a few coordinates, which computes lazy factors: must run before setup_macs is asked.
+    tile_macs = _windowed_pull_macs(context, tiled_end)
+    pull_macs = context.pull_count * sum(back) + contraction if cut < total else 0
+
+    def setup_macs(first: int, last: int) -> int:
+        return sum(link.map.setup_macs(link.shapes) for link in links[first:last])
+
+    windowed_macs = _windowed_push_macs(context, chunks, window_batch, windowed_end)
+    dense_macs = context.region_count * sum(dense)
+    stages = (
+        Stage("push_windowed", 0, windowed_end, windowed_macs + setup_macs(0, windowed_end)),
+        Stage("push_sparse", windowed_end, sparse_end, sparse_macs),
+        Stage("push_dense", sparse_end, cut, dense_macs + setup_macs(sparse_end, cut)),
+        Stage("pull_dense", pull_start, total, pull_macs + setup_macs(pull_start, total)),
+        Stage("pull_windowed", 0, tiled_end, tile_macs + setup_macs(0, tiled_end)),
+    )
+    sizes = (region_chunk, window_batch, coordinate_chunk)
+    working = memory.run_bytes(context, schedule, sizes, sparse_numel)
     peak = memory.program_bytes(context.program) + working
-    return Plan(stages, context.region_count, context.coordinate_count, chunk, batch, pulled, peak, working)
+    return Plan(stages, context.region_count, context.coordinate_count, *sizes, peak, working)
 
 
 # ---------------------------------------------------------------- counting
 
 
 def _windowed_pull_macs(context: PlanContext, end: int) -> int:
-    return (
-        round(
-            context.pull_count
-            * context.tiles_per_coordinate
-            * pull_windowed.tile_cost(context.links[:end])[0]
-        )
-        if end
-        else 0
-    )
+    if not end:
+        return 0
+    macs, _ = pull_windowed.tile_cost(context.links[:end])
+    return round(context.pull_count * context.tiles_per_coordinate * macs)
 
 
 def _windowed_push_macs(context: PlanContext, chunks: Sequence[Tensor], batch: int, end: int) -> int:
@@ -158,51 +154,49 @@ def _windowed_push_macs(context: PlanContext, chunks: Sequence[Tensor], batch: i
 def _sparse_push_macs(
     context: PlanContext, chunks: Sequence[Tensor], schedule: Schedule
 ) -> tuple[int, tuple[int, int]]:
-    """Multiply-adds of the rows stage, and the most numbers in rows for a chunk at once: on the way, and at its end."""
-    macs = most = leaving = 0
-    once: dict[Key, int] = {}
+    """Count the MACs of the sparse push, and its peak elements for one chunk: during the stage, and at its end."""
+    macs = peak = final = 0
+    setup: dict[Key, int] = {}
     for chunk in chunks if schedule.sparse_end > schedule.windowed_end else []:
-        laid = context.layouts(chunk, schedule.windowed_end, schedule.sparse_end)
-        sizes = {key: context.tangent_type.required_numel(layout) for key, layout in laid.items()}
-        most = max(
-            most, memory.peak_sparse_numel(context.links[schedule.windowed_end : schedule.sparse_end], sizes)
+        layouts = context.layouts(chunk, schedule.windowed_end, schedule.sparse_end)
+        sizes = {key: context.tangent_type.required_numel(layout) for key, layout in layouts.items()}
+        peak = max(
+            peak, memory.peak_sparse_numel(context.links[schedule.windowed_end : schedule.sparse_end], sizes)
         )
-        leaving = max(leaving, sizes[context.links[schedule.sparse_end - 1].target])
+        final = max(final, sizes[context.links[schedule.sparse_end - 1].target])
         for link in context.links[schedule.windowed_end : schedule.sparse_end]:
-            sources = [laid[s] for s in link.sources]
-            macs += link.map.sparse_cost(sources, laid[link.target], link.shapes)[0]
-            once[link.target] = max(once.get(link.target, 0), link.map.setup_macs(link.shapes, sources[0]))
-    return macs + sum(once.values()), (most, leaving)
+            sources = [layouts[s] for s in link.sources]
+            macs += link.map.sparse_cost(sources, layouts[link.target], link.shapes)[0]
+            setup[link.target] = max(setup.get(link.target, 0), link.map.setup_macs(link.shapes, sources[0]))
+    return macs + sum(setup.values()), (peak, final)
 
 
 # ---------------------------------------------------------------- memory
 
 
 def _choose_chunk_sizes(context: PlanContext, schedule: Schedule) -> tuple[int, int, int]:
-    """How many regions, windows and coordinates fit the budget at once."""
+    """Return how many regions, windows and coordinates fit into the budget at once."""
     links, count, item = context.links, context.region_count, context.program.x.element_size()
     dense = max((link.shapes.numel for link in links[schedule.sparse_end : schedule.cut]), default=1)
     chunk = max(1, min(count, context.budget // (2 * item * dense)))
     if schedule.sparse_end > schedule.windowed_end:
-        # A chunk's own cones cover only a part of the rows; assuming all of them keeps this on the safe side.
-        laid = context.layouts(torch.arange(count), schedule.windowed_end, schedule.sparse_end)
-        sizes = {key: context.tangent_type.required_numel(layout) for key, layout in laid.items()}
-        most = max(
-            sizes[k.target] + sum(sizes[s] for s in k.sources)
-            for k in links[schedule.windowed_end : schedule.sparse_end]
+        # An upper bound: the receptive fields of one chunk cover only a part of these rows.
+        layouts = context.layouts(torch.arange(count), schedule.windowed_end, schedule.sparse_end)
+        sizes = {key: context.tangent_type.required_numel(layout) for key, layout in layouts.items()}
+        largest = max(
+            sizes[link.target] + sum(sizes[s] for s in link.sources)
+            for link in links[schedule.windowed_end : schedule.sparse_end]
         )
-        chunk = max(1, min(chunk, MAX_SPARSE_REGIONS, count * context.budget // max(1, item * most)))
-    widest = max((_window_numel(context, link) for link in links[: schedule.windowed_end]), default=1)
-    batch = max(1, min(chunk, context.budget // (24 * item * widest)))
+        chunk = max(1, min(chunk, MAX_SPARSE_REGIONS, count * context.budget // max(1, item * largest)))
+    windows = (
+        math.prod(context.cones[link.target].max_extent()) * link.shape[1]
+        for link in links[: schedule.windowed_end]
+    )
+    batch = max(1, min(chunk, context.budget // (24 * item * max(windows, default=1))))
     back = max((link.shapes.numel for link in links[schedule.cut :]), default=1)
-    pulled = (
+    coordinates = (
         max(1, min(context.pull_count, context.budget // (3 * item * back)))
         if schedule.cut < len(links)
         else 1
     )
-    return chunk, batch, pulled
-
-
-def _window_numel(context: PlanContext, link: Link) -> int:
-    height, width = context.cones[link.target].max_extent()
-    return height * width * link.shape[1]
+    return chunk, batch, coordinates
