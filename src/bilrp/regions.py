@@ -67,7 +67,7 @@ class Regions:
         [[0, 0, 1, 1], [0, 0, 2, 2]]
         """
         plane = self.label_map if self.boxes is None else None
-        return self.boxes if plane is None else _bounding_boxes(plane, self.count)
+        return self.boxes if plane is None else bounding_boxes(plane, self.count)
 
     def masks(self, indices: Tensor, dtype: torch.dtype) -> Tensor:
         """Return 0/1 masks (K, 1, *input) of the regions with these numbers: the seeds of push."""
@@ -244,15 +244,16 @@ def _rectangle_boxes(region_labels: Tensor) -> Tensor | None:
     sizes = torch.bincount(plane.flatten() + 1, minlength=count + 1)[1:]
     if count == 0 or bool((sizes == 0).any()):
         return None
-    boxes = _bounding_boxes(plane, count)
+    boxes = bounding_boxes(plane, count)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     return boxes.cpu() if torch.equal(areas, sizes) else None
 
 
-def _bounding_boxes(label_map: Tensor, count: int) -> Tensor:
-    """Return (top, left, bottom, right) of the pixels with each label."""
-    rows, columns = (label_map >= 0).nonzero(as_tuple=True)
-    owner = label_map[rows, columns]
+def bounding_boxes(label_map: Tensor, count: int) -> Tensor:
+    """Return (top, left, bottom, right) around each label in labels (…, height, width)."""
+    inside = label_map >= 0
+    *_, rows, columns = inside.nonzero(as_tuple=True)
+    owner = label_map[inside]
     empty = torch.zeros(count, dtype=torch.long, device=label_map.device)
 
     def edge(values: Tensor, how: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Context: what planning looks at, and what can be said about it before anything is computed."""
+"""Planning context: the problem to plan, and what is known about it before anything is computed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,22 @@ from bilrp.engine.windows import Cone
 from bilrp.regions import Regions
 from bilrp.trace.devices import DEFAULT_BUDGET_BYTES
 
-# Coordinates that are pulled to see how much of the image one occupies: some, or more where that takes no products and
-# moves no more numbers than these, since planning must stay small beside what it plans.
+# Coordinates pulled to estimate how many tiles one occupies. More than the minimum only where the pull needs no
+# products and moves at most MAX_PROBE_NUMEL numbers, so that planning stays cheap.
 MIN_PROBED_COORDINATES, MAX_PROBED_COORDINATES, MAX_PROBE_NUMEL = 8, 64, 10**8
 
 
 @dataclass(frozen=True, eq=False)
 class PlanContext:
-    """What planning looks at: the program, its regions, the coordinates wanted, values to keep on the way."""
+    """The problem to plan.
+
+    Args:
+        program: The frozen tape.
+        partition: Regions of the input.
+        coordinate_count: Coordinates of the (projected) embedding.
+        taps: Intermediate values whose parts are computed too.
+        budget: Bytes that the tangents computed at once may take.
+    """
 
     program: Program
     partition: Regions
@@ -41,20 +49,20 @@ class PlanContext:
         return self.partition.count
 
     def numel_after(self, i: int) -> int:
-        """Numbers in the value after links[:i]."""
+        """Return the number of elements of the value after links[:i]."""
         return self.links[i - 1].shape.numel() if i else self.program.x.numel()
 
     # ------------------------------------------------------------ regions
 
     @cached_property
     def spatial_links(self) -> int:
-        """How many links from the start on are spatial (crops and rows index on the CPU; other devices push whole)."""
+        """Number of leading spatial links; 0 on other devices than the CPU, where only dense tangents are pushed."""
         usable = is_image(self.program.x.shape) and self.program.x.device.type == "cpu"
         return receptive_fields.spatial_prefix(self.links) if usable else 0
 
     @cached_property
     def cones(self) -> dict[Key, Cone]:
-        """Every region's cone in every spatial value."""
+        """The receptive field of every region in every spatial value."""
         return (
             receptive_fields.compute_cones(self.program, self.partition, self.spatial_links)
             if self.spatial_links
@@ -63,29 +71,29 @@ class PlanContext:
 
     @cached_property
     def output_support(self) -> dict[Key, Tensor]:
-        """What can be non-zero in every spatial value."""
+        """Mask of the features that can be non-zero, for every spatial value."""
         return push_sparse.propagate_support(self.links[: self.spatial_links], {})
 
     @cached_property
     def bottlenecks(self) -> list[int]:
-        """Numbers i such that after links[:i] only one value is still needed: where methods can change or meet."""
+        """Numbers i such that after links[:i] only one value is still needed: where the method can change."""
         needed_after = {self.program.output}
-        found = []
+        positions = []
         for i in range(len(self.links), 0, -1):
             if needed_after == {self.links[i - 1].target}:
-                found.append(i)
+                positions.append(i)
             needed_after.discard(self.links[i - 1].target)
             needed_after.update(self.links[i - 1].sources)
-        return sorted(found)
+        return sorted(positions)
 
     def layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, SparseLayout]:
-        """Which features get a row, for each value of links [first, last) and this chunk of regions."""
-        asked = (tuple(chunk.tolist()), last)
-        begin, found = self._layout_cache.get(asked, (last, {}))
+        """Return the sparse layout of each value of links [first, last) for a chunk of regions."""
+        cache_key = (tuple(chunk.tolist()), last)
+        begin, layouts = self._layout_cache.get(cache_key, (last, {}))
         if begin > first:
-            self._layout_cache.clear()  # planning, counting and running ask for the same chunk in turn: one is kept
-            begin, found = self._layout_cache[asked] = (first, self._build_layouts(chunk, first, last))
-        return found if begin == first else {key: found[key] for key in self._keys(first, last)}
+            self._layout_cache.clear()  # one entry: planning, counting and running use the same chunk in turn
+            begin, layouts = self._layout_cache[cache_key] = (first, self._build_layouts(chunk, first, last))
+        return layouts if begin == first else {key: layouts[key] for key in self._keys(first, last)}
 
     @cached_property
     def _layout_cache(self) -> dict[tuple[tuple[int, ...], int], tuple[int, dict[Key, SparseLayout]]]:
@@ -98,20 +106,20 @@ class PlanContext:
         need = push_sparse.backpropagate_support(
             self.links[first:last], {self.links[last - 1].target} | self.taps
         )
-        found = {key: self.cones[key].select(chunk) for key in self._keys(first, last)}
-        used = {key: mask_and(self.output_support[key], need[key]) for key in found}
-        return {  # a user's map may say it in numbers
+        cones = {key: self.cones[key].select(chunk) for key in self._keys(first, last)}
+        used = {key: mask_and(self.output_support[key], need[key]) for key in cones}
+        return {  # .bool(): the support of a user's map may be numeric
             key: SparseLayout(mask_and(used[key], reached_mask(cone, used[key].shape[2])).bool(), cone)
-            for key, cone in found.items()
+            for key, cone in cones.items()
         }
 
     @property
     def tangent_type(self) -> type[push_sparse.TorchSparseTangent] | type[push_sparse.NativeSparseTangent]:
-        """How active rows lie in memory."""
+        """The implementation of sparse tangents for this program."""
         return push_sparse.choose_tangent_type(self.program.x)
 
     def window_batches(self, key: Key, index: Tensor, batch: int) -> list[Tensor]:
-        """Batches of windows of about one size."""
+        """Split the regions `index` into batches whose windows at `key` have about the same size."""
         return [
             part
             for group in push_windowed.size_classes(self.cones, key, index)
@@ -119,7 +127,7 @@ class PlanContext:
         ]
 
     def chunks(self, size: int, *, compact: bool) -> Sequence[Tensor]:
-        """The regions in chunks; `compact` if those that lie together share work."""
+        """Split the regions into chunks; with `compact` into chunks of neighbouring regions, which share work."""
         if compact:
             return receptive_fields.compact_chunks(self.partition, size)
         return torch.arange(self.region_count).split(size)
@@ -128,58 +136,58 @@ class PlanContext:
 
     @property
     def is_projected(self) -> bool:
-        """Are the coordinates mixtures of the embedding's own?"""
+        """Whether the coordinates are projections of the embedding."""
         return self.coordinate_count != self.program.result.numel()
 
     @cached_property
     def active_coordinates(self) -> Tensor:
-        """Coordinates of the embedding that the last gates and poolings leave open; the others have no parts at all."""
+        """Coordinates of the embedding that the last gates and poolings do not set to zero."""
         result, first = self.program.result, len(self.links)
         while first and self.links[first - 1].geometry is not None:
             first -= 1
         if first == len(self.links) or result.device.type != "cpu":
             return torch.arange(result.numel(), device=result.device)
-        found = (
+        supports = (
             self.output_support
             if self.spatial_links == len(self.links)
             else push_sparse.propagate_support(self.links[first:], {})
         )
-        open_ = found[self.program.output]
-        return open_.permute(2, 0, 1).flatten().nonzero()[:, 0]
+        return supports[self.program.output].permute(2, 0, 1).flatten().nonzero()[:, 0]
 
     @cached_property
     def pull_count(self) -> int:
-        """How many coordinates have to be pulled, if any."""
+        """How many coordinates a pull stage has to pull."""
         return self.coordinate_count if self.is_projected else len(self.active_coordinates)
 
     @cached_property
     def chain_length(self) -> int:
-        """How many links from the start on can be pulled tile by tile."""
+        """Number of leading links that can be pulled tile by tile."""
         return 0 if self.is_projected else pull_windowed.count_chain_links(self.program)
 
     @cached_property
     def tiles_per_coordinate(self) -> float:
-        """Tiles that a coordinate occupies where the chain ends: the mean of a few that are pulled there."""
+        """Mean number of non-zero tiles of a coordinate's cotangent at the end of the chain, from a few probes."""
         if not len(self.active_coordinates):
             return 0.0
         tail = replace(self.program, links=self.links[self.chain_length :])
-        free = not any(link.map.macs(link.shapes, back=True) for link in tail.links)
+        without_products = not any(link.map.macs(link.shapes, back=True) for link in tail.links)
         moved = sum(link.shapes.numel for link in tail.links)
         probes = (
             max(MIN_PROBED_COORDINATES, min(MAX_PROBED_COORDINATES, MAX_PROBE_NUMEL // max(1, moved)))
-            if free
+            if without_products
             else MIN_PROBED_COORDINATES
         )
-        live = self.active_coordinates[:: -(-len(self.active_coordinates) // probes)]
-        met = pull_to(tail, self.seed_cotangents(live)).get(self.links[self.chain_length - 1].target)
+        probed = self.active_coordinates[:: -(-len(self.active_coordinates) // probes)]
+        cotangents = pull_to(tail, self.seed_cotangents(probed)).get(self.links[self.chain_length - 1].target)
         return (
             0.0
-            if met is None
-            else len(pull_windowed.find_occupied_tiles(self.links[self.chain_length - 1], met)) / len(live)
+            if cotangents is None
+            else len(pull_windowed.find_occupied_tiles(self.links[self.chain_length - 1], cotangents))
+            / len(probed)
         )
 
     def seed_cotangents(self, index: Tensor) -> Tensor:
-        """What pulling these coordinates starts from: (K, *embedding)."""
+        """Return the one-hot cotangents (K, *embedding) of these coordinates."""
         result = self.program.result
         one_hot = result.new_zeros(len(index), result.numel()).scatter_(1, index[:, None], 1.0)
         return one_hot.reshape(-1, *result.shape)

@@ -1,7 +1,7 @@
-"""push and pull: send many vectors through a frozen tape, forward or backward, in chunks under a memory budget.
+"""Programs, and how to push and pull dense tangents through them.
 
-push   s_out = J s_in    one vector for each region, starting from x ⊙ 1[i ∈ I]
-pull   c_in  = Jᵀ c_out  one vector for each coordinate of the embedding; relevance R = x ⊙ c
+push   s_out = J s_in    one tangent per region, starting from x ⊙ 1[i ∈ I]
+pull   c_in  = Jᵀ c_out  one cotangent per coordinate of the embedding; relevance R = x ⊙ c
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bilrp.trace.devices import is_on_cpu
 
 
 class TangentKind(StrEnum):
-    """What travels: the tangent of a value's numbers, with their channels first where they were last
-    (`engine.passes.channels_first`) or pooled (`engine.passes.hoist_pooling`) or, for rules of the first layer (z^B, flat,
-    w²), the 0/1 mask of the region itself."""
+    """What a tangent belongs to: a value; the 0/1 mask of the region, for rules of the first layer (z^B, flat, w²); or
+    a value that a pass (`engine.passes`) moved to channels first or pooled.
+    """
 
     VALUE = "value"
     MASK = "mask"
@@ -33,7 +33,7 @@ class TangentKind(StrEnum):
 
 
 class Key(NamedTuple):
-    """One thing that travels through a program: which value of the tape, and as what."""
+    """Name of a tangent in a program: the number of the tape's value, and the kind."""
 
     value: int
     kind: TangentKind = TangentKind.VALUE
@@ -44,9 +44,16 @@ INPUT, INPUT_MASK = Key(0), Key(0, TangentKind.MASK)
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One frozen step in its place: from which values, through which map, to which value.
+    """One frozen step of a program.
 
-    `dtype` is the target's; `name` and `rule` are for people.
+    Args:
+        map: The linear map.
+        sources: What the map reads, one key per slot.
+        target: What the map writes.
+        shapes: Shapes of sources and target.
+        dtype: dtype of the target.
+        name: Name of the step, for display.
+        rule: Name of the rule, for display.
     """
 
     map: Map
@@ -59,7 +66,7 @@ class Link:
 
     @property
     def shape(self) -> torch.Size:
-        """The target's."""
+        """Shape of the target."""
         return self.shapes.target
 
     @cached_property
@@ -69,7 +76,15 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A frozen tape: links in order, from the input's keys to the output's. `weights` are the model's own."""
+    """A frozen tape.
+
+    Args:
+        x: The input.
+        links: The steps in topological order.
+        output: Key of the embedding.
+        result: The recorded embedding.
+        weights: The model's own weights, which do not count as memory of the program.
+    """
 
     x: Tensor
     links: tuple[Link, ...]
@@ -81,14 +96,25 @@ class Program:
 def push(
     program: Program, masks: Float[Tensor, "k 1 *features"], outputs: Iterable[Key] | None = None
 ) -> dict[Key, Tensor]:
-    """Push regions, given as 0/1 masks (K, *x.shape), to the output (and to other values asked for)."""
-    wanted = {program.output} if outputs is None else set(outputs)
+    """Push regions to the output.
+
+    Args:
+        program: The frozen tape.
+        masks: 0/1 masks of the regions, (K, *x.shape).
+        outputs: Keys of the values to return; None for the program's output alone.
+    """
     start: dict[Key, Tensor] = {INPUT: program.x * masks, INPUT_MASK: masks}
-    return push_from(program.links, start, wanted)
+    return push_from(program.links, start, {program.output} if outputs is None else set(outputs))
 
 
 def push_from(links: Sequence[Link], start: dict[Key, Tensor], outputs: set[Key]) -> dict[Key, Tensor]:
-    """Push from the values at hand through some links; each value is dropped after its last use."""
+    """Push tangents through some links; each is dropped after its last use.
+
+    Args:
+        links: Links in topological order.
+        start: Tangents that the links read.
+        outputs: Keys of the tangents to return.
+    """
     alive = dict(start)
     last = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
@@ -100,7 +126,7 @@ def push_from(links: Sequence[Link], start: dict[Key, Tensor], outputs: set[Key]
 
 
 def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, "k 1 *features"]:
-    """Pull coordinates, given as (K, *embedding.shape), back to the input's relevance R = x ⊙ c (+ what masks own)."""
+    """Pull cotangents (K, *embedding.shape) to the relevance of the input, R = x ⊙ c (+ c of the mask)."""
     back = pull_to(program, cotangents)
     zero = cotangents.new_zeros(len(cotangents), *program.x.shape)
     relevance = program.x * back.get(INPUT, zero)
@@ -108,13 +134,13 @@ def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, 
 
 
 def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
-    """Pull coordinates back through all links; what is left are the cotangents of the program's inputs."""
+    """Pull cotangents of the output through all links; return the cotangents of the program's inputs."""
     alive: dict[Key, Tensor] = {program.output: cotangents}
-    sums: set[Key] = set()  # made here by adding, so nobody else sees them change
+    sums: set[Key] = set()  # allocated here, so they may be changed in place
     for link in reversed(program.links):
         cotangent = alive.pop(link.target, None)
-        # Coordinates that never came this way (another branch of a cat) cost nothing further down. An accelerator is
-        # not asked: waiting for its answer takes longer than the product.
+        # Skip zero cotangents (another branch of a cat). Not on accelerators, where the synchronisation takes longer
+        # than the product.
         if cotangent is None or (is_on_cpu(cotangent) and not bool(cotangent.any())):
             continue
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
@@ -129,7 +155,7 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
 
 
 def chunks(total: int, size: int, advance: Callable[[int], None] | None = None) -> Iterator[slice]:
-    """Slices of at most `size`, reporting progress after each."""
+    """Yield slices of [0, total) of at most `size`, and call `advance` with the length of each after it is done."""
     for start in range(0, total, size):
         stop = min(total, start + size)
         yield slice(start, stop)

@@ -1,6 +1,6 @@
-"""push restricted to receptive cones: every value is computed only on a window around each region.
+"""Windowed push: compute every value only on a window around the receptive field of each region.
 
-Windows of one batch have one size; each lies inside the image, so that borders need no care.
+The windows of a batch have one size, and each is inside the image, so that borders need no special case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ def push_windows(
     links: Sequence[Link],
     outputs: set[Key],
 ) -> Iterator[tuple[Key, Window]]:
-    """Push the regions `index` through spatial links; yield the values asked for as they are reached."""
+    """Push regions through spatial links; yield the values in `outputs` as they are computed.
+
+    Args:
+        program: The frozen tape.
+        partition: Regions of the input.
+        cones: Receptive field of every region in every value.
+        index: Numbers of the regions to push.
+        links: The leading links of the program.
+        outputs: Keys of the values to yield.
+    """
     alive = dict(_input_windows(program, partition, cones, index, links))
     last = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
@@ -38,17 +47,22 @@ def push_windows(
 
 
 def fit_windows(cone: Cone) -> tuple[Tensor, tuple[int, int]]:
-    """Where the windows of a batch stand: one size for all, each inside the image and around its cone."""
+    """Return the origins (K, 2) and the common size of windows that contain each region's receptive field."""
     size = cone.max_extent()
-    room = torch.tensor(cone.size) - torch.tensor(size)
-    return torch.minimum(cone.low, room), size
+    last_origin = torch.tensor(cone.size) - torch.tensor(size)
+    return torch.minimum(cone.low, last_origin), size
 
 
 def size_classes(
     cones: dict[Key, Cone], key: Key, index: Tensor, max_padding_ratio: float = 1.3
 ) -> list[Tensor]:
-    """Group regions whose windows at `key` have about the same size, so that none is padded by more than
-    `max_padding_ratio`.
+    """Group regions whose windows have about the same size.
+
+    Args:
+        cones: Receptive field of every region in every value.
+        key: The value whose windows are grouped.
+        index: Numbers of the regions to group.
+        max_padding_ratio: Largest ratio of two window sizes in a group, per axis.
     """
     extent = (cones[key].high - cones[key].low)[index]
     classes = torch.stack([_quantize(extent[:, axis], max_padding_ratio) for axis in (0, 1)], 1)
@@ -57,7 +71,7 @@ def size_classes(
 
 
 def _quantize(sizes: Tensor, max_padding_ratio: float) -> Tensor:
-    """Replace each size by the largest in its class; a class spans at most a factor `max_padding_ratio`."""
+    """Replace each size by the largest of its class; a class spans at most a factor of `max_padding_ratio`."""
     out, top = sizes.clone(), None
     for size in torch.unique(sizes).flip(0).tolist():
         top = size if top is None or size * max_padding_ratio < top else top
@@ -68,7 +82,7 @@ def _quantize(sizes: Tensor, max_padding_ratio: float) -> Tensor:
 def _input_windows(
     program: Program, partition: Regions, cones: dict[Key, Cone], index: Tensor, links: Sequence[Link]
 ) -> Iterator[tuple[Key, Window]]:
-    """The regions' own windows of the input: masks, and x where it is theirs."""
+    """Yield the windows of the input: the masks of the regions, and x times these masks."""
     needed = {source for link in links for source in link.sources}
     origin, size = fit_windows(cones[INPUT].select(index))
     labels = crop_windows(partition.labels, origin, size)
