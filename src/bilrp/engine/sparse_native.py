@@ -1,4 +1,4 @@
-"""Active rows in native code: each row holds the regions that reach it, and no others."""
+"""Sparse tangents in native code: a row holds only the regions whose receptive field contains it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bilrp.engine.parallel import parallel_for
 from bilrp.engine.sparse_layout import GatherTerm, MaxPoolSelection, SparseLayout, SparseTangent
 from bilrp.native import DTYPE_SUFFIXES, load_library
 
-MIN_THREADED_NUMEL = 2**14  # numbers for which threads are not worth starting
+MIN_THREADED_NUMEL = 2**14  # fewer elements run on one thread
 Int64, Address, Int64Pair = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64 * 2
 Addresses = ctypes.POINTER(Address)
 
@@ -69,7 +69,7 @@ class _ImagesStruct(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class NativeSparseTangent(SparseTangent):
-    """Rows of each position as a small matrix, one after another."""
+    """Sparse tangent stored as one small matrix (rows × regions) per position, concatenated."""
 
     @staticmethod
     def required_numel(layout: SparseLayout) -> int:
@@ -77,7 +77,7 @@ class NativeSparseTangent(SparseTangent):
 
     @cached_property
     def _index_tables(self) -> list[Tensor]:
-        """Where rows, regions and numbers of each position begin; the channel of each row, the regions of each position."""
+        """Row offsets, channels, region offsets, regions and value offsets, as `_TangentStruct` wants them."""
         layout, positions = self.layout, make_blocks(self.layout.cone, 1, include_empty=True)
         starts, ends = layout.row_offsets, positions.ends
         offsets = (starts.diff() * ends.diff(prepend=ends.new_zeros(1))).cumsum(0)
@@ -98,58 +98,58 @@ class NativeSparseTangent(SparseTangent):
 
     def combine(self, terms: Sequence[GatherTerm]) -> None:
         sources = [term.source._struct for term in terms if isinstance(term.source, NativeSparseTangent)]
-        each = (ctypes.POINTER(_TangentStruct) * len(terms))(*map(ctypes.pointer, sources))
+        pointers = (ctypes.POINTER(_TangentStruct) * len(terms))(*map(ctypes.pointer, sources))
         factors = [_contiguous_like(self.values, term.factor) for term in terms]
         rows = [term.rows.contiguous() for term in terms]
-        asked = _CombinationStruct(
-            self._struct, len(terms), each, _addresses(rows), _addresses(factors), _new_counter()
+        arguments = _CombinationStruct(
+            self._struct, len(terms), pointers, _addresses(rows), _addresses(factors), _new_counter()
         )
-        self._call("combine", asked, rows, factors)
+        self._call("combine", arguments, rows, factors)
 
     def max_pool(self, source: SparseTangent, selection: MaxPoolSelection) -> None:
         assert isinstance(source, NativeSparseTangent)
         shares = self.layout.gather(selection.shares).to(self.values.dtype).contiguous()
         offsets = torch.tensor(selection.offsets)
-        asked = _PoolingStruct(
+        arguments = _PoolingStruct(
             source._struct, self._struct,
             len(offsets), tuple(selection.stride), tuple(selection.padding), _address(offsets),
             _address(shares), _new_counter(),
         )  # fmt: skip
-        self._call("pool", asked, shares, offsets)
+        self._call("pool", arguments, shares, offsets)
 
     def scale(self, factor: Tensor) -> None:
         self.combine([GatherTerm(self, torch.arange(self.layout.row_count), factor)])
 
     def convolve(self, source: SparseTangent, convolution: SparseConvolution) -> None:
         assert isinstance(source, NativeSparseTangent)
-        found = make_blocks(self.layout.cone, convolution.cost(source.layout, self.layout).side)
+        blocks = make_blocks(self.layout.cone, convolution.cost(source.layout, self.layout).side)
         kernel, like = convolution.kernel, self.values
         shape = (self.layout.mask.shape[2], source.layout.mask.shape[2], *kernel.size)
         for weight in convolution.weights:
-            if weight.shape != shape:  # native code would read beside it
-                raise ValueError(f"weights of shape {tuple(weight.shape)} where a convolution needs {shape}")
+            if weight.shape != shape:  # native code does not check bounds
+                raise ValueError(f"convolution needs weights of shape {shape}, got {tuple(weight.shape)}")
         weights = [_contiguous_like(like, w.permute(0, 2, 3, 1)) for w in convolution.weights]
-        before, after, ratio = convolution.at_rows(source.layout, self.layout)
+        before, after, gamma = convolution.at_rows(source.layout, self.layout)
         before, after = ([_contiguous_like(like, f) for f in factors] for factors in (before, after))
-        behind = (
-            (None,) * 4 if ratio is None else (ratio.a, ratio.bias, ratio.numerator, ratio.min_denominator)
+        gamma_tensors = (
+            (None,) * 4 if gamma is None else (gamma.a, gamma.bias, gamma.numerator, gamma.min_denominator)
         )
-        behind = [_contiguous_like(like, f) for f in behind]
-        asked = _ConvolutionStruct(
+        gamma_tensors = [_contiguous_like(like, f) for f in gamma_tensors]
+        arguments = _ConvolutionStruct(
             source._struct, self._struct,
             kernel.size, kernel.dilation, kernel.geometry.stride, kernel.geometry.padding,
             len(weights), _addresses(weights), _addresses(before), _addresses(after),
-            *_addresses(behind),
-            _address(found.boxes), _address(found.columns), _address(found.ends), len(found.boxes), _new_counter(),
+            *_addresses(gamma_tensors),
+            _address(blocks.boxes), _address(blocks.columns), _address(blocks.ends), len(blocks.boxes), _new_counter(),
         )  # fmt: skip
-        self._call("convolve", asked, weights, before, after, behind)
+        self._call("convolve", arguments, weights, before, after, gamma_tensors)
 
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
-        images = images.to(self.values.dtype)  # the model may change the type
+        images = images.to(self.values.dtype)  # the model may change the dtype
         self._copy_images("gather", images, torch.arange(len(images)), columns, origin)
 
     def to_dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
-        """As of all rows; channels come last in memory, as they do in rows."""
+        """Return dense tangents in channels-last memory format, the order of the rows."""
         (height, width, channels), count = self.layout.mask.shape, len(self.layout.cone.low)
         chosen = torch.arange(count) if columns is None else columns
         images = self.values.new_zeros(len(chosen), height, width, channels).permute(0, 3, 1, 2)
@@ -157,16 +157,16 @@ class NativeSparseTangent(SparseTangent):
         return images.reshape(len(chosen), *shape)
 
     def to_windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
-        made = self.values.new_zeros(len(columns), *size, self.layout.mask.shape[2]).permute(0, 3, 1, 2)
-        self._copy_images("scatter", made, torch.arange(len(columns)), columns, origin)
-        return made
+        windows = self.values.new_zeros(len(columns), *size, self.layout.mask.shape[2]).permute(0, 3, 1, 2)
+        self._copy_images("scatter", windows, torch.arange(len(columns)), columns, origin)
+        return windows
 
     def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         height, width, channels = self.layout.mask.shape
         chosen = torch.arange(len(index)) if columns is None else columns
         if out.dtype != self.values.dtype:
-            whole = self.to_dense(torch.Size((channels, height, width)), chosen)
-            out[index] = whole.flatten(1).to(out.dtype)
+            dense = self.to_dense(torch.Size((channels, height, width)), chosen)
+            out[index] = dense.flatten(1).to(out.dtype)
             return
         self._copy_images("scatter", out.view(-1, channels, height, width), index, chosen, None)
 
@@ -176,21 +176,25 @@ class NativeSparseTangent(SparseTangent):
         image = torch.full((len(self.layout.cone.low),), -1)
         image[columns] = index
         corners = None if origin is None else origin.contiguous()
-        asked = _ImagesStruct(
+        arguments = _ImagesStruct(
             self._struct, _address(image), images.data_ptr(), images.stride(),
             None if corners is None else _address(corners), _new_counter(),
         )  # fmt: skip
-        self._call(name, asked, images, image, corners)
+        self._call(name, arguments, images, image, corners)
 
     def _call(self, name: str, arguments: ctypes.Structure, *keep_alive: object) -> None:
-        """On as many threads as torch may use; `keep_alive` is what `arguments` has the addresses of, until all have
-        ended.
+        """Call a native function on `torch.get_num_threads()` threads.
+
+        Args:
+            name: Function name without its dtype suffix.
+            arguments: The struct it takes, with a counter that the threads share.
+            keep_alive: Objects whose addresses `arguments` holds; referenced until all threads have finished.
         """
         function = getattr(load_library(), f"{name}_{DTYPE_SUFFIXES[self.values.dtype]}")
 
-        def call(_: int, _held: object = keep_alive) -> None:
+        def call(_: int, _keep_alive: object = keep_alive) -> None:
             if function(ctypes.byref(arguments)):
-                raise MemoryError("no memory is left for the rows of a convolution")
+                raise MemoryError(f"out of memory in native {name}: use larger regions or a smaller input")
 
         if self.values.numel() < MIN_THREADED_NUMEL:
             call(0)
@@ -199,7 +203,7 @@ class NativeSparseTangent(SparseTangent):
 
 
 def _contiguous_like(like: Tensor, tensor: Tensor | None) -> Tensor | None:
-    """As native code reads it."""
+    """Return the tensor contiguous and in the dtype of `like`."""
     return None if tensor is None else tensor.to(like.dtype).contiguous()
 
 
@@ -209,7 +213,7 @@ def _new_counter() -> Any:
 
 def _address(tensor: Tensor) -> int:
     if not tensor.is_contiguous():
-        raise ValueError("native code reads numbers one after another")
+        raise ValueError("native code needs contiguous tensors: call .contiguous() first")
     return tensor.data_ptr()
 
 

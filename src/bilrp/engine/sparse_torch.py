@@ -1,6 +1,6 @@
-"""Active rows as one matrix of torch's: one row for each feature, one column for each region, also where it cannot reach.
+"""Sparse tangents in torch: a dense matrix of active features × regions.
 
-The plain twin of `engine.sparse_native`, and what works everywhere.
+The reference implementation of `engine.sparse_native`, and the fallback for other dtypes and without native code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bilrp.engine.sparse_layout import GatherTerm, SparseLayout, SparseTangent
 
 @dataclass(frozen=True, eq=False)
 class TorchSparseTangent(SparseTangent):
-    """Rows as one matrix."""
+    """Sparse tangent stored as one matrix (rows, regions), with zeros outside the receptive fields."""
 
     @staticmethod
     def required_numel(layout: SparseLayout) -> int:
@@ -30,19 +30,19 @@ class TorchSparseTangent(SparseTangent):
 
     def combine(self, terms: Sequence[GatherTerm]) -> None:
         target = self.matrix
-        for turn, term in enumerate(terms):
+        for i, term in enumerate(terms):
             assert isinstance(term.source, TorchSparseTangent)
             into, rows = (term.rows >= 0).nonzero()[:, 0], term.source.matrix
-            whole = len(into) == len(target)
-            if not whole or len(rows) > len(target):
+            all_rows = len(into) == len(target)
+            if not all_rows or len(rows) > len(target):
                 rows = rows.index_select(0, term.rows[into])
             elif not torch.equal(term.rows, torch.arange(len(rows))):
                 rows = rows.index_select(0, term.rows)
             if term.factor is not None:
                 rows = rows * term.factor[into, None]
-            if whole:
-                target.add_(rows) if turn else target.copy_(rows)
-            elif turn:
+            if all_rows:
+                target.add_(rows) if i else target.copy_(rows)
+            elif i:
                 target.index_add_(0, into, rows)
             else:
                 target.zero_().index_copy_(0, into, rows)
@@ -53,9 +53,9 @@ class TorchSparseTangent(SparseTangent):
     def convolve(self, source: SparseTangent, convolution: sparse_convolution.SparseConvolution) -> None:
         assert isinstance(source, TorchSparseTangent)
         side = convolution.cost(source.layout, self.layout).side
-        found = make_blocks(self.layout.cone, side)
+        blocks = make_blocks(self.layout.cone, side)
         sparse_convolution.convolve_blocks(
-            convolution, found, source.matrix, source.layout, self.matrix, self.layout
+            convolution, blocks, source.matrix, source.layout, self.matrix, self.layout
         )
 
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
@@ -63,14 +63,16 @@ class TorchSparseTangent(SparseTangent):
         corners = [[0, 0]] * len(images) if origin is None else origin.tolist()
         last, out = images.permute(0, 2, 3, 1), self.matrix
         for data, (top, left), column in zip(last, corners, columns.tolist(), strict=True):
-            found, done = data[layout.mask[top : top + height, left : left + width]], 0
-            for y in range(top, top + height):  # the rows of one image line follow each other
+            active, done = data[layout.mask[top : top + height, left : left + width]], 0
+            for y in range(top, top + height):  # the rows of one image line are contiguous
                 first, end = (layout.row_offset_list[y * across + x] for x in (left, left + width))
-                out[first:end, column] = found[done : done + end - first]
+                out[first:end, column] = active[done : done + end - first]
                 done += end - first
 
     def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
         rows = self.matrix if columns is None else self.matrix[:, columns]
-        # In the order of their places, so that writing runs along each region's image.
+        # Sorted by target index, so that each image is written sequentially.
         place, order = self.layout.chw_index.sort()
-        out[index[:, None], place] = rows[order].T.contiguous().to(out.dtype)  # the model may change the type
+        out[index[:, None], place] = (
+            rows[order].T.contiguous().to(out.dtype)
+        )  # the model may change the dtype

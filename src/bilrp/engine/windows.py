@@ -1,7 +1,7 @@
-"""Windows: pieces of image-shaped values, one for each region or coordinate, each in its own place.
+"""Windows of image-shaped values, one per region or coordinate, and the receptive fields they cover.
 
-Tangents are (K, channels, height, width) in channels-last memory. Windows of one batch have one size. Where a map
-looks beyond the border of the image, what it pads with zeros is zero here too.
+Tangents are (K, channels, height, width) in channels-last memory format. The windows of a batch have one size, and are
+zero outside the image, like zero padding.
 """
 
 from __future__ import annotations
@@ -19,84 +19,95 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Geometry:
-    """How far a spatial map looks: output position o sees inputs o·stride − padding … + extent, on each axis."""
+    """Field of a spatial map: output o reads inputs o·stride − padding … + extent − 1, on each axis."""
 
     extent: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
 
     def input_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """How much of the input a window of that size of the output looks at."""
+        """Return the size of the input window that an output window of that size depends on."""
         height, width = ((n - 1) * s + e for n, s, e in zip(size, self.stride, self.extent, strict=True))
         return height, width
 
     def input_origin(self, origin: Tensor) -> Tensor:
-        """Where that begins (it may lie over the border), for windows of the output that begin at `origin` (K, 2)."""
+        """Return the origins (K, 2) of the input windows of output windows at `origin`; they may be outside the image."""
         return origin * torch.tensor(self.stride) - torch.tensor(self.padding)
 
 
 @dataclass(frozen=True, eq=False)
 class Cone:
-    """Where each region can have any influence: [low, high) on both image axes, each (regions, 2), inside `size`."""
+    """The receptive field of each region in one value: positions that the region can influence.
+
+    Args:
+        low: First row and column, (regions, 2).
+        high: Last row and column + 1, (regions, 2).
+        size: Height and width of the value.
+    """
 
     low: Tensor
     high: Tensor
     size: tuple[int, int]
 
     def select(self, index: Tensor) -> Cone:
-        """Of some regions; of all of them in order it is this one, with what was worked out for it."""
+        """Return the cone of some regions; itself, with its caches, for all of them in order."""
         if len(index) == len(self.low) and torch.equal(index, torch.arange(len(index))):
             return self
         return Cone(self.low[index], self.high[index], self.size)
 
     def max_extent(self) -> tuple[int, int]:
-        """The largest interval on each axis: the window that holds every region of a batch."""
+        """Return the largest height and width: the window size that fits every region."""
         height, width = (self.high - self.low).amax(0).tolist()
         return height, width
 
     @property
     def area(self) -> int:
-        """Positions that the regions reach, added up."""
+        """Sum of the areas of all receptive fields."""
         return int((self.high - self.low).prod(1).sum())
 
     def propagate(self, geometry: Geometry, size: tuple[int, int]) -> Cone:
-        """One map further: outputs whose field touches the interval; a region that reaches none keeps one cell."""
+        """Return the receptive field after one more map: outputs whose field overlaps it, at least one position.
+
+        Args:
+            geometry: Geometry of the map.
+            size: Height and width of its output.
+        """
         if geometry == Geometry() and size == self.size:
             return self
-        room = torch.tensor(size)
+        end = torch.tensor(size)
         extent, stride, padding = (
             torch.tensor(v) for v in (geometry.extent, geometry.stride, geometry.padding)
         )
         low = -((extent - 1 - padding - self.low) // stride)  # ceil((low + padding - extent + 1) / stride)
         high = (self.high - 1 + padding) // stride + 1
-        low = torch.minimum(low.clamp(min=0), room - 1)
-        high = torch.maximum(torch.minimum(high, room), low + 1)
+        low = torch.minimum(low.clamp(min=0), end - 1)
+        high = torch.maximum(torch.minimum(high, end), low + 1)
         return Cone(low, high, size)
 
     def union(self, other: Cone) -> Cone:
-        """The smallest intervals around both."""
+        """Return the smallest intervals that contain both."""
         if other is self:
             return self
         return Cone(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high), self.size)
 
     @cached_property
     def extent_counts(self) -> Counter[tuple[int, ...]]:
-        """How many regions have intervals of each size."""
+        """Number of regions by (height, width) of their receptive field."""
         return Counter(map(tuple, (self.high - self.low).tolist()))
 
     def regions_per_block(self, side: int = 1) -> Tensor:
-        """How many regions reach each block of so many positions on a side."""
+        """Return how many receptive fields overlap each block of side × side positions."""
         if side not in self.memo:
             self.memo[side] = self._count_regions(side)
         return self.memo[side]
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """What was worked out: many values have one cone."""
+        """Cache of results that depend on this cone alone, which many values share."""
         return {}
 
     def _count_regions(self, side: int) -> Tensor:
-        """Rectangles added up by their corners."""
+        """Sum rectangles by their corners (a two-dimensional prefix sum)."""
         height, width = (-(-size // side) for size in self.size)
         (top, left), (bottom, right) = (self.low // side).numpy().T, (-(-self.high // side)).numpy().T
         corners = np.zeros((height + 1, width + 1), np.int32)
@@ -107,7 +118,7 @@ class Cone:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Tangents or cotangents on windows: data (K, C, h, w), each with its own upper left corner (K, 2)."""
+    """Tangents or cotangents on windows: data (K, C, h, w), and the upper left corner of each, origin (K, 2)."""
 
     data: Tensor
     origin: Tensor
@@ -117,41 +128,51 @@ class Window:
         return self.data.shape[-2], self.data.shape[-1]
 
     def image_positions(self) -> tuple[Tensor, Tensor]:
-        """Rows (K, h) and columns (K, w) of the image that the windows show; some may lie outside of it."""
+        """Return the image rows (K, h) and columns (K, w) of the windows; some may be outside the image."""
         height, width = self.shape
         return self.origin[:, :1] + torch.arange(height), self.origin[:, 1:] + torch.arange(width)
 
     def inside_mask(self, height: int, width: int) -> Tensor:
-        """Which positions (K, 1, h, w) lie inside an image of that size."""
+        """Return which positions (K, 1, h, w) are inside an image of that size."""
         ys, xs = self.image_positions()
         rows, columns = (ys >= 0) & (ys < height), (xs >= 0) & (xs < width)
         return (rows[:, :, None] & columns[:, None, :])[:, None]
 
     def scale(self, factor: Tensor) -> Window:
-        """Multiplied by an image-shaped factor, which is zero outside of the image."""
+        """Multiply by an image-shaped factor, and by zero outside the image."""
         ys, xs = self.image_positions()
         height, width = factor.shape[-2:]
-        cut = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
-        return replace(self, data=self.data * cut.transpose(0, 1).mul_(self.inside_mask(height, width)))
+        crop = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
+        return replace(self, data=self.data * crop.transpose(0, 1).mul_(self.inside_mask(height, width)))
 
     def scatter(self, out: Tensor, index: Tensor, shape: torch.Size) -> None:
-        """Write into rows `index` of flattened images (n, C·H·W) of that shape (…, C, H, W)."""
+        """Write the windows into flattened images.
+
+        Args:
+            out: Flattened images (n, C·H·W).
+            index: Row of `out` for each window.
+            shape: Shape (…, C, H, W) of one image.
+        """
         ys, xs = self.image_positions()
         channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
         place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
         out[index.reshape(-1, 1), place.flatten(1)] = self.data.flatten(1).to(out.dtype)
 
     def to_images(self, shape: torch.Size) -> Tensor:
-        """Laid out in images of that shape (1, C, H, W) that hold nothing else: (K, 1, C, H, W)."""
+        """Return images (K, 1, C, H, W) that are zero outside the windows."""
         count, (height, width) = len(self.data), shape[-2:]
-        at = Window(self.data, self.origin)
-        return reframe_window(at, torch.zeros(count, 2, dtype=torch.long), (height, width)).reshape(
-            count, *shape
-        )
+        origin = torch.zeros(count, 2, dtype=torch.long)
+        return reframe_window(self, origin, (height, width)).reshape(count, *shape)
 
 
 def crop_windows(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cut windows out of one image-shaped constant (…, C, H, W): (K, C, h, w), or (1, C, h, w) if all coincide."""
+    """Crop windows from an image-shaped constant: (K, C, h, w), or (1, C, h, w) if all coincide.
+
+    Args:
+        full: The constant (…, C, H, W).
+        origin: Upper left corner (K, 2) of each window.
+        size: Height and width of the windows.
+    """
     image = full.reshape(full.shape[-3:])
     if bool((origin == origin[0]).all()):
         top, left = origin[0].tolist()
@@ -163,25 +184,40 @@ def crop_windows(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def prepare_for_crop(full: Tensor) -> Tensor:
-    """The same, laid out as `crop_windows` reads it: done once where many windows are cut out of it."""
+    """Return the constant in channels-last memory format, the fastest to crop many windows from."""
     return full.contiguous(memory_format=torch.channels_last) if full.dim() == 4 else full
 
 
 def crop_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cut one window out of each of K images (K, 1, C, H, W): (K, C, h, w)."""
+    """Crop one window from each of K images.
+
+    Args:
+        images: (K, 1, C, H, W).
+        origin: Upper left corner (K, 2) of each window.
+        size: Height and width of the windows.
+
+    Returns:
+        (K, C, h, w).
+    """
     rows = origin[:, :1] + torch.arange(size[0])
     columns = origin[:, 1:] + torch.arange(size[1])
-    which = torch.arange(len(origin))[:, None, None]
-    return images[:, 0].permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    image = torch.arange(len(origin))[:, None, None]
+    return images[:, 0].permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def reframe_window(window: Window, origin: Tensor, size: tuple[int, int]) -> Tensor:
-    """The same tangents in windows that stand elsewhere: zeros where they reach beyond, cut where they end short."""
+    """Return the tangents on other windows: zero outside the old ones, cropped to the new ones.
+
+    Args:
+        window: The tangents.
+        origin: Upper left corner (K, 2) of each new window.
+        size: Height and width of the new windows.
+    """
     shift = window.origin - origin
     if bool((shift == shift[0]).all()):
         top, left = shift[0].tolist()
         height, width = window.shape
-        if not (-height < top < size[0] and -width < left < size[1]):  # nothing of it is seen from there
+        if not (-height < top < size[0] and -width < left < size[1]):  # no overlap
             return window.data.new_zeros(*window.data.shape[:2], *size)
         pads = (left, size[1] - left - width, top, size[0] - top - height)
         return F.pad(window.data, pads) if any(pads) else window.data
