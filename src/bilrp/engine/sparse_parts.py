@@ -1,7 +1,7 @@
-"""Scattered: parts that are zero but near each region, kept as they were computed until somebody asks for the matrix.
+"""Sparse parts: stored as windows or sparse tangents, and densified on first access.
 
-Early values are large and nearly all of their parts are zero. What a push computes of them, windows or active rows, takes
-a few per cent of the matrix, and the products of two such parts need no more.
+The parts of early values are large and nearly all zero. Windows or sparse tangents take a few per cent of the dense
+matrix, and the product of two sparse parts needs no more.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from bilrp.engine.push_windowed import fit_windows, size_classes
 from bilrp.engine.sparse_layout import SparseLayout, SparseTangent
 from bilrp.engine.windows import Window
 
-MAX_SPARSE_FRACTION = 0.25  # of the matrix: what takes more is kept as a matrix, and multiplied as one
-MIN_TILE_SIDE = 8  # positions on a side: smaller tiles take longer to set up than to multiply
+MAX_SPARSE_FRACTION = 0.25  # of the dense matrix; larger parts are stored and multiplied dense
+MIN_TILE_SIDE = 8  # positions per side; smaller tiles take longer to set up than to multiply
 
 
 @dataclass(frozen=True, eq=False)
 class PartsChunk(ABC):
-    """Parts of some regions (`index`), in the way they were computed."""
+    """Parts of the regions `index`, in the format in which they were computed."""
 
     index: Tensor
 
     @property
     @abstractmethod
     def values(self) -> Tensor:
-        """All that may not be zero."""
+        """The stored numbers."""
 
     @property
     @abstractmethod
     def area(self) -> int:
-        """Positions of the image that the regions reach, added up."""
+        """Sum of the areas of the regions' windows or receptive fields."""
 
     @abstractmethod
     def copy(self) -> PartsChunk:
-        """In memory of its own."""
+        """Return a copy with its own memory."""
 
     @abstractmethod
     def scatter(self, out: Tensor, shape: torch.Size) -> None:
-        """Write into the zeros of all regions' parts (regions, C·H·W)."""
+        """Write into the zero-initialised parts (regions, C·H·W) of all regions."""
 
     @abstractmethod
     def to_windows(self, shape: torch.Size) -> Iterator[WindowedChunk]:
-        """The same on windows."""
+        """Yield the parts as windows."""
 
 
 @dataclass(frozen=True, eq=False)
 class WindowedChunk(PartsChunk):
-    """Parts of some regions on windows around them."""
+    """Parts on windows around each region."""
 
     window: Window
 
@@ -86,7 +86,7 @@ class WindowedChunk(PartsChunk):
 
 @dataclass(frozen=True, eq=False)
 class SparseChunk(PartsChunk):
-    """Parts of some regions on the rows of active features; its columns are these regions, in order."""
+    """Parts as a sparse tangent whose columns are the regions `index`, in order."""
 
     tangent: SparseTangent
 
@@ -99,9 +99,7 @@ class SparseChunk(PartsChunk):
         return self.tangent.layout.cone.area
 
     def copy(self) -> SparseChunk:
-        layout = SparseLayout(
-            self.tangent.layout.mask, self.tangent.layout.cone
-        )  # without what the run worked out for it
+        layout = SparseLayout(self.tangent.layout.mask, self.tangent.layout.cone)  # without its caches
         return replace(self, tangent=replace(self.tangent, values=self.tangent.values.clone(), layout=layout))
 
     def scatter(self, out: Tensor, shape: torch.Size) -> None:
@@ -109,22 +107,30 @@ class SparseChunk(PartsChunk):
 
     def to_windows(self, shape: torch.Size) -> Iterator[WindowedChunk]:
         cone = self.tangent.layout.cone
-        for alike in size_classes({INPUT: cone}, INPUT, torch.arange(len(self.index))):
-            origin, size = fit_windows(cone.select(alike))
+        for columns in size_classes({INPUT: cone}, INPUT, torch.arange(len(self.index))):
+            origin, size = fit_windows(cone.select(columns))
             yield WindowedChunk(
-                self.index[alike], Window(self.tangent.to_windows(alike, origin, size), origin)
+                self.index[columns], Window(self.tangent.to_windows(columns, origin, size), origin)
             )
 
 
 @dataclass(frozen=True, eq=False)
 class SparseParts:
-    """Parts [regions, C·H·W] of an image-shaped value, in pieces that hold every region once."""
+    """Parts [regions, C·H·W] of an image-shaped value.
+
+    Args:
+        chunks: Parts of disjoint sets of regions, together all of them.
+        region_count: Number of regions.
+        value_shape: Shape (…, C, H, W) of the value.
+        dtype: dtype of the value, and of the dense parts.
+        divisor: Per-feature divisor that `product` applies to these parts.
+    """
 
     chunks: tuple[PartsChunk, ...]
     region_count: int
-    value_shape: torch.Size  # (…, C, H, W)
+    value_shape: torch.Size
     dtype: torch.dtype
-    divisor: Tensor | None = None  # of products
+    divisor: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -132,20 +138,20 @@ class SparseParts:
 
     @cached_property
     def dense_parts(self) -> Tensor:
-        """Parts [regions, C·H·W]: made for whoever asks first, and kept (made twice, it is the same)."""
+        """Dense parts [regions, C·H·W]; threads that compute them twice get the same result."""
         out = lazy_zeros(*self.shape, self.chunks[0].values.new_empty(0, dtype=self.dtype))
-        for piece in self.chunks:
-            piece.scatter(out, self.value_shape)
+        for chunk in self.chunks:
+            chunk.scatter(out, self.value_shape)
         return out
 
     @cached_property
     def windowed_chunks(self) -> tuple[WindowedChunk, ...]:
-        """All pieces on windows, in the type of the value."""
-        found = (each for piece in self.chunks for each in piece.to_windows(self.value_shape))
-        return tuple(_with_data(each, each.window.data.to(self.dtype)) for each in found)
+        """All chunks as windows, in the dtype of the value."""
+        windowed = (each for chunk in self.chunks for each in chunk.to_windows(self.value_shape))
+        return tuple(_with_data(each, each.window.data.to(self.dtype)) for each in windowed)
 
     def sum(self, axis: int = 0) -> Tensor:
-        """Σ_I P_I, as a matrix's sum over its rows."""
+        """Return Σ_I P_I, like `Tensor.sum(0)`."""
         assert axis == 0
         total = self.windowed_chunks[0].window.data.new_zeros(self.value_shape[-3:])
         for each in self.windowed_chunks:
@@ -155,42 +161,40 @@ class SparseParts:
         return total.flatten()
 
     def __truediv__(self, number: Tensor) -> SparseParts:
-        """For products alone: what was worked out for them is shared."""
-        made, name = (
-            replace(self, divisor=number.to(self.dtype)),
-            "_window_table" if self._is_small else "dense_parts",
-        )
-        vars(made)[name] = getattr(self, name)
-        return made
+        """Divide every region's parts by `number`, for `product` only; the cached table is shared."""
+        quotient = replace(self, divisor=number.to(self.dtype))
+        name = "_window_table" if self._is_small else "dense_parts"
+        vars(quotient)[name] = getattr(self, name)
+        return quotient
 
     def _divide(self, parts: Tensor) -> Tensor:
         return parts if self.divisor is None else parts / self.divisor
 
     def product(self, other: SparseParts) -> Tensor:
-        """P P'ᵀ, tile by tile of the image: a small product of the regions whose windows touch it."""
-        alike = self.value_shape[-3:] == other.value_shape[-3:] and self.dtype == other.dtype
-        if not (alike and self._is_small and other._is_small):
+        """Return P P'ᵀ, as a sum over tiles of products of the regions whose windows overlap the tile."""
+        same_shape = self.value_shape[-3:] == other.value_shape[-3:] and self.dtype == other.dtype
+        if not (same_shape and self._is_small and other._is_small):
             return self._divide(self.dense_parts) @ other._divide(other.dense_parts).T
         ours, theirs = self._window_table, other._window_table
         tiles = list(_iter_tiles(self.value_shape, ours.tile_size))
-        made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        products: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
         def multiply(number: int) -> None:
             (rows, left), (columns, right) = (each.gather_tile(*tiles[number]) for each in (ours, theirs))
-            made[number] = rows, columns, self._divide(left) @ other._divide(right).T
+            products[number] = rows, columns, self._divide(left) @ other._divide(right).T
 
         parallel_for(multiply, range(len(tiles)))
         out = ours.values.new_zeros(self.region_count, other.region_count)
-        for number in range(len(tiles)):  # in one order, whichever thread was first: sums round
-            rows, columns, found = made[number]
-            out[rows[:, None], columns] += found
+        for number in range(len(tiles)):  # in a fixed order, so that rounding does not depend on the threads
+            rows, columns, values = products[number]
+            out[rows[:, None], columns] += values
         return out
 
     @cached_property
     def _is_small(self) -> bool:
-        """Do regions reach a small part of the image, so that few of them touch a tile?"""
+        """Whether windows cover a small part of the image, so that few of them overlap a tile."""
         return (
-            sum(piece.area for piece in self.chunks)
+            sum(chunk.area for chunk in self.chunks)
             <= MAX_SPARSE_FRACTION * self.region_count * self.value_shape[-2:].numel()
         )
 
@@ -201,18 +205,24 @@ class SparseParts:
 
 AnyParts = Tensor | SparseParts
 if TYPE_CHECKING:
-    LazyDenseParts = Float[Tensor, "regions h"]  # what a field under `lazy_dense` is for whoever reads it
+    LazyDenseParts = Float[Tensor, "regions h"]  # type of a `lazy_dense` field when read
 else:
-    LazyDenseParts = Float[Tensor, "regions h"] | SparseParts  # what it may be given
+    LazyDenseParts = Float[Tensor, "regions h"] | SparseParts  # types it may be set to
 
 
 def densify(parts: AnyParts) -> Tensor:
-    """Parts as a matrix, however they are kept."""
+    """Return dense parts."""
     return parts if isinstance(parts, Tensor) else parts.dense_parts
 
 
 def lazy_zeros(rows: int, columns: int, like: Tensor) -> Tensor:
-    """Zeros that take memory only where they are written: early values are zero for a region but near it."""
+    """Return zeros whose pages are only committed where they are written.
+
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+        like: Tensor that gives dtype and device.
+    """
     if like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(np.zeros((rows, columns), like.numpy().dtype))
     return like.new_zeros(rows, columns)
@@ -222,46 +232,47 @@ T = TypeVar("T")
 
 
 def lazy_dense(cls: type[T]) -> type[T]:
-    """A dataclass whose field `parts` may be given as `SparseParts`: once read it is a matrix; `stored_parts(found)`
-    is what it is.
+    """Decorate a dataclass so that its field `parts` may be set to `SparseParts`.
+
+    `parts` is densified on first access; `stored_parts(obj)` returns the stored form.
     """
 
-    def keep(found: T, parts: AnyParts) -> None:
-        vars(found)["parts"] = parts
+    def set_parts(owner: T, parts: AnyParts) -> None:
+        vars(owner)["parts"] = parts
 
-    def read(found: T) -> Tensor:
-        parts = stored_parts(found)
+    def get_parts(owner: T) -> Tensor:
+        parts = stored_parts(owner)
         if not isinstance(parts, Tensor):
-            keep(found, parts := parts.dense_parts)  # made twice, it is the same
+            set_parts(owner, parts := parts.dense_parts)
         return parts
 
-    cls.parts = property(read, keep)  # type: ignore[attr-defined]
-    # what is kept otherwise belongs to this process and its library
-    cls.__getstate__ = lambda found: {**vars(found), "parts": read(found)}  # type: ignore[attr-defined]
+    cls.parts = property(get_parts, set_parts)  # type: ignore[attr-defined]
+    # Sparse parts depend on this process and its native library: pickle dense ones.
+    cls.__getstate__ = lambda owner: {**vars(owner), "parts": get_parts(owner)}  # type: ignore[attr-defined]
     return cls
 
 
 def stored_parts(owner: object) -> AnyParts:
-    """Parts as they are kept."""
+    """Return parts as they are stored, sparse or dense."""
     return vars(owner)["parts"]
 
 
-# ---------------------------------------------------------------- what is kept so
+# ---------------------------------------------------------------- which taps are sparse
 
 
 def choose_sparse_taps(context: PlanContext, schedule: Schedule) -> dict[Key, int]:
-    """Values on the way that are kept as they are computed, on windows or rows, and how many numbers that takes."""
-    arrived = context.links[schedule.cut - 1].target if schedule.cut else context.program.output
-    found = {}
-    for number, link in enumerate(context.links[: schedule.sparse_end]):
-        if link.target in context.taps and link.target != arrived:
-            size = _windowed_numel(context, link.target, link.shape) if number < schedule.windowed_end else 0
+    """Return the taps whose parts are stored sparse, with the number of elements stored."""
+    last_pushed = context.links[schedule.cut - 1].target if schedule.cut else context.program.output
+    numel = {}
+    for i, link in enumerate(context.links[: schedule.sparse_end]):
+        if link.target in context.taps and link.target != last_pushed:
+            size = _windowed_numel(context, link.target, link.shape) if i < schedule.windowed_end else 0
             size = size or context.tangent_type.required_numel(
                 SparseLayout(context.output_support[link.target], context.cones[link.target])
             )
             if size < MAX_SPARSE_FRACTION * context.region_count * link.shape.numel():
-                found[link.target] = size
-    return found
+                numel[link.target] = size
+    return numel
 
 
 def _windowed_numel(context: PlanContext, key: Key, shape: torch.Size) -> int:
@@ -273,45 +284,45 @@ def _windowed_numel(context: PlanContext, key: Key, shape: torch.Size) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _WindowTable:
-    """Windows of all regions, one position after another: numbers (positions + 1, C), the last of them zero."""
+    """The windows of all regions as one table of positions."""
 
-    values: Tensor
-    offset: Tensor  # position of each region
-    low: Tensor  # its window's upper left corner (regions, 2)
-    size: Tensor
+    values: Tensor  # (positions + 1, C), the last one zero
+    offset: Tensor  # (regions,): first position of each region
+    low: Tensor  # (regions, 2): upper left corner of its window
+    size: Tensor  # (regions, 2): height and width of its window
 
     @property
     def tile_size(self) -> tuple[int, int]:
-        """An ordinary window's: tiles as large touch few regions, and there are few of them."""
+        """The mean window size: such tiles are few and overlap few regions."""
         height, width = self.size.double().mean(0).ceil().int().clamp(min=MIN_TILE_SIDE).tolist()
         return height, width
 
     def gather_tile(self, rows: range, columns: range) -> tuple[Tensor, Tensor]:
-        """Regions whose windows touch a tile of the image, and their numbers there (regions, positions · C)."""
+        """Return the regions whose windows overlap a tile, and their values there (regions, positions · C)."""
         begin, end = torch.tensor([[rows.start, columns.start], [rows.stop, columns.stop]])
-        touch = ((self.low < end) & (self.low + self.size > begin)).all(1).nonzero()[:, 0]
-        (top, left), (height, width) = self.low[touch].T[..., None], self.size[touch].T[..., None]
+        overlapping = ((self.low < end) & (self.low + self.size > begin)).all(1).nonzero()[:, 0]
+        (top, left), (height, width) = self.low[overlapping].T[..., None], self.size[overlapping].T[..., None]
         y, x = torch.arange(rows.start, rows.stop) - top, torch.arange(columns.start, columns.stop) - left
-        there = ((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]
-        place = self.offset[touch][:, None, None] + y[:, :, None] * width[:, None] + x[:, None, :]
-        place = torch.where(there, place, len(self.values) - 1)
-        found = self.values.index_select(0, place.flatten())
-        return touch, found.reshape(*place.shape, found.shape[1]).flatten(1)
+        inside = ((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]
+        place = self.offset[overlapping][:, None, None] + y[:, :, None] * width[:, None] + x[:, None, :]
+        place = torch.where(inside, place, len(self.values) - 1)
+        values = self.values.index_select(0, place.flatten())
+        return overlapping, values.reshape(*place.shape, values.shape[1]).flatten(1)
 
 
 def _build_window_table(chunks: Sequence[WindowedChunk], region_count: int) -> _WindowTable:
-    numbers = [each.window.data.permute(0, 2, 3, 1).flatten(0, 2) for each in chunks]
+    values = [each.window.data.permute(0, 2, 3, 1).flatten(0, 2) for each in chunks]
     first, low, size = torch.zeros(region_count).long(), *torch.zeros(2, region_count, 2).long()
     begin = 0
     for each in chunks:
         first[each.index] = begin + torch.arange(len(each.index)) * each.window.data[0, 0].numel()
         low[each.index], size[each.index] = each.window.origin, torch.tensor(each.window.shape)
         begin += each.area
-    return _WindowTable(torch.cat([*numbers, numbers[0].new_zeros(1, numbers[0].shape[1])]), first, low, size)
+    return _WindowTable(torch.cat([*values, values[0].new_zeros(1, values[0].shape[1])]), first, low, size)
 
 
 def _iter_tiles(shape: torch.Size, side: tuple[int, int]) -> Iterator[tuple[range, range]]:
-    """The image cut into tiles of that size, smaller ones at its end."""
+    """Yield the row and column ranges of tiles; those at the end may be smaller."""
     tops, lefts = (
         [range(start, min(start + step, size)) for start in range(0, size, step)]
         for size, step in zip(shape[-2:], side, strict=True)

@@ -1,7 +1,7 @@
-"""Frozen steps: linear maps that can be pushed forward and pulled back, for many vectors at once.
+"""Linear maps: steps frozen by a rule, which push tangents and pull cotangents of many vectors at once.
 
-One class for each kind of map; what the rest of the engine asks of a map, the map answers. A new kind is one class in
-one file, here or anywhere: `push` and `pull` are enough, `geometry` lets it be pushed on crops and on active rows.
+A new kind of map is a subclass of `Map` with `push` and `pull`, in any module; `geometry` enables the windowed and the
+sparse push. May import sparse layouts, windows and parallel of the engine, errors, native and `trace`.
 """
 
 from bilrp.engine.maps.base import Map, Shapes

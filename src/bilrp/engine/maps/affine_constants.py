@@ -1,4 +1,4 @@
-"""Which affine functions add a constant: asked once for all maps of a program, not at every push."""
+"""Detect which affine functions add a constant, once for all maps of a program instead of at every push."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bilrp.trace.devices import read_scalars
 
 
 def detect_constants(maps: Sequence[Map]) -> list[Map]:
-    """The maps, each `Linear` among them (also behind a gate) knowing whether its function adds one."""
-    asked = [linear for each in maps for linear in _linears(each)]
+    """Return the maps with `adds_constant` set on every `Linear`, also inside `Gated`."""
+    linears = [linear for each in maps for linear in _linears(each)]
     with torch.no_grad():
-        adds = [each.function(*map(torch.zeros_like, each.at)).any() for each in asked]
-    known = {id(each): answer > 0 for each, answer in zip(asked, read_scalars(adds), strict=True)}
-    return [_with_constant(each, known) for each in maps]
+        adds = [each.function(*map(torch.zeros_like, each.at)).any() for each in linears]
+    adds_constant = {id(each): value > 0 for each, value in zip(linears, read_scalars(adds), strict=True)}
+    return [_with_constant(each, adds_constant) for each in maps]
 
 
 def _linears(map_: Map) -> Iterator[Linear]:

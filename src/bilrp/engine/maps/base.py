@@ -1,8 +1,8 @@
-"""What a map is, and what it may say about itself.
+"""The base class of maps, and helpers for its subclasses.
 
 Every map acts on tangents of shape (K, *value.shape): K regions when pushing, K coordinates when pulling. `push` and
-`pull` are enough. A map of images that also says its `geometry` is pushed on crops and on active rows; the rest of its
-answers make that fast.
+`pull` are required. With `geometry` a map of images can also be pushed on windows and on sparse tangents; the other
+methods make this fast.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bilrp.trace.devices import is_on_cpu
 if TYPE_CHECKING:
     from bilrp.engine.maps.pooling import Pooling
 
-MACS_PER_DENSIFIED_NUMBER = 5  # multiply-adds that pass while one number is laid out whole
-MAX_DENSE_COLUMNS = 16  # columns that are laid out whole at once, where a map has no way of its own with rows
+MACS_PER_DENSIFIED_NUMBER = 5  # to densify one number
+MAX_DENSE_COLUMNS = 16  # columns densified at once by maps without their own push_sparse
 
 
 class Shapes(NamedTuple):
-    """From values of which shapes to a value of which shape a map leads."""
+    """Shapes of the sources and the target of a map."""
 
     sources: tuple[torch.Size, ...]
     target: torch.Size
@@ -39,19 +39,21 @@ class Shapes(NamedTuple):
 
     @property
     def are_images(self) -> bool:
-        """Are all of them single images, (1, C, H, W)?"""
+        """Whether all of them are single images, (1, C, H, W)."""
         return all(is_image(shape) for shape in (*self.sources, self.target))
 
 
 def is_image(shape: torch.Size) -> bool:
+    """Return whether a shape is (1, C, H, W)."""
     return len(shape) == 4 and shape[0] == 1
 
 
 class Map(ABC):
     """A step frozen at one input: the linear map J, as push (J s) and pull (Jᵀ c).
 
-    `slots` says which of the step's live inputs the map depends on; the others were frozen by the rule. With `on_mask`
-    the map acts on a region's 0/1 mask instead of its values.
+    Attributes:
+        slots: Which of the step's live inputs the map depends on; the rule froze the others.
+        on_mask: Whether the map acts on a region's 0/1 mask instead of its values.
     """
 
     slots: tuple[int, ...] = (0,)
@@ -59,115 +61,127 @@ class Map(ABC):
 
     @abstractmethod
     def push(self, *tangents: Tensor) -> Tensor:
-        """J s."""
+        """Return J s."""
 
     @abstractmethod
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
-        """Jᵀ c, one for each slot."""
+        """Return Jᵀ c, one tensor per slot."""
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
-        """Multiply-adds to push (or pull) one vector; only products count."""
+        """Return the multiply-adds to push (or pull) one vector; only matrix products and convolutions count."""
         return 0
 
     def setup_macs(self, shapes: Shapes, source_layout: SparseLayout | None = None) -> int:
-        """Multiply-adds that come once, before anything is pushed or pulled (pushed on rows, if these are the source's)."""
+        """Return the multiply-adds needed once, before the first push or pull.
+
+        Args:
+            shapes: Shapes of sources and target.
+            source_layout: Layout of the source for a sparse push; None for all other methods.
+        """
         return 0
 
     def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        """Numbers that pushing (or pulling) one vector needs for a while, besides its sources and its target."""
+        """Return the temporary elements to push (or pull) one vector, besides sources and target."""
         return shapes.sources[0].numel() if back else shapes.target.numel()
 
     def to_channels_first(self, shapes: Shapes) -> Map | None:
-        """The same map of images (1, C, H, W), where this is one of (1, H, W, C); None where it is none."""
+        """Return the equivalent of a map of (1, H, W, C) for (1, C, H, W); None if there is none."""
         return None
 
     def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        """J' and Π' with Π J = J' Π': the same map of values that were pooled before; None where there is none."""
+        """Return J' and Π' with Π J = J' Π', to pool before the map instead of after it; None if there are none."""
         return None
 
     # ------------------------------------------------------------ on windows
 
     def geometry(self, shapes: Shapes) -> Geometry | None:
-        """How far the map looks; None where it is not a map from images to an image of the same positions."""
+        """Return the field of an output position; None if this is not a spatial map of images."""
         return None
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
-        """J s on windows of that size of the target which begin at `origin`; elsewhere the sources are zero."""
-        whole = self.push(*(w.to_images(shape) for w, shape in zip(sources, shapes.sources, strict=True)))
-        return crop_each(whole, origin, size)
+        """Return J s on windows of the target.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
+        dense = self.push(*(w.to_images(shape) for w, shape in zip(sources, shapes.sources, strict=True)))
+        return crop_each(dense, origin, size)
 
     def prepare_windows(self) -> Map:
-        """The same map with its constants laid out as windows are cut from them."""
+        """Return the map with its constants in the memory format that is fastest to crop from."""
         return self
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
-        """Multiply-adds for one window of that size of the target."""
+        """Return the multiply-adds to push (or pull) one window of that size of the target."""
         return self.macs(shapes, back=back)
 
     def can_pull_windows(self, shapes: Shapes) -> bool:
-        """Can windows be pulled?"""
+        """Return whether `pull_windows` is implemented for these shapes."""
         return False
 
     def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
-        """Jᵀ c on windows: those of the source are grown by the reach, and may lie over the border."""
+        """Return Jᵀ c on the windows of the source that the windows of the target depend on."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------ on active rows
+    # ------------------------------------------------------------ on sparse tangents
 
     def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        """Which features (H, W, C) of the target can be non-zero if those of the sources can."""
+        """Return which features (H, W, C) of the target can be non-zero, given those of the sources."""
         return full_mask(shapes.target)
 
     def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        """Which features of each source the target's depend on."""
+        """Return which features of each source the target's features `target` depend on."""
         return [full_mask(shape) for shape in shapes.sources]
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
-        """J s on rows: those of the sources → those of the target, all of which are written: they hold anything."""
+        """Write J s into the sparse tangent `target`, whose values are uninitialised."""
         for columns in torch.arange(len(target.layout.cone.low)).split(MAX_DENSE_COLUMNS):
-            whole = (
+            dense = (
                 source.to_dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
             )
-            target.load_columns(self.push(*whole)[:, 0], columns)
+            target.load_columns(self.push(*dense)[:, 0], columns)
 
     def is_identity_on_rows(self, source: SparseLayout, target: SparseLayout, shapes: Shapes) -> bool:
-        """Are the target's rows those of its only source, number for number?"""
+        """Return whether the target's values equal those of its only source, so that memory can be shared."""
         return False
 
     def sparse_cost(
         self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
     ) -> tuple[int, int]:
-        """Multiply-adds of `push_sparse`, and how many more pass while it moves numbers about."""
-        own, columns = type(self).push_sparse is not Map.push_sparse, len(target.cone.low)
-        return columns * self.macs(shapes), 0 if own else densify_macs(columns, shapes)
+        """Return the multiply-adds of `push_sparse`, and the equivalent of its memory traffic."""
+        overridden, columns = type(self).push_sparse is not Map.push_sparse, len(target.cone.low)
+        return columns * self.macs(shapes), 0 if overridden else densify_macs(columns, shapes)
 
 
 def densify_macs(columns: int, shapes: Shapes) -> int:
-    """What laying out columns whole costs, in multiply-adds."""
+    """Return the cost of densifying so many columns, in multiply-adds."""
     return MACS_PER_DENSIFIED_NUMBER * columns * shapes.numel
 
 
 def move_channels_first(tensor: Tensor) -> Tensor:
-    """(…, H, W, C) → (…, C, H, W)."""
+    """Permute (…, H, W, C) to (…, C, H, W)."""
     return tensor.movedim(-1, -3)
 
 
 def move_channels_last(tensor: Tensor) -> Tensor:
-    """(…, C, H, W) → (…, H, W, C)."""
+    """Permute (…, C, H, W) to (…, H, W, C)."""
     return tensor.movedim(-3, -1)
 
 
 def vmap_or_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` over a leading axis, also where torch can only loop (it says so once for every such operation)."""
+    """Return `torch.vmap(function)`, with a loop as fallback for operations that vmap does not support."""
 
     def call(*tensors: Tensor) -> Any:
         with suppress_warnings():
             try:
                 return torch.vmap(function)(*tensors)
             except RuntimeError as error:
-                if not any(words in str(error) for words in VMAP_ERROR_MESSAGES):
+                if not any(message in str(error) for message in VMAP_ERROR_MESSAGES):
                     raise
         return _loop(function, tensors)
 
@@ -177,41 +191,43 @@ def vmap_or_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 VMAP_ERROR_MESSAGES = (
     "Batching rule not implemented",
     "we do not yet support",
-    "NYI: querying is_contiguous",  # a group norm's derivative, where numbers lie in another order
+    "NYI: querying is_contiguous",  # derivative of a group norm on non-contiguous tensors
     "view size is not compatible",
-)  # what vmap says of calls it can't batch
+)  # of operations that vmap cannot batch
 
 
 def _loop(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:
-    """The same, one by one."""
-    found = [function(*each) for each in zip(*tensors, strict=True)]
-    if isinstance(found[0], Tensor):
-        return torch.stack(found)
-    return tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
+    """Call `function` on each slice of the leading axis and stack the results."""
+    results = [function(*each) for each in zip(*tensors, strict=True)]
+    if isinstance(results[0], Tensor):
+        return torch.stack(results)
+    return tuple(torch.stack(outputs) for outputs in zip(*results, strict=True))
 
 
 def scale_by(x: Tensor, factor: Tensor | None) -> Tensor:
+    """Return x ⊙ factor, or x for None."""
     return x if factor is None else x * factor
 
 
 def scale_by_(x: Tensor, factor: Tensor | None) -> Tensor:
+    """`scale_by` in place."""
     return x if factor is None else x.mul_(factor)
 
 
 def apply_gate(factor: Tensor, gate: Tensor) -> Tensor:
-    """The factor where a 0/1 gate is open, 0 elsewhere, whatever stands there.
+    """Return the factor where a 0/1 gate is 1, and 0 elsewhere, also where the factor is inf or nan.
 
     >>> apply_gate(torch.tensor([2.0, torch.inf]), torch.tensor([1.0, 0.0]))
     tensor([2., 0.])
     """
-    if not is_on_cpu(factor):  # a selection is as fast there, and asks nothing
+    if not is_on_cpu(factor):  # masked_fill is as fast there, and needs no synchronisation
         return factor.masked_fill(gate <= 0, 0)
-    product = factor * gate  # many times as fast as a selection, and right where all is finite
+    product = factor * gate  # many times faster than masked_fill, and correct where all is finite
     return product if math.isfinite(float(product.sum())) else factor.masked_fill(gate <= 0, 0)
 
 
 def sum_in_place(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum, in the memory of the first."""
+    """Return the sum, accumulated into the first tensor."""
     total: Tensor | None = None
     for t in tensors:
         total = t if total is None else total.add_(t)

@@ -1,4 +1,4 @@
-"""Maps that look at each position by itself: scales, sums, and the gate behind any other map."""
+"""Elementwise maps: scaling, sums, and a gate after any other map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Scale(Map):
-    """J = diag(factor): gates, activations, norms. (A factor of shape () is a number.)"""
+    """J = diag(factor): gates, activations, norms. A factor of shape () is a scalar."""
 
     factor: Tensor
     slots: tuple[int, ...] = (0,)
@@ -49,10 +49,10 @@ class Scale(Map):
         return Scale(factor, self.slots)
 
     def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        found = (
-            pooling.commute_factor(self.factor, shapes.target) if shapes.sources[0] == shapes.target else None
-        )
-        return None if found is None else (Scale(found[0]), found[1])
+        if shapes.sources[0] != shapes.target:
+            return None
+        commuted = pooling.commute_factor(self.factor, shapes.target)
+        return None if commuted is None else (Scale(commuted[0]), commuted[1])
 
     def geometry(self, shapes: Shapes) -> Geometry | None:
         return Geometry() if shapes.are_images and shapes.sources[0] == shapes.target else None
@@ -85,14 +85,14 @@ class Scale(Map):
         target.combine([_gather_same_features(sources[0], target, self.factor.expand(shapes.target))])
 
     def is_identity_on_rows(self, source: SparseLayout, target: SparseLayout, shapes: Shapes) -> bool:
-        """A gate does: what it shuts has no rows."""
+        """True for a 0/1 gate: features where it is 0 have no rows."""
         factor = target.gather(self.factor.expand(shapes.target))
         return source.equals(target) and bool((factor == 1).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Sum(Map):
-    """J = (1 … 1): a plain sum of live values of one shape, as at the end of a residual block."""
+    """J = (1 … 1): a sum of live values of one shape, as at the end of a residual block."""
 
     slots: tuple[int, ...] = (0, 1)
     on_mask: bool = False
@@ -118,8 +118,8 @@ class Sum(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
-        moved = [reframe_window(source, origin, size) for source in sources]
-        return sum(moved[1:], start=moved[0])
+        windows = [reframe_window(source, origin, size) for source in sources]
+        return sum(windows[1:], start=windows[0])
 
     def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return mask_or(inputs)
@@ -207,6 +207,6 @@ class Gated(Map):
 def _gather_same_features(
     source: SparseTangent, target: SparseTangent, factor: Tensor | None = None
 ) -> GatherTerm:
-    """The source's rows of the same features, times an image-shaped factor."""
+    """Return the term that reads the same features from the source, times an image-shaped factor."""
     layout = target.layout
     return GatherTerm(source, source.layout.row_of_feature[layout.mask], layout.gather_optional(factor))

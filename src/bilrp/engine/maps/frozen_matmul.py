@@ -1,4 +1,4 @@
-"""Attention with frozen weights: values are mixed along an axis."""
+"""Attention with frozen weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from bilrp.engine.maps.base import Map, Shapes
 
 @dataclass(frozen=True, eq=False)
 class FrozenMatmul(Map):
-    """J v = P v on the last two axes: one product for all regions, whose values lie side by side.
+    """J v = P v on the last two axes, as one product for all regions.
 
-    Values (…, heads, m, d) may have fewer heads than P: grouped queries share them, `group_size` each.
+    Args:
+        weights: P, (…, heads, n, m).
+        group_size: Query heads that share one head of the values (grouped-query attention).
     """
 
-    weights: Tensor  # (…, heads, n, m)
+    weights: Tensor
     group_size: int = 1
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
@@ -37,7 +39,6 @@ class FrozenMatmul(Map):
 
 
 def _batched_matmul(weights: Tensor, v: Tensor) -> Tensor:
-    """P v for K tensors (K, …, m, d) at once, as P (…, n, m) · (…, m, K·d)."""
-    count, wide = v.shape[0], v.shape[-1]
-    laid = v.movedim(0, -2).flatten(-2)
-    return (weights @ laid).unflatten(-1, (count, wide)).movedim(-2, 0)
+    """Return P v for K tensors (K, …, m, d), computed as P (…, n, m) · (…, m, K·d)."""
+    columns = v.movedim(0, -2).flatten(-2)
+    return (weights @ columns).unflatten(-1, (v.shape[0], v.shape[-1])).movedim(-2, 0)
