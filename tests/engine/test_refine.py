@@ -103,7 +103,7 @@ def test_a_budget_is_a_number_of_regions() -> None:
     assert bilrp.decompose(model, x, max_regions=1, **options).regions.count == 1
     assert bilrp.decompose(model, x, max_regions=10**6, **options).regions.count == 42
     for wrong in (0, -1, True):
-        with pytest.raises(InputError, match="number of regions, at least 1"):
+        with pytest.raises(InputError, match="max_regions must be a whole number of at least 1"):
             bilrp.decompose(model, x, max_regions=wrong, **options)
     with pytest.raises(InputError, match="leave out layers"):
         bilrp.decompose(model, x, **{**options, "max_regions": 20, "layers": [1]})

@@ -1,4 +1,4 @@
-"""Maps given as torch functions: affine ones, ones that only move numbers, and the true derivative of any."""
+"""Maps defined by torch functions: affine ones, rearrangements, and the derivative of any function."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from torch import Tensor
 from bilrp.engine.maps.base import Map, Shapes, vmap_or_loop
 from bilrp.errors import RuleError
 
-# torch's levels of forward derivatives belong to the whole process: one thread pushes through derivatives at a time.
+# Forward-mode AD levels of torch are global to the process: one thread at a time.
 _FORWARD_AD_LOCK = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Map):
-    """J is the derivative of `function`, which is affine in its tensors: reshapes, sums, shifts, products.
+    """J is the derivative of an affine function: reshapes, sums, shifts, products.
 
-    `at` holds one tensor of the right shape for each slot; J does not depend on their values. `adds_constant` tells
-    whether the
-    function adds a constant, where that is known (`engine.maps.affine_constants`).
+    Args:
+        function: Affine in its tensors.
+        at: One tensor per slot that gives shape and dtype; J does not depend on its values.
+        adds_constant: Whether f(0) ≠ 0; None if unknown (`engine.maps.affine_constants` sets it).
     """
 
     function: Callable[..., Tensor]
@@ -40,12 +41,12 @@ class Linear(Map):
         if self.adds_constant is None and not bool(constant.any()):
             return vmap_or_loop(self.function)(*tangents)
 
-        # A constant is added: subtracting it again would lose digits (-1e9) or all of them (-inf). So transpose the
-        # transpose; forward derivatives would do as well, but torch crashes on some of them while it counts operations.
+        # Subtracting the constant again would lose digits (-1e9) or all of them (-inf), so transpose the transpose.
+        # Forward-mode AD would do as well, but torch crashes on some operations under FlopCounterMode.
         def directional(*t: Tensor) -> Tensor:
             back = torch.func.vjp(self.function, *zeros)[1]
-            forth = torch.func.vjp(back, torch.zeros_like(constant))[1]
-            return forth(t)[0]
+            forward = torch.func.vjp(back, torch.zeros_like(constant))[1]
+            return forward(t)[0]
 
         return vmap_or_loop(directional)(*tangents)
 
@@ -63,7 +64,7 @@ class Linear(Map):
 
 @dataclass(frozen=True, eq=False)
 class Rearrange(Linear):
-    """J only moves numbers about, or sets some to zero: reshapes, permutations, padding, concatenation."""
+    """J only moves numbers or sets some to zero: reshapes, permutations, padding, concatenation."""
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0
@@ -74,7 +75,7 @@ class Rearrange(Linear):
 
 @dataclass(frozen=True, eq=False)
 class Jacobian(Map):
-    """J is the true derivative of `function` at `at`: gradient propagation, for Hessian×Product."""
+    """J is the derivative of `function` at `at`: gradient propagation, for Hessian×Product."""
 
     function: Callable[..., Tensor]
     at: tuple[Tensor, ...]
@@ -83,8 +84,8 @@ class Jacobian(Map):
 
     def push(self, *tangents: Tensor) -> Tensor:
         def directional(*t: Tensor) -> Tensor:
-            # torch's own derivative of a group norm asks for a plain layout
-            at, t = (tuple(each.contiguous() for each in given) for given in (self.at, t))
+            # torch's derivative of a group norm needs contiguous tensors
+            at, t = (tuple(each.contiguous() for each in tensors) for tensors in (self.at, t))
             return torch.func.jvp(self.function, at, t)[1]
 
         with _FORWARD_AD_LOCK:
@@ -108,9 +109,9 @@ class Jacobian(Map):
 
 
 def count_macs(function: Callable[..., Tensor], at: tuple[Tensor, ...]) -> int:
-    """Multiply-adds of one vector, counted by running the function once: only products count, so most are free.
+    """Return the multiply-adds of one call of the function; only matrix products and convolutions count.
 
-    It runs by itself, not under vmap: torch's counter and its function transforms do not go together.
+    Not under vmap: FlopCounterMode does not support function transforms.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

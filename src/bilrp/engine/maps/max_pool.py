@@ -25,12 +25,20 @@ from bilrp.engine.windows import Geometry, Window, crop_windows, reframe_window
 
 @dataclass(frozen=True, eq=False)
 class MaxPool(Map):
-    """Max-pooling frozen to its winners: out = Σ_o share_o ⊙ x[offset o of each window]; ties share equally."""
+    """Max-pooling frozen to its winners: out = Σ_o share_o ⊙ x[offset o of each field]; ties share equally.
 
-    shares: Tensor  # (offsets, *out shape)
+    Args:
+        shares: Share of each offset, (offsets, *output shape).
+        offsets: Offsets within a field, in the padded input.
+        stride: Step between fields, per axis.
+        padding: Zeros needed before and after, per axis.
+        at: Input of the step.
+    """
+
+    shares: Tensor
     offsets: tuple[tuple[int, ...], ...]
     stride: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]  # zeros needed before and after, for each axis
+    padding: tuple[tuple[int, int], ...]
     at: Tensor
     slots: tuple[int, ...] = (0,)
     on_mask: bool = False
@@ -59,7 +67,7 @@ class MaxPool(Map):
         return F.pad(x, flat) if any(flat) else x
 
     def window_at_offset(self, padded: Tensor, o: int) -> Tensor:
-        """What every output sees of a padded input at offset number o."""
+        """Return the padded input at offset number o of every field."""
         return padded[(..., *self._offset_slices(o, self.shares.shape[-len(self.stride) :]))]
 
     def _offset_slices(self, o: int, sizes: Sequence[int]) -> tuple[slice, ...]:
@@ -83,8 +91,8 @@ class MaxPool(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
-        reach = self._geometry()
-        data = reframe_window(sources[0], reach.input_origin(origin), reach.input_size(size))
+        geometry = self._geometry()
+        data = reframe_window(sources[0], geometry.input_origin(origin), geometry.input_size(size))
         return sum_in_place(
             data[(..., *self._offset_slices(o, size))] * crop_windows(share, origin, size)
             for o, share in enumerate(self.shares)
@@ -93,19 +101,21 @@ class MaxPool(Map):
     def prepare_windows(self) -> Map:
         return replace(self, shares=move_channels_first(move_channels_last(self.shares).contiguous()))
 
-    # ------------------------------------------------------------ on active rows
+    # ------------------------------------------------------------ on sparse tangents
 
     def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        won = [nonzero_mask(share) for share in self.shares]
-        there = [select_offset(inputs[0], offset, self._geometry(), won[0].shape) for offset in self.offsets]
-        return mask_or(mask_and(w, s) for w, s in zip(won, there, strict=True))
+        winners = [nonzero_mask(share) for share in self.shares]
+        inside = [
+            select_offset(inputs[0], offset, self._geometry(), winners[0].shape) for offset in self.offsets
+        ]
+        return mask_or(mask_and(w, s) for w, s in zip(winners, inside, strict=True))
 
     def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        (_, channels, height, width), reach = shapes.sources[0], self._geometry()
-        need = pad_to_fields(torch.zeros(height, width, channels, dtype=torch.bool), reach, target.shape)
+        (_, channels, height, width), geometry = shapes.sources[0], self._geometry()
+        need = pad_to_fields(torch.zeros(height, width, channels, dtype=torch.bool), geometry, target.shape)
         for offset, share in zip(self.offsets, self.shares, strict=True):
-            need[offset_slices(offset, reach, target.shape)] |= mask_and(target, nonzero_mask(share))
-        top, left = reach.padding
+            need[offset_slices(offset, geometry, target.shape)] |= mask_and(target, nonzero_mask(share))
+        top, left = geometry.padding
         return [need[top : top + height, left : left + width]]
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:

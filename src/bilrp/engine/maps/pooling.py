@@ -1,4 +1,4 @@
-"""Poolings of positions: means over them, and some of them alone. What acts on features alone can wait until then."""
+"""Poolings over positions: weighted means and slices, which `passes.hoist_pooling` can move before other maps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from bilrp.engine.maps.elementwise import Sum
 from bilrp.engine.windows import Geometry, Window, crop_windows
 from bilrp.trace.devices import is_on_cpu
 
-# Units of rounding by which two factors may miss the numbers they stand for: six roundings made them. Where a unit is
-# large (float16) they must not.
+# Allowed relative error of a rank-one factorisation, in units of eps (six roundings occur). No error is allowed in
+# dtypes with an eps above MAX_ROUNDED_EPS (float16).
 MAX_ROUNDING_ERROR_EPS, MAX_ROUNDED_EPS = 4, 1e-6
-MIN_PRECHECKED_NUMEL = 2**15  # numbers of which some are looked at first
+MIN_PRECHECKED_NUMEL = 2**15  # larger factors are first checked on a corner
 
 
 class Pooling(Map):
     """Π: from many positions to fewer, the same for every feature.
 
-    `axes`, counted from the end, are those that become shorter; with `squeeze` they have length one then, and fall away.
+    Attributes:
+        axes: The axes that become shorter, counted from the end (negative).
+        squeeze: Whether these axes, then of length one, are removed.
     """
 
     axes: tuple[int, ...]
@@ -33,27 +35,27 @@ class Pooling(Map):
 
     @abstractmethod
     def reduce(self, values: Tensor) -> Tensor:
-        """Π s, with all its axes."""
+        """Return Π s without squeezing."""
 
     @abstractmethod
     def expand(self, cotangent: Tensor) -> Tensor:
-        """Πᵀ c, where c has all its axes."""
+        """Return Πᵀ c for an unsqueezed c."""
 
     @abstractmethod
     def pooled_shape(self, shape: torch.Size) -> torch.Size:
-        """The shape of Π s, with all its axes."""
+        """Return the shape of Π s without squeezing."""
 
     @abstractmethod
     def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
-        """q and Π' with Π diag(factor) = diag(q) Π', for values of that shape; None where there are none."""
+        """Return q and Π' with Π diag(factor) = diag(q) Π' for values of that shape; None if there are none."""
 
     @abstractmethod
     def equals(self, other: Pooling) -> bool:
-        """Is it the same pooling?"""
+        """Return whether both are the same pooling."""
 
     @abstractmethod
     def without_squeeze(self) -> Pooling:
-        """The same, with all its axes."""
+        """Return the pooling that keeps all axes."""
 
     def push(self, *tangents: Tensor) -> Tensor:
         pooled = self.reduce(tangents[0])
@@ -68,16 +70,20 @@ class Pooling(Map):
         return 0
 
     def squeeze_map(self) -> Map:
-        """What is left to do where the value was pooled before: axes of length one fall away."""
-        none, one = (0,) * len(self.axes), (1,) * len(self.axes)
-        return Narrow(self.axes, none, one, one, squeeze=True) if self.squeeze else Sum((0,))
+        """Return the map that remains once the value is pooled: it removes the axes of length one, or is the identity."""
+        zeros, ones = (0,) * len(self.axes), (1,) * len(self.axes)
+        return Narrow(self.axes, zeros, ones, ones, squeeze=True) if self.squeeze else Sum((0,))
 
 
 @dataclass(frozen=True, eq=False)
 class Mean(Pooling):
-    """J s = Σ over `axes` of weights ⊙ s: a mean over positions, or a sum. Other axes of the weights have length one.
+    """J s = Σ over `axes` of weights ⊙ s: a (weighted) mean or sum over positions.
 
-    `uniform_weight` is the weight of all positions, where they have one: as it is, not as the weights' type rounds it.
+    Args:
+        weights: Weight of each position; axes not in `axes` have length one.
+        axes: Axes to sum over, counted from the end (negative).
+        squeeze: Whether to remove these axes.
+        uniform_weight: The weight of all positions if they are equal, not rounded to the dtype of `weights`.
     """
 
     weights: Tensor
@@ -99,7 +105,7 @@ class Mean(Pooling):
         return (cotangent * self._common_weight).expand(shape)
 
     def with_weights(self, weights: Tensor) -> Mean:
-        """The same with other weights."""
+        """Return the pooling with other weights."""
         return replace(self, weights=weights, uniform_weight=None)
 
     def pooled_shape(self, shape: torch.Size) -> torch.Size:
@@ -107,24 +113,24 @@ class Mean(Pooling):
 
     @cached_property
     def _common_weight(self) -> float | None:
-        """The weight of all positions, if they have one: nothing is multiplied before the sum then."""
+        """The weight of all positions if they are equal, which saves a product before the sum."""
         if self.uniform_weight is not None or not is_on_cpu(self.weights):
             return self.uniform_weight
         first, last = self.weights.amin(), self.weights.amax()
         return float(first) if bool(first == last) else None
 
     def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
-        """Where the factor is one of positions times one of features."""
+        """Possible where the factor is a product of a factor of positions and one of features."""
         factor = factor.reshape((1,) * (len(shape) - factor.dim()) + factor.shape)
-        if not is_on_cpu(factor):  # its numbers are not asked for: does it repeat them?
-            alike = all(factor.shape[axis] == 1 or factor.stride(axis) == 0 for axis in self.axes)
+        if not is_on_cpu(factor):  # no synchronisation: only factors that are constant by their strides
+            constant = all(factor.shape[axis] == 1 or factor.stride(axis) == 0 for axis in self.axes)
             one = _with_lengths(factor.shape, self.axes, (1,) * len(self.axes))
             features = factor[tuple(slice(0, length) for length in one)]
-            return (features.expand(self.pooled_shape(shape)), self) if alike else None
-        found = factor_rank_one(factor, self.axes)
-        if found is None:
+            return (features.expand(self.pooled_shape(shape)), self) if constant else None
+        factors = factor_rank_one(factor, self.axes)
+        if factors is None:
             return None
-        positions, features = found
+        positions, features = factors
         return features.expand(self.pooled_shape(shape)), self.with_weights(self.weights * positions)
 
     def equals(self, other: Pooling) -> bool:
@@ -132,12 +138,12 @@ class Mean(Pooling):
             return False
         if is_on_cpu(self.weights):
             return torch.equal(self.weights, other.weights)
-        known = (
+        equal = (
             self.uniform_weight is not None
             and self.uniform_weight == other.uniform_weight
             and self.weights.shape == other.weights.shape
         )
-        return known or self.weights is other.weights
+        return equal or self.weights is other.weights
 
     def without_squeeze(self) -> Pooling:
         return replace(self, squeeze=False)
@@ -145,7 +151,7 @@ class Mean(Pooling):
     def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         return 0 if back or self._common_weight is not None else shapes.sources[0].numel()
 
-    # ------------------------------------------------------------ of images, to a single position
+    # ------------------------------------------------------------ images to a single position
 
     def geometry(self, shapes: Shapes) -> Geometry | None:
         if not shapes.are_images or set(self.axes) != {-2, -1}:
@@ -172,7 +178,15 @@ class Mean(Pooling):
 
 @dataclass(frozen=True, eq=False)
 class Narrow(Pooling):
-    """Some positions alone: of each of `axes`, of that size, so many from a start on. The first token, all but it …"""
+    """A slice of positions, such as the first token.
+
+    Args:
+        axes: Axes to slice, counted from the end (negative).
+        starts: First position of each axis.
+        lengths: Number of positions of each axis.
+        sizes: Full length of each axis.
+        squeeze: Whether to remove these axes, which then have length one.
+    """
 
     axes: tuple[int, ...]
     starts: tuple[int, ...]
@@ -197,7 +211,7 @@ class Narrow(Pooling):
         return _with_lengths(shape, self.axes, self.lengths)
 
     def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:
-        """Any factor: of those positions."""
+        """Always possible: slice the factor."""
         return self.reduce(factor.expand(shape)), self
 
     def equals(self, other: Pooling) -> bool:
@@ -207,14 +221,16 @@ class Narrow(Pooling):
         return replace(self, squeeze=False)
 
     def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        """A mean of some positions is one of all, with weights of zero."""
+        """Express the mean of a slice as a mean of all positions with zero weights."""
         if self.squeeze or not isinstance(pooling, Mean) or not set(self.axes) <= set(pooling.axes):
             return None
         return Sum((0,)), pooling.with_weights(self.expand(pooling.weights))
 
 
 def factor_rank_one(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """p and q with factor = p ⊙ q to rounding, p of length one on all but `axes`, q of length one on them; else None.
+    """Factor a tensor into p ⊙ q, up to rounding; None if that is impossible.
+
+    p has length one on all axes except `axes`, q on `axes`.
 
     >>> p, q = factor_rank_one(torch.tensor([[1.0, 3.0], [2.0, 6.0]]), (-2,))
     >>> p.tolist(), q.tolist()
@@ -222,9 +238,9 @@ def factor_rank_one(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tens
     >>> factor_rank_one(torch.tensor([[1.0, 3.0], [2.0, 5.0]]), (-2,)) is None
     True
     """
-    if not factor.numel():  # of no positions at all, as where a model picks those of another kind of input
+    if not factor.numel():  # an empty selection of positions
         return None
-    if factor.numel() > MIN_PRECHECKED_NUMEL:  # nearly everything that has no factors shows it at once
+    if factor.numel() > MIN_PRECHECKED_NUMEL:  # a corner rules out nearly everything that has no such factors
         corner = factor
         for axis in axes:
             corner = corner.narrow(axis, 0, min(2, corner.shape[axis]))
@@ -234,27 +250,27 @@ def factor_rank_one(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tens
 
 
 def _rank_one_factors(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """Row and column of the largest number, whose product must be the whole, number for number."""
+    """Take row and column through the largest element, and check that their product is the factor."""
     size = factor.abs()
-    left, place = int(size.argmax()), []
+    remainder, position = int(size.argmax()), []
     p = q = factor
     for axis in range(-1, -factor.dim() - 1, -1):
-        left, here = divmod(left, factor.shape[axis])
-        place.append(here)
+        remainder, i = divmod(remainder, factor.shape[axis])
+        position.append(i)
         if axis in axes:
-            q = q.narrow(axis, here, 1)
+            q = q.narrow(axis, i, 1)
         else:
-            p = p.narrow(axis, here, 1)
-    largest = float(factor[tuple(reversed(place))])
+            p = p.narrow(axis, i, 1)
+    largest = float(factor[tuple(reversed(position))])
     p = p / largest if largest else p
-    unit = torch.finfo(factor.dtype).eps
-    slack = MAX_ROUNDING_ERROR_EPS * unit if unit < MAX_ROUNDED_EPS else 0
-    missed = (p * q).sub_(factor).abs_()
-    return (p, q) if bool((missed <= size.mul_(slack)).all()) else None
+    eps = torch.finfo(factor.dtype).eps
+    tolerance = MAX_ROUNDING_ERROR_EPS * eps if eps < MAX_ROUNDED_EPS else 0
+    error = (p * q).sub_(factor).abs_()
+    return (p, q) if bool((error <= size.mul_(tolerance)).all()) else None
 
 
 def _with_lengths(shape: torch.Size, axes: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Size:
-    found = list(shape)
+    sizes = list(shape)
     for axis, length in zip(axes, lengths, strict=True):
-        found[axis] = length
-    return torch.Size(found)
+        sizes[axis] = length
+    return torch.Size(sizes)

@@ -1,6 +1,6 @@
-"""Convolution on active rows: at each position a small dense product.
+"""Convolution of sparse tangents in torch: at each position a small dense product.
 
-(active outputs × active inputs in reach) · (active inputs × regions in reach). Any number of terms is one product.
+(active outputs × active inputs in the field) · (active inputs × regions). Any number of terms is one product.
 """
 
 from __future__ import annotations
@@ -17,31 +17,39 @@ from bilrp.engine.maps.position_blocks import Blocks, ConvolutionCost, Kernel, c
 from bilrp.engine.parallel import parallel_for
 from bilrp.engine.sparse_layout import SparseLayout
 
-PREFETCH_POSITIONS = 8  # positions of a line whose rows are cut out at once
-MAX_CACHED_LINES = 8  # lines of positions that are remembered: those of the blocks at work
+PREFETCH_POSITIONS = 8  # positions of a line whose rows are copied at once
+MAX_CACHED_LINES = 8  # indexed lines: those of the blocks in progress
 
 
 @dataclass(frozen=True, eq=False)
 class SparseConvolution:
-    """Σ_t diag(after_t) W_t diag(before_t), as it is for whole images."""
+    """Σ_t diag(after_t) W_t diag(before_t), with image-shaped factors.
+
+    Args:
+        weights: W of each term.
+        before: Input factor of each term, None for 1.
+        after: Output factor of each term, None for 1; lazy only for a single term without an input factor.
+        kernel: Kernel of the convolution.
+    """
 
     weights: tuple[Tensor, ...]
     before: tuple[Tensor | None, ...]
-    after: tuple[
-        Tensor | LazyGammaFactor | None, ...
-    ]  # a ratio only behind a single term with nothing before it
+    after: tuple[Tensor | LazyGammaFactor | None, ...]
     kernel: Kernel
 
     def cost(self, source: SparseLayout, target: SparseLayout) -> ConvolutionCost:
+        """Return the cost with the cheapest block size."""
         return convolution_cost(self.kernel, source, target)
 
     def at_rows(
         self, source: SparseLayout, target: SparseLayout
     ) -> tuple[Factors, Factors, SparseGammaFactor | None]:
-        """The factors before and after, at the rows of the source and of the target; what makes the latter of a ratio."""
-        ratio = next((f.at_rows(source, target) for f in self.after if isinstance(f, LazyGammaFactor)), None)
+        """Return the input factors at the source's rows, the output factors at the target's, and the lazy factor."""
+        gamma_factor = next(
+            (f.at_rows(source, target) for f in self.after if isinstance(f, LazyGammaFactor)), None
+        )
         after = (target.gather_optional(f) if isinstance(f, Tensor) else None for f in self.after)
-        return tuple(map(source.gather_optional, self.before)), tuple(after), ratio
+        return tuple(map(source.gather_optional, self.before)), tuple(after), gamma_factor
 
 
 Factors = tuple[Tensor | None, ...]
@@ -55,12 +63,21 @@ def convolve_blocks(
     out: Tensor,
     target: SparseLayout,
 ) -> None:
-    """Rows of the source → rows of the target, block by block: matrices of one row for each feature."""
+    """Convolve a matrix (source rows, regions) into `out` (target rows, regions), block by block.
+
+    Args:
+        convolution: Weights, factors and kernel.
+        blocks: Blocks of the target's positions.
+        rows: Tangents of the source.
+        source: Layout of `rows`.
+        out: Where the result is written.
+        target: Layout of `out`.
+    """
 
     def fill(block: tuple[list[int], Tensor]) -> None:
         (top, left, bottom, right), columns = block
-        everything = len(columns) == rows.shape[1]
-        strips = _RowCache(rows, source, None if everything else columns)
+        all_columns = len(columns) == rows.shape[1]
+        row_cache = _RowCache(rows, source, None if all_columns else columns)
         for y in range(top, bottom):
             line = line_at(y)
             for x in range(left, right):
@@ -68,43 +85,45 @@ def convolve_blocks(
                 if start == stop or line.is_empty(x):
                     out[start:stop] = 0
                     continue
-                made = laid.outputs_at(line, x, start, stop, strips)
-                if everything:
-                    out[start:stop] = made
+                outputs = indexed.outputs_at(line, x, start, stop, row_cache)
+                if all_columns:
+                    out[start:stop] = outputs
                 else:
-                    out[start:stop].index_copy_(1, columns, made)
+                    out[start:stop].index_copy_(1, columns, outputs)
 
     flat = tuple(weight.permute(0, 2, 3, 1).flatten(1).contiguous() for weight in convolution.weights)
-    laid = _IndexedConvolution(flat, *convolution.at_rows(source, target), convolution.kernel, source, target)
-    line_at = lru_cache(MAX_CACHED_LINES)(laid.index_line)
+    indexed = _IndexedConvolution(
+        flat, *convolution.at_rows(source, target), convolution.kernel, source, target
+    )
+    line_at = lru_cache(MAX_CACHED_LINES)(indexed.index_line)
     starts, width = target.row_offset_list, target.mask.shape[1]
-    each = blocks.columns.tensor_split(blocks.ends[:-1])
-    if any(len(columns) < rows.shape[1] for columns in each):
+    block_columns = blocks.columns.tensor_split(blocks.ends[:-1])
+    if any(len(columns) < rows.shape[1] for columns in block_columns):
         out.zero_()
-    parallel_for(fill, zip(blocks.boxes.tolist(), each, strict=True))
+    parallel_for(fill, zip(blocks.boxes.tolist(), block_columns, strict=True))
 
 
 class _RowCache:
-    """Runs of rows of one image line, cut to the block's columns; each line is cut once for a block."""
+    """Rows restricted to a block's columns; each image line is copied once per block."""
 
     def __init__(self, rows: Tensor, layout: SparseLayout, columns: Tensor | None) -> None:
         self.rows, self.layout, self.columns = rows, layout, columns
         self.lines: dict[int, tuple[int, int, Tensor]] = {}
 
     def get(self, y: int, start: int, stop: int) -> Tensor:
-        """Rows [start, stop) of line y."""
+        """Return rows [start, stop) of line y."""
         if self.columns is None:
             return self.rows[start:stop]
         begin, end, line = self.lines.get(y, (0, 0, self.rows))
         if start < begin or stop > end:
-            # more than asked for: the next positions of the block want it too
+            # prefetch for the next positions of the block
             begin, end = start, max(stop, self._prefetch_end(y, start))
             line = self.rows[begin:end].index_select(1, self.columns)
             self.lines[y] = (begin, end, line)
         return line[start - begin : stop - begin]
 
     def _prefetch_end(self, y: int, start: int) -> int:
-        """Where the rows end that positions of the same block ask for after this one."""
+        """Return the end of the rows that the next positions of the block need."""
         width = self.layout.mask.shape[1]
         starts = self.layout.row_offset_list[y * width : (y + 1) * width + 1]
         return starts[min(width, bisect_right(starts, start) + PREFETCH_POSITIONS)]
@@ -112,24 +131,25 @@ class _RowCache:
 
 @dataclass(frozen=True, eq=False)
 class LineIndex:
-    """What the output positions of one line look at: runs of input rows, and the columns of W that belong to them."""
+    """The fields of the output positions of one line: runs of input rows, and the columns of W they multiply."""
 
-    columns: Tensor  # of all positions, one after another
-    ends: list[int]  # where each position's end
-    rows: Tensor  # of all positions
+    columns: Tensor  # of all positions, concatenated
+    ends: list[int]  # end of each position's columns
+    rows: Tensor  # of all positions, concatenated
     runs: list[list[tuple[int, int, int]]]  # (line of the input, first row, last row + 1)
 
     def is_empty(self, x: int) -> bool:
+        """Return whether position x has no active inputs."""
         return self.ends[x] == self.ends[x + 1]
 
     def slice_at(self, tensor: Tensor, x: int) -> Tensor:
-        """The part of `tensor` that belongs to position x."""
+        """Return the part of `tensor` that belongs to position x."""
         return tensor[self.ends[x] : self.ends[x + 1]]
 
 
 @dataclass(frozen=True, eq=False)
 class _IndexedConvolution:
-    """A convolution laid out for rows: one (outputs, kernel·inputs) matrix for each term, and its factors at the rows."""
+    """A convolution prepared for two layouts: an (outputs, kernel·inputs) matrix per term, and factors at the rows."""
 
     weights: tuple[Tensor, ...]
     before: Factors
@@ -140,23 +160,23 @@ class _IndexedConvolution:
     target: SparseLayout
 
     def outputs_at(self, line: LineIndex, x: int, start: int, stop: int, row_cache: _RowCache) -> Tensor:
-        """The active outputs of one position: (outputs × inputs in reach) · (inputs in reach × columns)."""
+        """Return the active outputs of one position: (outputs × inputs in the field) · (inputs × columns)."""
         runs = [row_cache.get(*run) for run in line.runs[x]]
         tangents = torch.cat(runs) if len(runs) > 1 else runs[0]
         outputs, columns = self.target.channel[start:stop], line.slice_at(line.columns, x)
         if len(self.weights) == 1 and self.before[0] is None:
             weights = self.weights[0].index_select(0, outputs).index_select(1, columns)
-            made = weights @ tangents
+            result = weights @ tangents
             if self.gamma_factor is not None:
                 sums = weights @ self.gamma_factor.a[line.slice_at(line.rows, x), None]
-                return made.mul_(self.gamma_factor.compute(sums[:, 0], slice(start, stop))[:, None])
-            return made if self.after[0] is None else made.mul_(self.after[0][start:stop, None])
+                return result.mul_(self.gamma_factor.compute(sums[:, 0], slice(start, stop))[:, None])
+            return result if self.after[0] is None else result.mul_(self.after[0][start:stop, None])
         return self._combine_weights(outputs, columns, start, stop, line.slice_at(line.rows, x)) @ tangents
 
     def _combine_weights(
         self, outputs: Tensor, columns: Tensor, start: int, stop: int, rows: Tensor
     ) -> Tensor:
-        """Σ_t after_t · W_t · before_t on the active entries: any number of terms is one product."""
+        """Return Σ_t after_t · W_t · before_t on the active entries."""
         total: Tensor | None = None
         for weight, before, after in zip(self.weights, self.before, self.after, strict=True):
             part = weight.index_select(0, outputs).index_select(1, columns)
@@ -169,7 +189,7 @@ class _IndexedConvolution:
         return total
 
     def index_line(self, y: int) -> LineIndex:
-        """What depends on where a position looks, for a whole line at once: small steps would cost more than products."""
+        """Index a whole line of positions at once: per position, indexing would cost more than the products."""
         (height, width, channels), (tall, wide) = self.source.mask.shape, self.kernel.size
         (down, across), (top, left) = self.kernel.geometry.stride, self.kernel.geometry.padding
         xs = torch.arange(self.target.mask.shape[1]) * across - left  # where each field begins
@@ -206,12 +226,12 @@ class _IndexedConvolution:
 
     @cached_property
     def _weight_column(self) -> Tensor:
-        """Column of W for each input row, but for the window's own offset."""
+        """Column of W for each input row, up to the offset of the field."""
         _, width, channels = self.source.mask.shape
         return self.source.flat_index % (width * channels)
 
     @cached_property
     def _kernel_runs(self) -> list[tuple[int, int]]:
-        """Neighbouring input positions under a line of the kernel, as (first, how many): all without dilation, else each."""
+        """Runs (first, length) of adjacent input positions in a kernel line: one without dilation, else single positions."""
         wide = self.kernel.size[1]
         return [(0, wide)] if self.kernel.dilation[1] == 1 else [(dx, 1) for dx in range(wide)]

@@ -1,4 +1,4 @@
-"""Local steps that are no products: padding, centring of channels, and images whose channels come last."""
+"""Spatial maps without products: padding, centring of channels, and permutation of channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Pad(Map):
-    """Zeros around an image: (left, right, top, bottom), negative where it is cut."""
+    """Zero padding of an image by `pads` = (left, right, top, bottom); negative values crop."""
 
     pads: tuple[int, int, int, int]
     slots: tuple[int, ...] = (0,)
@@ -60,7 +60,7 @@ class Pad(Map):
 
 @dataclass(frozen=True, eq=False)
 class CenterAndScale(Map):
-    """J s = factor ⊙ (s − mean of s along one axis): a layer norm with 1/std and its weights frozen in the factor."""
+    """J s = factor ⊙ (s − mean of s along one axis): a layer norm with 1/std and weights frozen into the factor."""
 
     factor: Tensor
     axis: int = -1
@@ -81,8 +81,10 @@ class CenterAndScale(Map):
         return CenterAndScale(move_channels_first(self.factor), -3, self.slots) if self.axis == -1 else None
 
     def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        found = None if self.axis in pooling.axes else pooling.commute_factor(self.factor, shapes.target)
-        return None if found is None else (CenterAndScale(found[0], self.axis), found[1])
+        if self.axis in pooling.axes:
+            return None
+        commuted = pooling.commute_factor(self.factor, shapes.target)
+        return None if commuted is None else (CenterAndScale(commuted[0], self.axis), commuted[1])
 
     def geometry(self, shapes: Shapes) -> Geometry | None:
         return Geometry() if shapes.are_images and self.axis == -3 else None
@@ -97,13 +99,13 @@ class CenterAndScale(Map):
         return replace(self, factor=prepare_for_crop(self.factor))
 
     def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        """Wherever any channel can be non-zero, all can."""
+        """Where one channel can be non-zero, all can."""
         return inputs[0].any(2, keepdim=True).expand_as(inputs[0])
 
 
 @dataclass(frozen=True, eq=False)
 class PermuteChannels(Map):
-    """An image's channels moved last, (1, H, W, C), or first again."""
+    """Permute an image to channels last, (1, H, W, C), or back to channels first."""
 
     channels_last: bool
     slots: tuple[int, ...] = (0,)

@@ -29,7 +29,7 @@ from bilrp.trace.linear_operators import Convolution, Dense
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """diag(after) · A_weight · diag(before): one summand of a frozen weighted step; None is the identity."""
+    """diag(after) · A_weight · diag(before): one summand of a frozen weighted step; factors of None are 1."""
 
     weight: Tensor
     before: Tensor | None = None
@@ -37,16 +37,16 @@ class Term:
 
     @property
     def dense_after(self) -> Tensor | None:
-        """The factor of all outputs."""
+        """The output factor, computed if it is lazy."""
         return resolve_factor(self.after)
 
     @property
     def after_support(self) -> Tensor | None:
-        """Not zero where the factor behind is not."""
+        """A tensor that is non-zero where the output factor is."""
         return self.after.numerator if isinstance(self.after, LazyGammaFactor) else self.after
 
     def to_channels_first(self) -> Term:
-        """Of a matrix at each position, that of a convolution of 1×1."""
+        """Return the term of the equivalent 1×1 convolution."""
         weight, before = (
             self.weight[:, :, None, None],
             None if self.before is None else move_channels_first(self.before),
@@ -63,7 +63,11 @@ POINTWISE = Convolution((1, 1), (0, 0), (1, 1))
 class Weighted(Map):
     """J = Σ_t diag(after_t) A_{w_t} diag(before_t): a linear or convolution step under any LRP rule.
 
-    With `on_mask` the map acts on a region's 0/1 mask instead of its values (z^B, flat, w²).
+    Args:
+        operator: The linear operation A.
+        terms: Weights and factors of each summand.
+        at: Input of the step.
+        on_mask: Whether the map acts on a region's 0/1 mask instead of its values (z^B, flat, w²).
     """
 
     operator: Dense | Convolution
@@ -91,16 +95,16 @@ class Weighted(Map):
         return (sum_in_place(pulled),)
 
     def with_gate(self, gate: Tensor | None) -> Weighted:
-        """The same map followed by a 0/1 gate."""
+        """Return this map followed by a 0/1 gate."""
         if gate is None:
             return self
         factors = {id(t.after): t.after for t in self.terms}
-        # each once: terms that share their factor behind go on sharing it
+        # once per factor, so that terms continue to share it
         gated = {key: _gate_factor(f, gate) for key, f in factors.items()}
         return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
 
     def group_by_after(self) -> list[list[Term]]:
-        """Neighbouring terms that share their factor behind."""
+        """Group adjacent terms that share their output factor."""
         groups: list[list[Term]] = []
         for term in self.terms:
             if groups and groups[-1][0].after is term.after:
@@ -111,7 +115,7 @@ class Weighted(Map):
 
     @property
     def weight_numel(self) -> int:
-        """Numbers in the weights of all terms."""
+        """Number of weights of all terms."""
         return len(self.terms) * self.terms[0].weight.numel()
 
     def macs(self, shapes: Shapes, *, back: bool = False) -> int:
@@ -120,51 +124,53 @@ class Weighted(Map):
             return self.weight_numel * shapes.target.numel() // self.terms[0].weight.shape[0]
         flipped = back and operator.is_correlation(self.terms[0].weight)
         # A transposed convolution works at each input position, a plain one at each output position.
-        places = self.at.shape if operator.transposed or flipped else shapes.target
-        return self.weight_numel * places[-operator.rank :].numel()
+        positions = self.at.shape if operator.transposed or flipped else shapes.target
+        return self.weight_numel * positions[-operator.rank :].numel()
 
     def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
         source, target = shapes.sources[0].numel(), shapes.target.numel()
-        several = len(self.terms) > 1  # one term's result beside the sum of those before it
+        several = len(self.terms) > 1  # the result of one term, in addition to the sum of the previous ones
         if back:
             return any(t.after is not None for t in self.terms) * target + several * source
         return any(t.before is not None for t in self.terms) * source + several * target
 
     def to_channels_first(self, shapes: Shapes) -> Map | None:
-        """A matrix at each position is a convolution of 1×1."""
+        """Return the equivalent 1×1 convolution of a matrix product at each position."""
         if self.on_mask or not isinstance(self.operator, Dense):
             return None
         terms = tuple(term.to_channels_first() for term in self.terms)
         return Weighted(POINTWISE, terms, at=move_channels_first(self.at), slots=self.slots)
 
     def setup_macs(self, shapes: Shapes, source_layout: SparseLayout | None = None) -> int:
-        """The denominators of a ratio that nobody made yet."""
-        ratios = {id(t.after): t.after for t in self.terms if isinstance(t.after, LazyGammaFactor)}
+        """Return the cost of lazy γ denominators that are not computed yet."""
+        factors = {id(t.after): t.after for t in self.terms if isinstance(t.after, LazyGammaFactor)}
         if source_layout is not None and self._computes_denominators(source_layout):
             return 0
-        return sum(not ratio.is_computed for ratio in ratios.values()) * self.macs(shapes) // len(self.terms)
+        return (
+            sum(not factor.is_computed for factor in factors.values()) * self.macs(shapes) // len(self.terms)
+        )
 
     def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        """Π Σ_t diag(after_t) W_t diag(before_t), where every term's factors let Π past, and all to the same Π'."""
+        """Possible where Π commutes with the factors of every term, and all terms give the same Π'."""
         if not self._is_pointwise_along(pooling.axes):
             return None
         terms, poolings = [], []
         after = {id(t.after): _commute_factor(pooling, t.after, shapes.target) for t in self.terms}
-        # each once: terms that share their factor behind go on sharing it
+        # once per factor, so that terms continue to share it
         for term in self.terms:
-            behind = after[id(term.after)]
-            before = None if behind is None else _commute_factor(behind[1], term.before, shapes.sources[0])
-            if behind is None or before is None:
+            outer = after[id(term.after)]
+            inner = None if outer is None else _commute_factor(outer[1], term.before, shapes.sources[0])
+            if outer is None or inner is None:
                 return None
-            terms.append(Term(term.weight, before[0], behind[0]))
-            poolings.append(before[1])
+            terms.append(Term(term.weight, inner[0], outer[0]))
+            poolings.append(inner[1])
         if not all(each.equals(poolings[0]) for each in poolings[1:]):
             return None
         at = self.at.new_empty(()).expand(pooling.pooled_shape(self.at.shape))
         return replace(self, terms=tuple(terms), at=at, slots=(0,)), poolings[0]
 
     def _is_pointwise_along(self, axes: tuple[int, ...]) -> bool:
-        """Is it one matrix at each position along these axes?"""
+        """Return whether the map applies one matrix at each position along these axes."""
         operator = self.operator
         if not isinstance(operator, Convolution):
             return -1 not in axes
@@ -181,15 +187,16 @@ class Weighted(Map):
 
     def _geometry(self, operator: Convolution) -> Geometry:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
-        (top, left), (high, far) = operator.padding, operator.stride
-        return Geometry((down * (tall - 1) + 1, across * (wide - 1) + 1), (high, far), (top, left))
+        (pad_y, pad_x), (step_y, step_x) = operator.padding, operator.stride
+        extent = (down * (tall - 1) + 1, across * (wide - 1) + 1)
+        return Geometry(extent, (step_y, step_x), (pad_y, pad_x))
 
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
         assert isinstance(self.operator, Convolution)
-        reach = self._geometry(self.operator)
-        start, field = reach.input_origin(origin), reach.input_size(size)
+        geometry = self._geometry(self.operator)
+        start, field = geometry.input_origin(origin), geometry.input_size(size)
         parts = []
         for group in self.group_by_after():
             part = sum_in_place(_convolve(term, self.operator, sources[0], start, field) for term in group)
@@ -198,22 +205,23 @@ class Weighted(Map):
         return sum_in_place(parts)
 
     def prepare_windows(self) -> Map:
-        used = {
+        tensors = {
             id(t): t
             for term in self.terms
             for t in (term.weight, term.before, term.dense_after)
             if t is not None
         }
-        # each once: terms that share their factor behind go on sharing it
-        laid = {key: prepare_for_crop(t) for key, t in used.items()}
+        # once per factor, so that terms continue to share it
+        prepared = {key: prepare_for_crop(t) for key, t in tensors.items()}
         terms = (
-            Term(laid[id(t.weight)], laid.get(id(t.before)), laid.get(id(t.dense_after))) for t in self.terms
+            Term(prepared[id(t.weight)], prepared.get(id(t.before)), prepared.get(id(t.dense_after)))
+            for t in self.terms
         )
         return replace(self, terms=tuple(terms))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
         assert isinstance(self.operator, Convolution)
-        # without padding, as `pull_windows` has it
+        # without padding, as in `pull_windows`
         if back and replace(self.operator, padding=(0, 0)).is_correlation(self.terms[0].weight):
             size = self._geometry(self.operator).input_size(size)
         return self.weight_numel * size[0] * size[1]
@@ -223,20 +231,20 @@ class Weighted(Map):
 
     def pull_windows(self, windows: Window, shapes: Shapes) -> Window:
         assert isinstance(self.operator, Convolution)
-        reach = self._geometry(self.operator)
-        # A window carries no border of its own: its padding is what lies beside it in the image.
+        geometry = self._geometry(self.operator)
+        # No padding: around a window is the rest of the image.
         operator = replace(self.operator, padding=(0, 0))
-        origin, size = reach.input_origin(windows.origin), reach.input_size(windows.shape)
-        outside = windows.data.new_ones(()).expand(1, 1, *shapes.target[-2:])
+        origin, size = geometry.input_origin(windows.origin), geometry.input_size(windows.shape)
+        ones = windows.data.new_ones(()).expand(1, 1, *shapes.target[-2:])
         like = windows.data.new_empty(()).expand(shapes.sources[0][-3], *size)
         parts = []
         for term in self.terms:
-            there = windows.scale(outside if term.dense_after is None else term.dense_after)
-            part = Window(operator.transpose(there.data, term.weight, like), origin)
+            window = windows.scale(ones if term.dense_after is None else term.dense_after)
+            part = Window(operator.transpose(window.data, term.weight, like), origin)
             parts.append(part.data if term.before is None else part.scale(term.before).data)
         return Window(sum_in_place(parts), origin)
 
-    # ------------------------------------------------------------ on active rows
+    # ------------------------------------------------------------ on sparse tangents
 
     def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return mask_or(
@@ -256,8 +264,10 @@ class Weighted(Map):
             t.after if self._computes_denominators(sources[0].layout) else t.dense_after for t in self.terms
         ]
         after = tuple(f.expand(shapes.target) if isinstance(f, Tensor) else f for f in after)
-        work = sparse_convolution.SparseConvolution(weights, before, after, self._kernel(self.operator))
-        return target.convolve(sources[0], work)
+        convolution = sparse_convolution.SparseConvolution(
+            weights, before, after, self._kernel(self.operator)
+        )
+        return target.convolve(sources[0], convolution)
 
     def sparse_cost(
         self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
@@ -266,19 +276,19 @@ class Weighted(Map):
         if self.operator.groups > 1:
             columns = len(target.cone.low)
             return columns * self.macs(shapes), densify_macs(columns, shapes)
-        found = position_blocks.convolution_cost(self._kernel(self.operator), layouts[0], target)
-        with_rows = any(
+        cost = position_blocks.convolution_cost(self._kernel(self.operator), layouts[0], target)
+        with_denominators = any(
             isinstance(t.after, LazyGammaFactor) for t in self.terms
         ) and self._computes_denominators(layouts[0])
-        return found.macs + with_rows * found.weight_lookups, found.overhead_macs
+        return cost.macs + with_denominators * cost.weight_lookups, cost.overhead_macs
 
     def _computes_denominators(self, source: SparseLayout) -> bool:
-        """Do the denominators come with the push of these rows?"""
+        """Return whether a sparse push from this layout computes the γ denominators itself."""
         term, operator = self.terms[0], self.operator
         plain = len(self.terms) == 1 and term.before is None
         plain = plain and isinstance(operator, Convolution) and operator.groups == 1
-        ratio = term.after if plain else None
-        return isinstance(ratio, LazyGammaFactor) and not ratio.is_computed and ratio.is_covered_by(source)
+        factor = term.after if plain else None
+        return isinstance(factor, LazyGammaFactor) and not factor.is_computed and factor.is_covered_by(source)
 
     def _kernel(self, operator: Convolution) -> position_blocks.Kernel:
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
@@ -295,29 +305,29 @@ def _commute_factor(
     pooling: Pooling, factor: Tensor | LazyGammaFactor | None, shape: torch.Size
 ) -> tuple[Tensor | None, Pooling] | None:
     if isinstance(factor, LazyGammaFactor) and not isinstance(pooling, Narrow):
-        return None  # one for each position and feature, and not worth making to find out
-    behind = resolve_factor(factor)
-    return (None, pooling) if behind is None else pooling.commute_factor(behind, shape)
+        return None  # differs per position and feature; computing it just to check would not pay
+    dense = resolve_factor(factor)
+    return (None, pooling) if dense is None else pooling.commute_factor(dense, shape)
 
 
 def _convolve(
     term: Term, operator: Convolution, source: Window, origin: Tensor, size: tuple[int, int]
 ) -> Tensor:
-    """W * (before ⊙ s), for the fields of that size that begin at `origin`."""
+    """Return W * (before ⊙ s) for input fields of one size at `origin`."""
     data = source.data
     if term.before is not None:
         data = data * crop_windows(term.before, source.origin, source.shape)
     pads = _symmetric_padding(source, origin, size)
-    if pads is None:  # zeros on one side only, or not the same for all: lay them out first
+    if pads is None:  # not symmetric, or not the same for all windows: pad explicitly
         data, pads = reframe_window(Window(data, source.origin), origin, size), (0, 0)
     return F.conv2d(data, term.weight, None, operator.stride, pads, operator.dilation, operator.groups)
 
 
 def _symmetric_padding(source: Window, origin: Tensor, size: tuple[int, int]) -> tuple[int, int] | None:
-    """Zeros needed around the window, where they are the same on both sides: convolution can pad them itself."""
+    """Return the padding around the windows if it is equal on both sides, so that the convolution can apply it."""
     shift = source.origin - origin
     if not bool((shift == shift[0]).all()):
         return None
     before = shift[0].tolist()
-    after = [n - b - have for n, b, have in zip(size, before, source.shape, strict=True)]
+    after = [n - b - length for n, b, length in zip(size, before, source.shape, strict=True)]
     return (before[0], before[1]) if before == after and min(before) >= 0 else None

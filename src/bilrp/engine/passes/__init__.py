@@ -1,1 +1,1 @@
-"""Rewrites of a program: each pass is a function program -> program. Imports maps and programs of the engine only."""
+"""Rewrite passes: functions Program -> Program that keep its result. May import maps and program of the engine only."""
