@@ -15,7 +15,7 @@ from bilrp import composites, rules
 from models import Inception, Residual, randomize_norms, transformer
 
 
-def counted(call) -> int:
+def count_flops(call) -> int:
     counter = FlopCounterMode(display=False)
     with counter:
         call()
@@ -49,11 +49,11 @@ def test_pulling_h_coordinates_costs_h_forward_passes(name: str, record_property
     build, shape, book = BUDGET[name]
     model = randomize_norms(build())
     x = torch.randn(1, *shape, dtype=torch.float64)
-    forward = counted(
+    forward = count_flops(
         lambda: model(x)
     )  # with gradients on: nn.TransformerEncoder's fused path counts as nothing
     few, many = (
-        counted(lambda d=d: bilrp.decompose(model, x, composite=book, mode="pull", project=d))
+        count_flops(lambda d=d: bilrp.decompose(model, x, composite=book, mode="pull", project=d))
         for d in (8, 40)
     )
     slope, constant = (many - few) / 32 / forward, (few - 8 * (many - few) / 32) / forward

@@ -184,15 +184,15 @@ def _to_columns(x: Tensor) -> Tensor:
     return F.adaptive_avg_pool2d(x, (1, 2)).mean(-1)
 
 
-def given_to(net: Net) -> Tensor:
+def make_input(net: Net) -> Tensor:
     return torch.randn(1, *net.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def frozen(net: Net, book: str = "lrp-0") -> Program:
+def freeze_program(net: Net, book: str = "lrp-0") -> Program:
     torch.manual_seed(0)
     with torch.no_grad():
         return rewrite_channels_first(
-            freeze(simplify(record(randomize_norms(net.build()), given_to(net))), BOOKS[book])
+            freeze(simplify(record(randomize_norms(net.build()), make_input(net))), BOOKS[book])
         )
 
 
@@ -203,19 +203,19 @@ def masks(program: Program, count: int = 4) -> Tensor:
 
 def same(program: Program, early: Program, keep: tuple[Key, ...] = ()) -> None:
     """Push and pull of both agree."""
-    asked = {program.output, *keep}
-    expected, found = (push(each, masks(program), asked) for each in (program, early))
-    for key in asked:
-        _close(found[key], expected[key])
+    outputs = {program.output, *keep}
+    expected, actual = (push(each, masks(program), outputs) for each in (program, early))
+    for key in outputs:
+        _close(actual[key], expected[key])
     count = program.result.numel()
     seeds = torch.eye(count, dtype=program.x.dtype).reshape(count, *program.result.shape)
     _close(pull(early, seeds), pull(program, seeds))
     back = pull(early, seeds).flatten(1) @ masks(program).flatten(1).T
-    _close(back.T, found[program.output].flatten(1))
+    _close(back.T, actual[program.output].flatten(1))
 
 
-def _close(found: Tensor, expected: Tensor) -> None:
-    assert (found - expected).abs().max() <= 1e-12 * max(1.0, float(expected.abs().max()))
+def _close(actual: Tensor, expected: Tensor) -> None:
+    assert (actual - expected).abs().max() <= 1e-12 * max(1.0, float(expected.abs().max()))
 
 
 def macs(program: Program) -> int:
@@ -225,7 +225,7 @@ def macs(program: Program) -> int:
 @pytest.mark.parametrize("book", BOOKS)
 @pytest.mark.parametrize("name", NETS)
 def test_the_parts_are_the_same(name: str, book: str) -> None:
-    program = frozen(NETS[name], book)
+    program = freeze_program(NETS[name], book)
     early = hoist_poolings(program)
     same(program, early)
     assert early is program or macs(early) < macs(program)
@@ -240,7 +240,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_products_are_saved_where_they_can_be(name: str) -> None:
-    program = frozen(NETS[name])
+    program = freeze_program(NETS[name])
     if name == "a scale of its own everywhere":  # only the matrix behind it
         assert 0 < macs(program) - macs(hoist_poolings(program)) == (TOKENS - 1) * WIDTH**2
     elif name == "used as it is as well":
@@ -250,17 +250,17 @@ def test_products_are_saved_where_they_can_be(name: str) -> None:
 
 
 def test_a_mean_saves_the_last_matrix_and_a_token_all_behind_the_attention() -> None:
-    mean, first = (frozen(NETS[f"bert, {name}"]) for name in ("mean", "first token"))
+    mean, first = (freeze_program(NETS[f"bert, {name}"]) for name in ("mean", "first token"))
     down, rest = WIDTH * 16, WIDTH * 16 + WIDTH**2
     assert macs(mean) - macs(hoist_poolings(mean)) == (TOKENS - 1) * down
     assert macs(first) - macs(hoist_poolings(first)) == (TOKENS - 1) * (down + rest)
-    gamma = frozen(NETS["bert, first token"], "gamma")
+    gamma = freeze_program(NETS["bert, first token"], "gamma")
     assert macs(gamma) - macs(hoist_poolings(gamma)) == 2 * (TOKENS - 1) * (down + rest)
 
 
 @pytest.mark.parametrize("name", ["bert, mean", "convnext", "vit, first token"])
 def test_values_that_are_tapped_stay(name: str) -> None:
-    program = frozen(NETS[name])
+    program = freeze_program(NETS[name])
     for link in program.links[-8:]:
         early = hoist_poolings(program, frozenset({link.target}))
         same(program, early, (link.target,))
@@ -268,7 +268,7 @@ def test_values_that_are_tapped_stay(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert, mean under a mask", "vit, first token", "convnext"])
 def test_the_work_that_is_counted_falls(name: str) -> None:
-    program, counted = frozen(NETS[name]), []
+    program, counted = freeze_program(NETS[name]), []
     for each in (program, hoist_poolings(program)):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             push(each, masks(each))
@@ -279,30 +279,30 @@ def test_the_work_that_is_counted_falls(name: str) -> None:
 def test_a_small_cone_stays_small() -> None:
     """Every way through a block that ends in a mean, its crops and rows too."""
     net = NETS["convnext"]
-    program, x = frozen(net), given_to(net)
+    program, x = freeze_program(net), make_input(net)
     early, count = hoist_poolings(program), program.result.numel()
     seeds = torch.eye(count, dtype=x.dtype).reshape(count, *program.result.shape)
     partition = regions.grid(3)(x)
     expected = partition.pool(pull(program, seeds)).T
-    setting = plan.PlanContext(early, partition, count)
-    for way in all_schedules(setting):
-        found = execute.execute_plan(setting, plan.plan_for(setting, way))[early.output]
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10, msg=str(way))
+    context = plan.PlanContext(early, partition, count)
+    for schedule in all_schedules(context):
+        parts = execute.execute_plan(context, plan.plan_for(context, schedule))[early.output]
+        torch.testing.assert_close(parts, expected, rtol=1e-9, atol=1e-10, msg=str(schedule))
     pooled = [link.geometry is not None for link in early.links if isinstance(link.map, Mean)]
     assert pooled == [True, True]
 
 
 def test_decompose_pools_early() -> None:
     net = randomize_norms(Encoder(masked_mean))
-    x = given_to(NETS["bert, mean"])
-    found, pulled = (
+    x = make_input(NETS["bert, mean"])
+    pushed, pulled = (
         bilrp.decompose(net, x, regions=regions.tokens(), mode=mode) for mode in ("push", "pull")
     )
-    _close(found.parts, pulled.parts)
+    _close(pushed.parts, pulled.parts)
 
 
 def test_the_input_may_be_what_is_pooled() -> None:
-    early = hoist_poolings(frozen(NETS["the input itself"]))
+    early = hoist_poolings(freeze_program(NETS["the input itself"]))
     assert isinstance(early.links[0].map, Pooling) and early.links[0].sources == (Key(0),)
 
 
@@ -328,8 +328,8 @@ def test_a_mean_of_no_axes_or_of_a_single_number_is_one_still() -> None:
         lambda x: x.mean([]),
     ):
         x = torch.randn(1, 4, dtype=torch.float64)
-        found = bilrp.decompose(lambda x, function=function: function(x).reshape(1, -1), x)
-        _close(found.parts.sum(0) + found.unattributed, found.embedding)
+        decomposition = bilrp.decompose(lambda x, function=function: function(x).reshape(1, -1), x)
+        _close(decomposition.parts.sum(0) + decomposition.unattributed, decomposition.embedding)
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
@@ -339,9 +339,9 @@ def test_factors_are_found_if_there_are_any(rows: int, columns: int, holes: bool
     p, q = (torch.randn(n, generator=generator) for n in ((1, rows, 1), (1, 1, columns)))
     if holes:
         p, q = (t * (torch.rand(t.shape, generator=generator) < 0.6) for t in (p, q))
-    found = factor_rank_one(p * q, (-2,))
-    assert found is not None
-    torch.testing.assert_close(found[0] * found[1], p * q, rtol=1e-6, atol=0)
+    factors = factor_rank_one(p * q, (-2,))
+    assert factors is not None
+    torch.testing.assert_close(factors[0] * factors[1], p * q, rtol=1e-6, atol=0)
     if rows > 1 and columns > 1 and not holes:
         spoilt = p * q
         spoilt[0, -1, -1] *= 1.001
@@ -350,7 +350,7 @@ def test_factors_are_found_if_there_are_any(rows: int, columns: int, holes: bool
 
 @pytest.mark.parametrize("name", POOLS)
 def test_what_a_pooling_is_frozen_to(name: str) -> None:
-    program = frozen(NETS[f"vit, {name}"])
+    program = freeze_program(NETS[f"vit, {name}"])
     kinds = [type(link.map) for link in program.links if isinstance(link.map, Pooling)]
     picks = {"first token", "last token", "token, selected", "all but the first token"}
     if name in picks:
@@ -366,7 +366,7 @@ def test_a_mean_is_one_in_every_type(dtype: torch.dtype) -> None:
     """1/49 is no number of a narrow type, and all features would miss by the same part."""
     x = torch.rand(1, 6, 7, 7).to(dtype)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(lambda x: x.mean((2, 3)), x, regions=3, mode=mode)
-        rest = found.parts.double().sum(0) - x.double().mean((2, 3)).flatten()
+        decomposition = bilrp.decompose(lambda x: x.mean((2, 3)), x, regions=3, mode=mode)
+        rest = decomposition.parts.double().sum(0) - x.double().mean((2, 3)).flatten()
         assert float(rest.abs().max()) <= 2 * torch.finfo(dtype).eps
         assert dtype == torch.bfloat16 or float(rest.mean().abs()) <= 0.4 * torch.finfo(dtype).eps

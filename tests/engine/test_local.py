@@ -64,7 +64,7 @@ NETS = {
 BOOKS = {"lrp-0": 0.0, "gamma": 0.25}
 
 
-def frozen(net: nn.Module, x: Tensor, gamma: float):
+def freeze_program(net: nn.Module, x: Tensor, gamma: float):
     return freeze(simplify(record(net, x)), composites.uniform(gamma))
 
 
@@ -76,18 +76,18 @@ def image(height: int = 10, width: int = 12) -> Tensor:
 @pytest.mark.parametrize("name", NETS)
 def test_every_way_through_is_the_classical_one(name: str, book: str) -> None:
     net, x = randomize_norms(NETS[name]()), image()
-    program = frozen(net, x, BOOKS[book])
+    program = freeze_program(net, x, BOOKS[book])
     turned = rewrite_channels_first(program)
     count = program.result.numel()
     for spec in (regions.grid(3), regions.labels(torch.arange(120).reshape(10, 12) % 3)):
         partition = spec(x)
         seeds = torch.eye(count, dtype=x.dtype).reshape(count, *program.result.shape)
         expected = partition.pool(pull(program, seeds)).T
-        setting = plan.PlanContext(turned, partition, count)
-        assert setting.spatial_links > len(turned.links) - 3, "the whole net but its end is spatial"
-        for way in all_schedules(setting):
-            found = execute.execute_plan(setting, plan.plan_for(setting, way))[turned.output]
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10, msg=str(way))
+        context = plan.PlanContext(turned, partition, count)
+        assert context.spatial_links > len(turned.links) - 3, "the whole net but its end is spatial"
+        for schedule in all_schedules(context):
+            parts = execute.execute_plan(context, plan.plan_for(context, schedule))[turned.output]
+            torch.testing.assert_close(parts, expected, rtol=1e-9, atol=1e-10, msg=str(schedule))
         masks = partition.masks(torch.arange(partition.count), x.dtype)
         pushed = push(program, masks)[program.output].flatten(1)
         torch.testing.assert_close(pushed, expected, rtol=1e-9, atol=1e-10)
@@ -106,9 +106,9 @@ def test_the_maps_have_the_networks_own_derivative() -> None:
             return (self.matrix(y.permute(0, 2, 3, 1)) * 0.5).transpose(1, 3).flatten(1)
 
     net, x = Straight().double(), image(6, 7)
-    found = bilrp.decompose(net, x, composite=composites.uniform(0.0), regions=regions.features())
+    decomposition = bilrp.decompose(net, x, composite=composites.uniform(0.0), regions=regions.features())
     jacobian = torch.autograd.functional.jacobian(net, x).reshape(-1, x.numel())
-    torch.testing.assert_close(found.parts, (jacobian * x.flatten()).T, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(decomposition.parts, (jacobian * x.flatten()).T, rtol=1e-9, atol=1e-10)
 
 
 def test_a_layer_inside_a_stretch_with_channels_last_is_as_it_was() -> None:
@@ -118,25 +118,25 @@ def test_a_layer_inside_a_stretch_with_channels_last_is_as_it_was() -> None:
     number = inner.steps[names.index("gelu")].output
     encoder = bilrp.Encoder(net, layers=lambda tape, n: n)
     options = {"regions": 4, "composite": composites.uniform(0.25)}
-    found = bilrp.decompose(encoder, x, layers=[number], **options)[number]
+    decomposition = bilrp.decompose(encoder, x, layers=[number], **options)[number]
 
     def until(x: Tensor) -> Tensor:
         x = net.first(net.stem((x - 0.3) / 2.0).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return F.gelu(net.up(net.norm(net.deep(x).permute(0, 2, 3, 1))))
 
     expected = bilrp.decompose(until, x, mode="pull", **options)
-    torch.testing.assert_close(found.embedding, expected.embedding)
-    torch.testing.assert_close(found.parts, expected.parts, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(decomposition.embedding, expected.embedding)
+    torch.testing.assert_close(decomposition.parts, expected.parts, rtol=1e-9, atol=1e-10)
 
 
 def test_local_steps_cost_less_than_a_pass_for_each_region() -> None:
     """Counted: on a large image most of what a whole push would take is left out."""
     x = image(64, 64)
     for build in (ConvNext, Mobile):
-        program = rewrite_channels_first(frozen(randomize_norms(build()), x, 0.0))
-        setting = plan.PlanContext(program, regions.grid(4)(x), program.result.numel())
-        whole = plan.plan_for(setting, plan.Schedule(cut=len(program.links)))
+        program = rewrite_channels_first(freeze_program(randomize_norms(build()), x, 0.0))
+        context = plan.PlanContext(program, regions.grid(4)(x), program.result.numel())
+        whole = plan.plan_for(context, plan.Schedule(cut=len(program.links)))
         crops = plan.plan_for(
-            setting, plan.Schedule(setting.bottlenecks[-2], setting.bottlenecks[-2], len(program.links))
+            context, plan.Schedule(context.bottlenecks[-2], context.bottlenecks[-2], len(program.links))
         )
         assert crops.flops < whole.flops / 5

@@ -31,16 +31,18 @@ class Measured(TorchDispatchMode):
         self.known: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)}
+        arguments = {
+            t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)
+        }
         out = func(*args, **(kwargs or {}))
         for tensor in tree_iter(out):
             if isinstance(tensor, torch.Tensor):
-                self.count(tensor.untyped_storage(), given)
+                self.count(tensor.untyped_storage(), arguments)
         return out
 
-    def count(self, storage, given) -> None:
+    def count(self, storage, arguments) -> None:
         place, size = storage._cdata, storage.nbytes()
-        if place in self.known or place in given:
+        if place in self.known or place in arguments:
             return
 
         def gone(_) -> None:
@@ -82,8 +84,10 @@ def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
     model = randomize_norms(build()).float()
     x = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     with Measured() as measured:
-        found = bilrp.decompose(model, x, regions=regions, composite=composites.uniform(gamma), mode=mode)
-    planned = assert_not_none(found.plan).peak_bytes
+        decomposition = bilrp.decompose(
+            model, x, regions=regions, composite=composites.uniform(gamma), mode=mode
+        )
+    planned = assert_not_none(decomposition.plan).peak_bytes
     assert planned / 1.5 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
 
 
@@ -170,15 +174,15 @@ def test_free_memory_is_asked_of_the_system(tmp_path):
     assert devices.read_cgroup_free_bytes(tmp_path) is None
     (tmp_path / "memory.max").write_text("100\n")
     assert devices.read_cgroup_free_bytes(tmp_path) == 70
-    found = devices.get_free_bytes(torch.device("cpu"))
-    assert found is None or found > 2**20
+    free = devices.get_free_bytes(torch.device("cpu"))
+    assert free is None or free > 2**20
 
 
 def test_what_is_alive_at_the_worst_moment_is_what_walking_through_all_links_says() -> None:
     for seed in range(300):
-        links, wanted = _made_up(random.Random(seed))
-        assert memory.peak_push_numel(links, wanted) == _plainly(links, wanted, back=False)
-        assert memory.peak_pull_numel(links) == _plainly(links, frozenset(), back=True)
+        links, wanted = _random_links(random.Random(seed))
+        assert memory.peak_push_numel(links, wanted) == _peak_by_definition(links, wanted, back=False)
+        assert memory.peak_pull_numel(links) == _peak_by_definition(links, frozenset(), back=True)
 
 
 class Beside(Map):
@@ -197,7 +201,7 @@ class Beside(Map):
         return self.least + 3 * back
 
 
-def _made_up(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
+def _random_links(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
     """Links with random sources and sizes, and some values that are kept to the end."""
     shapes = {Key(0): torch.Size([draw.randint(1, 9)])}
     links = []
@@ -209,7 +213,7 @@ def _made_up(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
     return links[draw.randint(0, 2) :], frozenset(key for key in shapes if draw.random() < 0.2)
 
 
-def _plainly(links: list[Link], wanted: frozenset[Key], *, back: bool) -> int:
+def _peak_by_definition(links: list[Link], wanted: frozenset[Key], *, back: bool) -> int:
     worst = 0
     for now, link in enumerate(links):
         alive = {}
@@ -218,12 +222,14 @@ def _plainly(links: list[Link], wanted: frozenset[Key], *, back: bool) -> int:
             sizes |= {s: n.numel() for s, n in zip(other.sources, other.shapes.sources, strict=True)}
             for key, size in sizes.items():
                 uses = [k for k, one in enumerate(links) if key in one.sources]
-                made = next((k for k, one in enumerate(links) if one.target == key), -1)
-                until = len(links) if key in wanted else max(uses, default=made)
+                producer = next((k for k, one in enumerate(links) if one.target == key), -1)
+                until = len(links) if key in wanted else max(uses, default=producer)
                 if back:
-                    lives = now == made or (min(uses, default=made) <= now <= until and now >= made)
+                    lives = now == producer or (
+                        min(uses, default=producer) <= now <= until and now >= producer
+                    )
                 else:
-                    lives = made <= now <= until
+                    lives = producer <= now <= until
                 if lives:
                     alive[key] = size
         worst = max(worst, sum(alive.values()) + link.map.workspace(link.shapes, back=back))

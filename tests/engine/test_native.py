@@ -60,10 +60,10 @@ def test_the_sources_compile_without_warnings(tmp_path: Path) -> None:
     if platform.machine() in ("x86_64", "AMD64"):
         flags += ["-mavx2", "-mfma"]
     sources = map(str, sorted(native.NATIVE_FOLDER.glob("*.c")))
-    made = subprocess.run(
+    process = subprocess.run(
         ["cc", *flags, *sources, "-o", str(tmp_path / "native.compiled")], capture_output=True, text=True
     )
-    assert made.returncode == 0, made.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def cone(size: tuple[int, int], regions: int, seed: torch.Generator) -> Cone:
@@ -102,16 +102,16 @@ def rows(
     dtype: torch.dtype,
 ) -> TorchSparseTangent | NativeSparseTangent:
     """Rows that hold these images, or (as memory that was used before) no numbers at all."""
-    made = kind(torch.full((kind.required_numel(of),), float("nan"), dtype=dtype), of)
+    tangent = kind(torch.full((kind.required_numel(of),), float("nan"), dtype=dtype), of)
     if values is not None:
-        made.values.zero_()
-        made.load_columns(values, torch.arange(len(values)))
-    return made
+        tangent.values.zero_()
+        tangent.load_columns(values, torch.arange(len(values)))
+    return tangent
 
 
-def whole(found: TorchSparseTangent | NativeSparseTangent) -> Tensor:
-    height, width, channels = found.layout.mask.shape
-    return found.to_dense(torch.Size((1, channels, height, width)))
+def whole(tangent: TorchSparseTangent | NativeSparseTangent) -> Tensor:
+    height, width, channels = tangent.layout.mask.shape
+    return tangent.to_dense(torch.Size((1, channels, height, width)))
 
 
 KINDS = (TorchSparseTangent, NativeSparseTangent)
@@ -154,17 +154,17 @@ def test_convolutions(
     ]
     after = factors[1]
     if ratio:
-        given = torch.rand(1, inside, *size, generator=generator, dtype=dtype) * source.mask.permute(2, 0, 1)
+        inputs = torch.rand(1, inside, *size, generator=generator, dtype=dtype) * source.mask.permute(2, 0, 1)
         counted = make(1, outside, *out, generator=generator, dtype=dtype).relu_()
         bias = make(outside, generator=generator, dtype=dtype) if seed % 2 else None
         behind = LazyGammaFactor(
-            Convolution(stride, padding, dilation), weights[0].abs_(), given, bias, counted, 1.5
+            Convolution(stride, padding, dilation), weights[0].abs_(), inputs, bias, counted, 1.5
         )
         factors[1] = (behind.value,)
         after = (replace(behind),)  # nobody has made its denominators
     work = SparseConvolution(weights, factors[0], after, Kernel(kernel, dilation, reach))
     values = images(source, generator, dtype)
-    found, had = [], torch.get_num_threads()
+    results, had = [], torch.get_num_threads()
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
         torch.set_num_threads(threads)
@@ -172,15 +172,15 @@ def test_convolutions(
             goal.convolve(rows(kind, source, values, dtype), work)
         finally:
             torch.set_num_threads(had)
-        found.append(whole(goal))
-    slow = torch.zeros_like(found[0][:, 0])
+        results.append(whole(goal))
+    slow = torch.zeros_like(results[0][:, 0])
     for weight, first, last in zip(weights, *factors, strict=True):
-        given = values if first is None else values * first
-        made = nn.functional.conv2d(given, weight, None, stride, padding, dilation)
-        slow += made if last is None else made * last
+        inputs = values if first is None else values * first
+        term = nn.functional.conv2d(inputs, weight, None, stride, padding, dilation)
+        slow += term if last is None else term * last
     slow = slow * target.mask.permute(2, 0, 1)
     accuracy = 1e-12 if dtype == torch.float64 else 1e-4
-    for each in found:
+    for each in results:
         torch.testing.assert_close(each[:, 0], slow, rtol=accuracy, atol=accuracy)
 
 
@@ -205,11 +205,11 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
     offsets = tuple((y, x) for y in range(kernel[0]) for x in range(kernel[1]))
     shares = torch.rand(len(offsets), 1, channels, *out, generator=generator, dtype=dtype)
     shares = shares * (torch.rand(shares.shape, generator=generator) < 0.4)
-    values, found = images(source, generator, dtype), []
+    values, results = images(source, generator, dtype), []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
         goal.max_pool(rows(kind, source, values, dtype), MaxPoolSelection(shares, offsets, stride, padding))
-        found.append(whole(goal)[:, 0])
+        results.append(whole(goal)[:, 0])
     (top, left), (down, across) = padding, stride
     padded = nn.functional.pad(values, (left, left, top, top))
     slow = sum(
@@ -217,7 +217,7 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
         * padded[:, :, y : y + down * (out[0] - 1) + 1 : down, x : x + across * (out[1] - 1) + 1 : across]
         for share, (y, x) in zip(shares, offsets, strict=True)
     )
-    for each in found:
+    for each in results:
         torch.testing.assert_close(each, slow * target.mask.permute(2, 0, 1))
 
 
@@ -232,8 +232,8 @@ def test_layouts_and_blocks(seed, shape, first) -> None:
     active = torch.rand(order, generator=generator) < 0.3
     active = active.permute(1, 2, 0) if first else active
     for mask in (active, torch.ones((), dtype=torch.bool).expand(shape)):
-        made = index_features_native(mask, int(mask.sum()))
-        assert made is not None and all(map(torch.equal, made, index_features(mask)))
+        native_index = index_features_native(mask, int(mask.sum()))
+        assert native_index is not None and all(map(torch.equal, native_index, index_features(mask)))
     reach = cone((height, width), int(torch.randint(1, 9, (), generator=generator)), generator)
     for side in BLOCK_SIDES:
         for empty in (False, True):
@@ -267,14 +267,16 @@ def test_combinations(seed, regions, factored, dtype) -> None:
     factors = [
         torch.randn(target.row_count, generator=generator, dtype=dtype) if has else None for has in factored
     ]
-    made = []
+    results = []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
-        given = [rows(kind, of, each, dtype) for of, each in zip(sources, values, strict=True)]
-        goal.combine([GatherTerm(*each) for each in zip(given, chosen, factors, strict=True)])
+        tangents = [rows(kind, of, each, dtype) for of, each in zip(sources, values, strict=True)]
+        goal.combine([GatherTerm(*each) for each in zip(tangents, chosen, factors, strict=True)])
         goal.scale(torch.linspace(-1, 1, target.row_count, dtype=dtype))
-        made.append(whole(goal))
-    torch.testing.assert_close(made[1], made[0], rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
+        results.append(whole(goal))
+    torch.testing.assert_close(
+        results[1], results[0], rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12
+    )
 
 
 @needs_library
@@ -283,9 +285,9 @@ def test_weights_of_another_shape_are_refused() -> None:
     reach = cone((5, 5), 3, generator)
     of = layout((5, 5, 4), reach, generator)
     work = SparseConvolution((torch.zeros(4, 3, 1, 1),), (None,), (None,), Kernel((1, 1), (1, 1), Geometry()))
-    made = rows(NativeSparseTangent, of, None, torch.float32)
+    tangent = rows(NativeSparseTangent, of, None, torch.float32)
     with pytest.raises(ValueError, match=r"got \(4, 3, 1, 1\)"):
-        made.convolve(made, work)
+        tangent.convolve(tangent, work)
 
 
 @needs_library
@@ -295,17 +297,19 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
     reach = cone((9, 8), 20, generator)
     of = layout((9, 8, 5), reach, generator)
     values = images(of, generator, torch.float64)
-    found = rows(kind, of, None, torch.float64)
-    found.values.zero_()
+    tangent = rows(kind, of, None, torch.float64)
+    tangent.values.zero_()
     for i in range(20):  # windows of each region's own size, in any order of memory
         (top, left), (bottom, right) = reach.low[i].tolist(), reach.high[i].tolist()
         window = values[i : i + 1, :, top:bottom, left:right]
         window = window.contiguous(memory_format=torch.channels_last) if i % 2 else window
-        found.load_columns(window, torch.tensor([i]), torch.tensor([[top, left]]))
-    assert torch.equal(whole(found)[:, 0], values)
-    assert torch.equal(found.to_dense(torch.Size((1, 5, 9, 8)), torch.tensor([3, 17]))[:, 0], values[[3, 17]])
+        tangent.load_columns(window, torch.tensor([i]), torch.tensor([[top, left]]))
+    assert torch.equal(whole(tangent)[:, 0], values)
+    assert torch.equal(
+        tangent.to_dense(torch.Size((1, 5, 9, 8)), torch.tensor([3, 17]))[:, 0], values[[3, 17]]
+    )
     out = torch.zeros(25, 5 * 9 * 8, dtype=torch.float64)
-    found.scatter(out, torch.arange(20).flip(0) + 2)
+    tangent.scatter(out, torch.arange(20).flip(0) + 2)
     assert torch.equal(out[2:22].flip(0), values.flatten(1)) and not out[:2].any() and not out[22:].any()
 
 
@@ -316,10 +320,10 @@ def test_numbers_of_another_type_are_turned_into_their_own(kind) -> None:
     generator = torch.Generator().manual_seed(0)
     of = layout((6, 5, 4), cone((6, 5), 7, generator), generator)
     values = images(of, generator, torch.float64)
-    found = rows(kind, of, values, torch.float32)
-    torch.testing.assert_close(whole(found)[:, 0], values.float())
+    tangent = rows(kind, of, values, torch.float32)
+    torch.testing.assert_close(whole(tangent)[:, 0], values.float())
     out = torch.zeros(7, 4 * 6 * 5, dtype=torch.float64)
-    found.scatter(out, torch.arange(7))
+    tangent.scatter(out, torch.arange(7))
     torch.testing.assert_close(out, values.float().double().flatten(1))
 
 
@@ -327,10 +331,10 @@ def test_numbers_of_another_type_are_turned_into_their_own(kind) -> None:
 @pytest.mark.parametrize("side", BLOCK_SIDES)
 def test_every_region_that_reaches_a_position_is_in_its_block(side) -> None:
     reach = cone((11, 10), 30, torch.Generator().manual_seed(1))
-    found, counts = make_blocks(reach, side), reach.regions_per_block(side)
-    assert len(found.boxes) == int((counts > 0).sum()) and int(found.ends[-1]) == int(counts.sum())
+    blocks, counts = make_blocks(reach, side), reach.regions_per_block(side)
+    assert len(blocks.boxes) == int((counts > 0).sum()) and int(blocks.ends[-1]) == int(counts.sum())
     for (top, left, bottom, right), columns in zip(
-        found.boxes.tolist(), found.columns.tensor_split(found.ends[:-1]), strict=True
+        blocks.boxes.tolist(), blocks.columns.tensor_split(blocks.ends[:-1]), strict=True
     ):
         low, high = reach.low, reach.high
         touched = (low[:, 0] < bottom) & (high[:, 0] > top) & (low[:, 1] < right) & (high[:, 1] > left)
@@ -368,22 +372,24 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
     x = torch.randn(1, 3, 24, 20, generator=torch.Generator().manual_seed(3), dtype=dtype)
     with torch.no_grad():
         program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.composites.uniform(gamma))
-    setting = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
-    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial_links)
-    way = Schedule(setting.bottlenecks[0], spatial, len(setting.links))
+    context = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
+    spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
+    schedule = Schedule(context.bottlenecks[0], spatial, len(context.links))
 
     def parts() -> Tensor:
-        fresh = replace(setting)
-        assert plan_for(fresh, way).schedule.sparse_end == spatial > way.windowed_end
-        return densify(execute_plan(fresh, plan_for(fresh, way))[program.output])
+        fresh = replace(context)
+        assert plan_for(fresh, schedule).schedule.sparse_end == spatial > schedule.windowed_end
+        return densify(execute_plan(fresh, plan_for(fresh, schedule))[program.output])
 
     used = []
     for name in ("load_columns", "convolve", "combine"):
         call = getattr(NativeSparseTangent, name)
         monkeypatch.setattr(
-            NativeSparseTangent, name, lambda *given, call=call, name=name: used.append(name) or call(*given)
+            NativeSparseTangent,
+            name,
+            lambda *arguments, call=call, name=name: used.append(name) or call(*arguments),
         )
-    made = parts()
+    native_parts = parts()
     assert set(used) == {"load_columns", "convolve", "combine"}
     used.clear()
     monkeypatch.setattr(native, "load_library", lambda: None)
@@ -391,11 +397,11 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
     plain = parts()
     assert not used
     accuracy = 1e-12 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(made, plain, rtol=accuracy, atol=accuracy)
+    torch.testing.assert_close(native_parts, plain, rtol=accuracy, atol=accuracy)
     pulled = bilrp.decompose(
         Deep().to(dtype), x, regions=4, composite=bilrp.composites.uniform(gamma), mode="pull"
     ).parts
-    torch.testing.assert_close(made.reshape(pulled.shape), pulled, rtol=accuracy, atol=10 * accuracy)
+    torch.testing.assert_close(native_parts.reshape(pulled.shape), pulled, rtol=accuracy, atol=10 * accuracy)
 
 
 @needs_library
@@ -431,21 +437,21 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
             nn.init.constant_(assert_not_none(layer.bias), -100.0)
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.composites.uniform(0.0))
-    setting = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
-    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial_links)
-    way = plan_for(setting, Schedule(setting.bottlenecks[0], spatial, len(setting.links)))
-    made: list[active.BufferPool] = []
+    context = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
+    spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
+    schedule = plan_for(context, Schedule(context.bottlenecks[0], spatial, len(context.links)))
+    pools: list[active.BufferPool] = []
 
     class Counted(active.BufferPool):
         def __init__(self, like: Tensor) -> None:
             super().__init__(like)
-            made.append(self)
+            pools.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execute, "BufferPool", Counted)
-        chunked = densify(execute.execute_plan(setting, replace(way, region_chunk=4))[program.output])
-    assert made and not made[0].in_use
+        chunked = densify(execute.execute_plan(context, replace(schedule, region_chunk=4))[program.output])
+    assert pools and not pools[0].in_use
     torch.testing.assert_close(
-        chunked, execute.execute_plan(setting, way)[program.output], rtol=0, atol=1e-12
+        chunked, execute.execute_plan(context, schedule)[program.output], rtol=0, atol=1e-12
     )
     assert bool(chunked.any()) == bool(height)

@@ -68,7 +68,7 @@ def net() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten()).double()
 
 
-def setting_of(rule) -> plan.PlanContext:
+def make_context(rule) -> plan.PlanContext:
     x = torch.randn(1, 3, 20, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     book = composites.first_match(("avg_pool2d", rule), otherwise=composites.uniform(0.25))
     with torch.no_grad():
@@ -77,27 +77,27 @@ def setting_of(rule) -> plan.PlanContext:
 
 
 def test_crops_and_rows_use_a_map_of_ones_own(own):
-    setting = setting_of(own.average())
-    names = [link.rule for link in setting.program.links]
+    context = make_context(own.average())
+    names = [link.rule for link in context.program.links]
     at = names.index("average")
-    assert setting.spatial_links == at + 2  # the convolution behind it as well
-    pulled = plan.plan_for(setting, Schedule())
-    expected = densify(execute.execute_plan(setting, pulled)[setting.program.output])
-    total = len(setting.program.links)
+    assert context.spatial_links == at + 2  # the convolution behind it as well
+    pulled = plan.plan_for(context, Schedule())
+    expected = densify(execute.execute_plan(context, pulled)[context.program.output])
+    total = len(context.program.links)
     for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
-        chosen = plan.plan_for(setting, Schedule(crops, rows, total))
-        found = densify(execute.execute_plan(setting, chosen)[setting.program.output])
-        assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
+        chosen = plan.plan_for(context, Schedule(crops, rows, total))
+        parts = densify(execute.execute_plan(context, chosen)[context.program.output])
+        assert (parts - expected).abs().max() <= 1e-9 * expected.abs().max()
 
 
 def test_push_and_pull_are_enough(own):
-    setting = setting_of(own.average(own.Blind))
-    assert setting.spatial_links == [link.rule for link in setting.program.links].index("average")
-    found, expected = (
-        densify(execute.execute_plan(setting, plan.make_plan(setting, mode))[setting.program.output])
+    context = make_context(own.average(own.Blind))
+    assert context.spatial_links == [link.rule for link in context.program.links].index("average")
+    parts, expected = (
+        densify(execute.execute_plan(context, plan.make_plan(context, mode))[context.program.output])
         for mode in ("auto", "pull")
     )
-    assert (found - expected).abs().max() <= 1e-9 * expected.abs().max()
+    assert (parts - expected).abs().max() <= 1e-9 * expected.abs().max()
 
 
 def test_a_map_without_push_is_no_map():

@@ -22,30 +22,32 @@ from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
 
-def prepared(module, x, rules, regions, coordinates=None, budget=2**20) -> PlanContext:
+def make_context(module, x, rules, regions, coordinates=None, budget=2**20) -> PlanContext:
     with torch.no_grad():
         program = freeze(simplify(record(module, x)), rules)
     return PlanContext(program, regions(x), coordinates or program.result.numel(), budget=budget)
 
 
-def every_way(setting: PlanContext) -> list[Schedule]:
+def every_schedule(context: PlanContext) -> list[Schedule]:
     """All placements of the stages that the program allows."""
-    tiled = [Schedule(pull_windowed_end=setting.chain_length)] if setting.chain_length else []
-    return list(dict.fromkeys([*tiled, *all_schedules(setting)]))
+    tiled = [Schedule(pull_windowed_end=context.chain_length)] if context.chain_length else []
+    return list(dict.fromkeys([*tiled, *all_schedules(context)]))
 
 
-def check_every_plan(setting: PlanContext, tolerance: float, some: int | None = None) -> int:
+def check_every_plan(context: PlanContext, tolerance: float, some: int | None = None) -> int:
     reference = densify(
-        execute.execute_plan(setting, plan.plan_for(setting, Schedule()))[setting.program.output]
+        execute.execute_plan(context, plan.plan_for(context, Schedule()))[context.program.output]
     )
     scale = reference.abs().max()
-    options = every_way(setting)
+    options = every_schedule(context)
     if some is not None and len(options) > some:
         options = options[:: -(-len(options) // some)]
-    for way in options:
-        found = densify(execute.execute_plan(setting, plan.plan_for(setting, way))[setting.program.output])
-        error = (found - reference).abs().max()
-        assert error <= tolerance * max(float(scale), 1e-30), (way, float(error))
+    for schedule in options:
+        parts = densify(
+            execute.execute_plan(context, plan.plan_for(context, schedule))[context.program.output]
+        )
+        error = (parts - reference).abs().max()
+        assert error <= tolerance * max(float(scale), 1e-30), (schedule, float(error))
     return len(options)
 
 
@@ -97,7 +99,7 @@ def test_every_path_agrees_in_float64(rules, chain):
     for parameter in network.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     x = torch.randn(1, *shape, generator=generator, dtype=torch.float64)
-    check_every_plan(prepared(network, x, rules, bilrp.regions.grid(region)), 1e-9, some=6)
+    check_every_plan(make_context(network, x, rules, bilrp.regions.grid(region)), 1e-9, some=6)
 
 
 @settings(max_examples=6, deadline=None)
@@ -108,11 +110,11 @@ def test_float32_agrees_with_the_float64_reference(chain):
     x = torch.rand(1, *shape)
     rules, regions = bilrp.composites.uniform(0.25), bilrp.regions.grid(region)
     network = network.float().eval()
-    single = prepared(network, x, rules, regions)
-    found = densify(execute.execute_plan(single, plan.make_plan(single))[single.program.output])
-    double = prepared(network.double(), x.double(), rules, regions)
+    single = make_context(network, x, rules, regions)
+    parts = densify(execute.execute_plan(single, plan.make_plan(single))[single.program.output])
+    double = make_context(network.double(), x.double(), rules, regions)
     exact = densify(execute.execute_plan(double, plan.plan_for(double, Schedule()))[double.program.output])
-    assert (found - exact).abs().max() <= 1e-4 * exact.abs().max().clamp(min=1e-30)
+    assert (parts - exact).abs().max() <= 1e-4 * exact.abs().max().clamp(min=1e-30)
 
 
 class Block(nn.Module):
@@ -136,7 +138,7 @@ class Block(nn.Module):
 def block() -> PlanContext:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 22, 17, dtype=torch.float64)
-    return prepared(Block().double(), x, bilrp.composites.uniform(0.1), bilrp.regions.grid(5))
+    return make_context(Block().double(), x, bilrp.composites.uniform(0.1), bilrp.regions.grid(5))
 
 
 def test_residual_blocks_pass_as_crops_and_rows(block):
@@ -149,10 +151,10 @@ def test_regions_beyond_the_last_field_of_a_strided_convolution():
     torch.manual_seed(6)
     network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten()).double()
     x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
-    check_every_plan(prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(7)), 1e-9)
-    found = bilrp.decompose(network.float(), x.float(), regions=7)
-    corner = found.parts.reshape(10, 10, -1)[-1]
-    assert not corner.any() and found.parts.any()
+    check_every_plan(make_context(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(7)), 1e-9)
+    decomposition = bilrp.decompose(network.float(), x.float(), regions=7)
+    corner = decomposition.parts.reshape(10, 10, -1)[-1]
+    assert not corner.any() and decomposition.parts.any()
 
 
 def test_ragged_regions_use_their_bounding_boxes():
@@ -163,8 +165,8 @@ def test_ragged_regions_use_their_bounding_boxes():
     x = torch.randn(1, 3, 16, 14, dtype=torch.float64)
     mask = torch.randint(-1, 6, (3, 16, 14))
     mask.view(-1)[:6] = torch.arange(6)
-    setting = prepared(network.double(), x, bilrp.composites.uniform(0.2), bilrp.regions.labels(mask))
-    check_every_plan(setting, 1e-9)
+    context = make_context(network.double(), x, bilrp.composites.uniform(0.2), bilrp.regions.labels(mask))
+    check_every_plan(context, 1e-9)
 
 
 def test_first_layer_rules_pass_as_crops():
@@ -175,7 +177,7 @@ def test_first_layer_rules_pass_as_crops():
     x = torch.rand(1, 3, 13, 15, dtype=torch.float64)
     for first in (bilrp.rules.zbox(0.0, 1.0), bilrp.rules.flat(), bilrp.rules.wsquare()):
         book = bilrp.composites.first_match(("0", first), otherwise=bilrp.composites.uniform(0.25))
-        check_every_plan(prepared(network, x, book, bilrp.regions.grid(4)), 1e-9)
+        check_every_plan(make_context(network, x, book, bilrp.regions.grid(4)), 1e-9)
 
 
 def vgg_like(size: int = 24) -> tuple[nn.Sequential, torch.Tensor]:
@@ -205,22 +207,26 @@ def test_predicted_flops_are_the_counted_ones(coordinates):
     network, x = vgg_like()
     how = (network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), coordinates)
     weights = torch.randn(coordinates, 12, dtype=torch.float64) if coordinates != 12 else None
-    for way in every_way(prepared(*how)):
-        setting = prepared(*how)  # anew, so that γ's denominators are part of every way
-        chosen = plan.plan_for(setting, way)
+    for schedule in every_schedule(make_context(*how)):
+        context = make_context(*how)  # anew, so that γ's denominators are part of every way
+        chosen = plan.plan_for(context, schedule)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            execute.execute_plan(setting, chosen, weights=weights)
-        projection = 2 * 36 * 12 * coordinates if weights is not None and way.cut == len(setting.links) else 0
+            execute.execute_plan(context, chosen, weights=weights)
+        projection = (
+            2 * 36 * 12 * coordinates if weights is not None and schedule.cut == len(context.links) else 0
+        )
         counted = counter.get_total_flops() - projection
-        assert abs(chosen.flops - counted) <= 0.02 * counted, (way, chosen.flops, counted)
+        assert abs(chosen.flops - counted) <= 0.02 * counted, (schedule, chosen.flops, counted)
 
 
 def test_auto_takes_less_work_than_either_direction_alone():
     network, x = vgg_like(96)
-    setting = prepared(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), budget=2**28)
-    chosen, total = plan.make_plan(setting), len(setting.program.links)
-    assert chosen.flops < 0.5 * plan.make_plan(setting, "pull").flops
-    assert chosen.flops < 0.5 * plan.plan_for(setting, Schedule(cut=total)).flops
+    context = make_context(
+        network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), budget=2**28
+    )
+    chosen, total = plan.make_plan(context), len(context.program.links)
+    assert chosen.flops < 0.5 * plan.make_plan(context, "pull").flops
+    assert chosen.flops < 0.5 * plan.plan_for(context, Schedule(cut=total)).flops
 
 
 @pytest.mark.parametrize("mode", ["auto", "push", "pull"])
@@ -228,11 +234,11 @@ def test_auto_takes_less_work_than_either_direction_alone():
 def test_no_way_costs_less_than_the_cheapest(block, mode, coordinates):
     """It is looked for among a few good ways, and not even asked about the others."""
     network, x = vgg_like(32)
-    chain = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), coordinates)
-    for setting in (block, chain):
-        costs = ScheduleCosts(setting)
-        least = min(costs.total_cost(way) for way in all_schedules(setting, mode))
-        assert costs.total_cost(choose_schedule(setting, mode)) <= least * (1 + 1e-12)
+    chain = make_context(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(8), coordinates)
+    for context in (block, chain):
+        costs = ScheduleCosts(context)
+        least = min(costs.total_cost(schedule) for schedule in all_schedules(context, mode))
+        assert costs.total_cost(choose_schedule(context, mode)) <= least * (1 + 1e-12)
 
 
 def test_layouts_do_not_remember_other_chunks(block):
@@ -243,9 +249,9 @@ def test_layouts_do_not_remember_other_chunks(block):
     assert ends
     for (begin, end), chunk in ((stretch, c) for stretch in ends for c in chunks):
         alone = PlanContext(block.program, block.partition, block.coordinate_count)
-        found, expected = block.layouts(chunk, begin, end), alone.layouts(chunk, begin, end)
-        assert list(found) == list(expected)
-        assert all(torch.equal(found[key].mask, expected[key].mask) for key in found)
+        layouts, expected = block.layouts(chunk, begin, end), alone.layouts(chunk, begin, end)
+        assert list(layouts) == list(expected)
+        assert all(torch.equal(layouts[key].mask, expected[key].mask) for key in layouts)
 
 
 class Spots(nn.Module):
@@ -264,59 +270,59 @@ class Spots(nn.Module):
 def test_tiles_are_a_method_of_the_plan():
     """What pulling 64 coordinates tile by tile takes is known beforehand, and taken where it is least."""
     network, x = Spots().double(), torch.rand(1, 1, 96, 96, dtype=torch.float64)
-    setting = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
-    assert setting.coordinate_count == 64 and setting.chain_length == 2
+    context = make_context(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
+    assert context.coordinate_count == 64 and context.chain_length == 2
     execute.execute_plan(
-        setting, plan.plan_for(setting, Schedule())
+        context, plan.plan_for(context, Schedule())
     )  # makes γ's denominators, which all ways share
     flops = {}
-    for way in (
+    for schedule in (
         Schedule(pull_windowed_end=2),
         Schedule(),
-        *(w for w in all_schedules(setting) if w.windowed_end),
+        *(w for w in all_schedules(context) if w.windowed_end),
     ):
-        chosen = plan.plan_for(setting, way)
+        chosen = plan.plan_for(context, schedule)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            execute.execute_plan(setting, chosen)
-        flops[way] = counter.get_total_flops()
-        assert abs(chosen.flops - flops[way]) <= 0.05 * flops[way], way
+            execute.execute_plan(context, chosen)
+        flops[schedule] = counter.get_total_flops()
+        assert abs(chosen.flops - flops[schedule]) <= 0.05 * flops[schedule], schedule
     assert (
-        plan.make_plan(setting).schedule
-        == plan.make_plan(setting, "pull").schedule
+        plan.make_plan(context).schedule
+        == plan.make_plan(context, "pull").schedule
         == Schedule(pull_windowed_end=2)
     )
     assert flops[Schedule(pull_windowed_end=2)] < 0.6 * min(
-        count for way, count in flops.items() if not way.pull_windowed_end
+        count for schedule, count in flops.items() if not schedule.pull_windowed_end
     )
-    assert "pull_windowed" in str(plan.make_plan(setting))
+    assert "pull_windowed" in str(plan.make_plan(context))
 
 
 def test_full_cotangents_are_pulled_whole():
     """A coordinate that sees everything gains nothing by tiles, and where the tail alone is too much nobody asks."""
     network, x = vgg_like()
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    setting = prepared(pooled.double(), x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
-    assert setting.chain_length == 1 and plan.make_plan(setting, "pull").schedule == Schedule()
-    deep = prepared(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
+    context = make_context(pooled.double(), x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
+    assert context.chain_length == 1 and plan.make_plan(context, "pull").schedule == Schedule()
+    deep = make_context(network[:10], x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
     plan.make_plan(deep)
     assert deep.chain_length and "tiles_per_coordinate" not in vars(deep)
 
 
 def test_a_plan_says_what_runs_where():
     network, x = vgg_like()
-    found = bilrp.decompose(network, x, regions=bilrp.regions.grid(4))
-    text = str(found.plan)
+    decomposition = bilrp.decompose(network, x, regions=bilrp.regions.grid(4))
+    text = str(decomposition.plan)
     assert "36 regions × 12 coordinates" in text and "GFLOP" in text and "links" in text
     with pytest.raises(InputError, match="stages must follow"):
-        setting = prepared(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
-        plan.plan_for(setting, Schedule(windowed_end=5, sparse_end=3, cut=2))
+        context = make_context(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))
+        plan.plan_for(context, Schedule(windowed_end=5, sparse_end=3, cut=2))
 
 
 def test_small_budgets_change_nothing_but_memory():
     network, x = vgg_like()
     rules, regions = bilrp.composites.uniform(0.25), bilrp.regions.grid(4)
-    large = prepared(network, x, rules, regions, budget=2**28)
-    small = prepared(network, x, rules, regions, budget=2**16)
+    large = make_context(network, x, rules, regions, budget=2**28)
+    small = make_context(network, x, rules, regions, budget=2**16)
     one, other = plan.make_plan(large, "push"), plan.make_plan(small, "push")
     assert other.region_chunk < one.region_chunk and other.peak_bytes < one.peak_bytes
     whole, pieces = (
@@ -334,11 +340,11 @@ def test_several_layers_from_one_sweep():
     regions = bilrp.regions.grid(4)
     swept = bilrp.decompose(encoder, x, regions=regions, layers=[2, 5, 7, 10])
     assert list(swept) == [2, 5, 7, 10]
-    for layer, found in swept.items():
+    for layer, decomposition in swept.items():
         alone = bilrp.decompose(network[:layer], x, regions=regions, mode="pull")
-        assert torch.allclose(found.parts, alone.parts, rtol=1e-9, atol=1e-12)
-        assert torch.equal(found.embedding, alone.embedding)
-        assert found.origin["layer"] == layer
+        assert torch.allclose(decomposition.parts, alone.parts, rtol=1e-9, atol=1e-12)
+        assert torch.equal(decomposition.embedding, alone.embedding)
+        assert decomposition.origin["layer"] == layer
     projected = bilrp.decompose(encoder, x, regions=regions, layers=[5], project=7)[5]
     assert projected.parts.shape == (36, 7)
     assert torch.allclose(projected.parts.sum(0) + projected.unattributed, projected.embedding)

@@ -46,15 +46,15 @@ def partitions(x: Tensor) -> dict[str, RegionFunction]:
     generator = torch.Generator().manual_seed(3)
     mask = torch.randint(-1, 4, x.shape[1:], generator=generator)
     mask.view(-1)[:4] = torch.arange(4)
-    found: dict[str, RegionFunction] = {"features": regions.features(), "labels": regions.labels(mask)}
+    specs: dict[str, RegionFunction] = {"features": regions.features(), "labels": regions.labels(mask)}
     if x.dim() == 4:
-        found["grid"] = regions.grid(3)
-    return found
+        specs["grid"] = regions.grid(3)
+    return specs
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, in units of the largest expected number (or of 1, if that is larger)."""
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
 EVERY = [(case, book) for case in PLAIN if "transformer-" not in case.name for book in BOOKS]
@@ -105,15 +105,15 @@ def test_every_plan_gives_the_same_parts(name: str) -> None:
         with torch.no_grad():
             program = freeze(simplify(record(model, x)), book)
             for spec in (regions.grid(3), regions.labels(mask)):
-                setting = plan.PlanContext(program, spec(x), program.result.numel())
+                context = plan.PlanContext(program, spec(x), program.result.numel())
                 expected = densify(
-                    execute.execute_plan(setting, plan.make_plan(setting, "pull"))[program.output]
+                    execute.execute_plan(context, plan.make_plan(context, "pull"))[program.output]
                 )
-                options = list(dict.fromkeys(all_schedules(setting)))
-                for way in [*options[:: max(1, len(options) // 12)], options[-1]]:
-                    chosen = plan.plan_for(setting, way)
-                    found = densify(execute.execute_plan(setting, chosen)[program.output])
-                    assert difference(found, expected) < 1e-9, way
+                options = list(dict.fromkeys(all_schedules(context)))
+                for schedule in [*options[:: max(1, len(options) // 12)], options[-1]]:
+                    chosen = plan.plan_for(context, schedule)
+                    parts = densify(execute.execute_plan(context, chosen)[program.output])
+                    assert difference(parts, expected) < 1e-9, schedule
 
 
 def test_an_embedding_may_be_a_single_number() -> None:

@@ -44,21 +44,21 @@ def network() -> nn.Sequential:
     return nn.Sequential(*layers).double()
 
 
-def setting(model: nn.Module, x: Tensor, regions: RegionSpec, gamma: float = 0.25) -> PlanContext:
+def make_context(model: nn.Module, x: Tensor, regions: RegionSpec, gamma: float = 0.25) -> PlanContext:
     """Frozen anew: nobody has made any denominators."""
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.composites.uniform(gamma))
     return PlanContext(program, bilrp.regions.resolve(regions, x), program.result.numel())
 
 
-def by_rows(given: PlanContext) -> plan.Plan:
+def by_rows(context: PlanContext) -> plan.Plan:
     """Crops up to the first bottleneck, then rows as far as they go."""
-    (first, last), *_ = sparse_segments(given)
-    return plan.plan_for(given, Schedule(first, last, len(given.links)))
+    (first, last), *_ = sparse_segments(context)
+    return plan.plan_for(context, Schedule(first, last, len(context.links)))
 
 
-def ratios(given: PlanContext) -> list[LazyGammaFactor]:
-    maps = (link.map.inner if isinstance(link.map, Gated) else link.map for link in given.links)
+def ratios(context: PlanContext) -> list[LazyGammaFactor]:
+    maps = (link.map.inner if isinstance(link.map, Gated) else link.map for link in context.links)
     return [
         term.after
         for m in maps
@@ -74,20 +74,20 @@ def test_rows_bring_their_denominators(with_library, gamma, monkeypatch) -> None
     if not with_library:
         monkeypatch.setattr(native, "load_library", lambda: None)
     model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
-    found = setting(model, x, 4, gamma)
-    parts = execute.execute_plan(found, by_rows(found))[found.program.output]
-    assert [ratio.is_computed for ratio in ratios(found)] == [
+    context = make_context(model, x, 4, gamma)
+    parts = execute.execute_plan(context, by_rows(context))[context.program.output]
+    assert [ratio.is_computed for ratio in ratios(context)] == [
         True,
         False,
         False,
         False,
     ]  # crops need the first
-    pulled = setting(model, x, 4, gamma)
+    pulled = make_context(model, x, 4, gamma)
     slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
     assert all(ratio.is_computed for ratio in ratios(pulled))
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
-    again = execute.execute_plan(found, by_rows(found))[
-        found.program.output
+    again = execute.execute_plan(context, by_rows(context))[
+        context.program.output
     ]  # the same ratios on the same rows
     assert torch.equal(densify(parts), densify(again))
 
@@ -103,10 +103,10 @@ def test_inputs_without_a_row_are_not_forgotten() -> None:
     """Where regions leave something out, rows do not know the whole input: all denominators are made."""
     model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
     spec = bilrp.regions.labels(regions_of_some(x))
-    found, pulled = setting(model, x, spec), setting(model, x, spec)
-    parts = execute.execute_plan(found, by_rows(found))[found.program.output]
+    context, pulled = make_context(model, x, spec), make_context(model, x, spec)
+    parts = execute.execute_plan(context, by_rows(context))[context.program.output]
     slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
-    assert any(ratio.is_computed for ratio in ratios(found)[1:])
+    assert any(ratio.is_computed for ratio in ratios(context)[1:])
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
 
 
@@ -116,8 +116,8 @@ def test_what_a_bias_alone_makes_is_not_forgotten() -> None:
     with torch.no_grad():
         model.get_parameter("0.bias").fill_(0.3)
         x[..., :9, :] = 0  # nothing to share there but biases
-    found, pulled = setting(model, x, 4), setting(model, x, 4)
-    parts = execute.execute_plan(found, by_rows(found))[found.program.output]
+    context, pulled = make_context(model, x, 4), make_context(model, x, 4)
+    parts = execute.execute_plan(context, by_rows(context))[context.program.output]
     slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
 
@@ -125,18 +125,18 @@ def test_what_a_bias_alone_makes_is_not_forgotten() -> None:
 def test_it_is_less_work_than_making_them() -> None:
     model, x = network(), torch.rand(1, 3, 22, 22, dtype=torch.float64)
     work = []
-    for made in (False, True):
-        given = setting(model, x, 11)
+    for precomputed in (False, True):
+        context = make_context(model, x, 11)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            if made:
-                assert all(ratio.value.isfinite().all() for ratio in ratios(given))
-            execute.execute_plan(given, by_rows(given))
+            if precomputed:
+                assert all(ratio.value.isfinite().all() for ratio in ratios(context))
+            execute.execute_plan(context, by_rows(context))
         work.append(counter.get_total_flops())
     assert work[0] < 0.8 * work[1], work
 
 
 def test_a_gate_shuts_what_is_counted() -> None:
-    ratio = ratios(setting(network(), torch.rand(1, 3, 22, 22, dtype=torch.float64), 4))[0]
+    ratio = ratios(make_context(network(), torch.rand(1, 3, 22, 22, dtype=torch.float64), 4))[0]
     gate = (torch.rand_like(ratio.numerator) < 0.5).double()
     torch.testing.assert_close(ratio.with_gate(gate).value, ratio.value * gate)
     assert not replace(ratio).is_computed
@@ -193,8 +193,8 @@ def test_groups_make_their_own() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4), nn.ReLU(), nn.Flatten()
     ).double()
-    given = setting(model, torch.rand(1, 3, 14, 14, dtype=torch.float64), 3)
-    chosen = by_rows(given)
+    context = make_context(model, torch.rand(1, 3, 14, 14, dtype=torch.float64), 3)
+    chosen = by_rows(context)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        execute.execute_plan(given, chosen)
+        execute.execute_plan(context, chosen)
     assert abs(chosen.flops - counter.get_total_flops()) <= 0.01 * chosen.flops

@@ -27,7 +27,7 @@ CASES = {
 }  # fmt: skip
 
 
-def given(name: str):
+def make_case(name: str):
     build, draw, spec, rules = CASES[name]
     book = composites.uniform(0.25 if rules == "gamma" else 0.0)
     return randomize_norms(build()), draw(), {"regions": spec, "composite": book}
@@ -35,15 +35,15 @@ def given(name: str):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_moment_is_the_sum_of_the_full_one_and_the_last_is_the_full_one(name: str) -> None:
-    model, x, options = given(name)
+    model, x, options = make_case(name)
     full = bilrp.decompose(model, x, **options)
     moments = list(bilrp.refine(model, x, **options))
     assert len(moments) > 1
-    for found in moments:
-        expected = full.coarsen(regions.labels(found.regions.labels))
-        torch.testing.assert_close(found.parts, expected.parts, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(found.embedding, full.embedding, rtol=0, atol=0)
-    counts = [found.regions.count for found in moments]
+    for decomposition in moments:
+        expected = full.coarsen(regions.labels(decomposition.regions.labels))
+        torch.testing.assert_close(decomposition.parts, expected.parts, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(decomposition.embedding, full.embedding, rtol=0, atol=0)
+    counts = [decomposition.regions.count for decomposition in moments]
     assert counts == sorted(set(counts)) and counts[0] <= refinement.INITIAL_GROUPS
     last = moments[-1]
     assert torch.equal(last.regions.labels, full.regions.labels) and last.regions.kind == full.regions.kind
@@ -52,10 +52,10 @@ def test_every_moment_is_the_sum_of_the_full_one_and_the_last_is_the_full_one(na
 
 
 def test_groups_of_patches_are_boxes_each_in_the_one_before() -> None:
-    model, x, options = given("vgg")
+    model, x, options = make_case("vgg")
     before = None
-    for found in bilrp.refine(model, x, **options):
-        boxes, labels = found.regions.boxes, found.regions.labels[0]
+    for decomposition in bilrp.refine(model, x, **options):
+        boxes, labels = decomposition.regions.boxes, decomposition.regions.labels[0]
         assert boxes is not None
         for number, (top, left, bottom, right) in enumerate(boxes.tolist()):
             assert bool((labels[top:bottom, left:right] == number).all())
@@ -69,15 +69,15 @@ def test_what_is_split_is_where_the_share_is_large() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 4, bias=False)).double()
     x = torch.full((1, 1, 32, 32), 1e-3, dtype=torch.float64)
     x[..., 20:24, 4:8] = 5.0
-    found = bilrp.decompose(net, x, regions=2, max_regions=40)
-    assert found.regions.count <= 40
-    sizes = torch.bincount(found.regions.labels.flatten())
-    inside = found.regions.labels[0, 20:24, 4:8].unique()
+    decomposition = bilrp.decompose(net, x, regions=2, max_regions=40)
+    assert decomposition.regions.count <= 40
+    sizes = torch.bincount(decomposition.regions.labels.flatten())
+    inside = decomposition.regions.labels[0, 20:24, 4:8].unique()
     assert int(sizes[inside].max()) == 4 and int(sizes.max()) == 64
 
 
 def test_a_refined_decomposition_costs_what_its_regions_cost() -> None:
-    model, x, options = given("residual")
+    model, x, options = make_case("residual")
     options["mode"] = "push"
     full, some = bilrp.decompose(model, x, **options), bilrp.decompose(model, x, max_regions=20, **options)
     assert some.regions.count <= 20 < full.regions.count
@@ -87,19 +87,19 @@ def test_a_refined_decomposition_costs_what_its_regions_cost() -> None:
 @pytest.mark.parametrize("name", ["vgg", "tokens"])
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_two_inputs_refine_by_the_relevance_of_their_pairs(name: str, similarity: str) -> None:
-    model, a, options = given(name)
+    model, a, options = make_case(name)
     b = a.flip(1) if name == "tokens" else image(1)
     full = bilrp.explain(model, a, b, similarity=similarity, **options)
-    found = bilrp.explain(model, a, b, similarity=similarity, max_regions=22, **options)
-    assert found.relevance.shape[0] <= 22
-    labels = [regions.labels(side.regions.labels) for side in (found.a, found.b)]
+    explanation = bilrp.explain(model, a, b, similarity=similarity, max_regions=22, **options)
+    assert explanation.relevance.shape[0] <= 22
+    labels = [regions.labels(side.regions.labels) for side in (explanation.a, explanation.b)]
     expected = full.coarsen((labels[0], labels[1]))
-    torch.testing.assert_close(found.relevance, expected.relevance, rtol=1e-9, atol=1e-9)
-    assert found.score == pytest.approx(full.score)
+    torch.testing.assert_close(explanation.relevance, expected.relevance, rtol=1e-9, atol=1e-9)
+    assert explanation.score == pytest.approx(full.score)
 
 
 def test_a_budget_is_a_number_of_regions() -> None:
-    model, x, options = given("vgg")
+    model, x, options = make_case("vgg")
     assert bilrp.decompose(model, x, max_regions=1, **options).regions.count == 1
     assert bilrp.decompose(model, x, max_regions=10**6, **options).regions.count == 42
     for wrong in (0, -1, True):

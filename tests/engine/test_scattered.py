@@ -65,7 +65,7 @@ NETS = {
 }
 
 
-def built(name: str) -> nn.Module:
+def build(name: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return randomize_norms(NETS[name]())
@@ -87,7 +87,7 @@ def blobs(x: Tensor, seed: int = 0, count: int = 6) -> Tensor:
     return torch.where(distance.amin(-1) < 5, label, -1)
 
 
-def prepared(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> PlanContext:
+def make_context(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> PlanContext:
     """Every value on the way is wanted."""
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), bilrp.composites.uniform(0.25))
@@ -102,16 +102,20 @@ def everything_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dense_run(
-    setting: PlanContext, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch
+    context: PlanContext, chosen: plan.Plan, monkeypatch: pytest.MonkeyPatch
 ) -> dict[Key, AnyParts]:
     with monkeypatch.context() as patch:
         patch.setattr(execute, "choose_sparse_taps", lambda *_: {})
-        return execute.execute_plan(setting, chosen)
+        return execute.execute_plan(context, chosen)
 
 
-def pushing(setting: PlanContext) -> list[Schedule]:
+def pushing(context: PlanContext) -> list[Schedule]:
     """Some ways that push on windows, on rows, or on both."""
-    local = [way for way in all_schedules(setting) if way.sparse_end and way.cut == len(setting.links)]
+    local = [
+        schedule
+        for schedule in all_schedules(context)
+        if schedule.sparse_end and schedule.cut == len(context.links)
+    ]
     return local[:: -(-len(local) // 3)]
 
 
@@ -126,25 +130,30 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
 ):
     if not library:
         monkeypatch.setattr(native, "load_library", lambda: None)
-    net, pieces = built(name), 0
-    sides = [prepared(net, x, SPECS[spec](x)) for x in (image(1), image(2))]
-    for way in pushing(sides[0]):
-        whole_plans = [plan.plan_for(setting, way) for setting in sides]
+    net, pieces = build(name), 0
+    sides = [make_context(net, x, SPECS[spec](x)) for x in (image(1), image(2))]
+    for schedule in pushing(sides[0]):
+        whole_plans = [plan.plan_for(context, schedule) for context in sides]
         in_chunks = [replace(p, region_chunk=-(-p.region_count // 3), window_batch=2) for p in whole_plans]
         for chosen in (whole_plans, in_chunks):
-            found = [execute.execute_plan(setting, p) for setting, p in zip(sides, chosen, strict=True)]
-            whole = [dense_run(setting, p, monkeypatch) for setting, p in zip(sides, chosen, strict=True)]
-            for key in found[0]:
-                check(*((made[key], densify(wanted[key])) for made, wanted in zip(found, whole, strict=True)))
-                pieces += isinstance(found[0][key], SparseParts)
+            results = [execute.execute_plan(context, p) for context, p in zip(sides, chosen, strict=True)]
+            whole = [dense_run(context, p, monkeypatch) for context, p in zip(sides, chosen, strict=True)]
+            for key in results[0]:
+                check(
+                    *(
+                        (actual[key], densify(wanted[key]))
+                        for actual, wanted in zip(results, whole, strict=True)
+                    )
+                )
+                pieces += isinstance(results[0][key], SparseParts)
     assert pieces >= 6, "some were kept"
 
 
 def check(*sides: tuple[Tensor | SparseParts, Tensor]) -> None:
-    for made, wanted in sides:
-        assert torch.equal(sparse_parts.densify(made), wanted) and made.shape == wanted.shape
-        assert sparse_parts.densify(made).dtype == wanted.dtype
-        torch.testing.assert_close(made.sum(0), wanted.sum(0), rtol=1e-12, atol=1e-12)
+    for parts, wanted in sides:
+        assert torch.equal(sparse_parts.densify(parts), wanted) and parts.shape == wanted.shape
+        assert sparse_parts.densify(parts).dtype == wanted.dtype
+        torch.testing.assert_close(parts.sum(0), wanted.sum(0), rtol=1e-12, atol=1e-12)
     (a, p), (b, q) = sides
     if isinstance(a, SparseParts) and isinstance(b, SparseParts):
         scale = float((p.abs() @ q.abs().T).max()) or 1.0
@@ -156,13 +165,13 @@ def check(*sides: tuple[Tensor | SparseParts, Tensor]) -> None:
 
 def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
     """A model may change the type on the way, and rows and windows come in the input's."""
-    setting = prepared(built("plain").float(), image(1, dtype=torch.float32), regions.grid(4))
+    context = make_context(build("plain").float(), image(1, dtype=torch.float32), regions.grid(4))
     kinds = set()
-    for way in pushing(setting):
-        chosen = plan.plan_for(setting, way)
-        found, whole = execute.execute_plan(setting, chosen), dense_run(setting, chosen, monkeypatch)
-        for key in sparse_parts.choose_sparse_taps(setting, way):
-            narrow, expected = assert_instance(found[key], SparseParts), densify(whole[key]).double()
+    for schedule in pushing(context):
+        chosen = plan.plan_for(context, schedule)
+        parts, whole = execute.execute_plan(context, chosen), dense_run(context, chosen, monkeypatch)
+        for key in sparse_parts.choose_sparse_taps(context, schedule):
+            narrow, expected = assert_instance(parts[key], SparseParts), densify(whole[key]).double()
             wide = replace(narrow, dtype=torch.float64)
             kinds |= {type(piece) for piece in wide.chunks}
             assert narrow.dense_parts.dtype == torch.float32
@@ -174,16 +183,16 @@ def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
 
 def test_products_go_tile_by_tile_where_regions_reach_little(monkeypatch):
     """No matrix is made for them, and where they reach much it is."""
-    net = built("plain")
-    sides = [prepared(net, image(seed, 47, 41), regions.grid(4)) for seed in (1, 2)]
+    net = build("plain")
+    sides = [make_context(net, image(seed, 47, 41), regions.grid(4)) for seed in (1, 2)]
     kept_there = sparse_parts.choose_sparse_taps(sides[0], pushing(sides[0])[0])
     assert kept_there
-    runs = [execute.execute_plan(setting, plan.plan_for(setting, pushing(setting)[0])) for setting in sides]
+    runs = [execute.execute_plan(context, plan.plan_for(context, pushing(context)[0])) for context in sides]
     one, other = ([assert_instance(run[key], SparseParts) for key in kept_there] for run in runs)
     for a, b in zip(one, other, strict=True):
-        found = a.product(b)
+        product = a.product(b)
         assert "dense_parts" not in vars(a) and "dense_parts" not in vars(b)
-        torch.testing.assert_close(found, a.dense_parts @ b.dense_parts.T, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(product, a.dense_parts @ b.dense_parts.T, rtol=1e-12, atol=1e-12)
     with monkeypatch.context() as patch:
         patch.setattr(sparse_parts, "MAX_SPARSE_FRACTION", 0.0)
         a, b = one[-1], other[-1]
@@ -202,14 +211,16 @@ def encoder(net: nn.Module) -> bilrp.Encoder:
 LAYERS = (2, 5, 9)
 
 
-def swept(seed: int, dtype: torch.dtype = torch.float64, **options) -> dict[int, bilrp.Decomposition]:
-    net = built("plain").to(dtype)
+def decompose_layers(
+    seed: int, dtype: torch.dtype = torch.float64, **options
+) -> dict[int, bilrp.Decomposition]:
+    net = build("plain").to(dtype)
     options = {"regions": 4, "layers": LAYERS, **options}
     return bilrp.decompose(encoder(net), image(seed, 63, 57, dtype), **options)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def dense_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all matrices that were made of kept parts."""
     sizes, zeros = [], sparse_parts.lazy_zeros
     monkeypatch.setattr(
@@ -222,20 +233,20 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, made):
-    a, b = swept(1, dtype)[2], swept(2, dtype)[2]
+def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, dense_sizes):
+    a, b = decompose_layers(1, dtype)[2], decompose_layers(2, dtype)[2]
     assert isinstance(stored_parts(a), SparseParts)
-    found = bilrp.pair(a, b, similarity=similarity)
-    assert "Explanation" in repr(found) and "Decomposition" in repr(a)
+    explanation = bilrp.pair(a, b, similarity=similarity)
+    assert "Explanation" in repr(explanation) and "Decomposition" in repr(a)
     residue = a.unattributed
-    assert not made
+    assert not dense_sizes
     close = 1e-12 if dtype == torch.float64 else 1e-5
     whole = [bilrp.Decomposition(d.parts, d.embedding, d.regions, d.origin) for d in (a, b)]
-    assert len(made) == 2
+    assert len(dense_sizes) == 2
     expected = bilrp.pair(*whole, similarity=similarity)
     scale = float(expected.relevance.abs().max())
     for one, other in zip(
-        [found.relevance, *(found.self_terms or ()), *found.marginals()],
+        [explanation.relevance, *(explanation.self_terms or ()), *explanation.marginals()],
         [expected.relevance, *(expected.self_terms or ()), *expected.marginals()],
         strict=True,
     ):
@@ -245,30 +256,35 @@ def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, made)
     torch.testing.assert_close(residue, whole[0].unattributed, rtol=close, atol=close)
 
 
-def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, made, monkeypatch):
-    found = swept(1)[2]
-    first = found.parts
-    assert first is found.parts and first.shape == (found.regions.count, found.embedding.numel())
-    assert len(made) == 1
+def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkeypatch):
+    decomposition = decompose_layers(1)[2]
+    first = decomposition.parts
+    assert first is decomposition.parts and first.shape == (
+        decomposition.regions.count,
+        decomposition.embedding.numel(),
+    )
+    assert len(dense_sizes) == 1
     with monkeypatch.context() as patch:
         patch.setattr(execute, "choose_sparse_taps", lambda *_: {})
-        whole = swept(1)[2]
+        whole = decompose_layers(1)[2]
     assert isinstance(stored_parts(whole), Tensor) and torch.equal(first, whole.parts)
-    renamed = replace(found, name="other")
+    renamed = replace(decomposition, name="other")
     assert renamed.name == "other" and torch.equal(renamed.parts, first)
-    doubled = replace(found, parts=2 * first)
-    assert torch.equal(doubled.parts, 2 * first) and torch.equal(found.parts, first)
+    doubled = replace(decomposition, parts=2 * first)
+    assert torch.equal(doubled.parts, 2 * first) and torch.equal(decomposition.parts, first)
     for name in ("parts.safetensors", "parts.npz"):
-        assert torch.equal(bilrp.Decomposition.load(swept(1)[2].save(tmp_path / name)).parts, first)
-    coarse, expected = swept(1)[2].coarsen(8), whole.coarsen(8)
+        assert torch.equal(
+            bilrp.Decomposition.load(decompose_layers(1)[2].save(tmp_path / name)).parts, first
+        )
+    coarse, expected = decompose_layers(1)[2].coarsen(8), whole.coarsen(8)
     assert torch.equal(coarse.parts, expected.parts)
     with pytest.raises(AttributeError):
-        found.parts = first  # type: ignore[misc]
+        decomposition.parts = first  # type: ignore[misc]
 
 
 def test_parts_of_one_kind_pair_with_those_of_the_other():
-    a, b = swept(1)[2], swept(2)[2]
-    whole = replace(swept(2)[2], name="whole")
+    a, b = decompose_layers(1)[2], decompose_layers(2)[2]
+    whole = replace(decompose_layers(2)[2], name="whole")
     assert isinstance(stored_parts(whole), Tensor) and isinstance(stored_parts(b), SparseParts)
     expected = bilrp.pair(a, b, similarity="dot").relevance
     torch.testing.assert_close(
@@ -280,40 +296,44 @@ def test_parts_of_one_kind_pair_with_those_of_the_other():
 
 
 def test_other_similarities_and_some_coordinates_get_matrices():
-    a, b = swept(1)[2], swept(2)[2]
+    a, b = decompose_layers(1)[2], decompose_layers(2)[2]
     size = a.embedding.numel()
     weights = torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     own = Similarity(
         "own", lambda p, q: (weights * p * q).sum(), lambda _, __: lambda p, q: (p * weights) @ q.T
     )
-    found = bilrp.pair(a, b, similarity=own).relevance
-    torch.testing.assert_close(found, (a.parts * weights) @ b.parts.T, rtol=1e-12, atol=1e-12)
+    relevance = bilrp.pair(a, b, similarity=own).relevance
+    torch.testing.assert_close(relevance, (a.parts * weights) @ b.parts.T, rtol=1e-12, atol=1e-12)
     among = torch.arange(0, size, 3)
     some = bilrp.pair(a, b, coordinates=among, similarity="dot").relevance
     torch.testing.assert_close(some, a.parts[:, among] @ b.parts[:, among].T, rtol=1e-12, atol=1e-12)
 
 
 def test_only_what_regions_hardly_reach_is_kept_so_and_projections_are_matrices():
-    found = swept(1)
-    assert [isinstance(stored_parts(found[n]), SparseParts) for n in LAYERS] == [True, True, False]
-    large = swept(1, regions=64)
+    layers = decompose_layers(1)
+    assert [isinstance(stored_parts(layers[n]), SparseParts) for n in LAYERS] == [True, True, False]
+    large = decompose_layers(1, regions=64)
     assert not any(isinstance(stored_parts(d), SparseParts) for d in large.values())
-    projected = swept(1, project=6)[2]
+    projected = decompose_layers(1, project=6)[2]
     assert isinstance(stored_parts(projected), Tensor) and projected.parts.shape[1] == 6
 
 
 def test_images_of_another_size_do_not_pair():
-    a = swept(1)[2]
-    b = bilrp.decompose(encoder(built("plain")), image(1, 63, 41), regions=4, layers=[2, 9])[2]
+    a = decompose_layers(1)[2]
+    b = bilrp.decompose(encoder(build("plain")), image(1, 63, 41), regions=4, layers=[2, 9])[2]
     with pytest.raises(MismatchError, match="coordinates"):
         bilrp.pair(a, b, similarity="dot")
 
 
 def test_copies_and_pickles_hold_the_matrix():
     """Before anything was read, after a pair, and after it was read."""
-    found, other = swept(1)[2], swept(2)[2]
-    expected = swept(1)[2].parts
-    for act in (lambda: None, lambda: bilrp.pair(found, other, similarity="dot"), lambda: found.parts):
+    decomposition, other = decompose_layers(1)[2], decompose_layers(2)[2]
+    expected = decompose_layers(1)[2].parts
+    for act in (
+        lambda: None,
+        lambda: bilrp.pair(decomposition, other, similarity="dot"),
+        lambda: decomposition.parts,
+    ):
         act()
-        for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        for again in (copy.deepcopy(decomposition), pickle.loads(pickle.dumps(decomposition))):
             assert isinstance(stored_parts(again), Tensor) and torch.equal(again.parts, expected)

@@ -38,11 +38,11 @@ def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
 
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
-    setting = plan.PlanContext(ready.program, ready.partition, ready.program.result.numel())
-    total = len(setting.links)
-    spatial = max(i for i in setting.bottlenecks if i <= setting.spatial_links)
-    way = plan.Schedule(setting.bottlenecks[0], spatial, total)
-    return densify(executor.execute_plan(setting, plan.plan_for(setting, way))[ready.program.output])
+    context = plan.PlanContext(ready.program, ready.partition, ready.program.result.numel())
+    total = len(context.links)
+    spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
+    schedule = plan.Schedule(context.bottlenecks[0], spatial, total)
+    return densify(executor.execute_plan(context, plan.plan_for(context, schedule))[ready.program.output])
 
 
 def test_shared_rows_are_those_of_one_thread(two_threads):
@@ -112,5 +112,5 @@ def test_rows_in_inference_mode():
     x = torch.rand(1, 3, 16, 16, dtype=torch.double)
     model = net()
     with torch.inference_mode():
-        found = by_rows(x, model)
-    assert torch.equal(found, by_rows(x, model))
+        parts = by_rows(x, model)
+    assert torch.equal(parts, by_rows(x, model))

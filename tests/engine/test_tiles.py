@@ -15,19 +15,19 @@ from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
 
-def frozen(net: nn.Module, x: torch.Tensor, gamma: float) -> Program:
+def freeze_program(net: nn.Module, x: torch.Tensor, gamma: float) -> Program:
     with torch.no_grad():
         return freeze(simplify(record(net.double(), x), keep=frozenset()), uniform(gamma), None)
 
 
 def spots(program: Program, count: int = 3) -> torch.Tensor:
     """A few coordinates, each with two places of its own, one of them at a corner of the image."""
-    found = torch.zeros(count, *program.result.shape, dtype=torch.float64)
+    cotangents = torch.zeros(count, *program.result.shape, dtype=torch.float64)
     height, width = program.result.shape[-2:]
     for i in range(count):
-        found[i, 0, :, (5 * i + 2) % height, (11 * i + 3) % width] = 1.0
-        found[i, 0, i % found.shape[2], -(i % 2), -1] = -2.0
-    return found
+        cotangents[i, 0, :, (5 * i + 2) % height, (11 * i + 3) % width] = 1.0
+        cotangents[i, 0, i % cotangents.shape[2], -(i % 2), -1] = -2.0
+    return cotangents
 
 
 NETS = {
@@ -47,17 +47,17 @@ NETS = {
 @pytest.mark.parametrize("name", NETS)
 def test_tiles_are_exact(name, gamma):
     x = torch.randn(1, 1, 90, 117, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    program = frozen(NETS[name], x, gamma)
+    program = freeze_program(NETS[name], x, gamma)
     assert pull_windowed.count_chain_links(program) == len(program.links)
-    found = pull_windowed.pull_chain(program.links, spots(program))
-    torch.testing.assert_close(found, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
+    pulled = pull_windowed.pull_chain(program.links, spots(program))
+    torch.testing.assert_close(pulled, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
 
 
 def test_a_shut_gate_hides_what_arrives_there():
     x = torch.zeros(1, 1, 64, 64, dtype=torch.float64)
     x[..., :8, :8] = 1.0
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.ReLU())
-    program = frozen(net, x, 0.0)
+    program = freeze_program(net, x, 0.0)
     everywhere = torch.ones(1, *program.result.shape, dtype=torch.float64)
     assert pull_windowed.find_occupied_tiles(program.links[-1], everywhere)[:, 1:].max() <= 1
 
@@ -73,7 +73,9 @@ def test_a_value_used_twice_ends_the_chain():
             return y + self.two(y)
 
     assert (
-        pull_windowed.count_chain_links(frozen(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0))
+        pull_windowed.count_chain_links(
+            freeze_program(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0)
+        )
         == 1
     )
 

@@ -109,7 +109,7 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
     contraction = (
         context.region_count * context.numel_after(cut) * context.pull_count if 0 < cut < total else 0
     )
-    # Probes a few coordinates, which computes lazy factors: must run before setup_macs is asked.
+    # Probes a few coordinates, which computes lazy factors: must run before setup_macs.
     tile_macs = _windowed_pull_macs(context, tiled_end)
     pull_macs = context.pull_count * sum(back) + contraction if cut < total else 0
 
