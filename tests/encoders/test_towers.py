@@ -167,11 +167,11 @@ def test_a_run_begins_inside_a_model() -> None:
     assert not net.table._forward_hooks and net.table.forward.__func__ is nn.Embedding.forward
 
 
-@pytest.mark.parametrize(("start", "said"), [("tabel", "give 'table'"), ("relu", "no module")])
+@pytest.mark.parametrize(("start", "said"), [("tabel", "use 'table'"), ("relu", "no module")])
 def test_a_start_that_is_not_there_is_said(start: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         bilrp.decompose(bilrp.Encoder(Bag(), input_layer=start), torch.tensor([[3]]))
-    with pytest.raises(InputError, match="has none"):
+    with pytest.raises(InputError, match="not an nn.Module"):
         bilrp.decompose(bilrp.Encoder(lambda x: x, input_layer="table"), torch.tensor([[3]]))
 
 

@@ -292,6 +292,6 @@ def test_a_fused_call_that_is_not_its_parts_is_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setitem(fused.FUSED_EXPANSIONS, "multi_head_attention_forward", wrong)
     net = heads()
-    with pytest.raises(TapeError, match="gives other numbers than the calls it is made of") as refusal:
+    with pytest.raises(TapeError, match="gives other numbers than the plain calls it consists of") as refusal:
         record(lambda x: net(x, x, x)[0], X)
     assert "\n" not in str(refusal.value)

@@ -173,7 +173,7 @@ def test_vgg_needs_no_download() -> None:
         (["{}:needs_arguments"], "called without arguments"),
         (["{}:broken"], "give the shape it takes with --shape"),
         (["{}:broken", "--shape", "4"], "batch axis of 1"),
-        (["{}:broken", "--shape", "one"], "numbers with commas"),
+        (["{}:broken", "--shape", "one"], "integers with commas"),
     ],
 )
 def test_errors_are_one_line(folder: str, arguments: list[str], message: str) -> None:

@@ -507,8 +507,11 @@ def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) ->
 def test_operations_that_are_no_rows_are_refused_in_one_line() -> None:
     """In a process of its own: here types are checked before the words are."""
     code = "import bilrp, torch; bilrp.decompose(bilrp.Encoder(torch.erfinv, operations=('erfinv',)), torch.ones(1, 2))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
-    assert "InputError: operations are rows, as in operations=(activation('erfinv'),), got 'erfinv'" in said
+    stderr = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+    assert (
+        "InputError: operations must be a tuple of Op, e.g. operations=(activation('erfinv'),), got 'erfinv'"
+        in stderr
+    )
 
 
 def test_an_unknown_function_is_shown_the_way_to_a_row() -> None:

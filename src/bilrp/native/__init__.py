@@ -1,8 +1,8 @@
-"""Native: what is written in C, where this installation was built with a compiler.
+"""Functions in C, available if the package was built with a compiler.
 
-Each file has a slower twin in Python that works where there is no library: `sums.c` in numpy (`trace.checksum`), `rows.c`
-in torch (`engine.sparse_torch`), also where numbers are neither float32 nor float64, and where somebody listens to
-torch's operations. May import nothing of the package.
+Each file has a slower Python equivalent: `sums.c` in numpy (`trace.checksum`), `rows.c` in torch (`engine.sparse_torch`),
+which is also used for other dtypes than float32 and float64, and while a TorchDispatchMode is active. May import nothing
+of the package.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ DTYPE_SUFFIXES = {torch.float32: "float32", torch.float64: "float64"}
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """The compiled files, where this installation has one that this processor can run."""
-    fast = torch.backends.cpu.get_cpu_capability().startswith("AVX")
-    if platform.machine() in ("x86_64", "AMD64") and not fast:  # it is built for AVX2
+    """Return the compiled library; None if it is missing, out of date, or this CPU lacks AVX2."""
+    has_avx = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    if platform.machine() in ("x86_64", "AMD64") and not has_avx:
         return None
     try:
-        found = ctypes.CDLL(str(NATIVE_FOLDER / "native.compiled"))
-        built_from = ctypes.c_uint32.in_dll(found, "native_source_checksum").value
-        return found if built_from == source_checksum() else None
+        library = ctypes.CDLL(str(NATIVE_FOLDER / "native.compiled"))
+        checksum = ctypes.c_uint32.in_dll(library, "native_source_checksum").value
+        return library if checksum == source_checksum() else None
     except (OSError, ValueError):
         return None
 
 
 def source_checksum() -> int:
-    """Of the sources: a library that was built from others would read its work wrongly."""
+    """Return the checksum of the C sources; a library built from other sources may have other structs."""
     return zlib.crc32(b"".join(source.read_bytes() for source in sorted(NATIVE_FOLDER.glob("*.c"))))
 
 
 def call(name: str, *arguments: Tensor | int | tuple[int, ...]) -> int:
-    """Call a function of the library with whole numbers, tuples of them, and tensors where their numbers begin."""
-    found = load_library()
-    assert found is not None
-    function = getattr(found, name)
+    """Call a function of the library with integers, tuples of integers, and tensors (as pointers)."""
+    library = load_library()
+    assert library is not None
+    function = getattr(library, name)
     function.restype = ctypes.c_int64
-    answer = function(*map(_to_ctypes, arguments))
-    if answer < 0:
-        raise MemoryError(f"no memory is left for {name}")
-    return answer
+    result = function(*map(_to_ctypes, arguments))
+    if result < 0:
+        raise MemoryError(f"out of memory in {name}: use fewer regions or smaller inputs")
+    return result
 
 
 def _to_ctypes(
@@ -64,10 +64,6 @@ def _to_ctypes(
 
 
 def is_supported(like: Tensor) -> bool:
-    """Is there a library for such numbers? Where somebody listens to torch's operations, they have to be torch's."""
-    usual = (
-        like.dtype in DTYPE_SUFFIXES
-        and like.device.type == "cpu"
-        and not torch._C._len_torch_dispatch_stack()
-    )
-    return usual and load_library() is not None
+    """Return whether the library supports the tensor; not while a TorchDispatchMode must see torch's operations."""
+    is_cpu_float = like.dtype in DTYPE_SUFFIXES and like.device.type == "cpu"
+    return is_cpu_float and not torch._C._len_torch_dispatch_stack() and load_library() is not None

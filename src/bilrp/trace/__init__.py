@@ -1,4 +1,4 @@
-"""What ran: the tape of one run, the table of operations, rewrites of the tape and its listing.
+"""Record and verify one run of an encoder; the table of operations; rewrites of the tape.
 
-Knows torch, nothing of LRP. May import errors and native.
+Knows torch but not LRP. May import only `bilrp.errors` and `bilrp.native`.
 """

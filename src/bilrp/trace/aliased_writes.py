@@ -1,4 +1,4 @@
-"""Writes into memory that tensors share: the same numbers without the write, and where in the model it stands."""
+"""In-place writes into memory that several tensors share, expressed without the write."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from bilrp.errors import TapeError
 from bilrp.trace.tape import get_storage_pointer
 
-# torch's code and ours, with the checks of types around it
+# torch, this package, and jaxtyping's wrappers
 LIBRARY_PATH_PREFIXES = ("<@", str(Path(__file__).parent), *torch.__path__, *jaxtyping.__path__)
 
 
 def apply_assignments(base: Tensor, *writes: tuple[Any, Any]) -> Tensor:
-    """`base` after x[index] = value for each of `writes`, (index, value).
+    """Return a copy of `base` after base[index] = value for each (index, value).
 
     >>> apply_assignments(torch.zeros(3), (slice(1, None), torch.tensor([5.0, 6.0])), (2, 7.0))
     tensor([0., 5., 7.])
@@ -28,15 +28,15 @@ def apply_assignments(base: Tensor, *writes: tuple[Any, Any]) -> Tensor:
     values, first = [], base.numel()
     for index, value in writes:
         value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=base.dtype)
-        places = torch.arange(first, first + value.numel(), device=base.device)
-        sources[index] = places.reshape(value.shape)
+        positions = torch.arange(first, first + value.numel(), device=base.device)
+        sources[index] = positions.reshape(value.shape)
         values.append(value.to(base.device, base.dtype))
         first += value.numel()
     return gather_elements(sources, base, *values)
 
 
 def gather_elements(sources: Tensor, *tensors: Tensor) -> Tensor:
-    """Every number from where it came from: `sources` counts through all tensors. Linear in all of them together.
+    """Gather elements by their index into the concatenation of all (flattened) tensors.
 
     >>> gather_elements(torch.tensor([[0, 3]]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0]))
     tensor([[1., 6.]])
@@ -46,15 +46,16 @@ def gather_elements(sources: Tensor, *tensors: Tensor) -> Tensor:
 
 
 def storage_indices(t: Tensor) -> Tensor:
-    """Where each number of a tensor lies in its memory."""
-    room = t.untyped_storage().nbytes() // t.element_size()
-    return torch.arange(room, device=t.device).as_strided(t.shape, t.stride(), t.storage_offset())
+    """Return the index of each element in the tensor's storage."""
+    size = t.untyped_storage().nbytes() // t.element_size()
+    return torch.arange(size, device=t.device).as_strided(t.shape, t.stride(), t.storage_offset())
 
 
 def resolve_overwrites(t: Tensor, targets: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """Where the numbers of `t` came from after writes into `targets`, which share its memory: sources as
-    `gather_elements` takes
-    them, and which of the targets are needed."""
+    """Return where the elements of `t` come from after writes into `targets`, which share its memory.
+
+    The first result is the index for `gather_elements(index, t, *needed targets)`, the second the needed targets.
+    """
     own, first, needed = storage_indices(t), t.numel(), []
     latest = torch.full((t.untyped_storage().nbytes() // t.element_size(),), -1, device=t.device)
     for number, target in enumerate(targets):
@@ -62,22 +63,22 @@ def resolve_overwrites(t: Tensor, targets: Sequence[Tensor]) -> tuple[Tensor, li
     writer = latest[own]
     sources = torch.arange(t.numel(), device=t.device).reshape(t.shape)
     for number, target in enumerate(targets):
-        mine = writer == number
-        if bool(mine.any()):
+        is_writer = writer == number
+        if bool(is_writer.any()):
             order = torch.zeros_like(latest)
             order[storage_indices(target)] = torch.arange(target.numel(), device=t.device).reshape(
                 target.shape
             )
-            sources = torch.where(mine, first + order[own], sources)
+            sources = torch.where(is_writer, first + order[own], sources)
             needed.append(number)
             first += target.numel()
     return sources, needed
 
 
 def make_strided_reader(t: Tensor) -> Callable[..., Tensor]:
-    """`as_strided` as it reads the memory of `t`, for tensors that may lie in memory in another order."""
-    room = t.untyped_storage().nbytes() // t.element_size()
-    order, start = torch.full((room,), -1, device=t.device), t.storage_offset()
+    """Return `as_strided` on the memory of `t` as a function of tensors with any memory layout."""
+    size = t.untyped_storage().nbytes() // t.element_size()
+    order, start = torch.full((size,), -1, device=t.device), t.storage_offset()
     order[storage_indices(t)] = torch.arange(t.numel(), device=t.device).reshape(t.shape)
 
     def read(source: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
@@ -89,7 +90,7 @@ def make_strided_reader(t: Tensor) -> Callable[..., Tensor]:
 
 
 class InplaceWrite(NamedTuple):
-    """A write in place that was recorded: into what, the live value that it holds since, and where in the model."""
+    """A recorded in-place write: its target, the value number and version since then, and its location."""
 
     target: Tensor
     number: int
@@ -98,14 +99,14 @@ class InplaceWrite(NamedTuple):
 
 
 class InplaceWriteLog:
-    """The writes in place of a run, by the memory that they went to."""
+    """The in-place writes of a run, by storage."""
 
     def __init__(self, module_names: Mapping[int, str]):
         self.module_names = module_names  # id -> name
         self.by_storage: dict[int, list[InplaceWrite]] = {}
 
     def add(self, target: Tensor, number: int, *, merged: bool) -> None:
-        """One more; `joined`: one step with the last one, since which nobody looked there."""
+        """Add a write; `merged`: it is one step with the last write, because nothing read the tensor in between."""
         writes = self.by_storage.setdefault(get_storage_pointer(target), [])
         if merged:
             writes[-1] = writes[-1]._replace(number=number, version=target._version)
@@ -116,27 +117,27 @@ class InplaceWriteLog:
         return find_call_location(self.module_names)
 
     def writes_after(self, t: Tensor, number: int) -> list[InplaceWrite]:
-        """Writes into the memory of a tensor after value `number` was made."""
+        """Return the writes into the memory of a tensor after value `number` was computed."""
         return [write for write in self.by_storage.get(get_storage_pointer(t), ()) if write.number > number]
 
     def raise_overwritten(self, t: Tensor, op: str) -> NoReturn:
         writes = self.by_storage.get(get_storage_pointer(t))
-        place = f" ({writes[-1].location})" if writes and writes[-1].location else ""
+        location = f" ({writes[-1].location})" if writes and writes[-1].location else ""
         raise TapeError(
-            f"a tensor of shape {tuple(t.shape)} was overwritten through a view{place} before '{op}' used it, where the "
-            "tape cannot follow: write out of place (torch.cat, torch.where, masked_fill, index_fill, x = x + y)"
+            f"a tensor of shape {tuple(t.shape)} was overwritten through a view{location} before '{op}' used it, which "
+            "cannot be recorded: write out of place (torch.cat, torch.where, masked_fill, index_fill, x = x + y)"
         )
 
 
 def find_call_location(module_names: Mapping[int, str]) -> str:
-    """Where the model makes the call that is being recorded: its module, by name, and the line of its source."""
+    """Return module name and source line of the call that is being recorded."""
     frame, line = sys._getframe(1), ""
     while frame is not None:
         if not frame.f_code.co_filename.startswith(LIBRARY_PATH_PREFIXES):
             line = line or f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             owner = frame.f_locals.get("self")
             if isinstance(owner, nn.Module) and id(owner) in module_names:
-                name = module_names[id(owner)]  # the whole model has none
+                name = module_names[id(owner)]  # empty for the model itself
                 return f"{type(owner).__name__}{name and f' {name!r}'}, {line}"
         frame = frame.f_back
     return line

@@ -1,4 +1,4 @@
-"""What is written down of a call while the model runs, and the steps that are made of it when it has ended."""
+"""Raw records of calls, taken while the model runs, and the steps built from them afterwards."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bilrp.trace.operation import Op
 from bilrp.trace.provenance import derive_provenance, resolve_sources, start_provenance
 from bilrp.trace.tape import Slot, Step, collect_tensors, get_storage_pointer, tree_map
 
-NO_VERSION = -1  # a version that no tensor has
+NO_VERSION = -1  # not a version of any tensor
 
 
 class CallRecord(NamedTuple):
-    """A call and one tensor that it gave: no more than must be kept at that moment, since the model waits for it."""
+    """A recorded call and one tensor that it returned."""
 
     operation: Op
     call: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inputs: tuple[int, ...]
-    owner: str | None  # the module whose weights are among its constants
+    owner: str | None  # name of the module whose weights it uses
     versions: tuple[int, ...]  # of its constants
     output_index: int | None
 
@@ -31,61 +31,69 @@ class CallRecord(NamedTuple):
 def build_steps(
     records: Sequence[CallRecord], values: Sequence[Tensor], versions: Sequence[int]
 ) -> list[Step]:
-    """The steps: `values` are the input and what each call gave, `versions` how often they had been written to."""
-    lineage, counts, found = [start_provenance(0)], Counter(), []
-    for number, note in enumerate(records, 1):
-        op, live, result = note.operation, tuple([values[v] for v in note.inputs]), values[number]
-        parents = [lineage[v] for v in note.inputs]
+    """Build the steps of a tape.
+
+    Args:
+        records: the recorded calls.
+        values: the input, and the result of each call.
+        versions: version counters of the values.
+    """
+    provenances, counts, steps = [start_provenance(0)], Counter(), []
+    for number, record in enumerate(records, 1):
+        op, live, result = record.operation, tuple([values[v] for v in record.inputs]), values[number]
+        parents = [provenances[v] for v in record.inputs]
         sources = resolve_sources(op, parents)
-        alike = all(t.shape == result.shape for t in live)
-        first = isinstance(next(iter((*note.args, *note.kwargs.values())), None), Slot)
-        lineage.append(
-            derive_provenance(op, parents, sources, number, same_shapes=alike, first_is_live=first)
+        same_shapes = all(t.shape == result.shape for t in live)
+        first_is_live = isinstance(next(iter((*record.args, *record.kwargs.values())), None), Slot)
+        provenances.append(
+            derive_provenance(
+                op, parents, sources, number, same_shapes=same_shapes, first_is_live=first_is_live
+            )
         )
-        counts[op.name] += note.owner is None
+        counts[op.name] += record.owner is None
         step = Step(
             operation=op,
-            name=note.owner or f"{op.name}_{counts[op.name]}",
-            call=note.call,
-            args=note.args,
-            kwargs=note.kwargs,
-            inputs=note.inputs,
+            name=record.owner or f"{op.name}_{counts[op.name]}",
+            call=record.call,
+            args=record.args,
+            kwargs=record.kwargs,
+            inputs=record.inputs,
             values=live,
             output=number,
             result=result,
             sources=sources,
-            output_index=note.output_index,
-            versions=(versions[number], *note.versions),
+            output_index=record.output_index,
+            versions=(versions[number], *record.versions),
         )
-        found.append(step)
-    return found
+        steps.append(step)
+    return steps
 
 
 def prune_steps(output: int, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Only the steps the output depends on."""
-    needed, kept = {output}, []
+    """Return the steps that the output depends on."""
+    needed, used_steps = {output}, []
     for step in reversed(steps):
         if step.output in needed:
-            kept.append(step)
+            used_steps.append(step)
             needed.update(step.inputs)
-    return tuple(reversed(kept))
+    return tuple(reversed(used_steps))
 
 
 def copy_constants(record: CallRecord, storage: int) -> CallRecord:
-    """The note with its own copy of every constant that lives in a storage about to be overwritten.
+    """Return the record with its own copy of every constant in a storage that is about to be overwritten.
 
-    A copy is as untouched as what it is a copy of.
+    A copy of a constant that was modified since it was recorded counts as modified too.
     """
-    held = collect_tensors((record.args, record.kwargs))
-    if all(get_storage_pointer(t) != storage for t in held):
+    constants = collect_tensors((record.args, record.kwargs))
+    if all(get_storage_pointer(t) != storage for t in constants):
         return record
-    untouched = record.versions == tuple(t._version for t in held)
+    unmodified = record.versions == tuple(t._version for t in constants)
     copies: list[Tensor] = []
 
-    def copied(t: Tensor) -> Tensor:
+    def copy(t: Tensor) -> Tensor:
         copies.append(t.clone() if get_storage_pointer(t) == storage else t)
         return copies[-1]
 
-    args, kwargs = tree_map(record.args, copied), tree_map(record.kwargs, copied)
-    versions = tuple(t._version for t in copies) if untouched else (NO_VERSION,)
+    args, kwargs = tree_map(record.args, copy), tree_map(record.kwargs, copy)
+    versions = tuple(t._version for t in copies) if unmodified else (NO_VERSION,)
     return record._replace(args=args, kwargs=kwargs, versions=versions)

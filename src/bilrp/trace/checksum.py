@@ -1,6 +1,6 @@
-"""A checksum of tensors' numbers, as fast as memory can be read: in native code (`native/sums.c`), or in numpy.
+"""A checksum of tensors at the speed of memory: in C (`native/sums.c`) or numpy.
 
-An accelerator sums its own tensors, and only the sums are copied to the host.
+Tensors on an accelerator are summed there, and only the sums are copied to the host.
 """
 
 from __future__ import annotations
@@ -16,55 +16,56 @@ from torch import Tensor
 from bilrp import native
 from bilrp.trace.devices import is_on_cpu
 
-COLUMNS, ROWS_PER_GROUP = 1021, 7  # words in a row, rows that are summed as one
-GROUP_BYTES = 8 * ROWS_PER_GROUP * COLUMNS  # their bytes
-CHUNK_BYTES = (
-    64 * GROUP_BYTES
-)  # bytes that are looked at in turn: numpy's sums of them stay near the processor
+COLUMNS, ROWS_PER_GROUP = 1021, 7  # 64-bit words in a row (a prime number), rows in a group
+GROUP_BYTES = 8 * ROWS_PER_GROUP * COLUMNS
+CHUNK_BYTES = 64 * GROUP_BYTES  # small enough for the CPU cache
 MIX_SHIFT_BITS = np.uint64(29)
+# Odd factors are invertible modulo 2⁶⁴.
 GROUP_FACTORS = np.random.default_rng(0).integers(2**63, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(
     1
-)  # odd: nothing is lost
+)
 DEVICE_FACTORS = np.random.default_rng(1).integers(-(2**62), 2**62, size=1024) * 2 + 1
-DEVICE_CHUNK_BYTES = len(DEVICE_FACTORS) * GROUP_BYTES  # bytes that are summed by one call
+DEVICE_CHUNK_BYTES = len(DEVICE_FACTORS) * GROUP_BYTES  # summed by one call
 
 
 def compute_checksum(tensors: Iterable[Tensor]) -> int:
-    """Many times faster than a hash: 64-bit words summed in columns, seven rows together, and these sums, once mixed, each
-    with a factor of its own; a CRC-32 of that and of what is left over.
+    """Return a checksum of the tensors' bytes, many times faster than a cryptographic hash.
 
-    What it misses must leave every sum as it was. Two words that change places do not, unless they stand in one column of
-    seven rows: the columns' number is prime, so that rows of a matrix which change places do not. Signs that change, which
-    are the words' highest bits, do not unless by twos in every column of seven rows.
+    Groups of seven rows of 64-bit words are added column by column; the sums are mixed, multiplied by a factor for each
+    group, added, and hashed by CRC-32 together with the bytes that do not fill a group.
+
+    Collisions: a permutation is undetected only if it swaps two words of one column within a group. The number of
+    columns is prime, so swapping rows of a matrix does not do that. Sign changes (the highest bits) are undetected only
+    if an even number of them falls into each column of a group.
     """
-    found, elsewhere = 0, list[Tensor]()
+    checksum, device_tensors = 0, list[Tensor]()
     for t in tensors:
         if not is_on_cpu(t):
-            elsewhere.append(t)
+            device_tensors.append(t)
             continue
         memory = view_bytes(t)
         for start in range(0, len(memory), CHUNK_BYTES):
             words = memory[start : start + CHUNK_BYTES]
-            whole = len(words) // GROUP_BYTES * GROUP_BYTES
-            if whole:
-                found = zlib.crc32(sum_columns(words[:whole]).data, found)
-            found = zlib.crc32(words[whole:].data, found)
-    for device in dict.fromkeys(t.device for t in elsewhere):
-        sums = sum_on_device([t for t in elsewhere if t.device == device])
-        found = zlib.crc32(view_bytes(sums).data, found)
-    return found
+            end = len(words) // GROUP_BYTES * GROUP_BYTES
+            if end:
+                checksum = zlib.crc32(sum_columns(words[:end]).data, checksum)
+            checksum = zlib.crc32(words[end:].data, checksum)
+    for device in dict.fromkeys(t.device for t in device_tensors):
+        sums = sum_on_device([t for t in device_tensors if t.device == device])
+        checksum = zlib.crc32(view_bytes(sums).data, checksum)
+    return checksum
 
 
 def view_bytes(t: Tensor) -> np.ndarray:
-    """The tensor's numbers one after another, byte by byte; its own memory where they lie so."""
+    """Return the tensor's bytes in row-major order; a view of its memory if it is contiguous on the CPU."""
     return t.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
 
 
 def sum_on_device(tensors: Sequence[Tensor]) -> Tensor:
-    """Sums [n] of tensors on one device by its own 64-bit arithmetic: other numbers than the CPU's, by the same thoughts."""
+    """Return sums [n] of tensors on one device; the same method as on the CPU, with other values."""
     factors = torch.from_numpy(DEVICE_FACTORS).to(tensors[0].device)
     sums: list[Tensor] = []
-    rest: list[Tensor] = []  # what fills no group: biases, mostly
+    remainders: list[Tensor] = []  # bytes that do not fill a group: mostly biases
 
     def add(memory: Tensor) -> None:
         groups = memory.view(torch.int64).reshape(-1, ROWS_PER_GROUP, COLUMNS).sum(1)
@@ -73,16 +74,16 @@ def sum_on_device(tensors: Sequence[Tensor]) -> Tensor:
 
     for t in tensors:
         memory = t.detach().contiguous().reshape(-1).view(torch.uint8)
-        whole = len(memory) // GROUP_BYTES * GROUP_BYTES
-        rest.append(memory[whole:])
+        end = len(memory) // GROUP_BYTES * GROUP_BYTES
+        remainders.append(memory[end:])
         memory = memory if memory.storage_offset() % 8 == 0 else memory.clone()
-        for start in range(0, whole, DEVICE_CHUNK_BYTES):
-            add(memory[start : min(start + DEVICE_CHUNK_BYTES, whole)])
-    together = torch.cat(rest)
-    padded = together.new_zeros(max(1, -(-len(together) // GROUP_BYTES)) * GROUP_BYTES)
-    padded[: len(together)] = together
-    for piece in padded.split(DEVICE_CHUNK_BYTES):
-        add(piece)
+        for start in range(0, end, DEVICE_CHUNK_BYTES):
+            add(memory[start : min(start + DEVICE_CHUNK_BYTES, end)])
+    remainder = torch.cat(remainders)
+    padded = remainder.new_zeros(max(1, -(-len(remainder) // GROUP_BYTES)) * GROUP_BYTES)
+    padded[: len(remainder)] = remainder
+    for chunk in padded.split(DEVICE_CHUNK_BYTES):
+        add(chunk)
     return torch.stack(sums)
 
 
@@ -91,7 +92,7 @@ def _mix(sums: Tensor) -> Tensor:
 
 
 def sum_columns(groups: np.ndarray) -> np.ndarray:
-    """Σ_g factor_g · mixed(Σ_{rows of g} words), column by column, of at most as many whole groups as there are factors."""
+    """Return Σ_g factor_g · mix(Σ_{rows of g} words) for each column; at most 64 complete groups."""
     library = native.load_library()
     if library is None:
         return sum_columns_numpy(groups)
@@ -102,7 +103,7 @@ def sum_columns(groups: np.ndarray) -> np.ndarray:
 
 
 def sum_columns_numpy(groups: np.ndarray) -> np.ndarray:
-    """The plain twin of native code: mixed(s) = s xor (s >> 29)."""
+    """Compute `sum_columns` in numpy; mix(s) = s xor (s >> 29)."""
     sums = groups.view(np.uint64).reshape(-1, ROWS_PER_GROUP, COLUMNS).sum(1)
     sums ^= sums >> MIX_SHIFT_BITS
     return GROUP_FACTORS[: len(sums)] @ sums

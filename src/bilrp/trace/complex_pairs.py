@@ -1,4 +1,4 @@
-"""Complex numbers made of live tensors, followed as pairs of real ones: rotations by `view_as_complex`."""
+"""Complex tensors computed from live ones, recorded as pairs of real tensors (rotations by `view_as_complex`)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from torch import Tensor
 
 from bilrp.errors import TapeError
 from bilrp.trace.functionalization import is_inplace
+from bilrp.trace.numerics import is_close
 from bilrp.trace.operation import Op
-from bilrp.trace.replay import is_close
 
 
 class ComplexPairs:
-    """The real tensor (..., 2) on the tape that stands for each complex tensor of the run."""
+    """The real tensor (..., 2) on the tape for each complex tensor of the run."""
 
     def __init__(self) -> None:
-        self.pair_by_id: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # by id: the complex tensor, kept alive, and the real one
+        # by id of the complex tensor: the tensor itself, so that its id stays unique, and the real pair
+        self.pair_by_id: dict[int, tuple[Tensor, Tensor]] = {}
 
     def is_complex_call(self, name: str, tensors: Sequence[Tensor], live: Sequence[Tensor]) -> bool:
-        """Is this call to be followed in real numbers?"""
+        """Return whether the call must be recorded in real numbers."""
         return (name == "view_as_complex" and bool(live)) or (
             bool(self.pair_by_id) and any(id(t) in self.pair_by_id for t in tensors)
         )
@@ -37,21 +36,21 @@ class ComplexPairs:
         kwargs: dict[str, Any],
         recorder: AbstractContextManager[object],
     ) -> Tensor:
-        """What the call gives; the recorder takes notes of the real calls that do the same.
+        """Run the call, record the equivalent real calls, and return its result.
 
         Args:
-            op: the row of the table of operations.
-            func: the call itself, with its `args` and `kwargs`.
-            recorder: the mode that takes notes of calls, which is off within its own `__torch_function__`.
+            op: the operation.
+            func, args, kwargs: the call.
+            recorder: the recording mode, which is off inside its own `__torch_function__`.
         """
-        written_out = None if is_inplace(op, func, args, kwargs) else REAL_EQUIVALENTS.get(op.name)
-        given = [a for a in args if id(a) in self.pair_by_id] or list(args[:1])
-        if written_out is None or kwargs or len(given) > 1:
+        real_call = None if is_inplace(op, func, args, kwargs) else REAL_EQUIVALENTS.get(op.name)
+        operands = [a for a in args if id(a) in self.pair_by_id] or list(args[:1])
+        if real_call is None or kwargs or len(operands) > 1:
             raise TapeError(format_complex_error(op.name))
-        result = func(*args)
-        pair = self.pair_by_id[id(given[0])][1] if id(given[0]) in self.pair_by_id else given[0]
+        result, operand = func(*args), operands[0]
+        pair = self.pair_by_id[id(operand)][1] if id(operand) in self.pair_by_id else operand
         with recorder:
-            pair = written_out(pair, *(a for a in args if a is not given[0]))
+            pair = real_call(pair, *(a for a in args if a is not operand))
         if not result.is_complex():
             return pair
         if not is_close(pair.detach(), torch.view_as_real(result.detach()).to(pair.dtype)):
@@ -62,13 +61,13 @@ class ComplexPairs:
 
 def format_complex_error(name: str) -> str:
     return (
-        f"'{name}' makes complex numbers of a live tensor, which cannot be followed: write it with real ones (a rotation "
-        "by cos and sin, a transform by its matrix)"
+        f"'{name}' makes complex numbers of a live tensor, which cannot be recorded: use real numbers (cos and sin for a "
+        "rotation, the matrix of a Fourier transform)"
     )
 
 
 def _multiply(pair: Tensor, other: Any) -> Tensor:
-    """(x + iy)(u + iv) = xu − yv + i(xv + yu)."""
+    """Return (x + iy)(u + iv) = xu − yv + i(xv + yu)."""
     x, y = pair.unbind(-1)
     if not isinstance(other, Tensor):
         other = complex(other)

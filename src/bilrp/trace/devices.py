@@ -1,7 +1,7 @@
-"""All that depends on the device: free memory, the memory budget, float64, and how often the host waits for its numbers.
+"""Everything that depends on the device: free memory, memory budget, float64, deferred checks.
 
-The host waits for an accelerator whenever it asks for a number (`bool`, `item`, `torch.equal`), and the accelerator is
-idle until the host goes on. What a run has to be asked is therefore gathered, and read in one transfer.
+Reading a value of an accelerator (`bool`, `item`, `torch.equal`) synchronizes it with the host. Checks of a run are
+therefore collected and read in one transfer.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-DEFAULT_BUDGET_BYTES = (
-    512 * 2**20
-)  # bytes of tangents alive at once: on the CPU, and where nobody says how much is free
-FREE_MEMORY_DIVISOR = 4  # one in so many of an accelerator's free bytes is its budget
+DEFAULT_BUDGET_BYTES = 512 * 2**20  # tangents in memory at once: on the CPU, and if free memory is unknown
+FREE_MEMORY_DIVISOR = 4  # an accelerator's budget is its free memory divided by this
 DEVICES_WITHOUT_FLOAT64 = {"mps"}
 
 DeferredCheck = tuple[Tensor, Callable[[], object]]
-_DEFERRED_CHECKS: ContextVar[list[DeferredCheck] | None] = ContextVar("checks", default=None)
+_DEFERRED_CHECKS: ContextVar[list[DeferredCheck] | None] = ContextVar("deferred_checks", default=None)
 
 
 def is_on_cpu(t: Tensor) -> bool:
-    """The CPU can read the tensor's numbers at once."""
+    """Return whether the tensor is in CPU memory."""
     return t.device.type == "cpu"
 
 
@@ -34,7 +32,7 @@ def is_on_cpu(t: Tensor) -> bool:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Does the device have float64?
+    """Return whether the device supports float64.
 
     >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
     (True, False)
@@ -43,7 +41,7 @@ def has_float64(device: torch.device) -> bool:
 
 
 def to_float64(t: Tensor) -> Tensor:
-    """The tensor in float64, on its device or, where that has none, on the CPU."""
+    """Return the tensor in float64, on the CPU if its device does not support it."""
     return t.double() if has_float64(t.device) else t.cpu().double()
 
 
@@ -52,7 +50,7 @@ def to_float64(t: Tensor) -> Tensor:
 
 @runtime_checkable
 class DeviceBackend(Protocol):
-    """What `torch.cuda` and `torch.xpu` tell about a device's memory."""
+    """The memory functions of `torch.cuda` and `torch.xpu`."""
 
     def mem_get_info(self, device: torch.device) -> tuple[int, int]: ...
     def memory_reserved(self, device: torch.device) -> int: ...
@@ -60,40 +58,32 @@ class DeviceBackend(Protocol):
 
 
 def get_free_bytes(device: torch.device) -> int | None:
-    """Bytes that can still be taken there, with those that torch's allocator holds and does not use; None if unknown."""
+    """Return free bytes, including those cached by torch's allocator; None if unknown."""
     if device.type == "cpu":
-        known = [
-            read_system_free_bytes(Path("/proc/meminfo")),
-            read_cgroup_free_bytes(Path("/sys/fs/cgroup")),
-        ]
-        return min((bytes for bytes in known if bytes is not None), default=None)
+        limits = read_system_free_bytes(Path("/proc/meminfo")), read_cgroup_free_bytes(Path("/sys/fs/cgroup"))
+        return min((limit for limit in limits if limit is not None), default=None)
     try:
         if device.type == "mps":
             return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
         return get_device_free_bytes(torch.get_device_module(device), device)
-    except (
-        AttributeError,
-        RuntimeError,
-        AssertionError,
-        NotImplementedError,
-    ):  # a backend that does not tell
-        return None
+    except (AttributeError, RuntimeError, AssertionError, NotImplementedError):
+        return None  # the backend does not report its memory
 
 
 def get_device_free_bytes(backend: DeviceBackend, device: torch.device) -> int:
-    """Free bytes of the device, and bytes that torch's caching allocator holds for tensors to come."""
+    """Return free bytes of the device plus unused bytes of torch's caching allocator."""
     cached = backend.memory_reserved(device) - backend.memory_allocated(device)
     return backend.mem_get_info(device)[0] + cached
 
 
 def get_memory_budget(device: torch.device) -> int:
-    """Bytes of tangents that may be alive at once: more of them keep an accelerator busy, and the CPU no faster."""
-    room = None if device.type == "cpu" else get_free_bytes(device)
-    return DEFAULT_BUDGET_BYTES if room is None else room // FREE_MEMORY_DIVISOR
+    """Return how many bytes of tangents may be in memory at once; more helps accelerators but not the CPU."""
+    free = None if device.type == "cpu" else get_free_bytes(device)
+    return DEFAULT_BUDGET_BYTES if free is None else free // FREE_MEMORY_DIVISOR
 
 
 def read_system_free_bytes(meminfo: Path) -> int | None:
-    """What the system says is available, in bytes."""
+    """Return available memory plus free swap, in bytes; None if unknown."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -103,7 +93,7 @@ def read_system_free_bytes(meminfo: Path) -> int | None:
 
 
 def read_cgroup_free_bytes(folder: Path) -> int | None:
-    """What a container's limit leaves, in bytes: pages of files it has read can be given back."""
+    """Return the bytes left under the container's limit, counting reclaimable file pages as free; None if unlimited."""
     try:
         limit, current = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -116,23 +106,23 @@ def read_cgroup_free_bytes(folder: Path) -> int | None:
 
 
 def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
-    """Tensors of one number each as numbers, in one transfer from each device.
+    """Return the values of one-element tensors, with one transfer per device.
 
     >>> read_scalars([torch.tensor(True), torch.tensor(2.5)])
     [1.0, 2.5]
     """
-    known = [0.0] * len(scalars)
+    values = [0.0] * len(scalars)
     for device in dict.fromkeys(t.device for t in scalars):
-        places = [i for i, t in enumerate(scalars) if t.device == device]
+        indices = [i for i, t in enumerate(scalars) if t.device == device]
         dtype = torch.float64 if has_float64(device) else torch.float32
-        values = torch.stack([scalars[i].detach().reshape(()).to(dtype) for i in places]).tolist()
-        for i, value in zip(places, values, strict=True):
-            known[i] = value
-    return known
+        stacked = torch.stack([scalars[i].detach().reshape(()).to(dtype) for i in indices])
+        for i, value in zip(indices, stacked.tolist(), strict=True):
+            values[i] = value
+    return values
 
 
 def require(condition: Tensor, on_failure: Callable[[], object]) -> None:
-    """Call `otherwise`, which says what is wrong, unless `holds` is true; on an accelerator at the end of `defer_checks`."""
+    """Call `on_failure`, which raises, unless the condition is true; on an accelerator within `defer_checks` later."""
     checks = _DEFERRED_CHECKS.get()
     if checks is None or is_on_cpu(condition):
         if not bool(condition):
@@ -143,10 +133,10 @@ def require(condition: Tensor, on_failure: Callable[[], object]) -> None:
 
 @contextmanager
 def defer_checks() -> Iterator[None]:
-    """Within it, accelerators are asked nothing by `require`: all answers are read at its end, in one transfer.
+    """Collect the `require` conditions of accelerators and read all of them at the end, in one transfer.
 
-    An error within it may follow from what a check would have said: the first check that fails goes before. One within
-    another leaves its checks to that.
+    If the block raises and a check fails too, the check's error is raised: it is the likely cause. A nested block adds
+    its checks to the outer one.
     """
     if _DEFERRED_CHECKS.get() is not None:
         yield
@@ -157,26 +147,24 @@ def defer_checks() -> Iterator[None]:
         yield
     finally:
         _DEFERRED_CHECKS.reset(token)
-        for true, (_, otherwise) in zip(read_scalars([holds for holds, _ in checks]), checks, strict=True):
-            if not true:
-                otherwise()
+        for is_true, (_, on_failure) in zip(read_scalars([c for c, _ in checks]), checks, strict=True):
+            if not is_true:
+                on_failure()
 
 
 class ValueRanges:
-    """The smallest and largest number of some tensors; all of them are read in one transfer when one is asked for."""
+    """Smallest and largest value of several tensors, all read in one transfer at the first `get`."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._tensors = {id(t): t for t in tensors if t.numel()}
         self._ranges: dict[int, tuple[float, float]] = {}
 
     def get(self, t: Tensor) -> tuple[float, float] | None:
-        """(smallest, largest), None of a tensor that is not among them."""
+        """Return (smallest, largest) value, or None for a tensor that is not included."""
         if id(t) not in self._tensors:
             return None
         if not self._ranges:
-            ends = [end for each in self._tensors.values() for end in torch.aminmax(each.detach())]
-            numbers = read_scalars(ends)
-            self._ranges = dict(
-                zip(self._tensors, zip(numbers[::2], numbers[1::2], strict=True), strict=True)
-            )
+            extremes = read_scalars([e for t in self._tensors.values() for e in torch.aminmax(t.detach())])
+            pairs = zip(extremes[::2], extremes[1::2], strict=True)
+            self._ranges = dict(zip(self._tensors, pairs, strict=True))
         return self._ranges[id(t)]

@@ -1,4 +1,4 @@
-"""Short hashes of what a run depends on, so that decompositions made by different things never pair."""
+"""Hashes of the weights and code of an encoder; decompositions with different hashes cannot be paired."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bilrp.trace.checksum import compute_checksum, view_bytes
 
 HASH_DIGITS = 16  # hexadecimal digits
-MAX_CACHED_HASHES = 32  # sets of weights whose hash is remembered
+MAX_CACHED_HASHES = 32  # sets of weights
 _HASH_CACHE: dict[Any, str] = {}
 _HASH_CACHE_LOCK = Lock()
 LITERAL_TYPES = (
@@ -37,7 +37,7 @@ LITERAL_TYPES = (
 
 
 def hash_tensors(tensors: Iterable[Tensor]) -> str:
-    """A hash over the numbers of some tensors, with their shapes and types."""
+    """Return a hash of the tensors' values, shapes and dtypes."""
     digest = hashlib.sha256()
     for t in tensors:
         digest.update(f"{tuple(t.shape)}{t.dtype}".encode())
@@ -46,34 +46,31 @@ def hash_tensors(tensors: Iterable[Tensor]) -> str:
 
 
 def hash_weights(weights: Sequence[Tensor]) -> str:
-    """`hash_tensors`, of numbers that were hashed before from memory: their places, versions and a checksum tell.
+    """Return `hash_tensors(weights)`, cached by memory addresses, version counters and a checksum.
 
-    Places and versions alone would not do: what is written through `.data` or numpy changes neither.
+    Addresses and versions are not enough: writes through `.data` or numpy change neither.
     """
     key = (get_memory_keys(weights), compute_checksum(weights))
     with _HASH_CACHE_LOCK:
-        found = _HASH_CACHE.get(key)
-    if found is None:
-        found = hash_tensors(weights)
+        weights_hash = _HASH_CACHE.get(key)
+    if weights_hash is None:
+        weights_hash = hash_tensors(weights)
         with _HASH_CACHE_LOCK:
-            _HASH_CACHE[key] = found
+            _HASH_CACHE[key] = weights_hash
             for oldest in list(_HASH_CACHE)[:-MAX_CACHED_HASHES]:
                 del _HASH_CACHE[oldest]
-    return found
+    return weights_hash
 
 
 def get_memory_keys(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
-    """Where the tensors' numbers lie, in what shape, and how often they were written to (but see `hash_weights`).
-
-    Two devices may give out the same address.
-    """
+    """Return device, address, version, shape, strides and dtype of each tensor (see `hash_weights`)."""
     return tuple((t.device, t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
 
 
 def hash_code(function: Callable[..., object], *, tensors: bool = True) -> str:
-    """A hash over what a plain function does: its code, its constants, and what it refers to.
+    """Return a hash of a plain function: its code, its constants, and the values it refers to.
 
-    Modules count by their class: their weights are seen when they run. Without `tensors`, tensors don't count either.
+    Modules are included by class only; `hash_weights` covers their weights. `tensors=False` leaves out tensors too.
 
     >>> hash_code(lambda x: x * 2) == hash_code(lambda x: x * 2), hash_code(lambda x: x * 2) == hash_code(lambda x: x * 3)
     (True, False)
@@ -85,7 +82,7 @@ def hash_code(function: Callable[..., object], *, tensors: bool = True) -> str:
 
 
 def _hash_tokens(value: Any, module_name: str | None, tensors: bool, seen: dict[int, Any]) -> Iterator[str]:
-    """Words that tell one value from another; functions of other modules count by their name."""
+    """Yield strings that identify a value; functions of other modules are identified by name."""
     yield type(value).__qualname__
     if isinstance(value, LITERAL_TYPES):
         yield repr(value)
@@ -99,19 +96,19 @@ def _hash_tokens(value: Any, module_name: str | None, tensors: bool, seen: dict[
     elif _has_name(value):
         yield value.name
     elif id(value) not in seen:
-        seen[id(value)] = value  # kept, so that no other value takes its place in memory
+        seen[id(value)] = value  # keeps it alive, so that its id stays unique
         for part in _components(value, module_name):
             yield from _hash_tokens(part, module_name, tensors, seen)
 
 
 def _has_name(value: Any) -> bool:
-    """A rule or a composite: its name says what it is."""
-    bare = isinstance(value, type | nn.Module)
-    return not bare and callable(value) and isinstance(getattr(value, "name", None), str)
+    """Return whether a value is a rule or composite, which its name identifies."""
+    is_class_or_module = isinstance(value, type | nn.Module)
+    return not is_class_or_module and callable(value) and isinstance(getattr(value, "name", None), str)
 
 
 def _components(value: Any, module_name: str | None) -> list[Any]:
-    """What a compound value is made of."""
+    """Return the components of a compound value."""
     if isinstance(value, type):
         own = sorted(vars(value).items()) if value.__module__ == module_name else []
         return [value.__module__, value.__qualname__, *(member for _, member in own if _is_code(member))]
@@ -139,8 +136,8 @@ def _components(value: Any, module_name: str | None) -> list[Any]:
         return [value.func, value.args, value.keywords]
     if isinstance(value, types.BuiltinFunctionType):
         return [value.__name__]
-    called = type(value).__call__ if callable(value) else None
-    return [type(value), called, *(getattr(value, "__dict__", {}).items())]
+    call_method = type(value).__call__ if callable(value) else None
+    return [type(value), call_method, *(getattr(value, "__dict__", {}).items())]
 
 
 def _is_code(member: Any) -> bool:

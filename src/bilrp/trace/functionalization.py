@@ -1,4 +1,4 @@
-"""Calls that write in place, and the same calls without the write."""
+"""In-place calls and their out-of-place equivalents."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bilrp.trace.operation import Op
 
 
 def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call writes into its first argument."""
     name = get_function_name(func)
     underscore = has_inplace_suffix(name) and name != "requires_grad_"
     return (
@@ -30,28 +31,18 @@ def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 def _inplace_flag(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, bool]:
-    """Where the argument `inplace` stands (-1: a keyword, or nowhere) and what it says: F.leaky_relu(x, 0.1, True)."""
+    """Return position (-1: keyword or absent) and value of the argument `inplace`, as in F.leaky_relu(x, 0.1, True)."""
     code = getattr(func, "__code__", None)
     if code is not None and "inplace" in code.co_varnames[: code.co_argcount]:
-        place = code.co_varnames.index("inplace")
-        if place < len(args):
-            return place, args[place] is True
+        position = code.co_varnames.index("inplace")
+        if position < len(args):
+            return position, args[position] is True
     return -1, kwargs.get("inplace") is True
 
 
-# Torch's own functions take a norm's weights before its statistics, those of torch.nn.functional after them.
-_STATISTICS_LAST = [
-    "input",
-    "weight",
-    "bias",
-    "running_mean",
-    "running_var",
-    "{}",
-    "momentum",
-    "eps",
-    "cudnn_enabled",
-]
-_STATISTICS_FIRST = ["input", "running_mean", "running_var", "weight", "bias", "{}", "momentum", "eps"]
+# torch.batch_norm takes weights before statistics, torch.nn.functional.batch_norm after them.
+_STATISTICS_LAST = "input weight bias running_mean running_var {} momentum eps cudnn_enabled"
+_STATISTICS_FIRST = "input running_mean running_var weight bias {} momentum eps"
 _FUNCTIONAL_NORMS: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
     torch.batch_norm: (F.batch_norm, "training"),
     torch.ops.aten.batch_norm.default: (F.batch_norm, "training"),
@@ -63,18 +54,18 @@ _FUNCTIONAL_NORMS: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
 def normalize_argument_order(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The same call with its arguments where the table of operations has them."""
+    """Return the call with its arguments in the order of the table of operations."""
     if func not in _FUNCTIONAL_NORMS:
         return func, args, kwargs
-    twin, mode = _FUNCTIONAL_NORMS[func]
-    given = dict(zip((name.format(mode) for name in _STATISTICS_LAST), args, strict=False)) | kwargs
-    return twin, tuple(given[name.format(mode)] for name in _STATISTICS_FIRST), {}
+    functional, mode = _FUNCTIONAL_NORMS[func]
+    arguments = dict(zip(_STATISTICS_LAST.format(mode).split(), args, strict=False)) | kwargs
+    return functional, tuple(arguments[name] for name in _STATISTICS_FIRST.format(mode).split()), {}
 
 
 def find_inplace_target(
     op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor | None:
-    """The tensor an in-place call writes into; None for other calls."""
+    """Return the tensor an in-place call writes into; None for other calls."""
     if not is_inplace(op, func, args, kwargs):
         return None
     target = args[0] if args else kwargs.get("input", kwargs.get("self"))
@@ -86,13 +77,13 @@ def find_inplace_target(
 def make_out_of_place(
     op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The same call without the write, so that a step can be run again on other tensors."""
+    """Return the function and arguments of the out-of-place equivalent, which can be replayed on other tensors."""
     if op.kind == "overwrite":
         return apply_assignments, ((args[0], args[1:]), {})
-    place, flagged = _inplace_flag(func, args, kwargs)
-    if flagged and place >= 0:
-        return func, ((*args[:place], False, *args[place + 1 :]), kwargs)
-    if flagged:
+    position, has_flag = _inplace_flag(func, args, kwargs)
+    if has_flag and position >= 0:
+        return func, ((*args[:position], False, *args[position + 1 :]), kwargs)
+    if has_flag:
         return func, (args, {**kwargs, "inplace": False})
     name = get_function_name(func)
     plain = op.name if name in op.inplace_aliases else name.rstrip("_")
@@ -103,19 +94,19 @@ def make_out_of_place(
     call = _copy if name == "copy_" else call
     if call is None:
         raise TapeError(
-            f"the in-place call '{name}' has no out-of-place twin in torch: write it out of place, e.g. "
+            f"the in-place call '{name}' has no out-of-place version in torch: write it out of place, e.g. "
             "x.masked_fill(mask, 0) or x.index_fill(1, torch.tensor([0]), 0)"
         )
     return call, (args, kwargs)
 
 
 def make_replay_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """A call that does the same for tensors which lie in memory in another order."""
+    """Return a function that gives the same result for tensors with another memory layout."""
     if op.name == "as_strided":
         return make_strided_reader(args[0] if args else kwargs["input"])
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
         raise TapeError(
-            "the model reads a tensor's bits as another type with view(dtype), which no rule can share"
+            "the model reinterprets a tensor's bits with view(dtype), which cannot be explained: use .to(dtype)"
         )
     return getattr(torch.Tensor, op.replay_as)
 

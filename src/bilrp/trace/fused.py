@@ -1,7 +1,7 @@
-"""Fused calls written out: the plain calls that one is made of, so that each becomes a step with a rule of its own.
+"""Expand fused calls into plain calls, so that each becomes a step with its own rule.
 
-Weights inside a fused call would be out of reach for a rule: γ would act on a network written with `F.linear` and not on
-the same network written with `nn.MultiheadAttention`.
+Otherwise rules could not reach the weights inside: γ would act on a network written with `F.linear` but not on the same
+network written with `nn.MultiheadAttention`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.errors import TapeError
-from bilrp.trace.replay import require_close
+from bilrp.trace.numerics import require_close
 from bilrp.trace.tape import collect_tensors
 
 
@@ -46,9 +46,9 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """`F.multi_head_attention_forward` without dropout, by `F.linear` and `F.scaled_dot_product_attention`.
+    """Compute `F.multi_head_attention_forward` without dropout by `F.linear` and `F.scaled_dot_product_attention`.
 
-    The arguments are torch's own. Queries, keys and values are projected one by one: rules that freeze attention weights
+    Arguments as in torch. Queries, keys and values are projected separately, because rules that freeze attention weights
     need the values alone.
     """
     batched = query.dim() == 3
@@ -65,26 +65,26 @@ def multi_head_attention(
     if bias_k is not None and bias_v is not None:
         k, v = (torch.cat([t, bias.repeat(1, batch, 1)]) for t, bias in ((k, bias_k), (v, bias_v)))
 
-    # (tokens, batch, width) -> (batch, heads, tokens, width of a head)
+    # (tokens, batch, width) -> (batch, heads, tokens, head width)
     q, k, v = (t.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for t in (q, k, v))
     k = k if static_k is None else static_k.unflatten(0, (batch, num_heads))
     v = v if static_v is None else static_v.unflatten(0, (batch, num_heads))
     if add_zero_attn:
         k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
 
-    hinted = is_causal and key_padding_mask is None and not need_weights  # then torch ignores the mask itself
+    causal_only = is_causal and key_padding_mask is None and not need_weights  # torch then ignores attn_mask
     mask = None
-    if attn_mask is not None and not hinted:
+    if attn_mask is not None and not causal_only:
         mask = _to_additive_mask(attn_mask, dtype)
         mask = mask.unflatten(0, (batch, num_heads)) if mask.dim() == 3 else mask
     if key_padding_mask is not None:
         padding = _to_additive_mask(key_padding_mask, dtype)[:, None, None]
         mask = padding if mask is None else mask + padding
-    added = int(bias_k is not None) + int(add_zero_attn)  # positions that no mask hides
+    added = int(bias_k is not None) + int(add_zero_attn)  # positions that are never masked
     if mask is not None and added:
         mask = F.pad(mask, (0, added))
 
-    mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=hinted)
+    mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal_only)
     out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
     out = out if batched else out.squeeze(1)
     if not need_weights:
@@ -96,19 +96,19 @@ def multi_head_attention(
 
 
 def _to_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to add to scores; in a boolean mask of this call, unlike that of SDPA, True hides."""
+    """Return a mask to add to scores; True in a boolean mask hides, unlike in SDPA."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """`F.glu`: a value times a gate. Rules freeze the gate of such a product."""
+    """Compute `F.glu` as a product of a value and a gate, which rules freeze."""
     value, gate = input.chunk(2, dim)
     return value * gate.sigmoid()
 
 
-# By the name of an operation that is "fused" in the table.
+# by name of an operation of kind "fused"
 FUSED_EXPANSIONS: dict[str, Callable[..., Any]] = {
     "multi_head_attention_forward": multi_head_attention,
     "glu": glu,
@@ -122,12 +122,12 @@ def expand_fused_call(
     kwargs: dict[str, Any],
     recorder: AbstractContextManager[object],
 ) -> Any:
-    """Call what a fused call is made of under the recorder; refused where that gives another result.
+    """Record the plain calls of a fused call, and check that they give the same result.
 
     Args:
-        name: of the operation, as in the table.
-        func: the fused call itself, with its `args` and `kwargs`.
-        recorder: the mode that takes notes of calls, which is off within its own `__torch_function__`.
+        name: name of the operation.
+        func, args, kwargs: the fused call.
+        recorder: the recording mode, which is off inside its own `__torch_function__`.
     """
     with torch.no_grad():
         expected = collect_tensors(func(*args, **kwargs))
@@ -141,6 +141,6 @@ def expand_fused_call(
 
 def _raise_mismatch(name: str, shape: tuple[int, ...]) -> NoReturn:
     raise TapeError(
-        f"'{name}' on a tensor of shape {shape} gives other numbers than the calls it is made of: "
-        "write it in the model with the calls it is made of"
+        f"'{name}' on a tensor of shape {shape} gives other numbers than the plain calls it consists of: "
+        "use those calls in the model"
     )

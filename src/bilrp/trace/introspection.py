@@ -1,4 +1,4 @@
-"""Names: of torch's functions, of the modules an encoder runs, of the weights they own."""
+"""Names of torch functions, and the modules, weights and tensors that an encoder refers to."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 from bilrp.trace.operation import Op, OperationTable
 from bilrp.trace.operation_table import OPERATIONS
 
+NamedModules = list[tuple[str, nn.Module]]
+
 
 def find_operation(func: Callable[..., Any], operations: OperationTable = OPERATIONS) -> Op:
-    """The row of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
+    """Return the operation of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
 
     >>> import torch
     >>> find_operation(torch.Tensor.add_).name
@@ -26,7 +28,7 @@ def find_operation(func: Callable[..., Any], operations: OperationTable = OPERAT
 
 
 def get_function_name(func: Callable[..., Any]) -> str:
-    """What torch calls a function, an attribute, or an overload; other libraries' operators keep their namespace.
+    """Return torch's name of a function, attribute or overload; other libraries' operators keep their namespace.
 
     >>> import torch
     >>> get_function_name(torch.Tensor.add_), get_function_name(torch.ops.aten.linear.default)
@@ -40,12 +42,12 @@ def get_function_name(func: Callable[..., Any]) -> str:
 
 
 def has_inplace_suffix(name: str) -> bool:
-    """Torch's sign for a call that writes in place: add_, but not __add__."""
+    """Return whether the name marks an in-place call: add_, but not __add__."""
     return name.endswith("_") and not name.endswith("__")
 
 
 def find_modules(encoder: object) -> list[nn.Module]:
-    """The modules an encoder runs: itself, or those a function, method or partial refers to.
+    """Return the modules an encoder runs: itself, or those a function, method or partial refers to.
 
     >>> net = nn.Linear(2, 1)
     >>> find_modules(lambda x: net(x)) == find_modules(net.forward) == [net]
@@ -57,19 +59,11 @@ def find_modules(encoder: object) -> list[nn.Module]:
         reached = [encoder.func, *encoder.args, *encoder.keywords.values()]
         return [m for value in reached if callable(value) for m in find_modules(value)]
     owner = getattr(encoder, "__self__", None)
-    found = [owner] if isinstance(owner, nn.Module) else []
-    if inspect.isfunction(encoder):
-        names = inspect.getclosurevars(encoder)
-        values = [*names.nonlocals.values(), *names.globals.values()]
-        found += [value for value in values if isinstance(value, nn.Module)]
-    return found
-
-
-NamedModules = list[tuple[str, nn.Module]]
+    return [value for value in (owner, *_referenced_values(encoder)) if isinstance(value, nn.Module)]
 
 
 def find_referenced_tensors(encoder: object, modules: Iterable[NamedModules]) -> list[Tensor]:
-    """Tensors that an encoder refers to itself, besides weights: attributes of its modules, names in a function.
+    """Return the tensors that an encoder refers to besides weights: module attributes, a function's variables.
 
     >>> import torch
     >>> w = torch.ones(2)
@@ -77,29 +71,34 @@ def find_referenced_tensors(encoder: object, modules: Iterable[NamedModules]) ->
     True
     """
     values = [value for parts in modules for _, part in parts for value in vars(part).values()]
-    if inspect.isfunction(encoder):
-        names = inspect.getclosurevars(encoder)
-        values += [*names.nonlocals.values(), *names.globals.values()]
-    return [value for value in values if isinstance(value, Tensor)]
+    return [value for value in (*values, *_referenced_values(encoder)) if isinstance(value, Tensor)]
+
+
+def _referenced_values(encoder: object) -> list[Any]:
+    """Return the nonlocal and global values that a plain function uses."""
+    if not inspect.isfunction(encoder):
+        return []
+    names = inspect.getclosurevars(encoder)
+    return [*names.nonlocals.values(), *names.globals.values()]
 
 
 def list_submodules(module: nn.Module) -> NamedModules:
-    """Every module inside a module, itself included, with its name."""
+    """Return the module and all modules inside it, with their names."""
     return list(module.named_modules())
 
 
 def list_named_weights(modules: Iterable[NamedModules]) -> list[tuple[str, Tensor]]:
-    """Of each module its parameters, then its buffers, each once: what torch says, without a walk for every question."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    """Return parameters, then buffers, each once and in torch's order, with their names."""
+    weights: dict[int, tuple[str, Tensor]] = {}
     for parts in modules:
         for kind in ("_parameters", "_buffers"):
             for prefix, part in parts:
                 for name, t in getattr(part, kind).items():
-                    if t is not None and id(t) not in found:
-                        found[id(t)] = (f"{prefix}.{name}" if prefix else name, t)
-    return list(found.values())
+                    if t is not None and id(t) not in weights:
+                        weights[id(t)] = (f"{prefix}.{name}" if prefix else name, t)
+    return list(weights.values())
 
 
 def map_weight_owners(weights: Sequence[tuple[str, Tensor]]) -> dict[int, str]:
-    """Where each weight lives -> the name of the module that owns it."""
+    """Map the address of each weight to the name of the module that owns it."""
     return {t.data_ptr(): name.rpartition(".")[0] or name for name, t in reversed(weights) if t.numel()}

@@ -1,4 +1,4 @@
-"""Weighted steps taken apart: operator, weights and bias of a linear, convolution or batch-norm step."""
+"""Operator, weights and bias of a linear, convolution or batch-norm step."""
 
 from __future__ import annotations
 
@@ -17,15 +17,25 @@ from bilrp.trace.tape import Step
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A weighted step taken apart: the operator, its weights and bias, its input and output."""
+    """A weighted step z = W a + b.
+
+    Args:
+        operator: how the weights act on the input.
+        weight: W, with outputs first.
+        bias: b, if any.
+        a: the step's input.
+        z: the step's output.
+        columns: the call was x @ W, so outputs are on the last dimension.
+        ranges: on an accelerator, the value ranges of a and z.
+    """
 
     operator: Dense | Convolution
     weight: Tensor
     bias: Tensor | None
     a: Tensor
     z: Tensor
-    columns: bool = False  # as in x @ W: outputs lie on the last axis
-    ranges: ValueRanges | None = None  # of a and z, where the device would have to be waited for
+    columns: bool = False
+    ranges: ValueRanges | None = None
 
     def apply(self, weight: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
         out = self.operator.apply(a, weight)
@@ -33,7 +43,7 @@ class Weights:
 
 
 def extract_weights(step: Step) -> Weights | None:
-    """Take a linear or convolution step with constant weights apart; None for any other step."""
+    """Return the weights of a linear or convolution step with constant weights; None for any other step."""
     at = step.operation.arg_positions
     if at is None or len(step.inputs) != 1 or step.argument_value(at.input) is not step.values[0]:
         return None
@@ -50,12 +60,12 @@ def extract_weights(step: Step) -> Weights | None:
 
 
 def empty_weights_like(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Room for weights made of these, laid out as windows and rows will read them."""
+    """Allocate weights of the same shape in the memory layout of the kernels (channels last for 2-d convolutions)."""
     return torch.empty_like(weight, dtype=dtype, memory_format=_kernel_memory_format(weight))
 
 
 def to_kernel_layout(weight: Tensor) -> Tensor:
-    """The weights so laid out; themselves where they are."""
+    """Return the weights in the memory layout of the kernels, without a copy if they already have it."""
     return weight.contiguous(memory_format=_kernel_memory_format(weight)) if weight.dim() == 4 else weight
 
 
@@ -64,12 +74,12 @@ def _kernel_memory_format(weight: Tensor) -> torch.memory_format:
 
 
 def is_convolution(step: Step) -> bool:
-    """The step is a convolution or a transposed one, with constant weights or not."""
+    """Return whether the step is a convolution or a transposed one, also with live weights."""
     return step.operation.arg_positions is not None and step.operation.arg_positions.conv_type != ""
 
 
 def _is_plain_linear(step: Step, weight: Tensor, bias: Tensor | None) -> bool:
-    """x Wᵀ + b with one matrix and one number for each output, nothing scaled (addmm can)."""
+    """Return whether the step is x Wᵀ + b with a matrix W and a vector b, without the scale factors of addmm."""
     unscaled = step.kwargs.get("beta", 1) == 1 and step.kwargs.get("alpha", 1) == 1
     return weight.dim() == 2 and (bias is None or bias.dim() == 1) and unscaled
 
@@ -108,13 +118,13 @@ def _resolve_padding(padding: Any, weight: Tensor, dilation: tuple[int, ...], st
 
 
 def compute_same_padding(weight: Tensor, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
-    """What padding='same' adds before and after each axis."""
+    """Return what padding='same' adds before and after each dimension."""
     total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     return [(t // 2, t - t // 2) for t in total]
 
 
 def compute_batch_norm_affine(step: Step) -> tuple[Tensor, Tensor]:
-    """Batch norm in evaluation as one affine map per channel: z = scale·a + shift."""
+    """Return scale and shift per channel of batch norm in eval mode: z = scale·a + shift."""
     mean, var = step.argument(1, "running_mean"), step.argument(2, "running_var")
     weight, bias = step.argument(3, "weight"), step.argument(4, "bias")
     scale = (var + step.argument(7, "eps", 1e-5)).rsqrt()

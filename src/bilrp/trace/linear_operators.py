@@ -1,4 +1,4 @@
-"""The linear operators of weighted steps, each with its transpose: bare torch, for any weights."""
+"""The linear operators of weighted steps and their transposes, for any weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Dense:
-    """The operator x ↦ x Wᵀ of a linear layer."""
+    """The operator x ↦ x Wᵀ of a linear layer, its transpose c ↦ c W, and its bias broadcast to outputs."""
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
@@ -25,7 +25,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Convolution:
-    """The operator x ↦ W * x of a convolution or transposed convolution, over any leading axes."""
+    """The operator x ↦ W * x of a convolution or transposed convolution, for any leading dimensions."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -47,7 +47,7 @@ class Convolution:
         lead, flat = c.shape[: -self.rank - 1], c.reshape(-1, *c.shape[-self.rank - 1 :])
         shape = like.shape[-self.rank - 1 :]
         if self.is_correlation(weight):
-            # A stride-1 transposed convolution runs faster as a plain convolution with flipped weights.
+            # faster than convolution_backward
             flipped = weight.flip(tuple(range(2, weight.dim()))).transpose(0, 1)
             pads = [
                 d * (k - 1) - p for d, k, p in zip(self.dilation, weight.shape[2:], self.padding, strict=True)
@@ -57,9 +57,9 @@ class Convolution:
                 flat, flipped, None, self.stride, pads, self.dilation, False, zero, 1
             )
         else:
-            blank = flat.new_empty(1).expand(flat.shape[0], *shape)
+            unused_input = flat.new_empty(1).expand(flat.shape[0], *shape)
             out = torch.ops.aten.convolution_backward(
-                flat, blank, weight, None, *self._convolution_args(), [True, False, False]
+                flat, unused_input, weight, None, *self._convolution_args(), [True, False, False]
             )[0]
         return out.reshape(*lead, *shape)
 
@@ -67,10 +67,10 @@ class Convolution:
         return bias.reshape(-1, *[1] * self.rank)
 
     def is_correlation(self, weight: Tensor) -> bool:
-        room = all(
-            p <= d * (k - 1) for p, d, k in zip(self.padding, self.dilation, weight.shape[2:], strict=True)
-        )
-        return not self.transposed and self.groups == 1 and set(self.stride) == {1} and room
+        """Return whether the transpose is a plain convolution with flipped weights."""
+        kernel = zip(self.padding, self.dilation, weight.shape[2:], strict=True)
+        pads_fit = all(p <= d * (k - 1) for p, d, k in kernel)
+        return not self.transposed and self.groups == 1 and set(self.stride) == {1} and pads_fit
 
     def _convolution_args(self):
         output_padding = self.output_padding or (0,) * self.rank

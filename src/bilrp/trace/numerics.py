@@ -1,21 +1,26 @@
-"""Comparisons of whole values, by the calls that go several numbers at a time.
+"""Comparisons of tensors, written with vectorized torch or numpy calls.
 
-Torch compares into booleans, and selects by them, one number at a time: as long as a small layer runs.
+Torch's comparisons into booleans are not vectorized, and take as long as a small layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from bilrp.trace.devices import ValueRanges
+from bilrp.trace.devices import ValueRanges, is_on_cpu, require
+
+MIN_NUMPY_ELEMENTS = 2**14  # from here on numpy is faster than torch.equal
+NUMPY_DTYPES = {torch.float16, torch.float32, torch.float64}  # dtypes that numpy compares as torch does
+MASK_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+MAX_MASKED_SCORE = -1e4  # added to an attention score, this or less hides a position in all of these dtypes
 
 
 def compute_relu_gate(z: Tensor) -> Tensor:
-    """1[z > 0] as numbers of z's own type.
+    """Return 1[z > 0] in the dtype of z.
 
     >>> compute_relu_gate(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 1.])
@@ -24,7 +29,7 @@ def compute_relu_gate(z: Tensor) -> Tensor:
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """`torch.equal`, of large values on the processor by numpy.
+    """Return `torch.equal(a, b)`, computed with numpy for large CPU tensors.
 
     >>> equal(torch.zeros(2), torch.zeros(2)), equal(torch.zeros(2), torch.ones(2))
     (True, False)
@@ -33,15 +38,14 @@ def equal(a: Tensor, b: Tensor) -> bool:
         a.numel() < MIN_NUMPY_ELEMENTS
         or a.dtype != b.dtype
         or a.dtype not in NUMPY_DTYPES
-        or a.device.type != "cpu"
-        or b.device.type != "cpu"
+        or not (is_on_cpu(a) and is_on_cpu(b))
     ):
         return torch.equal(a, b)
     return a.shape == b.shape and bool((a.detach().numpy() == b.detach().numpy()).all())
 
 
 def all_close(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
-    """Are all numbers equal, or apart by at most that share of the largest? One boolean, which nobody waits for.
+    """Return whether max |a − b| ≤ tolerance · max |b|, as a tensor on the device (NaN = NaN, ∞ = ∞).
 
     >>> all_close(torch.tensor([1.0, torch.inf]), torch.tensor([1.001, torch.inf]), 0.01)
     tensor(True)
@@ -53,12 +57,36 @@ def all_close(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
     return torch.where(same, 0, a - b).abs().amax() <= tolerance * largest
 
 
-MIN_NUMPY_ELEMENTS = 2**14  # numbers from which on numpy is faster, with all it takes to call it
-NUMPY_DTYPES = {torch.float16, torch.float32, torch.float64}  # types that it compares as torch does
+def get_tolerance(a: Tensor, b: Tensor) -> float:
+    """Return the relative tolerance for comparing a computation with its repetition."""
+    return max(100 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps), 1e-9)
+
+
+def is_close(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors have the same shape and agree up to `get_tolerance`."""
+    if a.shape != b.shape:
+        return False
+    if equal(a, b):
+        return True
+    tolerance = get_tolerance(a, b)
+    b = b.detach()
+    if float((a - b).abs().amax()) <= tolerance * float(b.abs().amax()) < math.inf:  # cheap, and usually true
+        return True
+    largest = float(torch.nan_to_num(b, nan=0.0, posinf=0.0, neginf=0.0).abs().max())
+    return torch.allclose(a.to(b.dtype), b, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
+
+
+def require_close(a: Tensor, b: Tensor, on_failure: Callable[[], object]) -> None:
+    """Call `on_failure`, which raises, unless `is_close(a, b)`; on an accelerator within `defer_checks` later."""
+    if is_on_cpu(b) or a.shape != b.shape:
+        if not is_close(a, b):
+            on_failure()
+    else:
+        require(all_close(a, b, get_tolerance(a, b)), on_failure)
 
 
 def all_finite(t: Tensor) -> bool:
-    """Are all numbers finite, for sure? A sum tells, unless it overflows itself.
+    """Return whether the sum is finite, which proves that all values are.
 
     >>> all_finite(torch.ones(2)), all_finite(torch.tensor([0.0, torch.nan]))
     (True, False)
@@ -67,7 +95,7 @@ def all_finite(t: Tensor) -> bool:
 
 
 def has_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
-    """Is any number below zero? `ranges` may know.
+    """Return whether any value is negative, looked up in `ranges` if possible.
 
     >>> has_negative(torch.tensor([0.0, -1.0])), has_negative(torch.zeros(0))
     (True, False)
@@ -77,7 +105,7 @@ def has_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
 
 
 def all_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
-    """Are all numbers below zero? `ranges` may know.
+    """Return whether all values are negative, looked up in `ranges` if possible.
 
     >>> all_negative(torch.tensor([0.0, -1.0])), all_negative(torch.tensor([-1.0]))
     (False, True)
@@ -86,26 +114,22 @@ def all_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
     return bool(t.amax() < 0) if known is None else known[1] < 0
 
 
-MASK_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-MAX_MASKED_SCORE = -1e4  # added to the score of a position, this or less hides it in every one of these types
-
-
 def is_mask(t: Tensor) -> bool:
-    """A mask in numbers, which belongs to the item as a boolean one does: 0 and 1 to multiply, 0 and −∞ (or so) to add.
+    """Return whether a tensor is a numeric mask: all 0 and 1 (to multiply), or all 0 and about −∞ (to add).
 
     >>> is_mask(torch.tensor([0.0, 1.0])), is_mask(torch.tensor([0.0, -0.5]))
     (True, False)
     """
-    return can_be_mask(t) and any(bool(sign) for sign in check_mask_values(t))
+    return can_be_mask(t) and any(bool(check) for check in check_mask_values(t))
 
 
 def can_be_mask(t: Tensor) -> bool:
-    """Can its numbers be compared with those of a mask?"""
+    """Return whether dtype and layout allow the tensor to be a mask."""
     return t.dtype in MASK_DTYPES and t.layout == torch.strided and not t.is_meta and t.dim() > 0
 
 
 def check_mask_values(t: Tensor) -> Iterator[Tensor]:
-    """Has it only 0 and 1? Has it only 0 and −∞ (or so)?"""
+    """Yield whether all values are 0 or 1, then whether all are 0 or at most `MAX_MASKED_SCORE`."""
     zero = t == 0
     yield (zero | (t == 1)).all()
     yield (zero | (t <= MAX_MASKED_SCORE)).all()

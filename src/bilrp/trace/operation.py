@@ -1,7 +1,7 @@
-"""What a row of the table of operations says, and short ways to write one.
+"""Entries of the table of operations, and functions that build them.
 
-A row says what kind of call it is, how a region's mask passes it, whether it can be a gate or a scale in a product, and
-which rule comes with it naturally, as a plain word: what the word means is the rules' business.
+An entry says what kind of call an operation is, how a region's mask passes through it, whether it can be a gate or a
+scale in a product, and the name of its default rule. `bilrp.rules` gives that name its meaning.
 
 >>> activation("silu", factor="gate").rule
 'frozen'
@@ -16,62 +16,55 @@ from typing import Any, Literal
 from bilrp.errors import InputError
 
 OpKind = Literal[
-    "structural",  # only moves numbers about
-    "identity",  # passes them on unchanged, but perhaps for type, device or memory
-    "random",  # an identity once the model is in evaluation
+    "structural",  # only moves elements
+    "identity",  # returns its input, possibly with another dtype, device or memory
+    "random",  # an identity in eval mode
     "arithmetic",  # elementwise, with a constant or another live tensor
     "reduction",  # sums and means
-    "linear",  # linear in other ways
-    "write",  # puts numbers into a tensor
-    "product",  # products of matrices
+    "linear",  # other linear functions
+    "write",  # writes values into a tensor
+    "product",  # matrix products
     "weighted",  # linear layers and convolutions
-    "activation",  # elementwise, sends 0 to 0
-    "elementwise_nonzero",  # elementwise, doesn't send 0 to 0
-    "softmax",  # numbers that sum to one
-    "norm",  # centres and scales by what its input is
-    "statistics",  # centres and scales by what other inputs were
-    "attention",  # one call with queries, keys and values
-    "fused",  # recorded as the calls that it is made of
-    "select",  # passes a winner on
-    "sort",  # passes on what comes first, second …
-    "pool",  # passes a window's winner on
-    "adaptive",  # the same, with windows by the size of the output
-    "distance",  # quadratic in its input: lengths and distances
-    "nonlinear",  # nonlinear in all its input at once
+    "activation",  # elementwise, f(0) = 0
+    "elementwise_nonzero",  # elementwise, f(0) ≠ 0
+    "softmax",  # softmax and its variants
+    "norm",  # normalizes by statistics of its input
+    "statistics",  # normalizes by stored statistics
+    "attention",  # one call on queries, keys and values
+    "fused",  # recorded as the plain calls it consists of
+    "select",  # maximum or minimum
+    "sort",  # the k-th largest values
+    "pool",  # maximum of each window
+    "adaptive",  # the same, windows determined by the output size
+    "distance",  # norms, variances and distances
+    "nonlinear",  # other nonlinear functions of the whole input
     "recurrent",  # a whole recurrent network in one call
-    "like",  # a tensor of the input's shape or type, not of its values: a constant of the run
-    "host_read",  # reads numbers out of torch: what happens to them next cannot be seen
+    "like",  # has the input's shape or dtype but not its values: a constant of the run
+    "host_read",  # copies values out of torch, where they cannot be recorded
     "overwrite",  # x[...] = y
     "iteration",  # for row in x
-    "grad_mode",  # a setting of torch, not a call on tensors
+    "grad_mode",  # a torch setting, not a call on tensors
     "unknown",  # not in the table
 ]
-Mask = Literal[
-    "moves", "keeps", "stops"
-]  # what becomes of a region's 0/1 mask: moved along, passed on, ended
-Factor = Literal["scale", "gate", "attention"]  # what a factor of a product is, if this made it
+# A region's 0/1 mask is moved like the values, stays as it is, or cannot be followed further.
+Mask = Literal["moves", "keeps", "stops"]
+Factor = Literal["scale", "gate", "attention"]  # role of the result as a factor of a product
 DefaultRule = Literal["linear", "gate", "frozen", "clamp", "select", "product", "quotient"]
-ELEMENTWISE = {
-    "identity",
-    "random",
-    "arithmetic",
-    "activation",
-    "elementwise_nonzero",
-}  # kinds: each output from one place
+ELEMENTWISE = {"identity", "random", "arithmetic", "activation", "elementwise_nonzero"}
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a call: its position, the names it goes by, and what it is where it isn't given."""
+    """An argument of a call: its position, its keyword names, and its default."""
 
     position: int
     names: tuple[str, ...]
     default: Any = None
 
     def get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the call was given for it.
+        """Return the value of the argument in a call.
 
-        >>> Argument(1, ("p",), 0.5).of(("x",), {"p": 0.1})
+        >>> Argument(1, ("p",), 0.5).get(("x",), {"p": 0.1})
         0.1
         """
         if self.position < len(args):
@@ -81,7 +74,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class ArgPositions:
-    """Where a weighted call keeps what: its input, its weights (as columns, for x @ W), its bias."""
+    """Where a weighted call takes its input, weights and bias; `columns`: x @ W instead of x @ W.T."""
 
     input: Argument
     weight: Argument
@@ -92,15 +85,27 @@ class ArgPositions:
 
 @dataclass(frozen=True)
 class Op:
-    """One row of the table.
+    """One operation of the table.
 
-    `also` are other names for it, `inplace` Python's operators that write. `live` says in which of its operands it is
-    linear: in "all" of them together (`sums`, where it is their plain sum) or in any "one" (a product); `fixed` are
-    arguments it is not linear in.
-    `active` are arguments that make it random or dependent on the batch when all of them are on. `adds` is the argument
-    that makes a write add to what is there. `again` is the Tensor method a step is run again by, `axis` the argument an
-    order goes along, `axes` the number of a window's axes. `lends`: its second tensor lends a shape or a type, no numbers.
-    `checked` asks for torch's derivatives to be tried against each other before they are trusted.
+    Args:
+        name: torch's name, which composites match.
+        kind: what the operation does.
+        aliases: other names of the same operation.
+        inplace_aliases: Python operators that compute it in place.
+        rule: default rule.
+        mask: how a region's mask passes through it.
+        factor: role of its result as a factor of a product.
+        linear_in: linear in "all" operands together, or in each "one" separately (a product).
+        is_sum: it is the plain sum of its operands.
+        nonlinear_args: arguments it is not linear in.
+        training_args: arguments that make it random or batch-dependent if all of them are true.
+        arg_positions: where a weighted operation takes input, weights and bias.
+        accumulate_arg: the argument that makes a write add to the existing values.
+        replay_as: Tensor method that replays a step of this operation.
+        dim_arg: the argument with the dimension to sort along.
+        window_dims: number of dimensions of a pooling window.
+        is_like_op: its second tensor provides only a shape or dtype.
+        verify_derivative: compare torch's forward and backward derivatives before using them.
     """
 
     name: str
@@ -125,47 +130,45 @@ class Op:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """Rows, found by any of their names; of two rows with one name the later counts."""
+    """Operations, looked up by any of their names; a later entry replaces an earlier one of the same name."""
 
     ops: tuple[Op, ...]
 
     @cached_property
     def _by_name(self) -> dict[str, Op]:
-        return {name: row for row in self.ops for name in (row.name, *row.aliases, *row.inplace_aliases)}
+        return {name: op for op in self.ops for name in (op.name, *op.aliases, *op.inplace_aliases)}
 
     def find(self, name: str) -> Op:
-        """The row of that name; a name that isn't in the table is a row of its own."""
+        """Return the operation of that name, or a new one of kind "unknown"."""
         return self._by_name.get(name) or Op(name, "unknown", verify_derivative=True)
 
     def with_ops(self, *ops: Op) -> OperationTable:
-        """The table with more rows, or with others in the place of some; names are those that `bilrp.ops` shows.
+        """Return the table with operations added or replaced; `bilrp.ops` shows their names.
 
-        Nobody vouches for torch's derivatives of these, so they are tried.
+        Torch's derivatives of these are verified when they are used.
 
-        >>> OperationTable((activation("elu"),)).extended(activation("erfcx")).find("erfcx").rule
+        >>> OperationTable((activation("elu"),)).with_ops(activation("erfcx")).find("erfcx").rule
         'frozen'
         """
-        for row in ops:
-            if not isinstance(row, Op):
+        for op in ops:
+            if not isinstance(op, Op):
                 raise InputError(
-                    f"operations are rows, as in operations=(activation('erfinv'),), got {row!r}"
+                    f"operations must be a tuple of Op, e.g. operations=(activation('erfinv'),), got {op!r}"
                 )
         return (
-            OperationTable((*self.ops, *(replace(row, verify_derivative=True) for row in ops)))
-            if ops
-            else self
+            OperationTable((*self.ops, *(replace(op, verify_derivative=True) for op in ops))) if ops else self
         )
 
 
 def format_op(op: Op) -> str:
-    """All that a row says, for the origin of what was made with it.
+    """Format an operation with its non-default fields, for the origin of a decomposition.
 
     >>> format_op(activation("erfinv", factor="scale"))
     "erfinv (kind='activation', rule='frozen', factor='scale')"
     """
-    said = [(field.name, getattr(op, field.name)) for field in fields(op) if field.name != "name"]
-    blank = Op(op.name, "unknown")
-    return f"{op.name} ({', '.join(f'{name}={value!r}' for name, value in said if value != getattr(blank, name))})"
+    default = Op(op.name, "unknown")
+    values = [(field.name, getattr(op, field.name)) for field in fields(op)]
+    return f"{op.name} ({', '.join(f'{name}={value!r}' for name, value in values if value != getattr(default, name))})"
 
 
 def structural(name: str, *aliases: str, **options: Any) -> Op:
@@ -177,8 +180,8 @@ def identity(name: str, *aliases: str, **options: Any) -> Op:
 
 
 def dropout(name: str, training: bool = True) -> Op:
-    chance = Argument(1, ("p",), 0.5), Argument(2, ("training", "train"), training)
-    return Op(name, "random", rule="linear", mask="moves", training_args=chance)
+    training_args = Argument(1, ("p",), 0.5), Argument(2, ("training", "train"), training)
+    return Op(name, "random", rule="linear", mask="moves", training_args=training_args)
 
 
 def arithmetic(name: str, *aliases: str, **options: Any) -> Op:
@@ -194,12 +197,12 @@ def linear(name: str, *aliases: str, **options: Any) -> Op:
 
 
 def write(name: str, *aliases: str, accumulate_arg: Argument | None = None) -> Op:
-    """With `adds`, two numbers may be put in one place: then one of them is lost, unless that argument adds them."""
+    """With `accumulate_arg`, an index may occur twice: one value is lost unless that argument adds them."""
     return Op(name, "write", aliases, rule="linear", accumulate_arg=accumulate_arg)
 
 
 def product(name: str, *aliases: str, **options: Any) -> Op:
-    """A product with one evident gate or scale freezes that; a sum with a product in it has to be told."""
+    """A product whose gate or scale factor is frozen if there is exactly one."""
     return Op(name, "product", aliases, linear_in="one", **{"rule": "product", **options})
 
 
@@ -208,7 +211,7 @@ def weighted(name: str, arg_positions: ArgPositions) -> Op:
 
 
 def activation(name: str, *aliases: str, **options: Any) -> Op:
-    """An elementwise function that sends 0 to 0.
+    """Describe an elementwise function with f(0) = 0.
 
     >>> activation("silu", factor="gate").rule
     'frozen'
@@ -217,7 +220,7 @@ def activation(name: str, *aliases: str, **options: Any) -> Op:
 
 
 def elementwise_nonzero(name: str, *aliases: str, factor: Factor | None = None) -> Op:
-    """An elementwise function that doesn't send 0 to 0: it has no rule of its own."""
+    """Describe an elementwise function with f(0) ≠ 0, which has no default rule."""
     return Op(name, "elementwise_nonzero", aliases, factor=factor)
 
 

@@ -1,6 +1,6 @@
-"""The one table of operations: what each torch call is, by name. One row an operation.
+"""The table of operations: what each torch call does, by name.
 
-A model that calls something else brings its own rows: `bilrp.Encoder(model, operations=(activation("my_function"),))`.
+Add operations of your own with `bilrp.Encoder(model, operations=(activation("my_function"),))`.
 
 >>> OPERATIONS.find("gelu").kind, OPERATIONS.find("multiply").name
 ('activation', 'mul')
@@ -30,7 +30,7 @@ from bilrp.trace.operation import (
 )
 
 INPUT_ARGUMENT = Argument(0, ("input",))
-ABSENT_ARGUMENT = Argument(99, ())  # an argument no call has
+ABSENT_ARGUMENT = Argument(99, ())  # not an argument of any call
 LINEAR_POSITIONS = ArgPositions(INPUT_ARGUMENT, Argument(1, ("weight",)), Argument(2, ("bias",)))
 MATMUL_POSITIONS = ArgPositions(INPUT_ARGUMENT, Argument(1, ("other", "mat2")), columns=True)
 ADDMM_POSITIONS = ArgPositions(
@@ -44,7 +44,7 @@ CONV_TRANSPOSE_POSITIONS = ArgPositions(
 )
 BATCH_NORM_TRAINING_ARGS = (Argument(5, ("training",), False), Argument(1, ("running_mean",)))
 
-# Interpolation in exported programs.
+# Names of interpolation in exported programs.
 UPSAMPLING_NAMES = (
     "upsample_nearest1d",
     "upsample_nearest2d",
@@ -53,16 +53,16 @@ UPSAMPLING_NAMES = (
     "upsample_bicubic2d",
 )
 
-# What a value is called that no call made, or that a written-out x·f(x) made.
+# Source of the input itself, and of a product x·f(x).
 INPUT_OP = Op("input", "unknown")
 MANUAL_ACTIVATION_OP = Op("a written-out activation", "activation", factor="gate")
 
 OPERATIONS = OperationTable(
     (
-        # only move numbers about
+        # structural
         structural("reshape"),
         structural("reshape_as", is_like_op=True),
-        structural("view", replay_as="reshape"),  # other tensors may lie in memory in another order
+        structural("view", replay_as="reshape"),  # another tensor may have another memory layout
         structural("view_as", replay_as="reshape_as", is_like_op=True),
         structural("flatten"),
         structural("unflatten"),
@@ -125,7 +125,7 @@ OPERATIONS = OperationTable(
         structural("atleast_2d"),
         structural("atleast_3d"),
         structural("real"),
-        # pass them on
+        # identities
         identity("contiguous"),
         identity("clone"),
         identity("detach"),
@@ -148,7 +148,8 @@ OPERATIONS = OperationTable(
         dropout("alpha_dropout", training=False),
         dropout("feature_alpha_dropout", training=False),
         dropout("feature_dropout"),
-        Op("native_dropout", "random", rule="linear", mask="moves"),  # there None is on: seen when it draws
+        # train=None is active here: detected when it draws random numbers
+        Op("native_dropout", "random", rule="linear", mask="moves"),
         # arithmetic
         arithmetic("add", "__add__", "__radd__", inplace_aliases=("__iadd__",), is_sum=True),
         arithmetic("sub", "__sub__", "subtract", inplace_aliases=("__isub__",)),
@@ -171,7 +172,7 @@ OPERATIONS = OperationTable(
             inplace_aliases=("__itruediv__", "__idiv__"),
             rule="quotient",
         ),
-        # sums
+        # sums and means
         reduction("sum"),
         reduction("mean"),
         reduction("nansum"),
@@ -185,14 +186,14 @@ OPERATIONS = OperationTable(
         reduction("adaptive_avg_pool1d"),
         reduction("adaptive_avg_pool2d"),
         reduction("adaptive_avg_pool3d"),
-        # linear in other ways
+        # other linear functions
         linear("where"),
         linear("lerp", nonlinear_args=(Argument(2, ("weight",)),)),
         linear("ldexp", nonlinear_args=(Argument(1, ("other",)),)),
         linear("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", *UPSAMPLING_NAMES),
         linear("grid_sample", "grid_sampler", nonlinear_args=(Argument(1, ("grid",)),)),
         linear("fold"),
-        # put numbers into a tensor
+        # writes
         Op("__setitem__", "overwrite", rule="linear", mask="moves"),
         write("copy"),
         write("masked_fill"),
@@ -223,7 +224,7 @@ OPERATIONS = OperationTable(
         product("addbmm", rule="linear"),
         product("addmv", rule="linear"),
         product("addcmul", rule="linear"),
-        # layers
+        # weighted layers
         weighted("linear", LINEAR_POSITIONS),
         weighted("conv1d", CONV_POSITIONS),
         weighted("conv2d", CONV_POSITIONS),
@@ -269,7 +270,7 @@ OPERATIONS = OperationTable(
         activation("clamp_min", rule="clamp"),
         activation("clamp_max", rule="clamp"),
         Op("glu", "fused"),
-        # other curves: gates and scales of a product, without a rule of their own
+        # f(0) ≠ 0: factors of products, no default rule
         elementwise_nonzero("sigmoid", "special_expit", factor="scale"),
         elementwise_nonzero("hardsigmoid", factor="scale"),
         elementwise_nonzero("softplus", factor="scale"),
@@ -302,7 +303,7 @@ OPERATIONS = OperationTable(
             "fused",
             training_args=(Argument(13, ("training",), True), Argument(10, ("dropout_p",), 0.0)),
         ),
-        # winners
+        # maxima and minima
         select("max"),
         select("min"),
         select("amax"),
@@ -319,7 +320,7 @@ OPERATIONS = OperationTable(
         pool("adaptive_max_pool1d", 1, "adaptive"),
         pool("adaptive_max_pool2d", 2, "adaptive"),
         pool("adaptive_max_pool3d", 3, "adaptive"),
-        # no rule without a choice
+        # no default rule
         Op("norm", "distance", factor="scale"),
         Op("linalg_norm", "distance", factor="scale"),
         Op("linalg_vector_norm", "distance", factor="scale"),
@@ -348,7 +349,7 @@ OPERATIONS = OperationTable(
         Op("new_full", "like"),
         Op("new_empty", "like"),
         Op("new_tensor", "like"),
-        # where the tape ends
+        # cannot be recorded
         Op("item", "host_read"),
         Op("tolist", "host_read"),
         Op("numpy", "host_read"),

@@ -1,4 +1,4 @@
-"""Random numbers that a model draws while it runs: harmless until something live, or a number read out, depends on them."""
+"""Detect random numbers that a model draws while it runs, and raise if the embedding depends on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bilrp.errors import InputError
 from bilrp.trace.operation import Op
 from bilrp.trace.tape import collect_tensors, get_storage_pointer
 
-# Calls that give no tensor and read no numbers of theirs, beside those that begin with `is_`.
+# Calls that return no tensor and read no values, besides those that begin with `is_`.
 METADATA_CALLS = {
     "__len__",
     "data_ptr",
@@ -32,9 +32,9 @@ METADATA_CALLS = {
 
 
 class RandomCallDetector(TorchDispatchMode):
-    """Notices random numbers; with `refusal`, refuses them before they are drawn.
+    """Detect calls that draw random numbers; with `make_error`, raise before they do.
 
-    Modes belong to one thread; the generator belongs to all of them, so it is neither looked at nor put back.
+    The state of the generator is neither compared nor restored, because all threads share it.
     """
 
     def __init__(self, make_error: Callable[[], InputError] | None = None):
@@ -43,7 +43,7 @@ class RandomCallDetector(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would load its compiler (800 modules, two seconds) to keep it out of here, where nothing is compiled."""
+        """Avoid the import of torch's compiler, which takes two seconds and is not needed here."""
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -52,26 +52,23 @@ class RandomCallDetector(TorchDispatchMode):
             self.detected = True
             if self.make_error is not None:
                 raise self.make_error()
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # this is below the tape: it must not see the call a second time
+        with torch._C.DisableTorchFunction():  # the recorder has already seen this call
             return func(*args, **kwargs)
 
 
 class RandomTensors:
-    """The memory that holds random numbers of this run, or what was made of them.
+    """The tensors of a run that contain random numbers or were computed from them.
 
-    `training`: a module of the model is in training mode; None where no module is known.
+    Args:
+        training: a module of the model is in training mode; None if the model has no known module.
     """
 
     def __init__(self, training: bool | None):
         self.training = training
-        self.tensors_by_storage: dict[
-            int, Tensor
-        ] = {}  # by storage, kept alive so that no other tensor comes to lie there
+        self.tensors_by_storage: dict[int, Tensor] = {}  # kept alive, so that their memory is not reused
 
     def has_any(self, tensors: Sequence[Tensor]) -> bool:
-        """Does one of them hold such numbers?"""
+        """Return whether one of the tensors contains random numbers."""
         return bool(self.tensors_by_storage) and any(
             get_storage_pointer(t) in self.tensors_by_storage for t in tensors
         )
@@ -79,40 +76,44 @@ class RandomTensors:
     def update(
         self, op: Op, is_random: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """After a call on constants: what it made, or wrote into, holds random numbers if it drew or was given any."""
+        """Mark the result of a call on constants as random if the call drew random numbers or used random tensors.
+
+        Args:
+            op: the operation.
+            is_random: the call drew random numbers.
+            args, kwargs, result: the call and its result.
+        """
         if not is_random and (op.kind == "like" or not self.has_any(collect_tensors((args, kwargs)))):
             return
-        made = collect_tensors(result)
+        results = collect_tensors(result)
         if result is None and args:  # x[...] = y
-            made = collect_tensors(args[0])
-        elif not made and not (op.name in METADATA_CALLS or op.name.startswith("is_")):
+            results = collect_tensors(args[0])
+        elif not results and not (op.name in METADATA_CALLS or op.name.startswith("is_")):
             raise self.make_error(op.name)
-        for t in made:
+        for t in results:
             self.tensors_by_storage[get_storage_pointer(t)] = t
 
     def make_error(self, name: str) -> InputError:
-        """Why the model cannot be explained, with advice that helps in the mode that it is in."""
-        way = (
+        """Return the error, with advice for the model's training mode."""
+        advice = (
             "draw them once outside the model and keep them as a buffer, or draw them with a torch.Generator seeded in "
             "each call"
         )
-        if self.training is not False:
-            way = (
-                "call model.eval() first"
-                if self.training
-                else f"call model.eval() first; in eval mode, {way}"
-            )
+        if self.training is None:
+            advice = f"call model.eval() first; in eval mode, {advice}"
+        elif self.training:
+            advice = "call model.eval() first"
         return InputError(
             f"the embedding depends on random numbers that the model draws as it runs ('{name}' uses them), "
-            f"so it is not fixed: {way}"
+            f"so it is not fixed: {advice}"
         )
 
 
 def _uses_global_generator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Would this call draw from the shared generator? Not with one of its own, nor where dropout is off."""
-    arguments = func._schema.arguments
-    given = {each.name: each.default_value for each in arguments if each.has_default_value()}
-    given |= dict(zip((each.name for each in arguments), args, strict=False)) | kwargs
-    trained = given.get("train", given.get("training", True))
-    rate = given.get("dropout_p", given.get("dropout", given.get("p") if "train" in given else None))
-    return given.get("generator") is None and trained is not False and rate != 0
+    """Return whether a call draws from the global generator: not with its own generator, nor with inactive dropout."""
+    schema = func._schema.arguments
+    values = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    values |= dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
+    training = values.get("train", values.get("training", True))
+    rate = values.get("dropout_p", values.get("dropout", values.get("p") if "train" in values else None))
+    return values.get("generator") is None and training is not False and rate != 0

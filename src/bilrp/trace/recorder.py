@@ -42,7 +42,14 @@ from bilrp.trace.operation import Op, OperationTable
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.randomness import RandomCallDetector, RandomTensors
 from bilrp.trace.replay import verify_tape
-from bilrp.trace.tape import Slot, Tape, collect_tensors, get_storage_pointer, tree_map
+from bilrp.trace.tape import (
+    Slot,
+    Tape,
+    collect_tensors,
+    get_storage_and_version,
+    get_storage_pointer,
+    tree_map,
+)
 from bilrp.trace.unsupported import (
     describe_non_tensor,
     reject_compiled_code,
@@ -54,7 +61,6 @@ from bilrp.trace.untracked_constants import (
     UntrackedConstant,
     depends_on,
     find_overwritten,
-    get_storage_and_version,
     perturb,
     reject_input_dependent,
 )

@@ -1,4 +1,4 @@
-"""Tape → Tape: the same steps once more at a reference input, each result beside the one at the input itself."""
+"""Run the steps of a tape at a reference input as well."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from bilrp.errors import TapeError
 from bilrp.trace.tape import ReferenceValues, Step, Tape
 
-REFERENCE_TOLERANCE = 1e-3  # of an embedding: rounding, also of weights that were folded
+REFERENCE_TOLERANCE = 1e-3  # relative to the embedding: rounding, also by folded weights
 Name = TypeVar("Name")
 
 
 def run_at_reference(tape: Tape, reference: Tensor) -> Tape:
-    """The tape with every step's values at the reference x₀ as well: `step.reference`, and `tape.reference` for the whole.
+    """Run every step at the reference x₀; return the tape with `step.reference` and `tape.reference` set.
 
-    What was a constant of the run stays one, so this is the model at x₀ only as far as it goes the same way there.
+    Constants of the run stay the same, so this is the model at x₀ only if it takes the same branches there.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record
@@ -32,31 +32,40 @@ def run_at_reference(tape: Tape, reference: Tensor) -> Tape:
 
 
 def _run_step_at_reference(step: Step, values: dict[int, Tensor]) -> Step:
-    """The step with what it saw and made at the reference, which `values` keeps for those after it."""
+    """Return the step with its values at the reference; add its result to `values` for later steps."""
     assert step.gate is None, "a fused ReLU hides the value before it"
-    seen = tuple(values[number] for number in step.inputs)
+    inputs = tuple(values[number] for number in step.inputs)
     try:
-        made = step.run(*seen)
+        result = step.run(*inputs)
     except RuntimeError as error:
         raise TapeError(
             f"{step.describe()} cannot be run at the reference input: {str(error).splitlines()[0]}"
         ) from error
-    values[step.output] = made
-    return replace(step, reference=ReferenceValues(seen, made))
+    values[step.output] = result
+    return replace(step, reference=ReferenceValues(inputs, result))
 
 
 def read_reference_values(
     tape: Tape, model: Callable[[Tensor], Tensor], value_numbers: Mapping[Name, int]
 ) -> dict[Name, Tensor]:
-    """Values of a tape at its reference by name, none where it has none; the model itself must give the same there."""
+    """Return values of a tape at its reference, and check the reference embedding against the model's own.
+
+    Args:
+        tape: a tape, with or without a reference.
+        model: the model that was recorded.
+        value_numbers: the value number to return under each name.
+    """
     if tape.reference is None:
         return {}
-    found, true = tape.reference.result, model(tape.reference.values[0])
-    size = max(float(true.abs().max()), float(tape.result.abs().max()))
-    if true.shape != found.shape or not float((true - found).abs().max()) <= REFERENCE_TOLERANCE * size:
+    result, expected = tape.reference.result, model(tape.reference.values[0])
+    scale = max(float(expected.abs().max()), float(tape.result.abs().max()))
+    if (
+        expected.shape != result.shape
+        or not float((expected - result).abs().max()) <= REFERENCE_TOLERANCE * scale
+    ):
         raise TapeError(
-            "the model does something else at the reference input than at the input itself (it decides by its numbers), so "
-            "there are no secants between the two: use another reference, or rules without one"
+            "the model takes other branches at the reference input than at the input (they depend on its values), so "
+            "secants between the two do not exist: use another reference, or rules without one"
         )
-    made = {step.output: step.reference.result for step in tape.steps if step.reference is not None}
-    return {name: made.get(value, found) for name, value in value_numbers.items()}
+    results = {step.output: step.reference.result for step in tape.steps if step.reference is not None}
+    return {name: results.get(value, result) for name, value in value_numbers.items()}

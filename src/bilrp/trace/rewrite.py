@@ -1,4 +1,7 @@
-"""Tape → Tape: fold batch norm into the weights before it, drop identities, fuse ReLUs. The model is never touched."""
+"""Rewrites of a tape: compute in float64, drop identities, fold batch norm, fuse ReLUs.
+
+Every rewrite returns a new tape; the model is not changed.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,19 @@ from bilrp.trace.layer_weights import (
 from bilrp.trace.linear_operators import Convolution, Dense
 from bilrp.trace.numerics import compute_relu_gate
 from bilrp.trace.operation_table import OPERATIONS
-from bilrp.trace.tape import Slot, Step, Tape
-from bilrp.trace.upcast import upcast_to_float64
+from bilrp.trace.tape import Slot, Step, Tape, tree_map
 from bilrp.trace.weight_cache import cached_tensor
 
-BATCH_NORM_ARGUMENTS = (
-    "running_mean",
-    "running_var",
-    "weight",
-    "bias",
-)  # what a batch norm knows, in its order
+BATCH_NORM_ARGUMENTS = ("running_mean", "running_var", "weight", "bias")
 
 
 def simplify(tape: Tape, keep: frozenset[int] = frozenset(), *, fuse: bool = True) -> Tape:
-    """All rewrites in order. Values in `keep` stay visible (layers that are asked for by number); ReLUs without `fuse`.
+    """Apply all rewrites.
+
+    Args:
+        tape: the recorded run.
+        keep: value numbers that must remain outputs of a step (e.g. requested layers).
+        fuse: fuse ReLUs into the weighted steps before them.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record
@@ -44,13 +46,55 @@ def simplify(tape: Tape, keep: frozenset[int] = frozenset(), *, fuse: bool = Tru
     return fuse_relu(folded, keep) if fuse else folded
 
 
-def split_uneven_padding(tape: Tape) -> Tape:
-    """Take a convolution with padding='same' and an even kernel apart: pad (one side more), then convolve.
+def upcast_to_float64(tape: Tape) -> Tape:
+    """Convert all tensors and dtypes of a float64 run to float64, so that casts become identities.
 
-    As after any F.pad, the zeros are constants of the run: what z^B, flat and w² hand them is left unattributed.
+    Some models compute norms in float32 even in a float64 run. That rounding is not linear: on the tape it would make
+    push and pull differ in the eighth digit.
+
+    >>> from bilrp.trace.recorder import record
+    >>> tape = record(lambda x: x.float().double() * 2, torch.ones(1, 2, dtype=torch.float64))
+    >>> {step.result.dtype for step in upcast_to_float64(tape).steps}
+    {torch.float64}
+    """
+    if tape.x.dtype != torch.float64 or not any(_is_narrow(step) for step in tape.steps):
+        return tape
+    return replace(
+        tape, steps=tuple(_upcast_step(step) for step in tape.steps), result=_upcast_tensor(tape.result)
+    )
+
+
+def _upcast_step(step: Step) -> Step:
+    return replace(
+        step,
+        args=_upcast_arguments(step.args),
+        kwargs=_upcast_arguments(step.kwargs),
+        values=tuple(_upcast_tensor(value) for value in step.values),
+        result=_upcast_tensor(step.result),
+    )
+
+
+def _is_narrow(step: Step) -> bool:
+    return any(value.dtype != torch.float64 for value in (*step.values, step.result))
+
+
+def _upcast_arguments(tree):
+    """Convert tensors and dtypes in nested arguments."""
+    floats = tree_map(tree, lambda dtype: torch.float64 if dtype.is_floating_point else dtype, torch.dtype)
+    return tree_map(floats, _upcast_tensor)
+
+
+def _upcast_tensor(t: Tensor) -> Tensor:
+    return t.double() if t.dtype.is_floating_point else t
+
+
+def split_uneven_padding(tape: Tape) -> Tape:
+    """Split a convolution with padding='same' and an even kernel into F.pad and a convolution.
+
+    The zeros of F.pad are constants of the run: the relevance that z^B, flat and w² assign to them is unattributed.
     """
     steps: list[Step] = []
-    fresh = max((step.output for step in tape.steps), default=0) + 1
+    number = max((step.output for step in tape.steps), default=0) + 1
     for step in tape.steps:
         pads = _uneven_pads(step)
         if not pads:
@@ -64,18 +108,18 @@ def split_uneven_padding(tape: Tape) -> Tape:
             call=F.pad,
             args=(Slot(0), pads),
             kwargs={},
-            output=fresh,
+            output=number,
             result=padded,
         )
         args = tuple(0 if i == 4 else a for i, a in enumerate(step.args))
         kwargs = {k: 0 if k == "padding" else v for k, v in step.kwargs.items()}
-        steps += [pad, replace(step, args=args, kwargs=kwargs, inputs=(fresh,), values=(padded,))]
-        fresh += 1
+        steps += [pad, replace(step, args=args, kwargs=kwargs, inputs=(number,), values=(padded,))]
+        number += 1
     return replace(tape, steps=tuple(steps))
 
 
 def _uneven_pads(step: Step) -> list[int] | None:
-    """The pads of a convolution that pads one side more, last axis first as F.pad wants them."""
+    """Return the pads of a convolution that pads one side more than the other, in the order of F.pad."""
     if not is_convolution(step) or len(step.inputs) != 1 or step.argument(4, "padding", 0) != "same":
         return None
     weight = step.argument(1, "weight")
@@ -85,7 +129,7 @@ def _uneven_pads(step: Step) -> list[int] | None:
 
 
 def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
-    """Remove steps that change nothing; their users read the value before them."""
+    """Remove steps that return their input; later steps then read that input."""
     steps: list[Step] = []
     same: dict[int, int] = {}
     for step in tape.steps:
@@ -102,28 +146,28 @@ def drop_identities(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
 
 
 def fold_batch_norm(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
-    """W ← W·scale, b ← b·scale + shift, where a convolution or linear step feeds a batch norm and nothing else."""
+    """Set W ← W·scale, b ← b·scale + shift for each weighted step that is used only by a batch norm."""
     return _merge_pairs(tape, keep, _fold_norm)
 
 
 def fuse_relu(tape: Tape, keep: frozenset[int] = frozenset()) -> Tape:
-    """Let a weighted step know the gate of the ReLU that alone consumes it: the other half is never computed."""
+    """Fuse a ReLU into the weighted step before it, if nothing else uses that step."""
     return _merge_pairs(tape, keep, _fuse_gate)
 
 
 def _merge_pairs(tape: Tape, keep: frozenset[int], merge) -> Tape:
-    """Replace neighbours (first, second) by merge(first, second) where `first` has no other user and merge agrees."""
+    """Replace (first, second) by merge(first, second) if only `second` uses `first` and merge returns a step."""
     users = tape.consumers()
-    made = {step.output: step for step in tape.steps}
-    merged: dict[int, Step] = {}  # output of second -> the merged step
+    producers = {step.output: step for step in tape.steps}
+    merged: dict[int, Step] = {}  # by output of `second`
     dropped: set[int] = set()
     for second in tape.steps:
-        first = made.get(second.inputs[0]) if len(second.inputs) == 1 else None
+        first = producers.get(second.inputs[0]) if len(second.inputs) == 1 else None
         if first is None or len(users[first.output]) > 1 or first.output in keep | {tape.output}:
             continue
-        joined = merge(first, second)
-        if joined is not None:
-            merged[second.output] = joined
+        step = merge(first, second)
+        if step is not None:
+            merged[second.output] = step
             dropped.add(first.output)
     steps = tuple(merged.get(s.output, s) for s in tape.steps if s.output not in dropped)
     return replace(tape, steps=steps)
@@ -140,7 +184,7 @@ def _fold_norm(first: Step, second: Step) -> Step | None:
     if weights is None or weights.columns:
         return None
     if first.result.dim() != weights.weight.dim() or second.argument(5, "training", False):
-        return None  # batch norm counts channels on axis 1, a linear step on the last, an unbatched conv on axis 0
+        return None  # channels are not on dimension 1, as batch norm needs: a linear step, an unbatched convolution
     scale, shift = compute_batch_norm_affine(second)
     bias = shift if weights.bias is None else weights.bias * scale + shift
     sources = (weights.weight, *(second.argument(i, name) for i, name in enumerate(BATCH_NORM_ARGUMENTS, 1)))
@@ -156,7 +200,7 @@ def _fold_norm(first: Step, second: Step) -> Step | None:
 
 
 def _scale_channels(weight: Tensor, scale: Tensor, operator: Dense | Convolution) -> Tensor:
-    """Scale each output channel; a transposed convolution keeps them on axis 1, group by group."""
+    """Scale each output channel; a transposed convolution has them on dimension 1, within each group."""
     if not isinstance(operator, Convolution) or not operator.transposed:
         each = scale.reshape(-1, *[1] * (weight.dim() - 1))
         return torch.mul(weight, each, out=empty_weights_like(weight, torch.result_type(weight, scale)))

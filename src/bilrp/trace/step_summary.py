@@ -1,4 +1,4 @@
-"""The listing behind `bilrp ops`: one row a step, as a table to print, and an input to run a model on."""
+"""The table of steps that `bilrp ops` prints, and a random input to run a model on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ NO_RULE = "none"
 
 @dataclass(frozen=True)
 class StepSummary:
-    """One step: its name, operation, shapes and rule; `problem` says why it has none and what to do, `note` which factor
-    of a product is frozen (by the operation that made it)."""
+    """One step of a tape and its rule.
+
+    Args:
+        name, op: name and operation of the step.
+        inputs, output: shapes.
+        rule: name of the rule, `NOT_NEEDED` or `NO_RULE`.
+        problem: why there is no rule, and what to do.
+        note: which factor of a product is frozen, by the operation that produced it.
+    """
 
     name: str
     op: str
@@ -29,7 +36,7 @@ class StepSummary:
 
 
 def make_random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
-    """Numbers from 0 to 1 of that shape ('1,3,128,128'), seeded, in the type and on the device of the model.
+    """Return seeded random values in [0, 1) of a shape like '1,3,128,128', in the model's dtype and on its device.
 
     >>> make_random_input(torch.nn.Identity(), "1,3").shape
     torch.Size([1, 3])
@@ -37,7 +44,7 @@ def make_random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
     try:
         sizes = [int(n) for n in shape.replace("x", ",").split(",")]
     except ValueError:
-        raise InputError(f"a shape is numbers with commas, e.g. 1,3,224,224, got {shape!r}") from None
+        raise InputError(f"a shape needs integers with commas, e.g. 1,3,224,224, got {shape!r}") from None
     if len(sizes) < 2 or sizes[0] != 1 or min(sizes) < 1:
         raise InputError(f"the shape needs a leading batch axis of 1, e.g. 1,3,224,224, got {shape!r}")
     x = torch.rand(sizes, generator=torch.Generator().manual_seed(0))
@@ -47,14 +54,14 @@ def make_random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
 
 
 def guess_input_shape(module: Callable[[Tensor], Tensor], size: int) -> str:
-    """The shape of an image as the model takes it: as many channels as its first convolution, else three."""
+    """Return the shape of a square image with the channels of the model's first convolution, else three."""
     modules = module.modules() if isinstance(module, nn.Module) else iter(())
     first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)
     return f"1,{3 if first is None else first.in_channels},{size},{size}"
 
 
 def print_summary(rows: list[StepSummary], *, title: str = "") -> None:
-    """Print the rows as a table; steps without a rule in red, with what to do about each below."""
+    """Print the steps as a table, those without a rule in red and with advice below."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""The tape of one run: steps in order, each one torch call with its real tensors."""
+"""The tape of one run: its steps in order, each one torch call with its tensors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bilrp.trace.fingerprint import hash_weights
 from bilrp.trace.operation import Argument, Op
 
 SEQUENCE_TYPES = (list, tuple)
-SCALAR_TYPES = {int, float, bool, str, type(None)}  # most arguments, which hold nothing
+SCALAR_TYPES = {int, float, bool, str, type(None)}  # most arguments: they contain no tensors
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of the k-th live tensor in the arguments of a step."""
+    """Placeholder for the k-th live tensor in the arguments of a step."""
 
     index: int
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceValues:
-    """What went in and what came out at a reference input."""
+    """The input and output tensors of a step (or tape) at a reference input."""
 
     values: tuple[Tensor, ...]
     result: Tensor
@@ -34,14 +34,22 @@ class ReferenceValues:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One torch call of the run: what was called, on which values, with what result.
+    """One recorded torch call: the function, its arguments and its result.
 
-    `inputs[k]` is the number of the live value that stands at `Slot(k)`, `values[k]` its tensor; all other
-    arguments are constants of the run. `sources[k]` is the operation that made it, looking through reshapes,
-    arithmetic with constants and denominators. `gate`, where set, is the 0/1 mask of the ReLU that alone consumes
-    this step and was fused into it (then `output` is the ReLU's value, `result` still the one before it). `reference`,
-    where set, is the same step at a reference input (`trace.reference_run`). `versions` says how often its result and its
-    constants had been written to. `ranges`, on an accelerator, knows the smallest and largest numbers of weighted steps.
+    Args:
+        operation: the operation's entry in the table.
+        name: the module that owns the weights, else the operation with a counter.
+        call, args, kwargs: the call; `Slot(k)` marks the k-th live tensor, all other arguments are constants.
+        inputs: value number of each live tensor.
+        values: the live tensors themselves.
+        output: value number of the result.
+        result: the output tensor (before a fused ReLU).
+        sources: the operation that produced each live tensor, ignoring reshapes, constant factors and denominators.
+        output_index: which element of the call's result this is, if the call returns several tensors.
+        gate: 0/1 mask of the ReLU fused into this step; `output` is then the value after the ReLU.
+        reference: the same step at a reference input (`trace.reference_run`).
+        versions: version counters of the result and the constants when they were recorded.
+        ranges: on an accelerator, smallest and largest value of the tensors of weighted steps.
     """
 
     operation: Op
@@ -61,45 +69,54 @@ class Step:
     ranges: ValueRanges | None = field(default=None, repr=False)
 
     def run(self, *live: Tensor) -> Tensor:
-        """Call the step again with other tensors in the places of the live ones."""
+        """Run the call again with other tensors instead of the recorded live ones."""
         args, kwargs = fill_slots(self.args, live), fill_slots(self.kwargs, live)
         result = self.call(*args, **kwargs)
         return result if self.output_index is None else result[self.output_index]
 
     @property
     def current_versions(self) -> tuple[int, ...]:
-        """How often torch has seen its result and its constants written to, by now."""
+        """Version counters of the result and the constants now."""
         return tuple(t._version for t in (self.result, *collect_tensors((self.args, self.kwargs))))
 
     @property
     def op(self) -> str:
-        """The operation's name: what composites match."""
+        """Name of the operation, which composites match."""
         return self.operation.name
 
     def argument_value(self, argument: Argument) -> Any:
-        """What the call was given for an argument of the table; live tensors come as their recorded values."""
+        """Return the value of an argument of the table, with slots replaced by the recorded tensors."""
         return fill_slots(argument.get(self.args, self.kwargs), self.values)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """The argument given at `position` or as keyword `name`; live tensors come as their recorded values."""
+        """Return the argument at `position` or keyword `name`, with slots replaced by the recorded tensors."""
         if position < len(self.args):
             return fill_slots(self.args[position], self.values)
         return fill_slots(self.kwargs.get(name, default), self.values)
 
     @property
     def label(self) -> str:
-        """What the step is called in tables: its operation, with the ReLU fused into it."""
+        """Name of the operation for tables, including a fused ReLU."""
         return self.op if self.gate is None else f"{self.op}+relu"
 
     def describe(self) -> str:
-        """Name, operation and shapes, for error messages."""
+        """Return name, operation and shapes, for error messages."""
         shapes = ", ".join(str(tuple(v.shape)) for v in self.values)
         return f"step '{self.name}' ({self.op}: {shapes} -> {tuple(self.result.shape)})"
 
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """What the encoder did for one input: steps in order, the input's value number and the output's.
+    """The recorded run of an encoder on one input.
+
+    Args:
+        steps: the steps in execution order.
+        x: the input.
+        result: the embedding.
+        output: value number of the embedding.
+        weights: the weights that the run used.
+        input: value number of the input.
+        reference: input and embedding at a reference input, if the tape was run there.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record
@@ -117,7 +134,7 @@ class Tape:
     reference: ReferenceValues | None = field(default=None, repr=False)
 
     def consumers(self) -> dict[int, list[Step]]:
-        """Which steps use each value."""
+        """Return the steps that use each value, by value number."""
         uses: dict[int, list[Step]] = {}
         for step in self.steps:
             for value in dict.fromkeys(step.inputs):
@@ -126,30 +143,35 @@ class Tape:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A sha256 over the weights the run used, so that decompositions of different weights never pair."""
+        """SHA-256 of the weights; decompositions with different fingerprints cannot be paired."""
         return hash_weights(self.weights)
 
 
 def fill_slots(tree: Any, live: tuple[Tensor, ...]) -> Any:
-    """Put live tensors back in the places of their slots."""
+    """Replace every `Slot(k)` in nested arguments by `live[k]`."""
     if type(tree) in SCALAR_TYPES:
         return tree
     return tree_map(tree, lambda slot: live[slot.index], Slot)
 
 
 def get_storage_pointer(t: Tensor) -> int:
-    """Where the tensor's memory starts; tensors without memory of their own share it with none."""
+    """Return the address of the tensor's storage, or a unique negative number if it has none."""
     try:
         return t.untyped_storage().data_ptr() or -id(t)
     except NotImplementedError:  # sparse tensors
         return -id(t)
 
 
+def get_storage_and_version(t: Tensor) -> tuple[int, int]:
+    """Return the address of the tensor's storage and its version counter (0 in inference mode)."""
+    return get_storage_pointer(t), 0 if t.is_inference() else t._version
+
+
 def collect_tensors(tree: Any) -> list[Tensor]:
-    """The tensors in nested arguments, in order."""
-    found: list[Tensor] = []
-    _collect_into(tree if type(tree) is tuple else (tree,), found)
-    return found
+    """Return the tensors in nested arguments, in order."""
+    tensors: list[Tensor] = []
+    _collect_into(tree if type(tree) is tuple else (tree,), tensors)
+    return tensors
 
 
 def _collect_into(items: Iterable[Any], tensors: list[Tensor]) -> None:
@@ -167,7 +189,7 @@ def _collect_into(items: Iterable[Any], tensors: list[Tensor]) -> None:
 
 
 def tree_map(tree: Any, fn: Callable[[Any], Any], leaf_types: type | tuple[type, ...] = Tensor) -> Any:
-    """Replace every `kind` in nested arguments by `leaf(it)`."""
+    """Replace every instance of `leaf_types` in nested arguments by `fn(instance)`."""
     if isinstance(tree, leaf_types):
         return fn(tree)
     if isinstance(tree, SEQUENCE_TYPES):

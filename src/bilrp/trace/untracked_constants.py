@@ -1,7 +1,7 @@
-"""Constants of a run that no recorded call made: were they there before, or made of the input unseen?
+"""Constants of a run that no recorded call produced, and whether they depend on the input.
 
-A tensor that is made where gradients are off and the tape cannot look (in another thread, under `torch.no_grad`) looks
-like any constant. Only the numbers tell: the model runs once more nearby, and what is a constant stays what it was.
+A tensor computed outside the tape without gradients (in another thread, under `torch.no_grad`) looks like a constant.
+The model is run again at a slightly perturbed input: real constants keep their values.
 """
 
 from __future__ import annotations
@@ -15,46 +15,45 @@ from torch import Tensor
 
 from bilrp.errors import TapeError
 from bilrp.trace.devices import defer_checks, is_on_cpu, require
-from bilrp.trace.tape import get_storage_pointer
 
-PERTURBATION_SCALE = 0.01  # how far, of each number; towards zero, where no bound is crossed
+PERTURBATION_SCALE = 0.01  # relative; towards zero, so that values stay within their bounds
 
 
 class UntrackedConstant(NamedTuple):
-    """A constant that no recorded call made, with its numbers when it was first used, by which call and where."""
+    """A constant that no recorded call produced, with its values, the operation and the location of its first use."""
 
-    tensor: Tensor  # kept, so that its id stays its own
+    tensor: Tensor  # keeps it alive, so that its id stays unique
     value: Tensor
     op: str
     location: str
 
 
 def depends_on(node: Any, origin: Any) -> bool:
-    """Does the autograd graph lead from `node` back to `origin`?"""
+    """Return whether the autograd graph leads from `node` back to `origin`."""
     seen, waiting = {node}, [node]
     while waiting:
         node = waiting.pop()
         if node is origin:
             return True
-        found = {after for after, _ in node.next_functions if after is not None} - seen
-        seen |= found
-        waiting.extend(found)
+        parents = {parent for parent, _ in node.next_functions if parent is not None} - seen
+        seen |= parents
+        waiting.extend(parents)
     return False
 
 
 def perturb(x: Tensor) -> Tensor:
-    """Another input, for which a model most likely goes the same way."""
-    draw = torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return x.detach() * (1 - PERTURBATION_SCALE * draw.to(x))
+    """Return a slightly different input, for which a model most likely takes the same branches."""
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return x.detach() * (1 - PERTURBATION_SCALE * noise.to(x))
 
 
 def find_overwritten(constants: Mapping[Any, UntrackedConstant]) -> set[Any]:
-    """Keys of constants whose memory was written during their own run: replaying the tape reports these."""
+    """Return the keys of constants that were overwritten during their own run, which `verify_tape` reports."""
     return {
         key
-        for key, one in constants.items()
-        if is_on_cpu(one.value)
-        and not torch.equal(torch.nan_to_num(one.tensor.detach()), torch.nan_to_num(one.value))
+        for key, constant in constants.items()
+        if is_on_cpu(constant.value)
+        and not torch.equal(torch.nan_to_num(constant.tensor.detach()), torch.nan_to_num(constant.value))
     }
 
 
@@ -63,12 +62,12 @@ def reject_input_dependent(
     second: Mapping[Any, UntrackedConstant],
     overwritten: Collection[Any] = (),
 ) -> None:
-    """Refuse constants of a run that are others at another input.
+    """Raise `TapeError` if a constant has other values at another input.
 
     Args:
-        first: constants of the run that is recorded.
-        again: those of the run at a nearby input, in the same order.
-        overwritten: keys in `first` that are left out.
+        first: constants of the recorded run.
+        second: constants of the run at the perturbed input, in the same order.
+        overwritten: keys of `first` to skip.
     """
     others = list(second.values())
     with defer_checks():
@@ -90,11 +89,6 @@ def _raise_input_dependent(constant: UntrackedConstant) -> NoReturn:
     place = f" ({constant.location})" if constant.location else ""
     raise TapeError(
         f"'{constant.op}' received a tensor of shape {tuple(constant.value.shape)}{place} that changes with the input and "
-        "that no recorded call made: a part of the model runs in another thread, or outside torch; run it in the "
-        "thread of the model's forward, with torch calls"
+        "that no recorded call made: part of the model runs in another thread, or outside torch; run it in the thread of "
+        "the model's forward, with torch calls"
     )
-
-
-def get_storage_and_version(t: Tensor) -> tuple[int, int]:
-    """The memory of a tensor, and how often it was written to as far as torch counts."""
-    return get_storage_pointer(t), 0 if t.is_inference() else t._version

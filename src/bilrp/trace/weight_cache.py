@@ -1,7 +1,7 @@
-"""What is made of a model's weights (folded, shared out by γ), kept for its next input.
+"""Per-model cache of tensors computed from the weights (folded batch norm, γ), reused for the next input.
 
-Freezing writes about as many numbers as a model has weights, into fresh memory, and would for every input anew: on
-ResNet-50 as long as running it. The numbers of the weights say whether they are still the same ones (`fingerprint`).
+Computing them takes as long as running the model (ResNet-50). The hash of the weights (`fingerprint`) shows whether they
+are still valid.
 """
 
 from __future__ import annotations
@@ -18,40 +18,43 @@ from torch import Tensor
 
 from bilrp.trace.fingerprint import get_memory_keys
 
-MAX_RATIO = (
-    2  # times the memory of the weights: what more was made, by other rules, is dropped, the oldest first
-)
-WeightState = tuple[str, tuple[torch.device, ...]]  # the weights' hash, and where they are
-CacheKey = tuple[
-    WeightState, Hashable, Hashable
-]  # of which state, what was made, and of which of the weights
-CacheEntries = dict[CacheKey, tuple[Tensor, int]]  # with the version that it was kept in
+MAX_RATIO = 2  # cache size relative to the weights; the oldest entries are dropped first
+NOT_A_WEIGHT = object()
+WeightState = tuple[str, tuple[torch.device, ...]]  # hash and devices of the weights
+CacheKey = tuple[WeightState, Hashable, Hashable]  # state of the weights, name of the result, its sources
+CacheEntries = dict[CacheKey, tuple[Tensor, int]]  # result, and its version counter when it was stored
 
 _CACHES: WeakKeyDictionary[Any, CacheEntries] = WeakKeyDictionary()
-_ACTIVE: ContextVar[_ActiveCache | None] = ContextVar("shelf", default=None)
+_ACTIVE: ContextVar[_ActiveCache | None] = ContextVar("weight_cache", default=None)
 
 
 @dataclass(frozen=True)
 class _ActiveCache:
     entries: CacheEntries
     state: WeightState
-    # Which of the weights (by their number), or of what is kept, lies where. Only while the shelf is open, and with all of
-    # it held: the same numbers may lie elsewhere for the next input, and others in their place.
+    # Index of a weight, or key of a cached tensor, by memory key. Memory keys identify tensors only while all of them
+    # are kept alive: later, other tensors may use the same memory.
     source_ids: dict[Hashable, Hashable]
     kept_alive: list[Tensor]
 
 
 @contextmanager
 def use_weight_cache(model: object, weights: Sequence[Tensor], state: str) -> Iterator[None]:
-    """Within it, `cached_tensor` keeps what is made of these weights for as long as the model lives; `state` is their
-    hash.
+    """Within the block, let `cached_tensor` store what is computed from the weights.
+
+    Args:
+        model: the model; its cache is dropped with it.
+        weights: the weights of the run.
+        state: hash of the weights.
     """
-    made, now = _entries_for(model), (state, tuple(t.device for t in weights))
-    for key in [key for key in list(made) if key[0] != now]:
-        made.pop(key, None)
-    _evict(made, weights)
-    names: dict[Hashable, Hashable] = dict(zip(get_memory_keys(weights), range(len(weights)), strict=True))
-    token = _ACTIVE.set(_ActiveCache(made, now, names, list(weights)))
+    entries, current = _entries_for(model), (state, tuple(t.device for t in weights))
+    for key in [key for key in list(entries) if key[0] != current]:
+        entries.pop(key, None)
+    _evict(entries, weights)
+    source_ids: dict[Hashable, Hashable] = dict(
+        zip(get_memory_keys(weights), range(len(weights)), strict=True)
+    )
+    token = _ACTIVE.set(_ActiveCache(entries, current, source_ids, list(weights)))
     try:
         yield
     finally:
@@ -59,51 +62,52 @@ def use_weight_cache(model: object, weights: Sequence[Tensor], state: str) -> It
 
 
 def cached_tensor(name: Hashable, sources: Sequence[Tensor | None], compute: Callable[[], Tensor]) -> Tensor:
-    """What `make` makes of weights, or made for an earlier input; of anything else it is made anew.
+    """Return `compute()`, or the cached result of an earlier input if all sources are weights or cached tensors.
+
+    Args:
+        name: identifies the computation.
+        sources: the tensors that it uses.
+        compute: the computation.
 
     >>> net = torch.nn.Linear(2, 2)
-    >>> with use_weight_cache(net, [net.weight], "as they are"):
+    >>> with use_weight_cache(net, [net.weight], "hash of the weights"):
     ...     cached_tensor("size", [net.weight], net.weight.abs) is cached_tensor("size", [net.weight], net.weight.abs)
     True
     """
-    now = _ACTIVE.get()
-    if now is None or torch.is_inference_mode_enabled():  # where torch counts no writes
+    cache = _ACTIVE.get()
+    if cache is None or torch.is_inference_mode_enabled():  # inference mode has no version counters
         return compute()
-    of = tuple(
-        None if t is None else now.source_ids.get(get_memory_keys([t])[0], NOT_A_WEIGHT) for t in sources
+    source_ids = tuple(
+        None if t is None else cache.source_ids.get(get_memory_keys([t])[0], NOT_A_WEIGHT) for t in sources
     )
-    if NOT_A_WEIGHT in of:
+    if NOT_A_WEIGHT in source_ids:
         return compute()
-    key = (now.state, name, of)
-    found, version = now.entries.get(key, (None, 0))
-    if found is None or found._version != version:
-        now.entries.pop(key, None)
-        found = compute()
-        found, _ = now.entries.setdefault(
-            key, (found, found._version)
-        )  # another thread's, where it was faster
-    now.source_ids[get_memory_keys([found])[0]] = key  # of what is kept, more can be made
-    now.kept_alive.append(found)
-    return found
-
-
-NOT_A_WEIGHT = object()
+    key = (cache.state, name, source_ids)
+    result, version = cache.entries.get(key, (None, 0))
+    if result is None or result._version != version:
+        cache.entries.pop(key, None)
+        result = compute()
+        # if another thread was faster, use its result
+        result, _ = cache.entries.setdefault(key, (result, result._version))
+    cache.source_ids[get_memory_keys([result])[0]] = key  # it can be a source itself
+    cache.kept_alive.append(result)
+    return result
 
 
 def _evict(entries: CacheEntries, weights: Sequence[Tensor]) -> None:
-    """Drop the oldest until the rest fits; what lies in the weights' own memory, or twice in the same, takes none."""
-    seen = {t.untyped_storage().data_ptr() for t in weights}
-    room = MAX_RATIO * sum(t.numel() * t.element_size() for t in weights)
+    """Drop the oldest entries until the rest fits; tensors that alias the weights or each other count once."""
+    storages = {t.untyped_storage().data_ptr() for t in weights}
+    free = MAX_RATIO * sum(t.numel() * t.element_size() for t in weights)
     for key, (t, _) in reversed(list(entries.items())):
-        at, size = t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()
-        room -= 0 if at in seen else size
-        seen.add(at)
-        if room < 0:
+        address, size = t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()
+        free -= 0 if address in storages else size
+        storages.add(address)
+        if free < 0:
             entries.pop(key, None)
 
 
 def _entries_for(model: object) -> CacheEntries:
     try:
         return _CACHES.setdefault(model, {})
-    except TypeError:  # nothing can be said about how long it lives
+    except TypeError:  # no weak references, so its lifetime is unknown
         return {}
