@@ -321,7 +321,7 @@ def gradient_inside(x):
 
 UNSEEN = {
     sparse_constant: "to_dense",
-    gradient_inside: "run again by itself",
+    gradient_inside: "cannot be replayed",
     through_data: "view",
     one_of_several_views: "several views",
     out_argument: "out=",

@@ -1,24 +1,24 @@
-/* Active rows in native code: what `engine.sparse_torch` does in torch, but each row holds only the regions that reach
- * it.
+/* Sparse tangents: the operations of `engine.sparse_torch`, but each row stores only the regions that reach it.
  *
- * A value has a row for each feature that can be non-zero, position by position. All rows of one position are a small
- * matrix (rows x regions), and these lie one after another. A region's number is its column.
+ * A value has a row for each feature that can be non-zero, ordered by position. The rows of one position form a small
+ * dense matrix (rows x regions of that position); these matrices are stored consecutively.
  *
- *     convolve   target[o, i] = sum over terms t, inputs k in reach of  after_t[o] W_t[o, k] before_t[k] source[k, i]
- *                of a ratio: after[o] = numerator[o] / max(min_denominator[o],
+ *     convolve   target[o, i] = sum over terms t, inputs k of  after_t[o] W_t[o, k] before_t[k] source[k, i]
+ *                for LRP-gamma: after[o] = numerator[o] / max(min_denominator[o],
  *                                                          bias[o] + sum over k of  W[o, k] input[k])
  *     combine    target[r, i] = sum over terms t of  factor_t[r] source_t[row_t[r], i]
  *     pool       target[c, i] = sum over offsets o of  share_o[c] source_at_o[c, i],  c a channel
- *     gather     from windows (or whole images) of each region
- *     scatter    to whole images of each region
- *     build_row_index      which features have rows, and where
- *     find_block_regions   which regions touch each block of positions
+ *     gather     copy from windows (or whole images) of each region
+ *     scatter    copy to whole images of each region
+ *     build_row_index      features that have rows, and their indices
+ *     find_block_regions   regions that overlap each block of positions
  *
- * Regions that reach the inputs of a position are among those that reach it. Work is handed out by a counter, so that
- * any number of threads can make the same call. All return 0, or 1 where memory ran out (`build_row_index` and
- * `find_block_regions`: a number below 0).
+ * The regions of a position include the regions of all its inputs. Threads take work from an atomic counter: any number
+ * of them can make the same call. All functions return 0, or 1 if memory is exhausted (`build_row_index` and
+ * `find_block_regions`: a negative number).
  *
- * C11 with the vectors of GCC and Clang. The second half of this file is compiled once for each kind of number.
+ * C11 with the vector extensions of GCC and Clang. The second half of this file is compiled once for float and once for
+ * double.
  */
 #ifndef REAL
 
@@ -30,7 +30,7 @@
 #ifndef SOURCE_CHECKSUM
 #define SOURCE_CHECKSUM 0
 #endif
-const uint32_t native_source_checksum = SOURCE_CHECKSUM; /* a checksum of all files: a library of others is not used */
+const uint32_t native_source_checksum = SOURCE_CHECKSUM; /* of all C files; another library is not loaded */
 
 typedef int64_t i64;
 
@@ -38,9 +38,9 @@ typedef struct {
     i64 height, width, channels;
     const i64 *row_starts;    /* first row of each position, and the number of rows */
     const i64 *channel;       /* of each row */
-    const i64 *region_starts; /* where each position's regions begin in: */
-    const i64 *regions;       /* in ascending order for each position */
-    const i64 *offsets;       /* where each position's numbers begin in: */
+    const i64 *region_starts; /* start of each position's regions in: */
+    const i64 *regions;       /* ascending for each position */
+    const i64 *offsets;       /* start of each position's matrix in: */
     void *values;
 } SparseRows;
 
@@ -48,10 +48,10 @@ typedef struct {
     SparseRows source, target;
     i64 kernel[2], dilation[2], stride[2], padding[2];
     i64 terms;
-    const void *const *weights, *const *before, *const *after; /* of each term: (outputs, kernel, inputs); factors */
-    const void *input, *bias, *numerator, *min_denominator; /* of a ratio behind a single term; else absent */
+    const void *const *weights, *const *before, *const *after; /* for each term: (outputs, kernel, inputs); factors */
+    const void *input, *bias, *numerator, *min_denominator; /* LRP-gamma with a single term; else NULL */
     const i64 *blocks;                     /* top, left, bottom, right of each */
-    const i64 *block_regions, *block_ends; /* the regions of all blocks, and where each block's end */
+    const i64 *block_regions, *block_ends; /* the regions of all blocks, and the end of each block's */
     i64 block_count;
     _Atomic i64 *next;
 } Convolution;
@@ -60,7 +60,7 @@ typedef struct {
     SparseRows target;
     i64 terms;
     const SparseRows *const *sources;
-    const i64 *const *rows; /* of each term: the source's row for each of the target's, or -1 */
+    const i64 *const *rows; /* for each term and target row: the source row, or -1 */
     const void *const *factors;
     _Atomic i64 *next;
 } Combination;
@@ -68,36 +68,36 @@ typedef struct {
 typedef struct {
     SparseRows source, target;
     i64 offsets, stride[2], padding[2];
-    const i64 *offset; /* down and across, of each */
-    const void *shares; /* of each offset and each row of the target */
+    const i64 *offset; /* (dy, dx) of each */
+    const void *shares; /* for each offset and target row */
     _Atomic i64 *next;
 } Pooling;
 
 typedef struct {
     SparseRows rows;
-    const i64 *index; /* of each region: its image, or -1 */
+    const i64 *index; /* image of each region, or -1 */
     void *images;
     i64 strides[4]; /* image, channel, line, position */
-    const i64 *origin; /* top and left of each image; may be absent */
+    const i64 *origin; /* top and left of each image; may be NULL */
     _Atomic i64 *next;
 } ImageCopy;
 
 typedef struct {
-    i64 first, last, at; /* rows of the source, and where the first of them lies in the packed block */
+    i64 first, last, at; /* source rows, and index of the first in the packed block */
 } RowRange;
 
-typedef struct { /* one position of a block */
+typedef struct { /* one output position of a block */
     i64 y, x, pixel, first, last; /* its rows */
-    i64 inputs, range_count;      /* what it looks at: */
+    i64 inputs, range_count;      /* inputs in its receptive field: */
     RowRange *row_ranges;
-    int32_t *weight_index;   /* where the weights of each input are in a row of W */
-    int32_t *target_columns; /* where each of the block's regions stands among its own, -1 where it does not reach it */
+    int32_t *weight_index;   /* index of each input in a row of W */
+    int32_t *target_columns; /* column of each of the block's regions at this position, or -1 */
 } BlockPosition;
 
 enum {
-    MR = 6,                  /* outputs at once */
-    MAX_UNPACKED_PANELS = 8, /* panels up to which weights are read where they are */
-    POSITIONS_PER_TASK = 16, /* positions that are handed out at once */
+    MR = 6,                  /* outputs of a micro-kernel */
+    MAX_UNPACKED_PANELS = 8, /* up to this many panels, weights are not packed */
+    POSITIONS_PER_TASK = 16, /* positions per increment of the counter */
 };
 
 static inline i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }
@@ -107,7 +107,7 @@ static inline i64 region_count(const SparseRows *r, i64 pixel) {
     return r->region_starts[pixel + 1] - r->region_starts[pixel];
 }
 
-/* Where each of `regions` (ascending) stands among the regions of a position; -1 where it does not reach it. */
+/* The column of each of `regions` (ascending) in the matrix of a position; -1 if the position does not have it. */
 static void find_regions(const SparseRows *r, i64 pixel, const i64 *regions, i64 count, int32_t *region_columns) {
     const i64 *own_regions = r->regions + r->region_starts[pixel];
     i64 size = region_count(r, pixel), at = 0;
@@ -117,9 +117,9 @@ static void find_regions(const SparseRows *r, i64 pixel, const i64 *regions, i64
     }
 }
 
-/* Where features of a mask (height, width, channels) have their rows: each row's index into the mask laid out so, its
- * channel, and its index into (channels, height, width). Channels that do not lie beside each other are first laid so,
- * for some positions of a line at a time. */
+/* For each non-zero feature of a mask (height, width, channels): its flat index, its channel, and its flat index into
+ * (channels, height, width). If channels are not contiguous, POSITIONS_PER_TASK positions of a line are packed at a
+ * time. */
 i64 build_row_index(const uint8_t *mask, const i64 *shape, const i64 *strides, i64 *flat, i64 *channel,
                     i64 *chw_index) {
     i64 positions = shape[0] * shape[1], channels = shape[2], row = 0;
@@ -147,12 +147,12 @@ i64 build_row_index(const uint8_t *mask, const i64 *shape, const i64 *strides, i
     return 0;
 }
 
-/* Square blocks of positions, and the regions [low, high) that touch each of them, one after another. Gives the number
- * of blocks: of those that are touched, or of all. */
+/* Square blocks of positions, and the regions whose boxes [low, high) overlap each of them. Returns the number of
+ * blocks: all, or only those with a region. */
 i64 find_block_regions(const i64 *low, const i64 *high, i64 regions, const i64 *size, i64 side, i64 all, i64 *boxes,
                        i64 *columns, i64 *ends) {
     i64 blocks = 0, end = 0;
-    i64 *row_regions = malloc(sizeof(i64) * (size_t)(regions + 1)); /* regions that touch a line of blocks */
+    i64 *row_regions = malloc(sizeof(i64) * (size_t)(regions + 1)); /* regions that overlap a line of blocks */
     if (!row_regions) return -1;
     for (i64 top = 0; top < size[0]; top += side) {
         i64 count = 0;
@@ -173,14 +173,14 @@ i64 find_block_regions(const i64 *low, const i64 *high, i64 regions, const i64 *
     return blocks;
 }
 
-/* Are these the first `count` regions in order? */
+/* Whether the columns are 0, 1, ..., count - 1. */
 static int is_identity(const int32_t *region_columns, i64 count) {
     for (i64 i = 0; i < count; i++)
         if (region_columns[i] != i) return 0;
     return 1;
 }
 
-/* At least so much memory; what was there is lost. */
+/* Make a buffer hold at least `needed` elements; its contents are lost. */
 static int reserve(void *buffer, i64 *capacity, i64 needed, size_t each) {
     void **pointer = buffer;
     if (needed <= *capacity) return 0;
@@ -206,15 +206,15 @@ static int reserve(void *buffer, i64 *capacity, i64 needed, size_t each) {
 #else
 
 #define LANES ((i64)(32 / sizeof(REAL)))
-#define NR ((i64)(64 / sizeof(REAL))) /* regions at once: a panel */
+#define NR ((i64)(64 / sizeof(REAL))) /* regions of a micro-kernel: a panel */
 
 typedef REAL NAME(vector) __attribute__((vector_size(32), aligned(sizeof(REAL)), may_alias));
 
 /* ------------------------------------------------------------------ convolve */
 
-/* sums[MR][NR] for the first one or two vectors of a panel. Weights lie packed, MR of them for each row of the panel,
- * or (rows, weight_index) are read where they are. Of one vector every other row has sums of its own: each would else
- * wait for the one before it. */
+/* The micro-kernel: sums[MR][NR] for the first one or two vectors of a panel. Weights are packed, MR of them for each
+ * row of the panel, or read from (rows, weight_index). With one vector, even and odd rows have separate sums, so that
+ * additions do not wait for each other. */
 static inline __attribute__((always_inline)) void NAME(multiply_panel)(
     int vectors, const REAL *packed, const REAL *const *rows, const int32_t *weight_index, const REAL *panel,
     const RowRange *row_ranges, i64 count, REAL *sums) {
@@ -256,13 +256,13 @@ typedef struct {
     int32_t *weight_index, *region_columns;
     RowRange *row_ranges;
     BlockPosition *block_positions;
-    i64 *lines; /* where each line of the source begins in the packed block */
+    i64 *lines; /* start of each source line in the packed block */
     i64 panels_size, weights_size, factors_size, weight_index_size, region_columns_size, row_ranges_size;
     i64 block_positions_size;
 } NAME(Workspace);
 
-/* All rows of one position of the source, for the block's regions, panel by panel: panels[p][at + row][one or two
- * vectors]. The input of a ratio comes first, as if it were a region. */
+/* Pack all rows of one source position, for the block's regions: panels[p][at + row][one or two vectors]. The input for
+ * LRP-gamma comes first, like a region. */
 static void NAME(pack_source)(const Convolution *job, i64 pixel, i64 at, const i64 *regions, i64 count, i64 size,
                               NAME(Workspace) *workspace) {
     const SparseRows *source = &job->source;
@@ -277,7 +277,7 @@ static void NAME(pack_source)(const Convolution *job, i64 pixel, i64 at, const i
         const REAL *from = values;
         i64 lane_count = min_i64(count - p * NR, NR), panel_width = lane_count > LANES ? NR : LANES, copied = 0;
         REAL *to = workspace->panels + p * size * NR + at * panel_width;
-        int32_t lanes[NR], columns[NR]; /* what is copied where */
+        int32_t lanes[NR], columns[NR]; /* source columns, and their lanes in the panel */
         for (i64 i = input != NULL; i < lane_count; i++)
             if (region_columns[i] >= 0) lanes[copied] = (int32_t)i, columns[copied++] = region_columns[i];
         if (copied == NR && columns[NR - 1] - columns[0] == NR - 1) {
@@ -294,7 +294,7 @@ static void NAME(pack_source)(const Convolution *job, i64 pixel, i64 at, const i
     }
 }
 
-/* Weights of all terms and their factors, MR outputs beside each other for each input in reach. */
+/* Pack weights times factors, summed over terms: MR outputs for each input. */
 static void NAME(pack_weights)(const Convolution *job, const BlockPosition *position, REAL *weights) {
     i64 length = job->kernel[0] * job->kernel[1] * job->source.channels, inputs = position->inputs;
     const int32_t *weight_index = position->weight_index;
@@ -307,7 +307,7 @@ static void NAME(pack_weights)(const Convolution *job, const BlockPosition *posi
         for (i64 t = 0; t < job->terms; t++) {
             const REAL *row = (const REAL *)job->weights[t] + job->target.channel[o] * length;
             const REAL *before = job->before[t], *after = job->after[t];
-            REAL factor = after && job->terms > 1 ? after[o] : 1; /* of one term it comes after the sums */
+            REAL factor = after && job->terms > 1 ? after[o] : 1; /* a single term's is applied to the sums */
             if (!before && job->terms == 1) {
                 for (i64 k = 0; k < inputs; k++) to[k * MR] = row[weight_index[k]];
                 continue;
@@ -321,10 +321,10 @@ static void NAME(pack_weights)(const Convolution *job, const BlockPosition *posi
     }
 }
 
-/* What one position looks at: ranges of the source's rows, and where their weights are in a row of W. */
+/* Find the inputs of one position: ranges of source rows, and their indices in a row of W. */
 static void NAME(find_inputs)(const Convolution *job, BlockPosition *position, i64 top, i64 left, const i64 *lines) {
     i64 kernel_width = job->kernel[1], width = job->source.width;
-    i64 step = job->dilation[1] == 1 ? kernel_width : 1; /* neighbours under a line of the kernel are one range */
+    i64 step = job->dilation[1] == 1 ? kernel_width : 1; /* adjacent pixels form one range */
     position->inputs = position->range_count = 0;
     for (i64 dy = 0; dy < job->kernel[0]; dy++) {
         i64 line = position->y * job->stride[0] - job->padding[0] + dy * job->dilation[0];
@@ -346,7 +346,7 @@ static void NAME(find_inputs)(const Convolution *job, BlockPosition *position, i
     }
 }
 
-/* Up to MR outputs of one position, from row o on, for one panel of the block's regions. */
+/* Compute up to MR outputs of one position, from row o on, for one panel of the block's regions. */
 static void NAME(compute_outputs)(const Convolution *job, const BlockPosition *position, i64 o, const REAL *packed,
                                   const REAL *panel, i64 p, i64 count, REAL *factors) {
     const SparseRows *target = &job->target;
@@ -396,7 +396,7 @@ static void NAME(compute_outputs)(const Convolution *job, const BlockPosition *p
     }
 }
 
-/* All outputs of one position for many regions: weights are looked up once, and panel after panel takes all of them. */
+/* Compute all outputs of one position for many regions: weights are packed once and used by all panels. */
 static int NAME(convolve_packed)(const Convolution *job, const BlockPosition *position, i64 count, i64 size,
                                  NAME(Workspace) *workspace) {
     i64 rows = (position->last - position->first + MR - 1) / MR * MR;
@@ -411,7 +411,7 @@ static int NAME(convolve_packed)(const Convolution *job, const BlockPosition *po
     return 0;
 }
 
-/* All outputs of all positions for few regions, some of each position in turn: what they look up lies near. */
+/* Compute all outputs of all positions for few regions, MR of each position in turn: their weights stay in cache. */
 static void NAME(convolve_unpacked)(const Convolution *job, const BlockPosition *block_positions, i64 number, i64 count,
                                     i64 size, NAME(Workspace) *workspace) {
     REAL factors[MR];
@@ -428,7 +428,7 @@ static void NAME(convolve_unpacked)(const Convolution *job, const BlockPosition 
     }
 }
 
-/* The positions of a block that have outputs, and what each of them looks at. */
+/* Find the positions of a block that have outputs, and the inputs of each. Returns their number, or -1. */
 static int NAME(plan_block)(const Convolution *job, const i64 *box, i64 top, i64 left, const i64 *regions, i64 count,
                             i64 size, NAME(Workspace) *workspace) {
     const SparseRows *target = &job->target;
@@ -468,7 +468,7 @@ static int NAME(plan_block)(const Convolution *job, const i64 *box, i64 top, i64
 static int NAME(convolve_block)(const Convolution *job, i64 number, NAME(Workspace) *workspace) {
     const i64 *box = job->blocks + 4 * number, begin = number ? job->block_ends[number - 1] : 0;
     i64 count = job->block_ends[number] - begin + (job->input != NULL), low[2], high[2], size = 0;
-    for (int axis = 0; axis < 2; axis++) { /* what the block looks at */
+    for (int axis = 0; axis < 2; axis++) { /* receptive field of the block */
         i64 extent = axis ? job->source.width : job->source.height;
         i64 last = (box[2 + axis] - 1) * job->stride[axis] + (job->kernel[axis] - 1) * job->dilation[axis] + 1;
         low[axis] = clamp_index(box[axis] * job->stride[axis] - job->padding[axis], extent);
@@ -514,7 +514,7 @@ int NAME(convolve)(const Convolution *job) {
 
 /* ------------------------------------------------------------------ combine */
 
-/* (+)= factor * from, at the regions that the source has. */
+/* to = (accumulate ? to : 0) + factor * from, for the regions of the source. */
 static inline void NAME(add_row)(REAL *to, const REAL *from, const int32_t *region_columns, i64 count, REAL factor,
                                  int accumulate) {
     if (!region_columns && accumulate)
@@ -549,7 +549,7 @@ int NAME(combine)(const Combination *job) {
                     const SparseRows *source = job->sources[t];
                     i64 from = job->rows[t][row], source_pixel = last[t];
                     if (from < 0) continue;
-                    /* rows of one position mostly come from one position too */
+                    /* rows of one position usually come from one position */
                     if (source_pixel < 0 || from < source->row_starts[source_pixel] ||
                         from >= source->row_starts[source_pixel + 1]) {
                         i64 low = 0, high = source->height * source->width;
@@ -636,7 +636,7 @@ static int NAME(copy_images)(const ImageCopy *job, int scatter) {
             const i64 *regions = rows->regions + rows->region_starts[pixel];
             REAL *values = (REAL *)rows->values + rows->offsets[pixel];
             if (first == last || (failed = reserve(&at, &size, count, sizeof *at))) continue;
-            for (i64 i = 0; i < count; i++) { /* where this position begins in each region's image */
+            for (i64 i = 0; i < count; i++) { /* address of this position in each region's image */
                 i64 image = job->index[regions[i]];
                 i64 top = image >= 0 && job->origin ? job->origin[2 * image] : 0;
                 i64 left = image >= 0 && job->origin ? job->origin[2 * image + 1] : 0;

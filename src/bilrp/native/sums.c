@@ -1,18 +1,17 @@
-/* Sums over weights in native code: what `trace.checksum` does in numpy, in one walk through memory.
+/* Column sums for the checksum of weights (`trace.checksum`, which has the numpy version), in one pass over memory.
  *
- * Words of 64 bits lie in rows of COLUMNS, and ROWS_PER_GROUP rows are a group. Overflow wraps around, as it does in
- * numpy.
+ * A row has COLUMNS words of 64 bits, a group ROWS_PER_GROUP rows. Overflow wraps around, as in numpy.
  *
- *     sums[c] = sum over groups g of  factor[g] * mixed(sum over the group's rows of  word[row, c])
- *     mixed(s) = s xor (s >> MIX_SHIFT_BITS)
+ *     sums[c] = sum over groups g of  factor[g] * mix(sum over the rows of g of  word[row, c])
+ *     mix(s) = s xor (s >> MIX_SHIFT_BITS)
  *
- * It has no state, so that any number of threads can make the call.
+ * Thread-safe: there is no state.
  */
 #include <stdint.h>
 
 enum { COLUMNS = 1021, ROWS_PER_GROUP = 7, MIX_SHIFT_BITS = 29 };
 
-typedef uint64_t unaligned_u64 __attribute__((aligned(1), may_alias)); /* a view of weights may begin at any byte */
+typedef uint64_t unaligned_u64 __attribute__((aligned(1), may_alias)); /* weights may start at any byte */
 
 void sum_columns(const unaligned_u64 *group, const uint64_t *factor, uint64_t *restrict sums, int64_t groups) {
     for (int c = 0; c < COLUMNS; c++) sums[c] = 0;

@@ -52,6 +52,18 @@ Factor = Literal["scale", "gate", "attention"]  # role of the result as a factor
 DefaultRule = Literal["linear", "gate", "frozen", "clamp", "select", "product", "quotient"]
 ELEMENTWISE = {"identity", "random", "arithmetic", "activation", "elementwise_nonzero"}
 
+# Kinds that draw no random numbers. Detecting them in a small call takes as long as the call.
+DETERMINISTIC_KINDS = {
+    "arithmetic",
+    "reduction",
+    "product",
+    "weighted",
+    "softmax",
+    "norm",
+    "structural",
+    "identity",
+}
+
 
 @dataclass(frozen=True)
 class Argument:

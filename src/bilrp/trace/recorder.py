@@ -1,7 +1,7 @@
-"""record(encoder, x): run an untouched encoder once and write down what it did.
+"""Record one run of an unmodified encoder.
 
-The run happens under a `TorchFunctionMode`: every torch call that touches a tensor depending on the
-input (a *live* tensor) becomes one `Step` holding its real tensors. Nothing is patched, hooked or changed.
+The encoder runs under a `TorchFunctionMode`: every torch call on a tensor that depends on the input (a *live* tensor)
+becomes one `Step` with its tensors. Nothing is patched or hooked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bilrp.trace.introspection import (
     map_weight_owners,
 )
 from bilrp.trace.numerics import can_be_mask, check_mask_values, is_mask
-from bilrp.trace.operation import Op, OperationTable
+from bilrp.trace.operation import DETERMINISTIC_KINDS, Op, OperationTable
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.randomness import RandomCallDetector, RandomTensors
 from bilrp.trace.replay import verify_tape
@@ -46,8 +46,8 @@ from bilrp.trace.tape import (
     Slot,
     Tape,
     collect_tensors,
-    get_storage_and_version,
     get_storage_pointer,
+    get_version,
     tree_map,
 )
 from bilrp.trace.unsupported import (
@@ -58,28 +58,15 @@ from bilrp.trace.unsupported import (
     translate_torch_error,
 )
 from bilrp.trace.untracked_constants import (
-    UntrackedConstant,
-    depends_on,
+    RunConstants,
     find_overwritten,
     perturb,
     reject_input_dependent,
 )
 
-# Kinds of operations that draw no numbers: looking into every one of them for a draw would take as long as running it.
-DETERMINISTIC_KINDS = {
-    "arithmetic",
-    "reduction",
-    "product",
-    "weighted",
-    "softmax",
-    "norm",
-    "structural",
-    "identity",
-}
-METADATA_OPS = {"shape", "size", "dim", "ndim", "dtype", "device"}  # they read no numbers
-NORM_KINDS = {"norm", "statistics"}  # kinds whose spellings differ in the order of their arguments
-FIRST_OPERAND_NAMES = {"input", "self"}  # what torch calls a function's first operand
-NO_CONTEXT = nullcontext()
+METADATA_OPS = {"shape", "size", "dim", "ndim", "dtype", "device"}  # read no values
+NORM_KINDS = {"norm", "statistics"}  # kinds whose functions differ in the order of their arguments
+FIRST_OPERAND_NAMES = {"input", "self"}  # torch's names of the first operand
 
 
 def record(
@@ -88,7 +75,12 @@ def record(
     *,
     operations: OperationTable = OPERATIONS,
 ) -> Tape:
-    """Run `encoder(x)` once and return the tape of everything that led from `x` to the output.
+    """Run `encoder(x)` and return its verified tape.
+
+    Args:
+        encoder: a module or function in eval mode.
+        x: one input, with a batch dimension of 1.
+        operations: the table of operations.
 
     >>> import torch.nn.functional as F
     >>> [step.op for step in record(lambda x: F.relu(x) + x, torch.ones(1, 4)).steps]
@@ -102,22 +94,22 @@ def record(
 def record_unchecked(
     encoder: Callable[[Tensor], Tensor], x: Tensor, operations: OperationTable = OPERATIONS
 ) -> Tape:
-    """The tape as it was written: `verify_tape` tells whether it is true, and needs the model no more."""
+    """Return the tape without verifying it; call `verify_tape` later, which does not need the model."""
     modules = [list_submodules(module) for module in find_modules(encoder)]
     reject_compiled_code(encoder, modules)
     reject_training_mode(modules)
     named = list_named_weights(modules)
     training = any(part.training for parts in modules for _, part in parts) if modules else None
-    places = {id(part): name for parts in modules for name, part in parts}
-    held = [weight for _, weight in named] + find_referenced_tensors(encoder, modules)
+    module_names = {id(part): name for parts in modules for name, part in parts}
+    initial_tensors = [weight for _, weight in named] + find_referenced_tensors(encoder, modules)
 
-    def run(x: Tensor, held: Iterable[Tensor]) -> tuple[Recorder, object]:
-        recorder = Recorder(map_weight_owners(named), operations, places, held, training)
-        # all weights of a module, so that a branch not taken for this input does not change the origin
+    def run(x: Tensor, initial_tensors: Iterable[Tensor]) -> tuple[Recorder, object]:
+        recorder = Recorder(map_weight_owners(named), operations, module_names, initial_tensors, training)
+        # all weights of a module, so that the fingerprint does not depend on the branches taken for this input
         for _, weight in named if isinstance(encoder, nn.Module) else ():
             recorder._register_weight(weight)
-        # Gradients are on (for a copy of x) only so that a tensor made by calls we could not see still shows
-        # that it depends on the input. Nothing is ever back-propagated.
+        # Gradients are on only because the autograd graph shows whether a tensor from unrecorded calls depends on
+        # the input. Nothing is back-propagated.
         with torch.inference_mode(False), torch.enable_grad():
             start = x.detach().clone().requires_grad_().clone()
             recorder.begin(start)
@@ -125,27 +117,36 @@ def record_unchecked(
                 return recorder, encoder(start)
 
     try:
-        recorder, result = run(x, held)
+        recorder, result = run(x, initial_tensors)
         tape = recorder.finish(x.detach(), result)
-        if recorder.untracked:  # where gradients were off (in another thread) only the numbers tell
-            overwritten = find_overwritten(recorder.untracked)
-            compared = {get_storage_pointer(each.tensor) for each in recorder.untracked.values()}
-            # what recorded calls made may be kept by the model, for its next run
-            kept = [t for t, _ in recorder.run_constants.values() if get_storage_pointer(t) not in compared]
-            reject_input_dependent(
-                recorder.untracked, run(perturb(x), [*held, *kept])[0].untracked, overwritten
-            )
+        first = recorder.constants
+        if (
+            first.untracked
+        ):  # without gradients (in another thread) only a second run shows what they depend on
+            overwritten = find_overwritten(first.untracked)
+            second, _ = run(perturb(x), [*initial_tensors, *first.reusable_results()])
+            reject_input_dependent(first.untracked, second.constants.untracked, overwritten)
         return tape
     except RuntimeError as error:
-        ours = translate_torch_error(error)
-        if ours is None:
+        message = translate_torch_error(error)
+        if message is None:
             raise
-        raise TapeError(ours) from error
+        raise TapeError(message) from error
 
 
 class Recorder(TorchFunctionMode):
-    """Takes notes of calls. A tensor is known by its id (kept alive here) together with its version counter,
-    so that a write that was not seen (through a view, or by scripted code) is noticed at the next use."""
+    """The mode that records calls.
+
+    Tensors are identified by id (they are kept alive) and version counter, so that an unrecorded write (through a view, or
+    by scripted code) is detected at the next use.
+
+    Args:
+        weight_owners: name of the owning module by address of the weight.
+        operations: the table of operations.
+        module_names: name by id of the module.
+        initial_tensors: tensors that exist before the run.
+        training: the model is in training mode; None if unknown.
+    """
 
     def __init__(
         self,
@@ -157,34 +158,25 @@ class Recorder(TorchFunctionMode):
     ):
         super().__init__()
         self.weight_owners = weight_owners
-        # what the encoder refers to: its memory and version before the run
-        self.initial_tensors = {id(t): (t, get_storage_and_version(t)) for t in initial_tensors}
-        self.initial_states = {state for _, state in self.initial_tensors.values()}
-        self.untracked: dict[
-            tuple[int, int], UntrackedConstant
-        ] = {}  # by id and version: no recorded call made it
+        self.constants = RunConstants(initial_tensors)
         self.operations = operations
         self.random_tensors = RandomTensors(training)
-        self.complex_pairs = ComplexPairs()  # for complex numbers
-        self.op_cache: dict[Any, Op] = {}  # what each function called so far is
+        self.complex_pairs = ComplexPairs()
+        self.op_cache: dict[Any, Op] = {}  # by function
         self.records: list[CallRecord] = []
         self.live: dict[int, tuple[Tensor, int, int]] = {}  # id -> tensor, value number, version
-        self.values: list[Tensor] = []  # the input, and what each call gave
-        self.versions: list[int] = []  # of the values
-        self.run_constants: dict[
-            int, tuple[Tensor, int]
-        ] = {}  # constants of the run, and their versions then
+        self.values: list[Tensor] = []  # the input, and the result of each call
+        self.versions: list[int] = []  # of the values, when they were recorded
         self.weights: dict[int, Tensor] = {}
-        self.mask_flags: dict[int, Tensor] = {}  # of weights on an accelerator: is it a mask?
+        self.mask_flags: dict[int, Tensor] = {}  # for weights on an accelerator: whether it is a mask
         self.input_node: Any = None  # the autograd node of the input
-        self.write_log = InplaceWriteLog(module_names)  # of live values
-        self.used_values: set[int] = set()  # values that some call took
-        self.step_constants: list[Tensor] = []  # those that steps hold
-        self.fused_owner: str | None = None  # the module of the fused call that is being written out
-        # storages of constants that were written to, also by live values, and will be in the next run
-        self.rewritten_storages: set[int] = set()
+        self.write_log = InplaceWriteLog(module_names)
+        self.used_values: set[int] = set()  # values that a recorded call uses
+        self.step_constants: list[Tensor] = []  # constants that are arguments of steps
+        self.fused_owner: str | None = None  # module of the fused call that is being expanded
 
     def begin(self, x: Tensor) -> None:
+        """Add the input as value 0."""
         self._add_live_value(x)
         self.input_node = x.grad_fn
 
@@ -194,12 +186,8 @@ class Recorder(TorchFunctionMode):
             op = self.op_cache[func] = find_operation(func, self.operations)
         if op.name in METADATA_OPS:
             return func(*args, **(kwargs or {}))
-        # Rules count operands in the order of the signature: torch.div(other=b, input=a) is a / b, not b / a.
-        kwargs = (
-            dict(sorted(kwargs.items(), key=lambda given: given[0] not in FIRST_OPERAND_NAMES))
-            if kwargs
-            else {}
-        )
+        # rules expect operands in the order of the signature: torch.div(other=b, input=a) is a / b
+        kwargs = dict(sorted((kwargs or {}).items(), key=lambda item: item[0] not in FIRST_OPERAND_NAMES))
         if op.kind in NORM_KINDS:
             func, args, kwargs = normalize_argument_order(func, args, kwargs)
         tensors = collect_tensors((*args, *kwargs.values()))
@@ -207,14 +195,14 @@ class Recorder(TorchFunctionMode):
             self._record_aliased_writes(t, op.name)
         live = [t for t in tensors if id(t) in self.live]
         if op.kind == "grad_mode":
-            return None  # gradients stay on, also where the model turns them off: see record
+            return None  # gradients stay on: see record_unchecked
         if self.complex_pairs.is_complex_call(op.name, tensors, live):
             return self.complex_pairs.call(op, func, args, kwargs, self)
-        self._check_untracked(tensors, op.name)
-        lent = (
-            op.is_like_op and id(args[0]) not in self.live
-        )  # a constant in the shape or type of a live tensor
-        if not live or lent:
+        for t in tensors:
+            if id(t) not in self.live:
+                self.constants.check(t, op.name, self.input_node, self.write_log.call_location)
+        # a constant with the shape or dtype of a live tensor is a constant
+        if not live or (op.is_like_op and id(args[0]) not in self.live):
             constants = [t for t in tensors if id(t) not in self.live]
             return self._compute_constant(op, func, args, kwargs, constants)
         if op.kind == "iteration":
@@ -234,21 +222,20 @@ class Recorder(TorchFunctionMode):
         return self._record(op, func, args, kwargs, tensors)
 
     def _compute_constant(self, op: Op, func, args, kwargs, tensors: list[Tensor]) -> Any:
-        """A call that no live tensor takes part in: its result is a constant of the run."""
+        """Run a call without live tensors; its result is a constant of the run."""
         writes = is_inplace(op, func, args, kwargs) or "out" in kwargs
         if tensors and writes:
             for t in (tensors[0], *collect_tensors(kwargs.get("out"))):
                 self._copy_before_write(t)
         for t in tensors:
             self._register_weight(t)
-        with RandomCallDetector() as watch:
+        with RandomCallDetector() as detector:
             result = func(*args, **kwargs)
-        self.random_tensors.update(op, watch.detected, args, kwargs, result)
-        self._add_run_constants(result)
+        self.random_tensors.update(op, detector.detected, args, kwargs, result)
+        self.constants.add_results(result)
         if writes:
-            self.rewritten_storages.update(
-                map(get_storage_pointer, (*tensors[:1], *collect_tensors(kwargs.get("out"))))
-            )
+            targets = (*tensors[:1], *collect_tensors(kwargs.get("out")))
+            self.constants.rewritten_storages.update(map(get_storage_pointer, targets))
         return result
 
     def _record(
@@ -259,26 +246,27 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         tensors: list[Tensor],
     ) -> Any:
+        """Run a call with live tensors, add its record, and return its result."""
         target = find_inplace_target(op, func, args, kwargs)
-        call, recorded = (
-            make_out_of_place(op, func, args, kwargs) if target is not None else (func, (args, kwargs))
-        )
-        joined = self._find_mergeable_write(op, target)
-        before = None if target is None or joined is not None else self._copy_before_write(target)
-        versions = [*map(_version, tensors)]
-        inputs: list[int] = [] if joined is None else list(joined.inputs)
+        call, replay_args, replay_kwargs = func, args, kwargs
+        if target is not None:
+            call, (replay_args, replay_kwargs) = make_out_of_place(op, func, args, kwargs)
+        previous = self._find_mergeable_write(op, target)
+        before = None if target is None or previous is not None else self._copy_before_write(target)
+        versions_before = [*map(get_version, tensors)]
+        inputs: list[int] = [] if previous is None else list(previous.inputs)
         constants: list[Tensor] = []
 
-        def slot(t: Tensor) -> Any:
+        def to_slot(t: Tensor) -> Any:
             if id(t) in self.live:
                 inputs.append(self.live[id(t)][1])
                 return Slot(len(inputs) - 1)
             if t is target and before is not None:
-                constants.append(before)  # about to receive live values: record what it was
+                constants.append(before)  # the values before the write
                 return before
             if t.layout != torch.strided:
                 raise TapeError(
-                    f"'{op.name}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be followed: use its "
+                    f"'{op.name}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be recorded: use "
                     ".to_dense()"
                 )
             self._register_weight(t)
@@ -288,58 +276,60 @@ class Recorder(TorchFunctionMode):
 
         if op.replay_as:
             call = make_replay_call(op, args, kwargs)
-        recorded_args, recorded_kwargs = (
-            tree_map(recorded[0], slot) if joined is None else (*joined.args, tree_map(args[1:], slot)),
-            tree_map(recorded[1], slot) if kwargs else {},
+        replay_args = tree_map(replay_args if previous is None else args[1:], to_slot)
+        replay_args = replay_args if previous is None else (*previous.args, replay_args)
+        replay_kwargs = tree_map(replay_kwargs, to_slot)
+        # active dropout was rejected before
+        is_deterministic = op.kind in DETERMINISTIC_KINDS or op.training_args
+        is_constant = op.kind == "like" and all(
+            id(t) not in self.live for t in collect_tensors((args[1:], kwargs))
         )
-        fixed = op.kind in DETERMINISTIC_KINDS or op.training_args  # dropout that is active was refused
-        blank = op.kind == "like" and all(id(t) not in self.live for t in collect_tensors((args[1:], kwargs)))
-        watch = RandomCallDetector(None if blank else partial(self.random_tensors.make_error, op.name))
-        with NO_CONTEXT if fixed else watch:
+        detector = RandomCallDetector(
+            None if is_constant else partial(self.random_tensors.make_error, op.name)
+        )
+        with nullcontext() if is_deterministic else detector:
             result = func(*args, **kwargs)
         if target is not None:
-            if id(target) not in self.live:  # perhaps the model's own, and written to again in the next run
-                self.rewritten_storages.add(get_storage_pointer(target))
+            if id(target) not in self.live:  # it may belong to the model, and be overwritten in the next run
+                self.constants.rewritten_storages.add(get_storage_pointer(target))
             if target.dtype.is_floating_point:
-                self._mark_written(target, merged=joined is not None)
-        elif [*map(_version, tensors)] != versions:
+                self._mark_aliases_stale(target, merged=previous is not None)
+        elif [*map(get_version, tensors)] != versions_before:
             raise TapeError(
-                f"'{op.name}' writes into its arguments, which the tape cannot follow: write out of place"
+                f"'{op.name}' writes into its arguments, which cannot be recorded: write out of place"
             )
-        if blank:
-            self.random_tensors.update(op, watch.detected, (), {}, result)
-            self._add_run_constants(result)
+        if is_constant:
+            self.random_tensors.update(op, detector.detected, (), {}, result)
+            self.constants.add_results(result)
             return result
-        given = target if op.kind == "overwrite" else result
-        outputs = [(None, given)] if isinstance(given, Tensor) else _enumerate_outputs(given)
-        for item, out in outputs:
+        output = target if op.kind == "overwrite" else result
+        outputs: list[tuple[int | None, Any]] = [(None, output)]
+        if not isinstance(output, Tensor):
+            outputs = list(enumerate(output)) if isinstance(output, tuple | list) else []
+        for output_index, out in outputs:
             if not isinstance(out, Tensor):
                 continue
             if out.is_complex():
                 raise TapeError(format_complex_error(op.name))
             if not out.dtype.is_floating_point:
-                self._add_run_constants(out)
+                self.constants.add_results(out)
                 continue
             if id(out) in self.live and out is not target:
-                continue  # the call returned its own input, e.g. contiguous()
+                continue  # the call returned its input, e.g. contiguous()
             self._add_live_value(out)
-            owner, counted = self._find_owner(constants), tuple(map(_version, constants))
+            owner, versions = self._find_owner(constants), tuple(map(get_version, constants))
             if owner is None and op.kind == "weighted":
-                owner = self.fused_owner  # its weights are a part of a parameter
-            if joined is not None:
-                owner, counted = joined.owner or owner, joined.versions + counted
+                owner = self.fused_owner  # its weights are a slice of a parameter
+            if previous is not None:
+                owner, versions = previous.owner or owner, previous.versions + versions
             self.used_values.update(inputs)
             self.records.append(
-                CallRecord(op, call, recorded_args, recorded_kwargs, tuple(inputs), owner, counted, item)
+                CallRecord(op, call, replay_args, replay_kwargs, tuple(inputs), owner, versions, output_index)
             )
         return result
 
-    def _add_run_constants(self, constants: Any) -> None:
-        for t in collect_tensors(constants):
-            self.run_constants[id(t)] = (t, get_storage_and_version(t)[1])
-
     def _find_mergeable_write(self, op: Op, target: Tensor | None) -> CallRecord | None:
-        """The assignment to the same tensor that nobody has read since: the two are one step (a loop that fills rows)."""
+        """Return the previous assignment to the same tensor if it was not read since: both become one step."""
         if op.kind != "overwrite" or id(target) not in self.live:
             return None
         _, number, version = self.live[id(target)]
@@ -351,12 +341,12 @@ class Recorder(TorchFunctionMode):
             or version == NO_VERSION
         ):
             return None
-        self.values[number] = self.values[number].new_empty(0)  # of no use to anyone: not to be copied
+        self.values[number] = self.values[number].new_empty(0)  # not used any more
         return last
 
     def _add_live_value(self, out: Tensor) -> None:
-        """One more live value."""
-        self.live[id(out)] = (out, len(self.values), _version(out))
+        """Add a live value with the next number."""
+        self.live[id(out)] = (out, len(self.values), get_version(out))
         self.values.append(out.detach())
         self.versions.append(out._version)
 
@@ -367,24 +357,23 @@ class Recorder(TorchFunctionMode):
         return None
 
     def _copy_before_write(self, t: Tensor) -> Tensor:
-        """Before an in-place call: give earlier steps their own copy of what is about to be overwritten
-        (also where they hold the same storage through a view)."""
+        """Give earlier steps their own copy of memory that is about to be overwritten; return a copy of `t`."""
         storage = get_storage_pointer(t)
         self._copy_values({storage})
         if any(get_storage_pointer(constant) == storage for constant in self.step_constants):
-            self.records = [copy_constants(note, storage) for note in self.records]
+            self.records = [copy_constants(record, storage) for record in self.records]
         return t.detach().clone()
 
     def _copy_values(self, storages: set[int]) -> None:
-        """Live values that lie there, in memory of their own: as untouched as what they are copies of."""
+        """Copy the live values in these storages; a copy of a modified value counts as modified."""
         for number, value in enumerate(self.values):
             if get_storage_pointer(value) in storages:
-                untouched = value._version == self.versions[number]
+                unmodified = value._version == self.versions[number]
                 self.values[number] = copy = value.clone()
-                self.versions[number] = copy._version if untouched else NO_VERSION
+                self.versions[number] = copy._version if unmodified else NO_VERSION
 
-    def _mark_written(self, target: Tensor, *, merged: bool) -> None:
-        """After an in-place call: no other tensor over the same memory shows what the tape believes."""
+    def _mark_aliases_stale(self, target: Tensor, *, merged: bool) -> None:
+        """After an in-place call, mark other tensors with the same memory: they differ from their recorded values."""
         self.write_log.add(target, len(self.values), merged=merged)
         storage = get_storage_pointer(target)
         for key, (t, value, _) in list(self.live.items()) if not merged else ():
@@ -392,18 +381,18 @@ class Recorder(TorchFunctionMode):
                 self.live[key] = (t, value, NO_VERSION)
 
     def _record_aliased_writes(self, t: Tensor, op: str) -> None:
-        """A tensor whose memory was written to through another one: what it holds now is a step of its own."""
+        """Add a step for the current values of a tensor whose memory was written to through another tensor."""
         _, number, version = self.live.get(id(t), (t, -1, NO_VERSION))
         writes = self.write_log.writes_after(t, number)
-        if not writes or version == _version(t) or not t.dtype.is_floating_point:
+        if not writes or version == get_version(t) or not t.dtype.is_floating_point:
             return
-        if writes[-1].version != _version(t) or any(write.target.dtype != t.dtype for write in writes):
+        if writes[-1].version != get_version(t) or any(write.target.dtype != t.dtype for write in writes):
             self.write_log.raise_overwritten(t, op)
         self.used_values.update(write.number for write in writes)
         sources, needed = resolve_overwrites(t, [write.target for write in writes])
-        if not needed:  # other places of the same memory
+        if not needed:  # the writes went to other elements
             if number >= 0:
-                self.live[id(t)] = (t, number, _version(t))
+                self.live[id(t)] = (t, number, get_version(t))
             return
         inputs = [writes[i].number for i in needed]
         base: Any = t.detach().clone()
@@ -412,57 +401,29 @@ class Recorder(TorchFunctionMode):
         slots = [Slot(i) for i in range(number >= 0, len(inputs))]
         self._add_live_value(t)
         self.used_values.update(inputs)
-        held = tuple(map(_version, collect_tensors((sources, base))))
-        op_row = self.operations.find("__setitem__")
+        versions = tuple(map(get_version, collect_tensors((sources, base))))
+        assignment, args = self.operations.find("__setitem__"), (sources, base, *slots)
         self.records.append(
-            CallRecord(op_row, gather_elements, (sources, base, *slots), {}, tuple(inputs), None, held, None)
+            CallRecord(assignment, gather_elements, args, {}, tuple(inputs), None, versions, None)
         )
 
     def _register_weight(self, t: Tensor) -> None:
-        known = id(t) in self.run_constants or id(t) in self.live or id(t) in self.weights
+        known = t in self.constants or id(t) in self.live or id(t) in self.weights
         if known or not t.dtype.is_floating_point:
             return
         if isinstance(t, nn.Parameter) or t.data_ptr() in self.weight_owners:
             self.weights[id(t)] = t
-        elif not is_on_cpu(t) and can_be_mask(t):  # asked when the run has ended, with all others
+        elif not is_on_cpu(t) and can_be_mask(t):  # read at the end of the run
             self.weights[id(t)], self.mask_flags[id(t)] = t, torch.stack([*check_mask_values(t)]).any()
         elif not is_mask(t):
             self.weights[id(t)] = t
 
     def _check_not_overwritten(self, t: Tensor, op: str) -> None:
-        if _version(t) != self.live[id(t)][2]:
+        if get_version(t) != self.live[id(t)][2]:
             self.write_log.raise_overwritten(t, op)
 
-    def _check_untracked(self, tensors: list[Tensor], op: str) -> None:
-        for t in tensors:
-            if id(t) in self.live:
-                continue
-            if t.grad_fn is None or id(t) in self.run_constants:
-                if t.dtype.is_floating_point and t.layout == torch.strided and not self._is_known(t):
-                    self.untracked[id(t), get_storage_and_version(t)[1]] = UntrackedConstant(
-                        t, t.detach().clone(), op, self.write_log.call_location()
-                    )
-                continue
-            if depends_on(t.grad_fn, self.input_node):
-                raise TapeError(
-                    f"'{op}' received a tensor of shape {tuple(t.shape)} from calls the tape cannot see (scripted or "
-                    "compiled code, or a custom autograd function): use the plain Python module instead"
-                )
-
-    def _is_known(self, t: Tensor) -> bool:
-        """Was it there before the run, as far as one can see, or made and written to by recorded calls alone?"""
-        state = get_storage_and_version(t)
-        if (id(t), state[1]) in self.untracked:
-            return True  # it has been noted
-        if id(t) in self.run_constants:
-            seen = state[1] == self.run_constants[id(t)][1]
-        elif id(t) in self.initial_tensors:
-            seen = state == self.initial_tensors[id(t)][1]
-        else:  # another look at the same memory
-            seen = state in self.initial_states
-        return seen or state[0] in self.rewritten_storages
-
     def finish(self, x: Tensor, result: object) -> Tape:
+        """Return the tape of the finished run."""
         if not isinstance(result, Tensor):
             raise InputError(describe_non_tensor(result))
         self._record_aliased_writes(result, "return")
@@ -473,27 +434,13 @@ class Recorder(TorchFunctionMode):
             )
         self._check_not_overwritten(result, "return")
         output = self.live[id(result)][1]
-        self._copy_values(self.rewritten_storages)
-        for storage in self.rewritten_storages.intersection(map(get_storage_pointer, self.step_constants)):
-            self.records = [copy_constants(note, storage) for note in self.records]
+        self._copy_values(self.constants.rewritten_storages)
+        for storage in self.constants.rewritten_storages.intersection(
+            map(get_storage_pointer, self.step_constants)
+        ):
+            self.records = [copy_constants(record, storage) for record in self.records]
         steps = prune_steps(output, build_steps(self.records, self.values, self.versions))
-        masks = [
-            key
-            for key, holds in zip(self.mask_flags, read_scalars([*self.mask_flags.values()]), strict=True)
-            if holds
-        ]
+        flags = zip(self.mask_flags, read_scalars([*self.mask_flags.values()]), strict=True)
+        masks = {key for key, flag in flags if flag}
         weights = tuple(w.detach() for key, w in self.weights.items() if key not in masks)
         return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)
-
-
-def _version(t: Tensor) -> int:
-    try:
-        return t._version
-    except RuntimeError:  # torch counts no writes in inference mode
-        raise TapeError(
-            "the model runs in torch.inference_mode, which hides writes from the tape: call its undecorated forward"
-        ) from None
-
-
-def _enumerate_outputs(result: Any) -> list[tuple[int, Any]]:
-    return list(enumerate(result)) if isinstance(result, tuple | list) else []

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bilrp.errors import TapeError
 from bilrp.trace.devices import ValueRanges
 from bilrp.trace.fingerprint import hash_weights
 from bilrp.trace.operation import Argument, Op
@@ -165,6 +166,16 @@ def get_storage_pointer(t: Tensor) -> int:
 def get_storage_and_version(t: Tensor) -> tuple[int, int]:
     """Return the address of the tensor's storage and its version counter (0 in inference mode)."""
     return get_storage_pointer(t), 0 if t.is_inference() else t._version
+
+
+def get_version(t: Tensor) -> int:
+    """Return the tensor's version counter; raise `TapeError` in inference mode, which has none."""
+    try:
+        return t._version
+    except RuntimeError:
+        raise TapeError(
+            "the model runs in torch.inference_mode, so writes cannot be recorded: call its undecorated forward"
+        ) from None
 
 
 def collect_tensors(tree: Any) -> list[Tensor]:

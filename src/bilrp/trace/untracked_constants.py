@@ -6,7 +6,7 @@ The model is run again at a slightly perturbed input: real constants keep their 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bilrp.errors import TapeError
 from bilrp.trace.devices import defer_checks, is_on_cpu, require
+from bilrp.trace.tape import collect_tensors, get_storage_and_version, get_storage_pointer
 
 PERTURBATION_SCALE = 0.01  # relative; towards zero, so that values stay within their bounds
 
@@ -26,6 +27,68 @@ class UntrackedConstant(NamedTuple):
     value: Tensor
     op: str
     location: str
+
+
+class RunConstants:
+    """The constants of a run: which existed before, and which were computed by recorded calls.
+
+    Args:
+        initial_tensors: tensors that exist before the run.
+    """
+
+    def __init__(self, initial_tensors: Iterable[Tensor]):
+        self.initial = {id(t): (t, get_storage_and_version(t)) for t in initial_tensors}
+        self.initial_states = {state for _, state in self.initial.values()}
+        self.results: dict[int, tuple[Tensor, int]] = {}  # id -> result of a call on constants, version
+        self.untracked: dict[tuple[int, int], UntrackedConstant] = {}  # by id and version
+        self.rewritten_storages: set[int] = (
+            set()
+        )  # written to by recorded calls; the next run may do so again
+
+    def __contains__(self, t: Tensor) -> bool:
+        return id(t) in self.results
+
+    def add_results(self, results: Any) -> None:
+        """Add the tensors that a recorded call on constants returned."""
+        for t in collect_tensors(results):
+            self.results[id(t)] = (t, get_storage_and_version(t)[1])
+
+    def reusable_results(self) -> list[Tensor]:
+        """Return the results that do not share memory with untracked constants; the model may use them again."""
+        storages = {get_storage_pointer(constant.tensor) for constant in self.untracked.values()}
+        return [t for t, _ in self.results.values() if get_storage_pointer(t) not in storages]
+
+    def check(self, t: Tensor, op: str, input_node: Any, get_location: Callable[[], str]) -> None:
+        """Raise `TapeError` if a tensor that is not live depends on the input; note it if that is unknown.
+
+        Args:
+            t: an argument of a call.
+            op: name of the operation.
+            input_node: autograd node of the input.
+            get_location: returns the source location of the call.
+        """
+        if t.grad_fn is None or t in self:
+            if t.dtype.is_floating_point and t.layout == torch.strided and not self._is_known(t):
+                key = id(t), get_storage_and_version(t)[1]
+                self.untracked[key] = UntrackedConstant(t, t.detach().clone(), op, get_location())
+        elif depends_on(t.grad_fn, input_node):
+            raise TapeError(
+                f"'{op}' received a tensor of shape {tuple(t.shape)} from calls that are not recorded (scripted or "
+                "compiled code, or a custom autograd function): use the plain Python module instead"
+            )
+
+    def _is_known(self, t: Tensor) -> bool:
+        """Return whether a constant existed before the run, or was written only by recorded calls."""
+        state = get_storage_and_version(t)
+        if (id(t), state[1]) in self.untracked:
+            return True
+        if t in self:
+            unmodified = state[1] == self.results[id(t)][1]
+        elif id(t) in self.initial:
+            unmodified = state == self.initial[id(t)][1]
+        else:  # possibly a view of an initial tensor
+            unmodified = state in self.initial_states
+        return unmodified or state[0] in self.rewritten_storages
 
 
 def depends_on(node: Any, origin: Any) -> bool:
