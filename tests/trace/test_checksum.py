@@ -1,4 +1,4 @@
-"""The checksum of weights in native code against its plain twin in numpy, to the last bit."""
+"""The checksum of weights in native code equals the numpy version bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decompositions on simulated devices: nothing is mixed, the host seldom waits, and the numbers are the CPU's."""
+"""Decompositions on simulated devices: no mixed devices, few synchronizations, the same values as on the CPU."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_a_device_gives_the_numbers_of_the_cpu_and_is_seldom_waited_for(name: st
     case = NAMED[name]
     expected = parts(case.model(), case.input(), mode=mode)
     with Simulated() as device:
-        model, x = moved(case.model(), FIRST), case.input().to(FIRST)
+        model, x = move_to(case.model(), FIRST), case.input().to(FIRST)
         parts(model, x, mode=mode)  # the first time, weights are hashed on the host
         device.forget()
-        found = parts(model, x, mode=mode)
-    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
+        actual = parts(model, x, mode=mode)
+    assert torch.allclose(actual, expected, rtol=1e-9, atol=1e-12)
     assert 0 < device.waits <= WAITS, device.syncs
 
 
@@ -112,7 +112,7 @@ def convolutions(depth: int) -> nn.Module:
             nn.GELU(),
         )
     ]
-    return seeded(lambda: nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    return build_seeded(lambda: nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()))
 
 
 class Residual(nn.Module):
@@ -133,10 +133,10 @@ class Residual(nn.Module):
 def attention(depth: int) -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, norm_first=True)
     encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-    return seeded(lambda: nn.Sequential(encoder, Lambda(lambda y: y.mean(1))))
+    return build_seeded(lambda: nn.Sequential(encoder, Lambda(lambda y: y.mean(1))))
 
 
-def seeded(build: Callable[[], nn.Module]) -> nn.Module:
+def build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
     model = build()
     generator = torch.Generator().manual_seed(5)
     for p in model.parameters():
@@ -146,12 +146,12 @@ def seeded(build: Callable[[], nn.Module]) -> nn.Module:
 
 DEEP: dict[str, tuple[Callable[[int], nn.Module], tuple[int, ...]]] = {
     "convolutions": (convolutions, (3, 6, 6)),
-    "residual": (lambda depth: seeded(lambda: Residual(depth)), (3, 6, 6)),
+    "residual": (lambda depth: build_seeded(lambda: Residual(depth)), (3, 6, 6)),
     "attention": (attention, (4, 8)),
 }
 
 
-def moved(model: Any, device: torch.device) -> Any:
+def move_to(model: Any, device: torch.device) -> Any:
     return model.to(device) if isinstance(model, nn.Module) else model
 
 
@@ -167,9 +167,9 @@ def test_a_model_may_be_moved_between_explanations(name: str, book: str) -> None
         expected = bilrp.explain(model, x, y, **options).relevance
         for device in (FIRST, SECOND, CPU):
             model.to(device)
-            found = bilrp.explain(model, x.to(device), y.to(device), **options)
-            assert found.relevance.device == device
-            assert torch.allclose(found.relevance.cpu(), expected, rtol=1e-9, atol=1e-12)
+            actual = bilrp.explain(model, x.to(device), y.to(device), **options)
+            assert actual.relevance.device == device
+            assert torch.allclose(actual.relevance.cpu(), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_decompositions_of_two_devices_have_one_origin() -> None:
@@ -188,7 +188,7 @@ def test_decompositions_of_two_devices_have_one_origin() -> None:
 def test_weights_stay_on_their_device_once_they_are_hashed() -> None:
     case = Case("wide", lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 4)), (64,))
     with Simulated() as device:
-        model, x = moved(case.model(), FIRST), case.input().to(FIRST)
+        model, x = move_to(case.model(), FIRST), case.input().to(FIRST)
         bilrp.decompose(model, x, regions=bilrp.regions.labels(torch.arange(64) % 4))
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         assert device.bytes_read >= weights
@@ -276,10 +276,10 @@ def test_the_cpu_sums_by_its_own_code() -> None:
 
 def test_checks_are_read_once_and_the_first_that_fails_is_named() -> None:
     def fail(name: str) -> Callable[[], object]:
-        def raised() -> object:
+        def record_failure() -> object:
             raise InputError(name)
 
-        return raised
+        return record_failure
 
     with Simulated() as device:
         true, false = torch.ones((), device=FIRST) > 0, torch.ones((), device=FIRST) < 0
@@ -417,11 +417,11 @@ def test_a_device_without_float64_explains(name: str, mode: str) -> None:
     options = {"mode": mode, "regions": bilrp.regions.features(), "similarity": "dot"}
     expected = bilrp.explain(model.float(), x, y, **options)
     with Simulated():
-        found = bilrp.explain(model.to(NARROW), x.to(NARROW), y.to(NARROW), **options)
-        assert torch.allclose(found.relevance.cpu(), expected.relevance, rtol=1e-4, atol=1e-6)
-        assert found.summary() and found.top(3)
-        assert conservation(found).score == found.score
-        sets = bilrp.explain_sets([found.a], [found.b], similarity="dot")
+        actual = bilrp.explain(model.to(NARROW), x.to(NARROW), y.to(NARROW), **options)
+        assert torch.allclose(actual.relevance.cpu(), expected.relevance, rtol=1e-4, atol=1e-6)
+        assert actual.summary() and actual.top(3)
+        assert conservation(actual).score == actual.score
+        sets = bilrp.explain_sets([actual.a], [actual.b], similarity="dot")
         assert sets.relevance.device == NARROW
 
 

@@ -1,4 +1,4 @@
-"""Weights are hashed once, and looked at again for every input."""
+"""Weights are hashed once; a checksum detects changes for every input."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
         torch.ones(4, dtype=torch.bfloat16),
     ]
 
-    def looked() -> tuple[str, int]:
+    def hash_and_count() -> tuple[str, int]:
         return fingerprint.hash_weights(weights), len(hashed)
 
-    first = looked()
-    assert looked() == first == (whole(weights), 1)
+    first = hash_and_count()
+    assert hash_and_count() == first == (whole(weights), 1)
     numbers = weight.numpy()
     for count, change in enumerate(
         (
@@ -63,6 +63,6 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
         ),
         2,
     ):
-        before = looked()[0]
+        before = hash_and_count()[0]
         change()
-        assert looked() == (whole(weights), count) and looked()[0] != before
+        assert hash_and_count() == (whole(weights), count) and hash_and_count()[0] != before

@@ -147,11 +147,11 @@ def differences(function: Callable[[Tensor], Tensor], x: Tensor, step: float = 1
 @pytest.mark.parametrize("function", FOLLOWED, ids=lambda f: f.__name__)
 def test_writes_get_their_gradients(function: Callable[[Tensor], Tensor], mode: Any) -> None:
     step, slack = (1e-1, 1e-5) if function is rounded else (1e-6, 1e-7)
-    found = bilrp.decompose(
+    result = bilrp.decompose(
         function, X, regions=regions.features(), composite=composites.hessian_product(), mode=mode
     )
-    torch.testing.assert_close(found.embedding, function(X.clone()).flatten())
-    torch.testing.assert_close(found.parts, differences(function, X, step), rtol=slack, atol=slack)
+    torch.testing.assert_close(result.embedding, function(X.clone()).flatten())
+    torch.testing.assert_close(result.parts, differences(function, X, step), rtol=slack, atol=slack)
 
 
 def test_a_number_is_assigned_in_the_type_of_the_tensor() -> None:
@@ -260,6 +260,6 @@ def test_models_that_assign_by_index(name: str) -> None:
     )
     slack = 1e-7 if name == "rwkv" else 1e-10  # its recurrence is in float32
     for mode in ("push", "pull"):
-        found = bilrp.decompose(model, x, composite=composites.hessian_product(), mode=mode)
-        torch.testing.assert_close(found.embedding, outputs.detach())
-        torch.testing.assert_close(found.parts, expected, rtol=slack, atol=slack)
+        result = bilrp.decompose(model, x, composite=composites.hessian_product(), mode=mode)
+        torch.testing.assert_close(result.embedding, outputs.detach())
+        torch.testing.assert_close(result.parts, expected, rtol=slack, atol=slack)

@@ -103,8 +103,8 @@ def test_rules_can_be_given_and_masks_are_followed() -> None:
     rows = bilrp.ops(Shifted(), torch.rand(1, 1, 4, 4), composite=book)
     assert [row.rule for row in rows] == ["mask", "mask", "zbox(-0.5, 0.5)"]
     late = composites.first_match(("1", rules.flat()), otherwise=composites.uniform(0.0))
-    found = bilrp.ops(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.rand(1, 3), composite=late)
-    assert found[0].rule == "none" and "first layer" in (found[0].problem or "")
+    actual = bilrp.ops(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.rand(1, 3), composite=late)
+    assert actual[0].rule == "none" and "first layer" in (actual[0].problem or "")
 
 
 @pytest.mark.parametrize(

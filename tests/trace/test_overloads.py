@@ -44,9 +44,9 @@ def small() -> tuple[nn.Module, nn.Module, Tensor]:
 @pytest.mark.parametrize("book", BOOKS)
 def test_an_exported_program_is_the_model_it_was_made_of(small, book: str) -> None:
     model, exported, x = small
-    expected, found = (bilrp.decompose(m, x, regions=4, composite=BOOKS[book]) for m in (model, exported))
+    expected, result = (bilrp.decompose(m, x, regions=4, composite=BOOKS[book]) for m in (model, exported))
     assert expected.parts.abs().max() > 0
-    torch.testing.assert_close(found.parts, expected.parts, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.parts, expected.parts, rtol=1e-10, atol=1e-12)
 
 
 def test_overloads_and_packets_are_their_functions() -> None:
@@ -65,8 +65,8 @@ def test_batch_norm_with_its_weights_first(call) -> None:
     x, (mean, var, weight, bias) = torch.rand(1, 3, 2, 2).double(), torch.rand(4, 3).double()
     arguments = (weight, bias, mean, var, False, 0.1, 1e-5, False)
     expected = bilrp.decompose(lambda x: F.batch_norm(x, mean, var, weight, bias), x, regions=1).parts
-    found = bilrp.decompose(lambda x: call(x, *arguments), x, regions=1).parts
-    torch.testing.assert_close(found, expected)
+    result = bilrp.decompose(lambda x: call(x, *arguments), x, regions=1).parts
+    torch.testing.assert_close(result, expected)
 
 
 def test_another_librarys_operator_is_not_torchs() -> None:

@@ -34,12 +34,12 @@ def by_cos_and_sin(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.name)
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_rotation(book, mode: str) -> None:
-    found, expected = (
+    actual, expected = (
         bilrp.decompose(rotate, X, regions=regions.features(), composite=book, mode=mode)
         for rotate in (by_complex_numbers, by_cos_and_sin)
     )
-    torch.testing.assert_close(found.parts, expected.parts)
-    torch.testing.assert_close(found.embedding, by_complex_numbers(X).flatten())
+    torch.testing.assert_close(actual.parts, expected.parts)
+    torch.testing.assert_close(actual.embedding, by_complex_numbers(X).flatten())
 
 
 def test_real_and_imaginary_parts() -> None:

@@ -1,4 +1,4 @@
-"""The second look at a tape: what it finds, and how little it takes."""
+"""Verification by replay: what it detects, and what it costs."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from bilrp.trace.replay import verify_tape
 
 
 def share_of_the_run(model, x) -> float:
-    """The second look's work, of the run's own."""
+    """Cost of the replay relative to the run."""
     tape = record(model, x)
     with FlopCounterMode(display=False) as run:
         model(x)
@@ -25,7 +25,7 @@ def share_of_the_run(model, x) -> float:
 
 
 class Drifting(nn.Module):
-    """Changes the memory of its weights behind torch's back, after it has used them."""
+    """Changes the memory of its weights outside torch, after it has used them."""
 
     def __init__(self, change, outputs: int = 128) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def test_weights_that_change_unseen_are_noticed(outputs):
 
 @pytest.mark.parametrize("by_name", [False, True])
 def test_channels_by_themselves_are_looked_at_in_part(by_name):
-    """A sixteenth of a convolution that takes each channel alone; what changes unseen is found there too."""
+    """A sixteenth of a convolution that takes each channel alone; what changes unseen is actual there too."""
     memory = np.random.default_rng(0).standard_normal((64, 1, 3, 3)).astype(np.float32)
     x, changes = torch.rand(1, 64, 8, 8), [False]
 
@@ -98,7 +98,7 @@ def test_a_change_in_any_output_of_a_wide_convolution_is_seen(settings, bias):
 
 
 class Spoiled(nn.Module):
-    """Changes its second convolution's numbers behind torch's back, after it has used them."""
+    """Changes its second convolution's numbers outside torch, after it has used them."""
 
     def __init__(self, spoil) -> None:
         super().__init__()

@@ -42,14 +42,14 @@ def build_pair() -> tuple[Written, Written]:
 @pytest.mark.parametrize("gamma", [0.0, 0.25])
 def test_a_write_into_the_start_counts_once(gamma: float, mode: str) -> None:
     written, plain = build_pair()
-    found, expected = (
+    result, expected = (
         bilrp.decompose(
             bilrp.Encoder(net, input_layer="words"), IDS, composite=composites.uniform(gamma), mode=mode
         )
         for net in (written, plain)
     )
-    torch.testing.assert_close(found.embedding, written(IDS)[0])
-    torch.testing.assert_close(found.parts, expected.parts)
+    torch.testing.assert_close(result.embedding, written(IDS)[0])
+    torch.testing.assert_close(result.parts, expected.parts)
 
 
 def test_the_value_at_the_start_is_not_written_to() -> None:
@@ -102,12 +102,12 @@ def test_the_text_tower_of_blip2() -> None:
             return self.model(input_ids=ids).text_embeds[:, 0]
 
     tower = Tower().eval()
-    found = bilrp.decompose(
+    result = bilrp.decompose(
         bilrp.Encoder(tower, input_layer="model.embeddings.word_embeddings"),
         IDS,
         composite=composites.hessian_product(),
     )
-    torch.testing.assert_close(found.embedding, tower(IDS)[0])
+    torch.testing.assert_close(result.embedding, tower(IDS)[0])
     # an oracle of its own: the table's rows of these tokens, moved a little along themselves
     table, step, rows = model.embeddings.word_embeddings.weight, 1e-6, []
     kept = table.detach().clone()
@@ -118,4 +118,4 @@ def test_the_text_tower_of_blip2() -> None:
             table.data[token] *= 1 + sign * step
             moved.append(tower(IDS)[0])
         rows.append((moved[0] - moved[1]) / (2 * step))
-    torch.testing.assert_close(found.parts[[0, 2, 4]], torch.stack(rows), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(result.parts[[0, 2, 4]], torch.stack(rows), rtol=1e-6, atol=1e-8)

@@ -349,14 +349,14 @@ def test_image_models_get_their_gradients(function) -> None:
 
 def check_gradients(function, x: Tensor) -> None:
     kept = x.clone()
-    found = [parts(function, x, rules, mode) for rules in (0.0, "gradient") for mode in ("push", "pull")]
+    result = [parts(function, x, rules, mode) for rules in (0.0, "gradient") for mode in ("push", "pull")]
     expected = gradient_times_input(lambda t: TWINS.get(function, function)(t.clone()), x)
     assert torch.equal(x, kept), "the caller's input was changed"
-    for one in found[2:]:
+    for one in result[2:]:
         torch.testing.assert_close(one, expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(result[0], result[1], rtol=1e-10, atol=1e-10)
     if function not in (leaky_in_place, clamps):  # there f(a)/a is not the slope
-        torch.testing.assert_close(found[0], expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(result[0], expected, rtol=1e-10, atol=1e-10)
 
 
 # ---------------------------------------------------------------- frozen factors, against detached twins
@@ -424,10 +424,10 @@ def self_attention(x):
 
 def self_attention_twin(x):
     sequence = x.reshape(1, 3, 6)
-    found = attention(sequence, sequence, sequence, average_attn_weights=False)[1].detach()
+    result = attention(sequence, sequence, sequence, average_attn_weights=False)[1].detach()
     values = F.linear(sequence, attention.in_proj_weight[-6:], attention.in_proj_bias[-6:])
     heads = values.reshape(1, 3, 2, 3).transpose(1, 2)
-    return attention.out_proj((found @ heads).transpose(1, 2).reshape(1, 3, 6))
+    return attention.out_proj((result @ heads).transpose(1, 2).reshape(1, 3, 6))
 
 
 def cross_attention(x):
@@ -437,9 +437,9 @@ def cross_attention(x):
 
 def cross_attention_twin(x):
     sequence = x.reshape(3, 1, 6)
-    found = attention_kv(sequence[:2], sequence, sequence, average_attn_weights=False)[1].detach()
+    result = attention_kv(sequence[:2], sequence, sequence, average_attn_weights=False)[1].detach()
     values = F.linear(sequence, attention_kv.in_proj_weight[-6:]).reshape(3, 3, 2).transpose(0, 1)
-    mixed = (found[0, :, :, :3] @ values).transpose(0, 1).reshape(2, 1, 6)
+    mixed = (result[0, :, :, :3] @ values).transpose(0, 1).reshape(2, 1, 6)
     return F.linear(mixed, attention_kv.out_proj.weight)
 
 
@@ -516,8 +516,8 @@ def test_frozen_factors_equal_a_detached_twin(name: str) -> None:
 def test_a_ratio_at_zero_is_its_limit() -> None:
     x = torch.tensor([[0.0, 1.0, -0.0, 2.0, 0.0, -1.0]], dtype=torch.float64)
     net = nn.Sequential(nn.GELU(), nn.Linear(6, 2)).double()
-    found = bilrp.decompose(net, x, regions=regions.features(), composite=composites.uniform(0.0))
-    assert torch.isfinite(found.parts).all()
+    result = bilrp.decompose(net, x, regions=regions.features(), composite=composites.uniform(0.0))
+    assert torch.isfinite(result.parts).all()
 
 
 def test_batch_norm_counts_channels_where_they_are() -> None:

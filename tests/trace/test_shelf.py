@@ -1,4 +1,4 @@
-"""What is made of a model's weights is kept for its next input, and never outlives the numbers it was made of."""
+"""The weight cache: results are reused for the next input, and dropped when the weights change."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_a_second_input_finds_what_the_first_left(gamma: float) -> None:
     with Made(model) as first:
         parts(model, picture(1), gamma)
     with Made(model) as second:
-        found = parts(model, picture(2), gamma)
+        result = parts(model, picture(2), gamma)
     assert first.count > 0 == second.count
-    assert torch.allclose(found, parts(net(), picture(2), gamma), rtol=1e-12, atol=1e-15)
+    assert torch.allclose(result, parts(net(), picture(2), gamma), rtol=1e-12, atol=1e-15)
 
 
 def there_and_back(model: nn.Module) -> None:
@@ -138,15 +138,15 @@ def test_many_inputs_see_weights_that_change_between_them() -> None:
             return self.net(x)
 
     model, x = Turning(), picture()
-    found = list(bilrp.decompose_many(model, [x] * 6, regions=3, workers=1))
+    result = list(bilrp.decompose_many(model, [x] * 6, regions=3, workers=1))
     last = bilrp.decompose(model, x, regions=3)
-    for each in found[3:]:
+    for each in result[3:]:
         assert torch.allclose(each.parts, last.parts, rtol=1e-12, atol=1e-15) and each.origin == last.origin
-    assert found[0].origin == found[2].origin != last.origin
+    assert result[0].origin == result[2].origin != last.origin
 
 
 def test_weights_made_during_the_run_are_not_taken_for_the_models() -> None:
-    """A parametrised weight is computed anew for each input, often in the memory of the last one."""
+    """A parametrised weight is computed for each input, often in the same memory."""
     torch.manual_seed(0)
 
     class Scaled(nn.Module):

@@ -48,7 +48,7 @@ def sequence(x: Tensor) -> Tensor:
     return x.reshape(1, 6, 4)
 
 
-def attended(x: Tensor) -> Tensor:
+def attend(x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(x, x, x)
 
 
@@ -236,7 +236,7 @@ CALLS = {
     "rms_norm": lambda x: F.rms_norm(sequence(x), (4,), SQUARE[0]),
     "normalize": lambda x: F.normalize(sequence(x), dim=-1),
     "batch_norm": lambda x: F.batch_norm(image(x), SQUARE[0, :2], SQUARE[1, :2] ** 2),
-    "scaled_dot_product_attention": lambda x: attended(sequence(x)),
+    "scaled_dot_product_attention": lambda x: attend(sequence(x)),
     "max": lambda x: sequence(x).max(1).values,
     "min": lambda x: x.min()[None],
     "amax": lambda x: image(x).amax((1, 2)),
@@ -284,9 +284,9 @@ def call_of(row: Op):
     assert row.kind in {"activation", "elementwise_nonzero"}, (
         f"the new row '{row.name}' needs an example in CALLS"
     )
-    found = [getattr(place, row.name.removeprefix("special_"), None) for place in (F, torch, torch.special)]
-    assert any(found), f"the new row '{row.name}' needs an example in CALLS"
-    return next(filter(None, found))
+    result = [getattr(place, row.name.removeprefix("special_"), None) for place in (F, torch, torch.special)]
+    assert any(result), f"the new row '{row.name}' needs an example in CALLS"
+    return next(filter(None, result))
 
 
 def input_of(row: Op) -> Tensor:
@@ -326,19 +326,19 @@ def test_torch_knows_every_name() -> None:
     assert unknown == []
 
 
-def seen(row: Op) -> Step | None:
+def find_step(row: Op) -> Step | None:
     """The row's step on the tape of its call; None where torch hands the very tensor on."""
     function = call_of(row)
-    found = [step for step in record(function, input_of(row)).steps if step.operation == row]
-    if not found:
+    result = [step for step in record(function, input_of(row)).steps if step.operation == row]
+    if not result:
         assert row.mask == "moves" and function(X).data_ptr() == X.data_ptr()
         return None
-    return found[0]
+    return result[0]
 
 
 @by_name(STEPS)
 def test_the_tape_sees_it_by_its_name(row: Op) -> None:
-    step = seen(row)
+    step = find_step(row)
     assert step is None or step.op == row.name
 
 
@@ -359,7 +359,7 @@ def test_chance_is_refused(row: Op) -> None:
 
 @by_name(STEPS)
 def test_it_gets_the_rule_its_row_says(row: Op) -> None:
-    step = seen(row)
+    step = find_step(row)
     if step is None:
         return
     words = {"product": "linear", "quotient": "linear"}  # with one live operand
@@ -370,9 +370,9 @@ def test_it_gets_the_rule_its_row_says(row: Op) -> None:
             bilrp.decompose(call_of(row), input_of(row))
 
 
-def close(found: Tensor, expected: Tensor, row: Op) -> None:
+def close(result: Tensor, expected: Tensor, row: Op) -> None:
     slack = {"half": 2e-3, "bfloat16": 2e-2}.get(row.name, 1e-6 if _rounds(row) else 1e-10)
-    torch.testing.assert_close(found, expected, rtol=slack, atol=slack)
+    torch.testing.assert_close(result, expected, rtol=slack, atol=slack)
 
 
 def _rounds(row: Op) -> bool:
@@ -451,11 +451,11 @@ OPERATORS = [(row, name) for row in OPERATIONS.ops for name in row.inplace_alias
 
 @pytest.mark.parametrize(("row", "name"), OPERATORS, ids=[name for _, name in OPERATORS])
 def test_python_operators_that_write(row: Op, name: str) -> None:
-    def writing(x: Tensor) -> Tensor:
+    def write(x: Tensor) -> Tensor:
         return getattr(2 * x, name)(3.0)
 
-    assert row.name in [step.op for step in record(writing, X).steps]
-    assert record(writing, X).steps[-1].run(torch.ones_like(X)).shape == X.shape
+    assert row.name in [step.op for step in record(write, X).steps]
+    assert record(write, X).steps[-1].run(torch.ones_like(X)).shape == X.shape
 
 
 # ---------------------------------------------------------------- a row from outside
@@ -472,8 +472,8 @@ def test_a_user_brings_a_row() -> None:
         bilrp.decompose(model, x)
     encoder = bilrp.Encoder(model, operations=(activation("special_bessel_j1", factor="gate"),))
     kept = torch.special.bessel_j1(x)
-    found = bilrp.decompose(encoder, x, regions=regions.features(), composite=composites.uniform(0.0))
-    torch.testing.assert_close(found.parts, (kept * SQUARE.T * x.T))
+    result = bilrp.decompose(encoder, x, regions=regions.features(), composite=composites.uniform(0.0))
+    torch.testing.assert_close(result.parts, (kept * SQUARE.T * x.T))
     assert OPERATIONS.find("special_bessel_j1").kind == "unknown", "the table itself is as it was"
     alone = bilrp.Encoder(torch.special.bessel_j1, operations=(activation("special_bessel_j1"),))
     assert [row.rule for row in bilrp.ops(alone, x)] == ["frozen"]
@@ -481,8 +481,8 @@ def test_a_user_brings_a_row() -> None:
 
 def test_a_rule_book_is_enough_for_a_rule() -> None:
     book = composites.first_match(("special_bessel_j1", rules.frozen()), otherwise=composites.uniform(0.0))
-    found = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), composite=book)
-    torch.testing.assert_close(found.parts.sum(0), found.embedding)
+    result = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), composite=book)
+    torch.testing.assert_close(result.parts.sum(0), result.embedding)
 
 
 def test_later_rows_count() -> None:
@@ -500,8 +500,8 @@ def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) ->
         (lambda x: getattr(2 * x, row.name)(x), 2 * torch.diag(x[0])),
     ):
         for mode in ("push", "pull"):
-            found = bilrp.decompose(function, x, regions=bilrp.regions.features(), mode=mode)
-            torch.testing.assert_close(found.parts, expected)
+            result = bilrp.decompose(function, x, regions=bilrp.regions.features(), mode=mode)
+            torch.testing.assert_close(result.parts, expected)
 
 
 def test_operations_that_are_no_rows_are_refused_in_one_line() -> None:

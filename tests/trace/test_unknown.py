@@ -1,4 +1,4 @@
-"""Constants that no recorded call made: made of the input in another thread they are refused, others are no matter."""
+"""Constants that no recorded call produced: rejected if they depend on the input (another thread), else allowed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Exchanged(Kept):
 
 
 class Attribute(Kept):
-    """An attribute that is no buffer, already used once in the run."""
+    """An attribute that is not a buffer, already used once in the run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,12 +156,12 @@ def test_other_constants_are_no_matter(name: str, remember: bool) -> None:
     model = Scale(CONSTANTS[name], remember)
     expected = model.linear.weight.detach().T * X[0][:, None] * CONSTANTS[name]().detach()
     for _ in range(2):
-        found = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
-        torch.testing.assert_close(found.parts, expected.as_subclass(Tensor))
+        actual = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
+        torch.testing.assert_close(actual.parts, expected.as_subclass(Tensor))
 
 
 class Lazy(Scale):
-    """Makes a table in its first run, and uses it before the constant that nobody can tell."""
+    """Makes a table in its first run, and uses it before the untracked constant."""
 
     positions: Tensor | None = None
 
@@ -175,8 +175,8 @@ def test_what_a_model_keeps_for_its_next_run_is_no_matter() -> None:
     model = Lazy(CONSTANTS["in a list"])
     expected = model.linear.weight.detach().T * X[0][:, None] * TABLES[0]
     for _ in range(2):
-        found = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
-        torch.testing.assert_close(found.parts, expected)
+        actual = bilrp.decompose(model, X, regions=regions.features(), composite=composites.uniform(0.0))
+        torch.testing.assert_close(actual.parts, expected)
 
 
 def test_a_sparse_constant_is_refused_as_one() -> None:
@@ -186,7 +186,7 @@ def test_a_sparse_constant_is_refused_as_one() -> None:
 
 
 def test_a_module_runs_once() -> None:
-    """Another run is for constants that nobody can tell apart alone."""
+    """The second run happens only for untracked constants."""
     runs: list[Tensor] = []
 
     class Counting(nn.Module):

@@ -1,4 +1,4 @@
-"""Casts inside a float64 run: rounding is no part of the maps."""
+"""Casts inside a float64 run are removed, so that no map rounds."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_push_equals_pull_past_a_norm_in_float32() -> None:
 
 def test_a_float32_run_stays_as_it_is() -> None:
     net = Rounding().eval()
-    found = bilrp.decompose(net, torch.randn(1, 6), composite=composites.uniform(0.0))
-    assert found.parts.dtype == torch.float32
+    result = bilrp.decompose(net, torch.randn(1, 6), composite=composites.uniform(0.0))
+    assert result.parts.dtype == torch.float32

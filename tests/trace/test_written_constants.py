@@ -1,4 +1,4 @@
-"""Constants that a model writes to while it runs, and weights that torch counts no writes of."""
+"""Constants that a model overwrites while it runs, and weights without version counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bilrp.trace.recorder import record
 
 
 class Scratch(nn.Module):
-    """Keeps a factor in a buffer that it fills anew in every run."""
+    """Keeps a factor in a buffer that it fills in every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ def test_inputs_decomposed_at_once_have_their_own_constants() -> None:
     torch.manual_seed(0)
     model, xs = Scratch(), [torch.rand(1, 1, 12, 12).double() for _ in range(24)]
     alone = [bilrp.decompose(model, x, regions=4) for x in xs]
-    for found, true in zip(bilrp.decompose_many(model, xs, regions=4, workers=3), alone, strict=True):
-        assert torch.equal(found.parts, true.parts) and found.origin == true.origin
+    for result, true in zip(bilrp.decompose_many(model, xs, regions=4, workers=3), alone, strict=True):
+        assert torch.equal(result.parts, true.parts) and result.origin == true.origin
 
 
 def test_statistics_that_are_written_to_are_refused() -> None:
