@@ -1,7 +1,6 @@
-"""More than one pair: sets of inputs, contrasts, and similarities of many inputs at once, all from stored decompositions.
+"""Explanations of sets of inputs, contrasts, and similarities of n inputs, from decompositions.
 
-Similarities are bilinear forms on parts, so sums over pairs of inputs become products of sums: nothing here loops over
-pairs, and nothing is run again.
+Similarities are bilinear forms on parts, so sums over pairs of inputs are products of sums: no loop over pairs.
 """
 
 from __future__ import annotations
@@ -28,18 +27,20 @@ from bilrp.similarity import Similarity, norm, resolve_similarity
 def explain_sets(
     a: Iterable[Decomposition], b: Iterable[Decomposition], *, similarity: str | Similarity | None = None
 ) -> Explanation:
-    """Which regions make these two sets of inputs similar? The sum over all |A|·|B| pairs, at the price of |A| + |B|.
+    """Explain which regions make two sets of inputs similar: the sum over all |A|·|B| pairs in |A| + |B| steps.
 
-    y = Σ_{x∈A} Σ_{x'∈B} y(x, x') and R = (Σ_A P)(Σ_B P')ᵀ, on regions that all inputs of a set share (the two sets may
-    differ in theirs). A similarity of directions (cosine) divides every decomposition by its norm first; one with a part
-    within each side (a squared distance) adds |B|·Σ_A P Pᵀ and |A|·Σ_B P' P'ᵀ. Sets may be generators: each decomposition
-    is looked at once.
+    y = Σ_{x∈A} Σ_{x'∈B} y(x, x') and R = (Σ_A P)(Σ_B P')ᵀ. Cosine divides every decomposition by its norm first; a squared
+    distance adds |B|·Σ_A P Pᵀ and |A|·Σ_B P' P'ᵀ.
+
+    Args:
+        a, b: the sets, which may be generators; all inputs of one set need the same regions.
+        similarity: a name or a Similarity; None is the encoder's own.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
-    >>> found = [bilrp.decompose(net, torch.rand(1, 4)) for _ in range(5)]
-    >>> sets = explain_sets(found[:2], found[2:], similarity="dot")
-    >>> each = sum(bilrp.pair(x, y, similarity="dot").relevance for x in found[:2] for y in found[2:])
+    >>> parts = [bilrp.decompose(net, torch.rand(1, 4)) for _ in range(5)]
+    >>> sets = explain_sets(parts[:2], parts[2:], similarity="dot")
+    >>> each = sum(bilrp.pair(x, y, similarity="dot").relevance for x in parts[:2] for y in parts[2:])
     >>> torch.allclose(sets.relevance, each, atol=1e-6)
     True
     """
@@ -52,16 +53,16 @@ def explain_sets(
     )
     check_pair(left.sum, right.sum)
     _check_bilinear(_without_self_terms(form), left, right)
-    found = (
+    explanation = (
         _explain_with_self_terms(form, left, right)
         if form.has_self_terms
         else pair(left.sum, right.sum, similarity=form)
     )
-    return replace(found, similarity=f"sum of {wanted.name}", is_distance=wanted.is_distance)
+    return replace(explanation, similarity=f"sum of {wanted.name}", is_distance=wanted.is_distance)
 
 
 def sum_decompositions(decompositions: Iterable[Decomposition], *, normalize: bool = False) -> Decomposition:
-    """Σ_A P, as the decomposition of Σ_A φ(x) on the regions all inputs share; `normalize` divides each by ‖φ(x)‖ first.
+    """Return the decomposition of Σ_A φ(x); `normalize` divides each by ‖φ(x)‖ first. All need the same regions.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3)
@@ -85,7 +86,7 @@ def _peek(
 
 @dataclass(frozen=True, eq=False)
 class SetSum:
-    """A set added up: the sum, how many, the first of them, and (for distances) Σ P Pᵀ and Σ ‖φ‖²."""
+    """The sum of a set, its size, its first embedding, and for distances Σ P Pᵀ and Σ ‖φ‖²."""
 
     sum: Decomposition
     count: int
@@ -116,10 +117,10 @@ def _sum_set(decompositions: Iterable[Decomposition], *, normalize: bool, gram: 
         count += 1
     assert first is not None and first_embedding is not None  # `_peek` refused empty sets
     view = first.view if count == 1 else None if views is None else views.mean_image(count)
-    called = first.name if count == 1 else f"{count} inputs"
+    name = first.name if count == 1 else f"{count} inputs"
     parts, embedding, *references = sums
-    reference = None if gram or not references else references[0]  # a sum of distances has none of its own
-    summed = replace(first, parts=parts, embedding=embedding, reference=reference, view=view, name=called)
+    reference = None if gram or not references else references[0]  # undefined for a sum of distances
+    summed = replace(first, parts=parts, embedding=embedding, reference=reference, view=view, name=name)
     return SetSum(summed, count, first_embedding, grams, squares)
 
 
@@ -134,7 +135,7 @@ def _check_member(first: Decomposition, d: Decomposition, number: int) -> None:
 
 
 class ImageSum(NamedTuple):
-    """The sum of some pictures of one size, and where in them the model's input lies."""
+    """The sum of images of one size, and the box of the model's input in them."""
 
     pixels: np.ndarray
     box: Box
@@ -144,18 +145,18 @@ class ImageSum(NamedTuple):
 
 
 def _add_view(views: ImageSum | None, d: Decomposition, count: int) -> ImageSum | None:
-    """A set is shown as the mean of its pictures, if all have one of the same size, read in the same way."""
+    """Add an image to the sum; None if images differ in size or box."""
     view = d.view
     if not isinstance(view, Image) or (count > 0 and views is None):
         return None
     if views is None:
         return ImageSum(view.pixels.astype(np.float64), view.box)
-    alike = views.pixels.shape == view.pixels.shape and views.box == view.box
-    return ImageSum(views.pixels + view.pixels, view.box) if alike else None
+    fits = views.pixels.shape == view.pixels.shape and views.box == view.box
+    return ImageSum(views.pixels + view.pixels, view.box) if fits else None
 
 
 def _without_self_terms(form: Similarity) -> Similarity:
-    """What is left of a score without each side's own ‖φ‖²."""
+    """Return the similarity without ‖φ‖² of each side."""
     if not form.has_self_terms:
         return form
     return replace(form, score_fn=lambda a, b: form.score_fn(a, b) - a.square().sum() - b.square().sum())
@@ -174,7 +175,7 @@ def _explain_with_self_terms(form: Similarity, left: SetSum, right: SetSum) -> E
 
 
 def _check_bilinear(form: Similarity, left: SetSum, right: SetSum) -> None:
-    """Sums may only be exchanged with a form that is linear in each input: check it on what we have."""
+    """Raise if the form is not linear in each input, tested on the sums: sums and form could not be exchanged."""
     a, b, one, other = (
         t.cpu().double()
         for t in (left.sum.embedding, right.sum.embedding, left.first_embedding, right.first_embedding)
@@ -186,7 +187,7 @@ def _check_bilinear(form: Similarity, left: SetSum, right: SetSum) -> None:
         slack = 1e-9 * (float(a.norm() * b.norm()) + abs(changed) + abs(apart))
         if abs(changed - apart) > slack:
             raise InputError(
-                f"similarity '{form.name}' is not linear in each input, so pairs of sets cannot be added up at once: "
+                f"similarity '{form.name}' is not linear in each input, so sets cannot be summed first: "
                 "use dot, cosine, squared_distance, bilinear or projected"
             )
 
@@ -195,7 +196,7 @@ def _check_bilinear(form: Similarity, left: SetSum, right: SetSum) -> None:
 
 
 class Evidence(NamedTuple):
-    """A pair of regions that speaks for b (positive) or for c (negative), with the side it was found on."""
+    """A pair of regions that favours b (positive) or c (negative), with its side."""
 
     side: str
     a: int
@@ -207,7 +208,7 @@ class Evidence(NamedTuple):
 class Contrast:
     """Why a is closer to b than to c: score = y(a, b) − y(a, c) = toward.sum() − against.sum() + unattributed.
 
-    `toward` explains a with b, `against` a with c; what speaks for c counts as negative.
+    `toward` explains a with b, `against` a with c.
     """
 
     toward: Explanation
@@ -220,35 +221,35 @@ class Contrast:
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no pair of regions accounts for."""
+        """The part of the score that no pair of regions explains."""
         return self.toward.unattributed - self.against.unattributed
 
     @property
     def relevance(self) -> Tensor:
-        """P (P_b − P_c)ᵀ, where b and c share their regions; else use `toward` and `against`."""
+        """P (P_b − P_c)ᵀ, if b and c have the same regions; otherwise use `toward` and `against`."""
         ours, theirs = self.toward.b.regions, self.against.b.regions
         if ours.labels.shape != theirs.labels.shape or not torch.equal(ours.labels, theirs.labels):
             raise MismatchError(
-                f"b and c have different regions ({ours.count} and {theirs.count}), so there is no one matrix for both: "
+                f"b and c have different regions ({ours.count} and {theirs.count}), so they have no common matrix: "
                 "use .toward.relevance and .against.relevance"
             )
         return self.toward.relevance - self.against.relevance
 
     def marginals(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What each region of a, of b and of c adds to the score; a region of c that speaks for c is negative."""
+        """Return the contribution of each region of a, of b and of c to the score; regions that favour c are negative."""
         (a_b, b), (a_c, c) = self.toward.marginals(), self.against.marginals()
         return a_b - a_c, b, -c
 
     def top(self, k: int = 10) -> list[Evidence]:
-        """The k strongest pairs on either side, by the size of their effect on the score."""
+        """Return the k pairs with the largest |contribution| to the score, of both sides."""
         flat = torch.cat([self.toward.relevance.flatten(), -self.against.relevance.flatten()])
         index = flat.abs().topk(min(k, flat.numel())).indices
         return [self._evidence(int(i), float(flat[i])) for i in index]
 
     def _evidence(self, index: int, relevance: float) -> Evidence:
         size = self.toward.relevance.numel()
-        side, matrix, place = ("b", self.toward, index) if index < size else ("c", self.against, index - size)
-        return Evidence(side, *divmod(place, matrix.relevance.shape[1]), relevance)
+        side, matrix, position = ("b", self.toward, index) if index < size else ("c", self.against, index - size)
+        return Evidence(side, *divmod(position, matrix.relevance.shape[1]), relevance)
 
     def __repr__(self) -> str:
         nearer = "b" if self.score > 0 else "c"
@@ -258,20 +259,23 @@ class Contrast:
 def contrast(
     a: Decomposition, b: Decomposition, c: Decomposition, *, similarity: str | Similarity | None = None
 ) -> Contrast:
-    """Why is a closer to b than to c? y(a, b) − y(a, c), on pairs of regions: P P_bᵀ for b, −P P_cᵀ for c.
+    """Explain why a is closer to b than to c: y(a, b) − y(a, c) on pairs of regions, P P_bᵀ for b and −P P_cᵀ for c.
+
+    Args:
+        a, b, c: decompositions of one encoder.
+        similarity: a name or a Similarity, not a distance; None is the encoder's own.
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
     >>> a, b, c = (bilrp.decompose(net, torch.rand(1, 4)) for _ in range(3))
-    >>> found = contrast(a, b, c, similarity="dot")
-    >>> torch.allclose(found.relevance, a.parts @ (b.parts - c.parts).T, atol=1e-6)
+    >>> closer = contrast(a, b, c, similarity="dot")
+    >>> torch.allclose(closer.relevance, a.parts @ (b.parts - c.parts).T, atol=1e-6)
     True
     """
     wanted = resolve_similarity(similarity, *(d.origin.get("similarity") for d in (a, b, c)))
     if wanted.is_distance:
         raise InputError(
-            f"'{wanted.name}' grows where inputs differ, so 'closer' has the other sign: contrast with similarity='dot' "
-            "or 'cosine'"
+            f"'{wanted.name}' is a distance: contrast with similarity='dot' or 'cosine'"
         )
     return Contrast(pair(a, b, similarity=wanted), pair(a, c, similarity=wanted))
 
@@ -304,32 +308,32 @@ class ManyExplanation:
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no tuple of regions accounts for."""
+        """The part of the score that no tuple of regions explains."""
         return self.score - self.explained
 
     def relevance(self, *regions: int) -> float:
-        """R of one region of each input."""
+        """Return R of one region of each input."""
         if len(regions) != len(self.inputs):
             raise InputError(f"give one region for each of the {len(self.inputs)} inputs, got {len(regions)}")
         return float(_product(d.parts[i] for d, i in zip(self.inputs, regions, strict=True)).sum())
 
     def marginals(self) -> tuple[Tensor, ...]:
-        """Relevance of each region of each input, summed over all regions of the others."""
+        """Return the relevance of each region of each input, summed over all regions of the others."""
         return tuple(d.parts @ _product(self._sums(i), like=d.embedding) for i, d in enumerate(self.inputs))
 
     def between(self, i: int, j: int) -> Tensor:
-        """Relevance on pairs of regions of inputs i and j, summed over all regions of the others."""
+        """Return relevance on pairs of regions of inputs i and j, summed over all regions of the others."""
         if i == j:
             raise InputError("between needs two different inputs")
         others = _product(self._sums(i, j), like=self.inputs[i].embedding)
         return (self.inputs[i].parts * others) @ self.inputs[j].parts.T
 
     def top(self, k: int = 10) -> list[JointMatch]:
-        """The k strongest tuples, strongest first: exact, by best-first search.
+        """Return the k strongest tuples, strongest first: exact, by best-first search.
 
-        A choice of the first regions with product v_m can reach at most Σ_m max(v_m·high_m, v_m·low_m), where low_m and
-        high_m bound the product of what is still open. The two inputs with most regions are chosen last, together, by
-        one matrix product. At worst (bounds that tell nothing) that is one product for each choice of the others.
+        With product v_m of the regions chosen so far, a tuple can reach at most Σ_m max(v_m·high_m, v_m·low_m), where
+        low_m and high_m bound the product of the remaining inputs. The two inputs with most regions come last, as one
+        matrix product. In the worst case there is one such product for each choice of the others.
         """
         return find_strongest([d.parts for d in self.inputs], k)[0]
 
@@ -352,9 +356,9 @@ def explain_many(
 
     >>> import bilrp
     >>> net = torch.nn.Linear(4, 3, bias=False)
-    >>> found = explain_many([bilrp.decompose(net, torch.rand(1, 4)) for _ in range(3)])
-    >>> best = found.top(1)[0]
-    >>> abs(found.relevance(*best.regions) - best.relevance) < 1e-5
+    >>> joint = explain_many([bilrp.decompose(net, torch.rand(1, 4)) for _ in range(3)])
+    >>> best = joint.top(1)[0]
+    >>> abs(joint.relevance(*best.regions) - best.relevance) < 1e-5
     True
     """
     inputs = tuple(decompositions)
@@ -371,7 +375,7 @@ def explain_many(
 
 
 def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
-    """The product of some vectors; of none, a vector of ones."""
+    """Return the product of vectors; of none, ones like `like`."""
     out = None if like is None else torch.ones_like(like)
     for t in tensors:
         out = t if out is None else out * t
@@ -380,29 +384,29 @@ def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
 
 
 def find_strongest(parts: list[Tensor], k: int) -> tuple[list[JointMatch], int]:
-    """The k tuples with the largest Σ_m Π_i P_i[I_i, m], and how many choices were opened to find them."""
+    """Return the k tuples with the largest Σ_m Π_i P_i[I_i, m], and the number of expanded nodes."""
     k = min(k, int(np.prod([float(len(p)) for p in parts])))
-    order = sorted(range(len(parts)), key=lambda i: len(parts[i]))  # the largest two last, for one product
+    order = sorted(range(len(parts)), key=lambda i: len(parts[i]))  # the two largest last, for the matrix product
     ordered = [parts[i] for i in order]
     bounds = _product_bounds(ordered)
     queue: list[tuple[float, tuple[int, ...]]] = [(-float("inf"), ())]
-    found: list[JointMatch] = []
-    opened = 0
-    while queue and len(found) < k:
+    matches: list[JointMatch] = []
+    expanded = 0
+    while queue and len(matches) < k:
         bound, chosen = heapq.heappop(queue)
-        if len(chosen) == len(parts):  # nothing still open can beat it
-            found.append(JointMatch(tuple(chosen[order.index(i)] for i in range(len(parts))), -bound))
+        if len(chosen) == len(parts):  # no bound in the queue is larger
+            matches.append(JointMatch(tuple(chosen[order.index(i)] for i in range(len(parts))), -bound))
             continue
-        opened += 1
+        expanded += 1
         for value, more in _expand(ordered, chosen, bounds, k):
             heapq.heappush(queue, (-value, (*chosen, *more)))
-    return found, opened
+    return matches, expanded
 
 
 def _expand(
     parts: list[Tensor], chosen: tuple[int, ...], bounds: list[tuple[Tensor, Tensor]], k: int
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """What can follow a choice: its next region with a bound, or the k best last pairs with their exact relevance."""
+    """Yield the children of a node: next regions with a bound, or the k best last pairs with exact relevance."""
     depth = len(chosen)
     ahead = _product((p[i] for p, i in zip(parts, chosen, strict=False)), like=parts[0][0])
     branches = parts[depth] * ahead
@@ -419,7 +423,7 @@ def _expand(
 
 
 def _product_bounds(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """For each depth, the smallest and largest product (for each coordinate) of one region from each input beyond."""
+    """Return for each depth the smallest and largest product, by coordinate, of one region of each later input."""
     one = torch.ones_like(parts[0][0])
     ranges = [(one, one)]
     for p in reversed(parts):
