@@ -16,11 +16,11 @@ from PIL import Image
 from torch import nn
 
 import bilrp
-from bilrp.decomposition import prepare
 from bilrp.encoder import read_item
 from bilrp.encoders import images
 from bilrp.engine import plan
 from bilrp.engine.plan import PlanContext
+from bilrp.pipeline import prepare
 from bilrp_studies.bench.sentence import count_flops, time_cpu
 
 SENTENCE = "A kitten slept on the old mat."  # ten tokens with special tokens

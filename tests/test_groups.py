@@ -192,7 +192,7 @@ def test_a_distance_says_so(tmp_path) -> None:
 
 def test_contrast_refuses_distances() -> None:
     a, b, c = some(3, 4)
-    with pytest.raises(bilrp.errors.InputError, match="other sign"):
+    with pytest.raises(bilrp.errors.InputError, match="is a distance"):
         bilrp.contrast(a, b, c, similarity="squared_distance")
 
 

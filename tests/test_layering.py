@@ -15,7 +15,7 @@ import bilrp
 import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
-RESULT_MODULES = {"decomposition", "explanation", "groups", "many"}
+RESULT_MODULES = {"decomposition", "explanation", "groups", "many", "pipeline"}
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
 STUDY_IMPORTS = {
@@ -37,10 +37,13 @@ ALLOWED_IMPORTS = {
     "findings": {"inputs", "regions"},
     "io": {"similarity"},
     "encoder": {"inputs", "regions", "rules", "similarity", "trace"},
-    "decomposition": {"encoder", "engine", "inputs", "io", "progress", "regions", "rules", "similarity", "trace"},
-    "explanation": {"decomposition", "encoder", "findings", "inputs", "io", "regions", "similarity"},
+    "decomposition": {"encoder", "engine", "inputs", "io", "regions"},
+    "pipeline": {"decomposition", "encoder", "engine", "inputs", "progress", "regions", "rules", "similarity", "trace"},
+    "explanation": {
+        "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
+    },
     "groups": {"decomposition", "explanation", "inputs", "regions", "similarity"},
-    "many": {"decomposition", "encoder", "inputs", "regions"},
+    "many": {"decomposition", "encoder", "inputs", "pipeline", "regions"},
     "evaluation": {*ROOT_MODULES, "engine", "io", "rules", "trace"},
     "encoders": {*ROOT_MODULES, "io", "rules", "trace"},
     "collection": {*ROOT_MODULES, "encoders", "engine", "evaluation", "findings", "io", "rules"},

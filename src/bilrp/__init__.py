@@ -20,12 +20,13 @@ if TYPE_CHECKING:
         rules,
         similarity,
     )
-    from bilrp.decomposition import Decomposition, decompose, refine
+    from bilrp.decomposition import Decomposition
     from bilrp.encoder import Encoder, ops
     from bilrp.evaluation.tuning import tune
     from bilrp.explanation import Explanation, explain, pair
     from bilrp.groups import contrast, explain_many, explain_sets
     from bilrp.many import decompose_many
+    from bilrp.pipeline import decompose, refine
 
 __version__ = "0.1.0"
 
@@ -35,14 +36,14 @@ _EXPORTS = {
     "Encoder": "bilrp.encoder",
     "Explanation": "bilrp.explanation",
     "contrast": "bilrp.groups",
-    "decompose": "bilrp.decomposition",
+    "decompose": "bilrp.pipeline",
     "decompose_many": "bilrp.many",
     "explain": "bilrp.explanation",
     "explain_many": "bilrp.groups",
     "explain_sets": "bilrp.groups",
     "ops": "bilrp.encoder",
     "pair": "bilrp.explanation",
-    "refine": "bilrp.decomposition",
+    "refine": "bilrp.pipeline",
     "tune": "bilrp.evaluation.tuning",
 }
 __all__ = [

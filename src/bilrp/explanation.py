@@ -14,18 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.decomposition import (
-    Decomposition,
-    Mode,
-    PreparedInput,
-    check_pair,
-    decompose_item,
-    deserialize_decomposition,
-    prepare,
-    serialize_decomposition,
-    stored_parts,
-)
+from bilrp.decomposition import Decomposition, check_pair, deserialize_decomposition, serialize_decomposition
 from bilrp.encoder import CompositeLike, Encoder, EncoderOrPair, InputLike, read_item, resolve_encoders
+from bilrp.engine.sparse_parts import stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import grouping
 from bilrp.findings.breakdown import ScoreBreakdown
@@ -34,6 +25,7 @@ from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
 from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
 from bilrp.io import schema, store
+from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
 from bilrp.regions import RegionSpecs, as_spec_pair
 from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
 

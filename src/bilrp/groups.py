@@ -248,7 +248,9 @@ class Contrast:
 
     def _evidence(self, index: int, relevance: float) -> Evidence:
         size = self.toward.relevance.numel()
-        side, matrix, position = ("b", self.toward, index) if index < size else ("c", self.against, index - size)
+        side, matrix, position = (
+            ("b", self.toward, index) if index < size else ("c", self.against, index - size)
+        )
         return Evidence(side, *divmod(position, matrix.relevance.shape[1]), relevance)
 
     def __repr__(self) -> str:
@@ -274,9 +276,7 @@ def contrast(
     """
     wanted = resolve_similarity(similarity, *(d.origin.get("similarity") for d in (a, b, c)))
     if wanted.is_distance:
-        raise InputError(
-            f"'{wanted.name}' is a distance: contrast with similarity='dot' or 'cosine'"
-        )
+        raise InputError(f"'{wanted.name}' is a distance: contrast with similarity='dot' or 'cosine'")
     return Contrast(pair(a, b, similarity=wanted), pair(a, c, similarity=wanted))
 
 
@@ -386,7 +386,9 @@ def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
 def find_strongest(parts: list[Tensor], k: int) -> tuple[list[JointMatch], int]:
     """Return the k tuples with the largest Σ_m Π_i P_i[I_i, m], and the number of expanded nodes."""
     k = min(k, int(np.prod([float(len(p)) for p in parts])))
-    order = sorted(range(len(parts)), key=lambda i: len(parts[i]))  # the two largest last, for the matrix product
+    order = sorted(
+        range(len(parts)), key=lambda i: len(parts[i])
+    )  # the two largest last, for the matrix product
     ordered = [parts[i] for i in order]
     bounds = _product_bounds(ordered)
     queue: list[tuple[float, tuple[int, ...]]] = [(-float("inf"), ())]

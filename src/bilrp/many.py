@@ -9,10 +9,11 @@ from functools import partial
 
 import torch
 
-from bilrp.decomposition import Decomposition, Mode, decompose_item
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import CompositeLike, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import InputError
 from bilrp.inputs import Item
+from bilrp.pipeline import Mode, decompose_item
 from bilrp.regions import RegionSpec
 
 PREFETCH_INPUTS = 2  # inputs that are read while others are decomposed

@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
 from bilrp import native
-from bilrp.decomposition import prepare
 from bilrp.encoder import as_encoder, read_item
 from bilrp.engine import executor as execute
 from bilrp.engine import plan
@@ -19,6 +18,7 @@ from bilrp.engine.costs import Schedule, sparse_segments
 from bilrp.engine.maps import Gated, LazyGammaFactor, Weighted
 from bilrp.engine.plan import PlanContext
 from bilrp.engine.sparse_parts import densify
+from bilrp.pipeline import prepare
 from bilrp.regions import RegionSpec
 from bilrp.rules.freezing import freeze
 from bilrp.trace.recorder import record

@@ -32,9 +32,9 @@ def net() -> nn.Module:
 
 
 def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
-    from bilrp.decomposition import prepare
     from bilrp.encoder import as_encoder, read_item
     from bilrp.engine import executor, plan
+    from bilrp.pipeline import prepare
 
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)

@@ -18,13 +18,14 @@ from bilrp.app.job_queue import JobQueue
 from bilrp.app.request_handling import ThreadLimiter, read_json, respond
 from bilrp.app.routes import Handler, handle_errors, serve_index
 from bilrp.app.security import HTTPError
-from bilrp.decomposition import Decomposition, decompose_item, prepare
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder
 from bilrp.engine import plan
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key
 from bilrp.explanation import pair
 from bilrp.inputs import Item, Text
+from bilrp.pipeline import decompose_item, prepare
 from bilrp.render import page
 from bilrp.rules import composites
 from bilrp.similarity import similarity_name

@@ -87,8 +87,8 @@ def decompose_input(
     """
     from bilrp import regions as region_specs
     from bilrp.cli import terminal, texts
-    from bilrp.decomposition import decompose_item
     from bilrp.encoder import read_item
+    from bilrp.pipeline import decompose_item
 
     item = read_item(encoder, content)
     kind = texts.parse_regions(regions, is_text=texts.reads_text(encoder))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import check_embedding
 from bilrp.encoder import Encoder
 from bilrp.errors import BilrpError, InputError, describe_error
 from bilrp.inputs import Item
+from bilrp.pipeline import check_embedding
 
 MAX_BATCH_SIZE = 16  # inputs of one shape per forward pass
 

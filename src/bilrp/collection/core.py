@@ -24,11 +24,12 @@ from bilrp.collection.packed_parts import PackedParts, SparseColumns
 from bilrp.collection.parts_table import PartsTable
 from bilrp.collection.sources import SourceItem, decode_path
 from bilrp.collection.subquery import query_vector
-from bilrp.decomposition import Decomposition, decompose_item
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
 from bilrp.explanation import Explanation, pair
 from bilrp.inputs import Item, View
+from bilrp.pipeline import decompose_item
 from bilrp.progress import progress_bar
 from bilrp.similarity import Similarity, resolve_similarity
 

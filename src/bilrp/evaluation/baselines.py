@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import Decomposition, Mode, check_embedding
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import (
     Encoder,
     EncoderOrPair,
@@ -36,6 +36,7 @@ from bilrp.engine.sparse_parts import densify
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.inputs import Item
+from bilrp.pipeline import Mode, check_embedding
 from bilrp.progress import Progress, progress_bar
 from bilrp.regions import Regions, RegionSpec, RegionSpecs, as_spec_pair
 from bilrp.rules import composites

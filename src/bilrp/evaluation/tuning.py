@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from bilrp import rules
-from bilrp.decomposition import decompose
 from bilrp.encoder import EncoderLike, InputLike, as_encoder, read_tensor
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
+from bilrp.pipeline import decompose
 from bilrp.progress import Progress, progress_bar
 from bilrp.rules.composites import Composite, CompositeFunction, first_match, is_weighted, uniform
 from bilrp.similarity import Similarity

@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder, resolve_composite
 from bilrp.engine import plan
 from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import pull
 from bilrp.io import files
+from bilrp.pipeline import decompose
 from bilrp.regions import grid
 from bilrp.rules.composites import IMAGENET_HIGH, IMAGENET_LOW, paper_gamma
 from bilrp.rules.freezing import freeze

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.baselines import integrated_hessians
+from bilrp.pipeline import decompose
 from bilrp.rules.composites import uniform
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder
 from bilrp.io.cache import compute_key, hash_array
+from bilrp.pipeline import decompose
 from bilrp.regions import grid
 from bilrp.rules import composites
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
+from bilrp.pipeline import decompose
 from bilrp.regions import grid
 from bilrp_studies.photos.stereo_agreement import REGION_PIXELS
 

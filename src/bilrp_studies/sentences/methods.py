@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp import composites
-from bilrp.decomposition import Decomposition, decompose
+from bilrp.decomposition import Decomposition
 from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.evaluation.baselines import integrated_hessians
+from bilrp.pipeline import decompose
 from bilrp.rules.composites import Composite
 from bilrp_studies.sentences.word_subsets import StudySentence
 

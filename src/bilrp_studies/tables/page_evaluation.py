@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bilrp.decomposition import decompose
 from bilrp.encoder import Encoder, read_tensor
 from bilrp.encoders.bigram import BigramNet, DigitNet, build_encoder
 from bilrp.encoders.binarization import resize_array
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
+from bilrp.pipeline import decompose
 from bilrp.progress import Progress
 from bilrp.regions import labels as by_labels
 from bilrp_studies.tables import bigram_agreement, digit_metrics

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import evaluation
-from bilrp.decomposition import Decomposition, decompose
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder
 from bilrp.explanation import pair
+from bilrp.pipeline import decompose
 from bilrp.regions import Regions, grid
 from bilrp.rules import composites
 from bilrp.rules.composites import Composite

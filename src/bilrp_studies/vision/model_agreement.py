@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from bilrp import evaluation
-from bilrp.decomposition import Decomposition, decompose
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder
 from bilrp.encoders import vgg
 from bilrp.explanation import Explanation, pair
+from bilrp.pipeline import decompose
 from bilrp.progress import Progress
 from bilrp.regions import grid
 from bilrp_studies.common.image_folders import LabeledImage

@@ -1,0 +1,313 @@
+"""The pipeline: read, record, verify, apply rules, rewrite, plan, execute; parts as a Decomposition."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any, Literal, TypeAlias, get_args, overload
+
+import torch
+from torch import Tensor
+
+from bilrp.decomposition import Decomposition
+from bilrp.encoder import (
+    MODEL_RUN_LOCK,
+    PROJECTION_SEED,
+    CompositeLike,
+    DualEncoder,
+    Encoder,
+    EncoderLike,
+    InputLike,
+    encoder_for,
+    make_origin,
+    read_item,
+    resolve_composite,
+    resolve_regions,
+)
+from bilrp.engine import memory
+from bilrp.engine.executor import compute_parts
+from bilrp.engine.passes.channels_first import rewrite_channels_first
+from bilrp.engine.passes.hoist_pooling import hoist_poolings
+from bilrp.engine.plan import Plan
+from bilrp.engine.program import Key, Program
+from bilrp.engine.refinement import Refinement, start_refinement
+from bilrp.engine.sparse_parts import AnyParts, densify
+from bilrp.errors import InputError, RuleError
+from bilrp.inputs import Item, Text
+from bilrp.progress import progress_bar
+from bilrp.regions import Regions, RegionSpec
+from bilrp.rules.freezing import freeze, prepare_tape
+from bilrp.similarity import random_projection
+from bilrp.trace.devices import defer_checks
+from bilrp.trace.reference_run import read_reference_values
+from bilrp.trace.tape import Tape
+from bilrp.trace.weight_cache import use_weight_cache
+
+Mode: TypeAlias = Literal["auto", "push", "pull"]
+"""How parts are computed: push regions forward, pull coordinates backward, or whichever costs less."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@overload
+def decompose(
+    encoder: EncoderLike | DualEncoder, x: InputLike, *, regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
+    project: int | None = None, mode: Mode = "auto", progress: bool = False, layers: None = None,
+    max_regions: int | None = None,
+) -> Decomposition: ...  # fmt: skip
+
+
+@overload
+def decompose(
+    encoder: EncoderLike | DualEncoder, x: InputLike, *, regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
+    project: int | None = None, mode: Mode = "auto", progress: bool = False, layers: Sequence[int],
+) -> dict[int, Decomposition]: ...  # fmt: skip
+
+
+def decompose(
+    encoder: EncoderLike | DualEncoder,
+    x: InputLike,
+    *,
+    regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
+    project: int | None = None,
+    mode: Mode = "auto",
+    progress: bool = False,
+    layers: Sequence[int] | None = None,
+    max_regions: int | None = None,
+) -> Decomposition | dict[int, Decomposition]:
+    """Decompose φ(x) into parts[I, m], the contribution of region I to coordinate m of the embedding.
+
+    Args:
+        encoder: a name ("minilm"), an Encoder, a DualEncoder, an nn.Module or a callable tensor -> tensor.
+        x: a tensor with a batch axis of 1, or anything that the encoder reads: a path, an image, a text.
+        regions: the regions; None is the encoder's default.
+        composite: the rules; None is the encoder's default.
+        project: number of random dimensions to project the embedding to; None is exact.
+        mode: push regions forward, pull coordinates backward, or "auto", whichever costs less.
+        progress: show a progress bar.
+        layers: return a decomposition for each of these layers, {layer: decomposition}.
+        max_regions: split only the regions of largest contribution, up to that many regions (see `bilrp.refine`).
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    >>> decompose(net, torch.ones(1, 4), regions=regions_module.features()).parts.shape
+    torch.Size([4, 3])
+    """
+    encoder = encoder_for(encoder, x)
+    if max_regions is not None:
+        if layers is not None:
+            raise InputError("max_regions cannot be combined with layers: leave out layers")
+        options = {"regions": regions, "composite": composite, "project": project, "mode": mode}
+        return deque(refine(encoder, x, max_regions=max_regions, **options), maxlen=1)[0]
+    options = {"regions": regions, "composite": composite, "project": project, "mode": mode, "layers": layers}
+    by_layer = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
+    return by_layer[None] if layers is None else {n: by_layer[n] for n in layers}
+
+
+def decompose_item(
+    encoder: Encoder, item: Item, *, progress: bool = False, **options: Any
+) -> dict[int | None, Decomposition]:
+    """Decompose an input that was read: {layer: decomposition}, {None: decomposition} of the output without layers."""
+    ready = prepare(encoder, item, **options)
+    parts, plan = ready.compute(ready.partition, progress=progress)
+    if not ready.taps:
+        return {
+            None: ready.build_decomposition(ready.partition, parts[ready.program.output.value], plan=plan)
+        }
+    return {
+        n: ready.build_decomposition(ready.partition, parts[v], plan=plan, layer=n)
+        for n, v in ready.taps.items()
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedInput:
+    """A recorded input with its rules applied, ready to compute parts."""
+
+    program: Program
+    partition: Regions
+    item: Item
+    origin: Mapping[str, Any]
+    project: int | None
+    mode: Mode
+    taps: Mapping[int, int]  # layer -> number of its value
+    embeddings: Mapping[int | None, Tensor]  # layer (None: output) -> embedding
+    reference_embeddings: Mapping[int | None, Tensor]  # the same at the reference input, if the rules use one
+
+    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
+        """Compute parts [regions, coordinates] of the output and of tapped values."""
+        with torch.no_grad():
+            weights = None if self.taps else make_projection(self.project, self.program.result)
+            taps = frozenset(self.taps.values())
+            with progress_bar(progress) as bar:
+                parts, plan = compute_parts(
+                    self.program, partition, weights, mode=self.mode, taps=taps, bar=bar
+                )
+        _check_finite(parts[self.program.output.value], self.origin["composite"])
+        return parts, plan
+
+    def compute_parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
+        """Compute parts of the output only."""
+        parts, plan = self.compute(partition, progress=progress)
+        return densify(parts[self.program.output.value]), plan
+
+    def begin_refinement(self, max_regions: int | None) -> Refinement:
+        """Start a refinement to at most `max_regions` regions, at its coarsest partition."""
+        return start_refinement(self.partition, self.compute_parts, max_regions)
+
+    def split_regions(self, refinement: Refinement, weight: Tensor) -> Refinement:
+        """Split the regions of largest weight; return `refinement` itself if none can be split."""
+        return refinement.split(weight, self.compute_parts)
+
+    def build_refined(self, refinement: Refinement) -> Decomposition:
+        """Return the decomposition on the present partition of a refinement."""
+        count, view = len(refinement.groups), self.item.view
+        view = (
+            view.merge_regions(refinement.group_of_region.tolist(), count) if isinstance(view, Text) else view
+        )
+        decomposition = self.build_decomposition(refinement.regions, refinement.parts, plan=refinement.plan)
+        return decomposition if refinement.is_complete else replace(decomposition, view=view)
+
+    def build_decomposition(
+        self, regions: Regions, parts: AnyParts, *, plan: Plan, layer: int | None = None
+    ) -> Decomposition:
+        """Return the decomposition of one layer; layers are projected here, the output already was."""
+        result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
+        weights = make_projection(self.project, result)
+
+        def flat(t: Tensor) -> Tensor:
+            return t.flatten() if weights is None else weights @ t.flatten()
+
+        origin = dict(self.origin)
+        if layer is not None:
+            parts = parts if weights is None else densify(parts) @ weights.T
+            origin["layer"] = layer
+        embedding = flat(result)
+        return Decomposition(
+            parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
+            shape=tuple(result.shape) if weights is None else tuple(embedding.shape),
+            reference=None if reference is None else flat(reference.to(result)),
+        )  # fmt: skip
+
+
+def prepare(
+    encoder: Encoder,
+    item: Item,
+    *,
+    regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
+    project: int | None = None,
+    mode: Mode = "auto",
+    layers: Sequence[int] | None = None,
+) -> PreparedInput:
+    """Record the run, apply the rules, and resolve the regions."""
+    if mode not in MODES:
+        raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
+    if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
+        raise InputError(
+            f"project must be a number of dimensions, or None for an exact result, got {project!r}"
+        )
+    memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
+    with torch.no_grad(), defer_checks():
+        tape = encoder.record(item.x, item.model_input)
+        taps = _layer_values(encoder, tape, layers)
+        tapped_results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
+        values: dict[int | None, int] = {**taps} if taps else {None: tape.output}
+        results = {n: tapped_results.get(value, tape.result) for n, value in values.items()}
+        for result in results.values():
+            check_embedding(result)
+        chosen = resolve_composite(encoder, tape, composite)
+        partition, item = resolve_regions(encoder, item, regions)
+        tapped = frozenset(taps.values())
+        origin = make_origin(encoder, tape, chosen, project)
+        with use_weight_cache(encoder.module, tape.weights, origin["weights"]):
+            ready = prepare_tape(tape, chosen, tapped)
+            with nullcontext() if ready.reference is None else MODEL_RUN_LOCK:
+                references = read_reference_values(ready, encoder.forward_fn(item.model_input), values)
+            program, keep = freeze(ready, chosen, max(tapped, default=None)), frozenset(map(Key, tapped))
+            program = hoist_poolings(rewrite_channels_first(program, keep), keep)
+        # The tape is dropped here, to free activations that no map references before parts are computed.
+        return PreparedInput(program, partition, item, origin, project, mode, taps, results, references)
+
+
+def refine(
+    encoder: EncoderLike | DualEncoder,
+    x: InputLike,
+    *,
+    regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
+    project: int | None = None,
+    mode: Mode = "auto",
+    max_regions: int | None = None,
+) -> Iterator[Decomposition]:
+    """Decompose φ(x) coarse to fine: about 16 regions first, then those of largest |⟨P_I, φ⟩| are split.
+
+    P_{I ∪ J} = P_I + P_J, so each decomposition is exact on its own partition.
+
+    Args:
+        encoder, x, regions, composite, project, mode: as for `decompose`.
+        max_regions: stop at that many regions; None goes on to the regions of `decompose`.
+
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())
+    >>> [d.regions.count for d in refine(net, torch.rand(1, 3, 16, 16), regions=2, max_regions=40)]
+    [16, 28, 40]
+    """
+    encoder = encoder_for(encoder, x)
+    ready = prepare(
+        encoder, read_item(encoder, x), regions=regions, composite=composite, project=project, mode=mode
+    )
+    refinement, finer = None, ready.begin_refinement(max_regions)
+    while finer is not refinement:
+        refinement = finer
+        decomposition = ready.build_refined(refinement)
+        yield decomposition
+        finer = ready.split_regions(refinement, (refinement.parts @ decomposition.embedding).abs())
+
+
+def check_embedding(embedding: Tensor) -> None:
+    """Raise for an embedding that is empty, not finite, or zero in every coordinate."""
+    if embedding.numel() == 0:
+        raise InputError(
+            f"the embedding has no coordinates (shape {tuple(embedding.shape)}): the input is too small for this encoder"
+        )
+    if not bool(torch.isfinite(embedding).all()):
+        raise InputError(
+            "the embedding has NaN or infinite values for this input: check the model and the input"
+        )
+    if not bool(embedding.any()):
+        raise InputError(
+            "the embedding is zero in every coordinate, so there is no similarity to explain: use another input or layer"
+        )
+
+
+def _layer_values(encoder: Encoder, tape: Tape, layers: Sequence[int] | None) -> dict[int, int]:
+    """Return {layer: number of its value}."""
+    if layers is None:
+        return {}
+    if encoder.layers is None:
+        raise InputError(
+            f"the encoder {encoder.name!r} has no numbered layers: use an encoder that has, e.g. encoders.vgg16"
+        )
+    return {n: encoder.layers(tape, n) for n in layers}
+
+
+def _check_finite(parts: AnyParts, composite: str) -> None:
+    if not bool(torch.isfinite(densify(parts)).all()):
+        raise RuleError(
+            f"the parts under {composite} have NaN or infinite values, though the embedding has none: "
+            "use float64, or other rules"
+        )
+
+
+def make_projection(project: int | None, result: Tensor) -> Tensor | None:
+    """Return the random projection of an embedding, or None."""
+    return (
+        None
+        if project is None
+        else random_projection(project, result.numel(), seed=PROJECTION_SEED, like=result)
+    )
