@@ -20,7 +20,7 @@ from bilrp.trace.tape import Step, collect_tensors
 def gate() -> Rule:
     """ReLU and other gates: J = diag(1[a > 0])."""
 
-    def made(step: Step) -> Map:
+    def freeze(step: Step) -> Map:
         elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
         if not elementwise or extract_weights(step) is not None:
             raise RuleError(
@@ -28,13 +28,13 @@ def gate() -> Rule:
             )
         return Scale(compute_relu_gate(step.values[0]).to(step.result.dtype))
 
-    return Rule("gate", made)
+    return Rule("gate", freeze)
 
 
 def clamp() -> Rule:
     """Clamping: inside the range the identity; outside, f(a)/a where the range contains 0, else constant (0)."""
 
-    def made(step: Step) -> Map:
+    def freeze(step: Step) -> Map:
         if step.operation.rule != "clamp" or len(step.inputs) != 1 or not is_first_argument(step):
             raise RuleError(f"clamp is a rule for clamping to constants, not for {step.describe()}")
         plain = not collect_tensors((step.args, step.kwargs))
@@ -43,7 +43,7 @@ def clamp() -> Rule:
             return freeze_activation(step)
         return Scale((step.values[0] == step.result).to(step.result.dtype))
 
-    return Rule("clamp", made)
+    return Rule("clamp", freeze)
 
 
 def freeze_activation(step: Step) -> Map:
@@ -97,14 +97,17 @@ def _raise_nonzero_at_zero(step: Step) -> None:
 def is_elementwise(step: Step) -> bool:
     """Does every place keep its number while others, a random half of them, are set to zero?"""
     a = step.values[0]
-    kept = torch.rand(a.shape, generator=torch.Generator().manual_seed(0)).to(a.device) < 0.5
+    first_half = torch.rand(a.shape, generator=torch.Generator().manual_seed(0)).to(a.device) < 0.5
     slack = 1e-4 * float(step.result.abs().max())
     try:
-        zero, *found = (step.run(torch.where(half, a, 0)) for half in (torch.zeros_like(kept), kept, ~kept))
+        zero, *sums = (
+            step.run(torch.where(half, a, 0))
+            for half in (torch.zeros_like(first_half), first_half, ~first_half)
+        )
     except RuntimeError:  # it cannot be run on zeros
         return False
-    expected = (torch.where(half, step.result, zero) for half in (kept, ~kept))
+    expected = (torch.where(half, step.result, zero) for half in (first_half, ~first_half))
     return all(
         torch.allclose(f, e, rtol=1e-4, atol=slack, equal_nan=True)
-        for f, e in zip(found, expected, strict=True)
+        for f, e in zip(sums, expected, strict=True)
     )

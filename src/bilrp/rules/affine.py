@@ -68,7 +68,7 @@ def _local_map(step: Step) -> Map | None:
 
 
 def _pooling_map(step: Step) -> Map | None:
-    """Means and sums over some axes, and one stretch of an axis: what the engine can do before what stands before it."""
+    """Mean, sum and narrow as Pooling maps, which the engine may move in front of the preceding map."""
     value, result, op = step.values[0], step.result, step.operation
     if op.name in {"mean", "sum"}:
         dims = step.argument(1, "dim")
@@ -101,9 +101,9 @@ def _slice_map(step: Step) -> Map | None:
     for axis, size in enumerate(blank.shape, -blank.dim()):
         start, length = int(seen.storage_offset()) // blank.stride(axis), 1 if drop else seen.shape[axis]
         if length < size and start + length <= size:
-            made = Narrow((axis,), (start,), (length,), (size,), drop)
-            if _view_layout(made.push(blank[None])[0]) == _view_layout(seen):
-                return made
+            narrow_map = Narrow((axis,), (start,), (length,), (size,), drop)
+            if _view_layout(narrow_map.push(blank[None])[0]) == _view_layout(seen):
+                return narrow_map
     return None
 
 

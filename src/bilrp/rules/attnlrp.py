@@ -24,7 +24,7 @@ def halves() -> Rule:
     'halves'
     """
 
-    def made(step: Step) -> Map:
+    def freeze(step: Step) -> Map:
         if len(step.inputs) != 2 or step.operation.rule != "product":
             raise RuleError(f"halves is a rule for a product of two live tensors, not for {step.describe()}")
         left, right = (value.detach() for value in step.values)
@@ -34,7 +34,7 @@ def halves() -> Rule:
 
         return Linear(function, step.values, (0, 1))
 
-    return Rule("halves", made)
+    return Rule("halves", freeze)
 
 
 def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5) -> Rule:
@@ -45,7 +45,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
     """
     shares = {"query": query, "key": key, "value": value}
 
-    def made(step: Step) -> Map:
+    def freeze(step: Step) -> Map:
         if step.operation.kind != "attention":
             raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
         by_slot = _shares_by_slot(step, shares)
@@ -58,20 +58,20 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
         return Jacobian(function, at, tuple(range(len(at))))
 
     return Rule(
-        f"shared_attention({format_number(query)}, {format_number(key)}, {format_number(value)})", made
+        f"shared_attention({format_number(query)}, {format_number(key)}, {format_number(value)})", freeze
     )
 
 
 def _shares_by_slot(step: Step, shares: dict[str, float]) -> list[float]:
-    """The share of each live tensor, by the argument it stands at; a live mask gets none."""
-    found = [0.0] * len(step.inputs)
+    """Return the share of each live tensor, by its argument; a live mask gets none."""
+    by_input = [0.0] * len(step.inputs)
     for position, (name, share) in enumerate(shares.items()):
         place = step.args[position] if position < len(step.args) else step.kwargs.get(name)
         if isinstance(place, Slot):
-            found[place.index] = share
-    if not any(found):
+            by_input[place.index] = share
+    if not any(by_input):
         raise RuleError(f"{step.describe()}: no live query, key or value to share relevance among")
-    return found
+    return by_input
 
 
 def is_unfused_attention(step: Step) -> bool:

@@ -238,12 +238,12 @@ def format_call(composite: CompositeFunction) -> str:
         return f"bilrp.composites.{name}"
     if name in {"hessian_product", "paper_vgg"}:
         return f"bilrp.composites.{name}()"
-    found = re.fullmatch(r"secant\((mean|blurred|zero)\)", name)
-    return f"bilrp.composites.secant('{found[1]}')" if found else "..."
+    match = re.fullmatch(r"secant\((mean|blurred|zero)\)", name)
+    return f"bilrp.composites.secant('{match[1]}')" if match else "..."
 
 
 def check_entry(entry: Any) -> None:
-    """Refuse what is no pair of a condition and a rule, in words that say what to write."""
+    """Raise unless an entry is a pair of a condition and a rule."""
     if not isinstance(entry, tuple | list) or len(entry) != 2:
         raise RuleError(
             "first_match takes pairs, as in first_match(('softmax', bilrp.rules.jacobian()), otherwise=composite), "
@@ -266,7 +266,7 @@ def check_entry(entry: Any) -> None:
 
 
 def as_composite(composite_or_rule: Any) -> CompositeFunction:
-    """A single rule stands for: this rule on weighted steps, default rules elsewhere."""
+    """Return a composite; a single rule applies to weighted steps, with default rules elsewhere."""
     if not isinstance(composite_or_rule, Rule):
         book: CompositeFunction = composite_or_rule
         if not callable(book):

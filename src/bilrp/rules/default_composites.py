@@ -1,4 +1,4 @@
-"""Which rules where nobody chose any: by what is on the tape.
+"""The default composite, chosen by the operations on the tape.
 
 On all-MiniLM-L6-v2, parts under `transformer(0)` agree with exact Shapley values at .94 where γ = 0.25 reaches .79, at
 half of the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ is what keeps gradients from

@@ -24,7 +24,7 @@ from bilrp.trace.tape import Step, Tape
 
 
 def prepare_tape(tape: Tape, composite: CompositeFunction, keep: frozenset[int] = frozenset()) -> Tape:
-    """The tape as the book's rules want it: simplified, and beside its run at a reference where they ask for one."""
+    """Simplify the tape, and add the run at the reference input if the composite has one."""
     reference = composite_reference(composite)
     if reference is None:
         return simplify(tape, keep)
@@ -58,7 +58,7 @@ def freeze(tape: Tape, composite: CompositeFunction, output: int | None = None) 
 
 
 def _with_ranges(steps: tuple[Step, ...]) -> list[Step]:
-    """The steps, with weighted ones knowing the signs of all their values: an accelerator is asked for them once."""
+    """Return the steps with the signs of all values of weighted ones, read from the device in one transfer."""
     weighted = [step for step in steps if step.operation.arg_positions is not None]
     ranges = ValueRanges(t for step in weighted for t in (*step.values, step.result))
     return [step if step.operation.arg_positions is None else replace(step, ranges=ranges) for step in steps]
@@ -135,11 +135,11 @@ def available_derivatives(step: Step) -> Literal["both", "pull", "none"]:
     """Which derivatives of a step torch has, tried: those that go forward, too, or only backward ones, or none."""
     doubtful = replace(step, operation=replace(step.operation, verify_derivative=True))
     try:
-        made = verify_adjoint(jacobian()(doubtful), doubtful)
+        checked_map = verify_adjoint(jacobian()(doubtful), doubtful)
     except RuleError:
         return "none"
     try:
-        made.push(*(torch.zeros_like(value)[None] for value in step.values))
+        checked_map.push(*(torch.zeros_like(value)[None] for value in step.values))
     except RuleError:
         return "pull"
     return "both"

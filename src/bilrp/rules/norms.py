@@ -15,9 +15,9 @@ from bilrp.trace.tape import Step
 
 def freeze_norm(step: Step) -> Map:
     """The norm with its scale frozen, J a + f(0) = f(a)."""
-    made = NORM_FREEZERS[step.op](step)
-    verify_substitute(step, lambda a: made.push(a[None])[0] + step.run(torch.zeros_like(a)))
-    return made
+    linear_map = NORM_FREEZERS[step.op](step)
+    verify_substitute(step, lambda a: linear_map.push(a[None])[0] + step.run(torch.zeros_like(a)))
+    return linear_map
 
 
 def _layer_norm(step: Step) -> Map:

@@ -20,7 +20,7 @@ def product(freeze: int) -> Rule:
     'product(freeze=1)'
     """
 
-    def made(step: Step) -> Map:
+    def freeze_product(step: Step) -> Map:
         if len(step.inputs) != 2:
             raise RuleError(
                 f"product is a rule for two live tensors, but {step.describe()} has {len(step.inputs)}"
@@ -32,22 +32,22 @@ def product(freeze: int) -> Rule:
                 "use bilrp.rules.jacobian()"
             )
         live = 1 - freeze
-        kept = step.values[freeze].detach()
+        constant = step.values[freeze].detach()
 
         def function(s: Tensor) -> Tensor:
-            return step.run(s, kept) if live == 0 else step.run(kept, s)
+            return step.run(s, constant) if live == 0 else step.run(constant, s)
 
         elementwise = word == "product" and step.operation.kind == "arithmetic"
         if elementwise and step.values[live].shape == step.result.shape:
-            return Scale(kept.expand_as(step.result), slots=(live,))
-        heads = {step.values[live].shape[:-2], kept.shape[:-2], step.result.shape[:-2]}
-        if step.op in {"matmul", "bmm"} and freeze == 0 and kept.dim() > 1 and len(heads) == 1:
-            mix = FrozenMatmul(kept, slots=(live,))  # attention written out: softmax weights times values
+            return Scale(constant.expand_as(step.result), slots=(live,))
+        heads = {step.values[live].shape[:-2], constant.shape[:-2], step.result.shape[:-2]}
+        if step.op in {"matmul", "bmm"} and freeze == 0 and constant.dim() > 1 and len(heads) == 1:
+            mix = FrozenMatmul(constant, slots=(live,))  # attention written out: softmax weights times values
             verify_substitute(step, lambda *values: mix.push(values[live][None])[0])
             return mix
         return Linear(function, (step.values[live],), (live,))
 
-    return Rule(f"product(freeze={freeze})", made)
+    return Rule(f"product(freeze={freeze})", freeze_product)
 
 
 def infer_product_rule(step: Step) -> Rule | None:

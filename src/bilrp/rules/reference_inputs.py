@@ -29,16 +29,16 @@ class Reference:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x₀, checked: of the input's shape, and of numbers."""
-        made = self.function(x)
-        if not isinstance(made, Tensor) or made.shape != x.shape:
-            shape = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        x0 = self.function(x)
+        if not isinstance(x0, Tensor) or x0.shape != x.shape:
+            shape = tuple(x0.shape) if isinstance(x0, Tensor) else type(x0).__name__
             raise RuleError(
                 f"the reference '{self.name}' is {shape} for an input of shape {tuple(x.shape)}: it must have the "
                 "input's shape"
             )
-        if not bool(torch.isfinite(made).all()):
+        if not bool(torch.isfinite(x0).all()):
             raise RuleError(f"the reference '{self.name}' has NaN or infinite values: clean it first")
-        return made.detach().to(x)
+        return x0.detach().to(x)
 
 
 def mean(x: Tensor) -> Tensor:

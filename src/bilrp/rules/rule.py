@@ -21,15 +21,19 @@ class Rule:
     freeze: Callable[[Step], Map]
 
     def __call__(self, step: Step) -> Map:
-        made = self.freeze(step)
-        if not isinstance(made, Map):
+        linear_map = self.freeze(step)
+        if not isinstance(linear_map, Map):
             raise RuleError(
-                f"rule '{self.name}' gave {type(made).__name__} for {step.describe()}, no map: return one of "
+                f"rule '{self.name}' gave {type(linear_map).__name__} for {step.describe()}, no map: return one of "
                 "bilrp.engine.maps, such as Scale(factor), or one of your own that inherits bilrp.engine.maps.Map"
             )
         if step.gate is None:
-            return made
-        return made.with_gate(step.gate) if isinstance(made, Weighted) else Gated(made, step.gate)
+            return linear_map
+        return (
+            linear_map.with_gate(step.gate)
+            if isinstance(linear_map, Weighted)
+            else Gated(linear_map, step.gate)
+        )
 
 
 def format_number(value: float) -> str:

@@ -18,18 +18,18 @@ def tabulate_rules(tape: Tape, composite: CompositeFunction) -> list[StepSummary
 
 def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -> StepSummary:
     """The step's row; what its maps read becomes needed."""
-    found, problems, note = [], [], None
+    names, problems, note = [], [], None
     for kind in TangentKind:
         if Key(step.output, kind) not in needed:
             continue
         try:
             link = freeze_step(step, composite) if kind is TangentKind.VALUE else freeze_mask(step)
         except RuleError as error:
-            found.append(NO_RULE)
+            names.append(NO_RULE)
             problems.append(str(error))
             needed.update(Key(value, kind) for value in step.inputs)  # look further: there may be more
         else:
-            found.append(link.rule)
+            names.append(link.rule)
             note = note or _describe_frozen_factor(step, link)
             needed.update(link.sources)
     return StepSummary(
@@ -37,7 +37,7 @@ def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -
         op=step.label,
         inputs=tuple(tuple(v.shape) for v in step.values),
         output=tuple(step.result.shape),
-        rule=" + ".join(dict.fromkeys(found)) or NOT_NEEDED,
+        rule=" + ".join(dict.fromkeys(names)) or NOT_NEEDED,
         problem="; ".join(problems) or None,
         note=note,
     )

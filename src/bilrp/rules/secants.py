@@ -54,16 +54,16 @@ def _freeze_secant(step: Step, gamma: float) -> Map:
     special = (
         SECANTS.get(step.op) or SECANTS.get(step.operation.kind) or SECANTS.get(step.operation.rule or "")
     )
-    made = None if special is None else special(step)
-    if made is None and len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE_KINDS:
-        made = _elementwise(step)
-    if made is None:
+    secant_map = None if special is None else special(step)
+    if secant_map is None and len(step.inputs) == 1 and step.operation.kind in ELEMENTWISE_KINDS:
+        secant_map = _elementwise(step)
+    if secant_map is None:
         raise RuleError(
             f"no secant is known for {step.describe()}: use rules without a reference, or leave a rest there with "
             f"bilrp.composites.first_match(('{step.name}', bilrp.rules.jacobian()), otherwise=bilrp.composites.secant(…))"
         )
-    verify_substitute(step, lambda *live: _secant_value(made, reference, live))
-    return made
+    verify_substitute(step, lambda *live: _secant_value(secant_map, reference, live))
+    return secant_map
 
 
 def _secant_value(frozen_map: Map, reference: ReferenceValues, values: tuple[Tensor, ...]) -> Tensor:
@@ -96,10 +96,10 @@ def secant_slope(
     """Δf/Δa; where Δa is a difference of almost equal numbers, f' in the middle."""
     change = a - a0
     near = change.abs() <= torch.finfo(a.dtype).eps ** 0.5 * torch.maximum(a.abs(), a0.abs())
-    found = (f - f0) / torch.where(near, 1, change)
+    slope = (f - f0) / torch.where(near, 1, change)
     if not is_on_cpu(near) or bool(near.any()):
-        found = torch.where(near, derivative((a + a0) / 2), found)
-    return torch.where(found.isfinite(), found, 0)
+        slope = torch.where(near, derivative((a + a0) / 2), slope)
+    return torch.where(slope.isfinite(), slope, 0)
 
 
 # ---------------------------------------------------------------- single steps

@@ -105,8 +105,8 @@ def _between_operands(step: Step, shares: Shares) -> Map:
             torch.broadcast_tensors(*(fill_slots(place, values) for place in places))
         )
 
-    found = shares(step, candidates)
-    live = [share for share, place in zip(found, places, strict=True) if not isinstance(place, Tensor)]
+    weights = shares(step, candidates)
+    live = [share for share, place in zip(weights, places, strict=True) if not isinstance(place, Tensor)]
     if len(live) == 1 and step.values[0].shape == step.result.shape:
         return Scale(live[0])
 
@@ -129,8 +129,8 @@ def _along_axes(step: Step, shares: Shares) -> Map:
     def candidates(values: tuple[Tensor, ...]) -> Tensor:
         return _sign(step) * values[0].movedim(axes, front).flatten(0, len(axes) - 1)
 
-    found = shares(step, candidates).unflatten(0, sizes).movedim(front, axes)
-    return Linear(lambda s: (s * found).sum(axes, keepdim=keep), step.values)
+    weights = shares(step, candidates).unflatten(0, sizes).movedim(front, axes)
+    return Linear(lambda s: (s * weights).sum(axes, keepdim=keep), step.values)
 
 
 def _by_index(step: Step) -> Map:

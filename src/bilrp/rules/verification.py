@@ -70,16 +70,16 @@ def verify_substitute(step: Step, function: Callable[..., Tensor]) -> Callable[.
     """
     expected = step.result
     with torch.no_grad():
-        found = function(*step.values)
-    if found.shape == expected.shape:
-        found, slack = found.to(expected.dtype), SUBSTITUTE_TOLERANCE.get(expected.dtype, 0.1)
+        output = function(*step.values)
+    if output.shape == expected.shape:
+        output, slack = output.to(expected.dtype), SUBSTITUTE_TOLERANCE.get(expected.dtype, 0.1)
         if not is_on_cpu(expected):
-            require(all_close(found, expected, slack), lambda: _raise_wrong_substitute(step))
+            require(all_close(output, expected, slack), lambda: _raise_wrong_substitute(step))
             return function
-        if equal(found, expected):
+        if equal(output, expected):
             return function
         largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
-        if torch.allclose(found, expected, rtol=slack, atol=slack * largest, equal_nan=True):
+        if torch.allclose(output, expected, rtol=slack, atol=slack * largest, equal_nan=True):
             return function
     return _raise_wrong_substitute(step)
 

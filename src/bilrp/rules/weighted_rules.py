@@ -177,8 +177,8 @@ def alphabeta(alpha: float = 2.0, beta: float = 1.0) -> Rule:
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         plus, minus = w.weight.clamp(min=0), w.weight.clamp(max=0)
-        found = _signed_terms(w, plus, minus, alpha, low=None)
-        return [*found, *_signed_terms(w, minus, plus, -beta, low=0)] if beta else found
+        positive = _signed_terms(w, plus, minus, alpha, low=None)
+        return [*positive, *_signed_terms(w, minus, plus, -beta, low=0)] if beta else positive
 
     return by_terms(f"alphabeta({format_number(alpha)}, {format_number(beta)})", terms)
 

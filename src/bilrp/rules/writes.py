@@ -33,9 +33,9 @@ def freeze_overwrite(step: Step) -> Map:
     sizes, device = [v.numel() for v in step.values], step.result.device
     home = device if has_float64(device) else torch.device("cpu")
     addresses = torch.arange(1, sum(sizes) + 1, dtype=torch.float64, device=home)
-    found, moved = (_run_with_addresses(step, addresses + shift, sizes) for shift in (0, len(addresses)))
-    live = moved - found == len(addresses)  # what moves with the addresses is no constant
-    winner, live = torch.where(live, found - 1, 0).long().to(device), live.to(device)
+    plain, moved = (_run_with_addresses(step, addresses + shift, sizes) for shift in (0, len(addresses)))
+    live = moved - plain == len(addresses)  # what moves with the addresses is no constant
+    winner, live = torch.where(live, plain - 1, 0).long().to(device), live.to(device)
 
     def function(*tensors: Tensor) -> Tensor:
         flat = torch.cat([t.reshape(-1) for t in tensors])
