@@ -89,8 +89,7 @@ def test_a_folder_that_is_none(command) -> None:
     code, _, err = command("explain", "a", "b", "-e", "sentence:nowhere")
     assert (
         code == 2
-        and err
-        == "bilrp: nowhere: no such folder; use 'minilm', or a folder with a saved text model\n"
+        and err == "bilrp: nowhere: no such folder; use 'minilm', or a folder with a saved text model\n"
     )
 
 

@@ -501,5 +501,7 @@ def test_a_folder_that_claims_more_than_it_holds_is_refused_before_anything_is_m
             opened.truncate(70_000_000)
     else:
         (folder / file).write_bytes(content)
-    with pytest.raises(InputError, match=r"larger than|longer than|describes \d+ layers|describes a model of"):
+    with pytest.raises(
+        InputError, match=r"larger than|longer than|describes \d+ layers|describes a model of"
+    ):
         sentence(folder)
