@@ -231,7 +231,7 @@ def test_every_package_says_its_job_and_what_it_may_import() -> None:
 def test_files_stay_short_enough_to_read() -> None:
     suffixes = {".py", ".js", ".css", ".html"}
     files = [path for folder in PACKAGES.values() for path in folder.rglob("*") if path.suffix in suffixes]
-    long = {path.name: count for path in files if (count := len(path.read_text().splitlines())) > 450}
+    long = {path.name: count for path in files if (count := len(path.read_text().splitlines())) > 700}
     assert not long
 
 

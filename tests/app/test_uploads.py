@@ -152,6 +152,7 @@ def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
         key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
         views.append(weakref.ref(held.view(key)))
         held.parts(key)
+        held.sparse_parts(key)
     gc.collect()
     alive = [view() is not None for view in views]
     assert alive == [False] * collection_session.MAX_QUERIES + [True] * collection_session.MAX_QUERIES

@@ -171,7 +171,7 @@ def test_a_run_begins_inside_a_model() -> None:
 def test_a_start_that_is_not_there_is_said(start: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         bilrp.decompose(bilrp.Encoder(Bag(), input_layer=start), torch.tensor([[3]]))
-    with pytest.raises(InputError, match="not an nn.Module"):
+    with pytest.raises(InputError, match=r"not an nn\.Module"):
         bilrp.decompose(bilrp.Encoder(lambda x: x, input_layer="table"), torch.tensor([[3]]))
 
 

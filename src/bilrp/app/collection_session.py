@@ -28,6 +28,7 @@ from bilrp.errors import BilrpError, InputError, to_printable
 from bilrp.inputs import Image, Item, Text, View
 
 MAX_PARTS_BYTES = 384 * 2**20  # of cached decompositions, including their images
+MAX_SPARSE_PARTS_BYTES = 96 * 2**20  # of cached sparse copies, for queries by part
 MAX_QUERIES = 24  # the most recent ones
 MAX_QUERY_BYTES = 256 * 2**20  # of all queries: inputs, images, and the uploaded files with --add
 MAX_IMAGE_SIDE_PIXELS = 1200
@@ -106,7 +107,7 @@ class CollectionSession:
 
     def __init__(self, collection: Collection, *, retain_uploads: bool = False) -> None:
         self.collection, self.retain_uploads = collection, retain_uploads
-        self._parts = ByteLRU(MAX_PARTS_BYTES)
+        self._parts, self._sparse_parts = ByteLRU(MAX_PARTS_BYTES), ByteLRU(MAX_SPARSE_PARTS_BYTES)
         self._queries: OrderedDict[str, Query] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -116,7 +117,8 @@ class CollectionSession:
         Sharing is safe because an id is a hash of the content.
         """
         session = CollectionSession(collection, retain_uploads=self.retain_uploads)
-        session._parts, session._queries, session._lock = self._parts, self._queries, self._lock
+        session._parts, session._sparse_parts = self._parts, self._sparse_parts
+        session._queries, session._lock = self._queries, self._lock
         return session
 
     # ------------------------------------------------------------ the collection
@@ -284,6 +286,7 @@ class CollectionSession:
                 dropped.append(self._queries.popitem(last=False)[0])
         for old in dropped:
             self._parts.drop(old)
+            self._sparse_parts.drop(old)
 
     @property
     def query_bytes(self) -> int:
@@ -293,7 +296,7 @@ class CollectionSession:
     @property
     def cached_bytes(self) -> int:
         """Bytes in memory of parts and queries."""
-        return self._parts.nbytes + self.query_bytes
+        return self._parts.nbytes + self._sparse_parts.nbytes + self.query_bytes
 
     def item(self, key: str) -> Item:
         """Return the input of a query, or of an item, which is read again from its source."""
@@ -333,8 +336,10 @@ class CollectionSession:
         return self._parts.get(key, load, _decomposition_bytes)
 
     def sparse_parts(self, key: str) -> SparseColumns:
-        """Return the same parts without coordinates that are zero everywhere."""
-        return SparseColumns.from_dense(self.parts(key).parts.numpy())
+        """Return the parts without zero columns, for fast sums over regions."""
+        return self._sparse_parts.get(
+            key, lambda: SparseColumns.from_dense(self.parts(key).parts.numpy()), lambda parts: parts.nbytes
+        )
 
     @contextmanager
     def redact_paths(self) -> Iterator[None]:
