@@ -89,7 +89,7 @@ def test_an_index_that_finds_too_few_is_not_used(tmp_path: Path, monkeypatch: py
     embeddings, path = clustered(300), tmp_path / "x.lance"
     monkeypatch.setattr(approximate_index, "MIN_RECALL", 1.1)
     why = write_items(path, embeddings).index_or_reason("cosine")
-    assert isinstance(why, str) and "finds no more than" in why
+    assert isinstance(why, str) and "the index finds only" in why
     monkeypatch.setattr(approximate_index, "build_index", lambda *_: pytest.fail("it was made again"))
     monkeypatch.setattr(approximate_index, "measure_recall", lambda *_: pytest.fail("it was measured again"))
     assert open_items_on_disk(path).index("cosine") is None

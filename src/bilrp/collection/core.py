@@ -356,14 +356,14 @@ class Collection:
         if by_part:
             vector = query_vector(vector, parts(), part=part, without=without)
         index = self.items.index(similarity) if approximate else None
-        scale = float(np.linalg.norm(vector)) or 1.0 if similarity == "cosine" else None
+        query_norm = float(np.linalg.norm(vector)) or 1.0 if similarity == "cosine" else None
         return [
             Neighbour(
                 self.ids[i],
                 self.names[i],
                 float(score),
                 int(i),
-                partial(self._share_with, parts, int(i), scale),
+                partial(self._share_with, parts, int(i), query_norm),
             )
             for i, score in zip(*self.items.top_k(vector, k, similarity, index=index), strict=True)
         ]
@@ -399,9 +399,12 @@ class Collection:
     def share(
         self, query: InputLike, against: Sequence[int] | None = None, *, similarity: str | None = None
     ) -> Float[Tensor, "regions items"]:
-        """Return ⟨P_I, φ(x')⟩ of each region of the query with each item, or with the items `against`.
+        """Return ⟨P_I, φ(x')⟩ of each region of the query with each item; for cosine divided by ‖φ(x)‖‖φ(x')‖.
 
-        For cosine, each is divided by ‖φ(x)‖‖φ(x')‖.
+        Args:
+            query: An item or any input.
+            against: Items to compare with; None for all.
+            similarity: "dot" or "cosine"; the encoder's own by default.
         """
         parts = self._sparse_parts(query)
         columns, values = parts.columns, parts.values
@@ -465,7 +468,10 @@ class Collection:
     ) -> MeanContrast:
         """Contrast group g with group h: `share` of the result weights regions by ⟨P_I, m_g − m_h⟩.
 
-        For cosine, the means are divided by their norms, and P by ‖φ(x)‖.
+        Args:
+            g: The first group, by name or positions.
+            h: The second group.
+            similarity: "cosine" divides the means by their norms and P by ‖φ(x)‖; the encoder's own by default.
         """
         cosine, means = self.resolve_similarity(similarity) == "cosine", [self.mean(g), self.mean(h)]
         if cosine:
