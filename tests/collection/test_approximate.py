@@ -193,7 +193,7 @@ def test_search_says_its_recall_for_what_it_was_measured_for(
     assert collection.open(path, tiny_encoder()).recall("cosine") == 0.9725
 
     def asked(*more: str) -> str:
-        app(["search", str(path), "3", *more], standalone_mode=False)
+        app(["search", str(path), "3", "--similarity", "cosine", *more], standalone_mode=False)
         return capsys.readouterr().out
 
     assert "approximately: finds 97% of an item's 10 nearest" in asked("-k", "2", "--approximate")

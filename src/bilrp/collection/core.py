@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from bilrp.similarity import Similarity, resolve_similarity
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit
 
+Query: TypeAlias = int | InputLike | Decomposition
+"""A position, an id, a path, anything the encoder reads, or a decomposition of it."""
 PARTS_PER_COMMIT = 8  # decompositions per commit
 MAX_SPARSE_FRACTION = 0.25  # of the coordinates: with fewer active ones, a product on these alone is faster
 
@@ -61,9 +63,9 @@ class MeanContrast:
     """The direction m₁ − m₂ between the mean embeddings of two groups."""
 
     direction: Float[Tensor, " h"]
-    _share: Callable[[InputLike], Tensor] = field(repr=False)
+    _share: Callable[[Query], Tensor] = field(repr=False)
 
-    def share(self, query: InputLike) -> Float[Tensor, " regions"]:
+    def share(self, query: Query) -> Float[Tensor, " regions"]:
         """Return ⟨P_I, m₁ − m₂⟩: positive if region I of the query resembles the first group more than the second."""
         return self._share(query)
 
@@ -149,7 +151,7 @@ class Collection:
 
     # ------------------------------------------------------------ one item
 
-    def position(self, query: InputLike) -> int | None:
+    def position(self, query: Query) -> int | None:
         """Return the position of a query in the collection; None if it is not an item of it."""
         if isinstance(query, int | np.integer):
             if not -len(self) <= query < len(self):
@@ -157,25 +159,30 @@ class Collection:
             return int(query) % len(self)
         return self.items.position(query) if isinstance(query, str | os.PathLike) else None
 
-    def embedding(self, query: InputLike) -> Float[Tensor, " h"]:
+    def embedding(self, query: Query) -> Float[Tensor, " h"]:
         """Return φ of a query: the stored embedding, or one forward pass."""
         at = self.position(query)
         if at is None:
             return self._embed_query(query)
         return torch.from_numpy(self.items.embeddings([at])[0])
 
-    def _embed_query(self, query: InputLike) -> Tensor:
+    def _embed_query(self, query: Query) -> Tensor:
         """Compute φ of an input that is not in the collection."""
         if isinstance(query, Decomposition):
             return self.decomposition(query).embedding.float()
-        item = read_item(self.encoder, query)
+        item = self._read_query(query)
         self._check_encoder(item)
         embedding = BatchEncoder(self.encoder).encode([item])[0]
         if isinstance(embedding, str):
             raise InputError(embedding)
         return embedding.float()
 
-    def view(self, query: InputLike, *, full: bool = False) -> View | None:
+    def _read_query(self, query: Query) -> Item:
+        """Read an input that is not in the collection."""
+        assert not isinstance(query, int | Decomposition)
+        return read_item(self.encoder, query)
+
+    def view(self, query: Query, *, full: bool = False) -> View | None:
         """Return the image or text of a query; of an item, the stored thumbnail or text.
 
         Args:
@@ -184,7 +191,7 @@ class Collection:
         """
         at = self.position(query)
         if at is None:
-            return query.view if isinstance(query, Decomposition) else read_item(self.encoder, query).view
+            return query.view if isinstance(query, Decomposition) else self._read_query(query).view
         row = self.items.take([at], ["thumbnail", "text", "view", "stamp"])
         path = self._file_path(at)
         unchanged = bool(path) and SourceItem(Path(path), "", "", "").stamp == row["stamp"][0]
@@ -193,14 +200,14 @@ class Collection:
         with wrap_errors(f"{self.path}: the thumbnail or text of {self.names[at]} is damaged"):
             return thumbnails.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
 
-    def decomposition(self, query: InputLike) -> Decomposition:
+    def decomposition(self, query: Query) -> Decomposition:
         """Return the decomposition of an item, with stored parts (computed on first use), or of any other query, exact."""
         at = self.position(query)
         if at is None:
             if isinstance(query, Decomposition):
                 check_origin(self.path, self.description, query.origin)
                 return query
-            return self._decompose_checked(read_item(self.encoder, query))
+            return self._decompose_checked(self._read_query(query))
         return self._restore_decomposition(at, self._load_or_make_parts([at])[0])
 
     def _restore_decomposition(self, position: int, packed: PackedParts) -> Decomposition:
@@ -212,7 +219,7 @@ class Collection:
             )
         return replace(decomposition, view=self.view(position), name=self.names[position])
 
-    def relevance(self, i: InputLike, j: InputLike) -> Float[Tensor, "regions_a regions_b"]:
+    def relevance(self, i: Query, j: Query) -> Float[Tensor, "regions_a regions_b"]:
         """Return R = P P'ᵀ; of two items from their stored parts."""
         at = [p for p in (self.position(i), self.position(j)) if p is not None]
         if len(at) < 2:
@@ -327,7 +334,7 @@ class Collection:
 
     def nearest(
         self,
-        query: InputLike,
+        query: Query,
         k: int = 10,
         *,
         part: Sequence[int] | None = None,
@@ -380,7 +387,7 @@ class Collection:
         index = self.items.index(self.resolve_similarity(similarity))
         return 1.0 if index is None else index.recall
 
-    def _sparse_parts(self, query: InputLike) -> SparseColumns:
+    def _sparse_parts(self, query: Query) -> SparseColumns:
         """Return the parts of a query on the coordinates where they are not zero."""
         at = self.position(query)
         if at is None:
@@ -397,7 +404,7 @@ class Collection:
         return torch.from_numpy(products / np.float32(scale))
 
     def share(
-        self, query: InputLike, against: Sequence[int] | None = None, *, similarity: str | None = None
+        self, query: Query, against: Sequence[int] | None = None, *, similarity: str | None = None
     ) -> Float[Tensor, "regions items"]:
         """Return ⟨P_I, φ(x')⟩ of each region of the query with each item; for cosine divided by ‖φ(x)‖‖φ(x')‖.
 
@@ -426,9 +433,7 @@ class Collection:
         shares /= norms[:, None]
         return torch.from_numpy(shares).T
 
-    def explain(
-        self, i: InputLike, j: InputLike, *, similarity: str | Similarity | None = None
-    ) -> Explanation:
+    def explain(self, i: Query, j: Query, *, similarity: str | Similarity | None = None) -> Explanation:
         """Explain the similarity of two inputs; of items from stored parts, with `storage_error` in each side.
 
         Args:
@@ -478,7 +483,7 @@ class Collection:
             means = [mean / (float(mean.norm()) or 1.0) for mean in means]
         direction = means[0] - means[1]
 
-        def share(query: InputLike) -> Tensor:
+        def share(query: Query) -> Tensor:
             decomposition = self.decomposition(query)
             scale = float(decomposition.embedding.float().norm()) or 1.0 if cosine else 1.0
             return decomposition.parts.float() @ direction / scale
@@ -506,7 +511,7 @@ class Collection:
 
         return widgets.make_collection_widget(self)
 
-    def remove(self, queries: Sequence[InputLike]) -> int:
+    def remove(self, queries: Sequence[Query]) -> int:
         """Remove items with their parts and return their number; raises before removing if a query is not an item."""
         positions = {self._require_position(query) for query in queries}
         for key in {self.ids[p] for p in positions}:
@@ -516,7 +521,7 @@ class Collection:
         self.items, self.parts = ItemsTable(dataset, self.width), PartsTable(self.path, self.width)
         return len(positions)
 
-    def _require_position(self, query: InputLike) -> int:
+    def _require_position(self, query: Query) -> int:
         """Return the position of an item; a name is not accepted, because several items may have it."""
         at = self.position(query)
         if at is None:
