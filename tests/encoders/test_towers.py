@@ -131,7 +131,7 @@ def test_two_encoders_that_say_they_share_a_space() -> None:
     assert abs(found.unattributed) < 1e-12
     with pytest.raises(MismatchError, match="do not share a space"):
         bilrp.explain((first, short), a, b, similarity="dot")
-    with pytest.raises(InputError, match="has two"):
+    with pytest.raises(InputError, match="needs two"):
         bilrp.explain((first, second, first), a, b, similarity="dot")  # type: ignore[arg-type]
     saliency = bilrp.baselines.saliency((first, second), a, b)
     assert saliency.relevance.shape == (6, 4)
@@ -179,7 +179,7 @@ def test_a_start_made_of_others_is_refused() -> None:
     """Its first weights are used before its output is there: explaining from those would be another question."""
     inner = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4))
     net = nn.Sequential(inner, nn.Flatten(), nn.Linear(8, 2))
-    with pytest.raises(InputError, match=r"made of others \(0.0, 0.1\)"):
+    with pytest.raises(InputError, match=r"consists of others \(0.0, 0.1\)"):
         bilrp.decompose(bilrp.Encoder(net, input_layer="0"), torch.tensor([[3, 5]]))
     assert bilrp.decompose(bilrp.Encoder(net, input_layer="0.1"), torch.tensor([[3, 5]])).parts.shape == (
         2,

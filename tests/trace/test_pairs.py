@@ -9,6 +9,7 @@ from torch import Tensor
 
 import bilrp
 from bilrp import composites, regions
+from bilrp.decomposition import Mode
 from bilrp.errors import BilrpError
 from bilrp.trace.recorder import record
 
@@ -33,7 +34,7 @@ def by_cos_and_sin(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.name)
 @pytest.mark.parametrize("mode", ["push", "pull"])
-def test_a_rotation(book, mode: str) -> None:
+def test_a_rotation(book, mode: Mode) -> None:
     actual, expected = (
         bilrp.decompose(rotate, X, regions=regions.features(), composite=book, mode=mode)
         for rotate in (by_complex_numbers, by_cos_and_sin)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import composites
+from bilrp.decomposition import Mode
 from bilrp.encoder import read_item
 from bilrp.errors import TapeError
 
@@ -40,7 +41,7 @@ def build_pair() -> tuple[Written, Written]:
 
 @pytest.mark.parametrize("mode", ["push", "pull"])
 @pytest.mark.parametrize("gamma", [0.0, 0.25])
-def test_a_write_into_the_start_counts_once(gamma: float, mode: str) -> None:
+def test_a_write_into_the_start_counts_once(gamma: float, mode: Mode) -> None:
     written, plain = build_pair()
     result, expected = (
         bilrp.decompose(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import composites, regions
+from bilrp.decomposition import Mode
 from bilrp.trace.recorder import record
 from models import Net, randomize_norms
 
@@ -32,7 +33,7 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
     return (jacobian.flatten(1) * x.flatten()).T
 
 
-def parts(function, x: Tensor, rules: float | str, mode: str = "push") -> Tensor:
+def parts(function, x: Tensor, rules: float | str, mode: Mode = "push") -> Tensor:
     """Single features under LRP-0 (natural rules elsewhere), or under the true gradient everywhere."""
     book = composites.hessian_product() if rules == "gradient" else composites.uniform(float(rules))
     return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import composites, regions, rules
+from bilrp.decomposition import Mode
 from bilrp.errors import BilrpError, InputError, TapeError
 from bilrp.trace.operation import Op, OperationTable, activation
 from bilrp.trace.operation_table import OPERATIONS
@@ -299,7 +300,7 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
     return (jacobian.flatten(1) * x.flatten()).T
 
 
-def parts(function, x: Tensor, book, mode: str) -> Tensor:
+def parts(function, x: Tensor, book, mode: Mode) -> Tensor:
     return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts.to(x)
 
 
