@@ -175,7 +175,7 @@ def test_items_are_checked_as_tensors_are() -> None:
         bilrp.decompose(NET, Item(torch.rand(2, 3, 8, 8)))
     with pytest.raises(InputError, match="NaN"):
         bilrp.decompose(Encoder(NET, read=lambda _: Item(torch.full((1, 3, 8, 8), torch.nan))), "x")
-    with pytest.raises(InputError, match="bytes"):
+    with pytest.raises(InputError, match="uint8"):
         Image(np.zeros((4, 4, 3)), (0, 0, 4, 4))
     with pytest.raises(InputError, match="empty"):
         Image(np.zeros((4, 4, 3), np.uint8), (2, 0, 2, 4))

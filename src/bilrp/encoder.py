@@ -306,11 +306,12 @@ def make_view(encoder: Encoder, x: Tensor) -> View | None:
 
 def _display_name(raw_input: InputLike) -> str:
     """Return a file's name; '' for texts and tensors."""
+    if isinstance(raw_input, Path):
+        return display_name(raw_input)
     try:
-        is_file = isinstance(raw_input, Path) or (isinstance(raw_input, str) and os.path.isfile(raw_input))
+        return display_name(raw_input) if isinstance(raw_input, str) and os.path.isfile(raw_input) else ""
     except ValueError:  # a text with a NUL byte cannot be a path
         return ""
-    return display_name(raw_input) if is_file else ""
 
 
 def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> Tensor:

@@ -78,7 +78,7 @@ def test_rows_of_ones_own_are_part_of_the_origin() -> None:
     with pytest.raises(MismatchError, match="operations"):
         bilrp.pair(plain, scaled, similarity="dot")
     bilrp.pair(scaled, scaled, similarity="dot")
-    with pytest.raises(InputError, match="comma"):
+    with pytest.raises(InputError, match="must be a tuple"):
         bilrp.Encoder(model, operations=activation("erfinv"))  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -268,13 +268,12 @@ def check_entry(entry: Any) -> None:
 def as_composite(composite_or_rule: Any) -> CompositeFunction:
     """Return a composite; a single rule applies to weighted steps, with default rules elsewhere."""
     if not isinstance(composite_or_rule, Rule):
-        book: CompositeFunction = composite_or_rule
-        if not callable(book):
+        if not callable(composite_or_rule):
             raise RuleError(
                 f"a composite is a rule, or a function step -> rule such as bilrp.composites.uniform(0.25), "
                 f"got {type(composite_or_rule).__name__}"
             )
-        return book
+        return composite_or_rule
     return Composite(
         composite_or_rule.name,
         lambda step: composite_or_rule if is_weighted(step) else rules.default_rule(step),
