@@ -20,7 +20,7 @@ def make_net() -> nn.Module:
 
 
 @pytest.mark.parametrize("model", [make_net(), lambda x: x.square(), bilrp.Encoder(make_net())])
-def test_a_model_that_names_none_is_compared_by_cosine(model: object) -> None:
+def test_a_model_that_names_none_is_compared_by_cosine(model: nn.Module | bilrp.Encoder) -> None:
     a, b = torch.rand(2, 1, 4)
     assert bilrp.explain(model, a, b).similarity == "cosine"
     sides = [bilrp.decompose(model, x) for x in (a, b)]

@@ -35,8 +35,8 @@ from bilrp.trace.replay import verify_tape
 from bilrp.trace.step_summary import StepSummary
 from bilrp.trace.tape import Tape
 
-InputLike: TypeAlias = Tensor | Item | str | os.PathLike[str] | Pillow.Image | np.ndarray
-"""An input: a tensor with a batch axis of 1, a path, a picture or a text. `Encoder.read` decides what it reads."""
+InputLike: TypeAlias = Tensor | Item | str | os.PathLike[str] | Pillow.Image | np.ndarray | object
+"""An input: a tensor with a batch axis of 1, a path, a picture or a text; or whatever the `read` of the encoder accepts."""
 
 log = logging.getLogger("bilrp")
 MODEL_RUN_LOCK = threading.RLock()  # models may write to their own buffers, so threads run them one at a time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -90,7 +91,7 @@ def test_embeddings_are_those_of_sentence_transformers(minilm: bilrp.Encoder, fo
 
 
 @pytest.mark.parametrize("features", ["word", "sum"])
-def test_parts_equal_a_plain_implementation(folder: Path, features: str) -> None:
+def test_parts_equal_a_plain_implementation(folder: Path, features: Literal["word", "sum"]) -> None:
     import transformers
 
     from bert_reference import parts_and_embedding

@@ -32,7 +32,8 @@ def make_explanation(seed: int = 0, **options) -> bilrp.Explanation:
     a, b = 0.2 * torch.rand(2, 1, 3, 64, 64)
     a[..., 8:24, 8:24] *= 10
     b[..., 40:56, 24:40] *= 10
-    return bilrp.explain(make_net(), a, b, regions=8, **({"similarity": "dot"} | options))
+    options.setdefault("similarity", "dot")
+    return bilrp.explain(make_net(), a, b, regions=8, **options)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])

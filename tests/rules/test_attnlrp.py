@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import composites, rules
 from bilrp.errors import RuleError
+from bilrp.pipeline import Mode
 from bilrp.trace.recorder import record
 from models import PLAIN, Case, Lambda, bert, vit
 
@@ -56,7 +57,7 @@ def by_hand(net: Attending, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mode", ["push", "pull"])
-def test_shares_of_attention(written: bool, causal: bool, mode: str) -> None:
+def test_shares_of_attention(written: bool, causal: bool, mode: Mode) -> None:
     net = Attending(written, causal)
     found = bilrp.decompose(net, X, composite=composites.attnlrp(), regions=TOKENS, mode=mode)
     torch.testing.assert_close(found.parts, by_hand(net, X), rtol=0, atol=1e-12)

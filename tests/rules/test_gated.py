@@ -12,6 +12,7 @@ from torch import Tensor
 import bilrp
 from bilrp import composites, regions
 from bilrp.errors import RuleError
+from bilrp.pipeline import Mode
 
 GENERATOR = torch.Generator().manual_seed(4)
 X = torch.randn(1, 4, 6, generator=GENERATOR, dtype=torch.float64)
@@ -20,7 +21,7 @@ FLAT = torch.tensor([[0.5, -1.0, 2.0, 2.0, -3.0, 0.25]], dtype=torch.float64)  #
 INDEX = torch.tensor([[0, 0, 1, 1, 3, 3]])
 
 
-def parts(function, x: Tensor, book, mode: str) -> Tensor:
+def parts(function, x: Tensor, book, mode: Mode) -> Tensor:
     return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import composites, regions, rules
 from bilrp.engine.maps import Linear, Scale, Term, Weighted
+from bilrp.pipeline import Mode
 from bilrp.rules import Rule
 from bilrp.trace.layer_weights import Weights, extract_weights
 
@@ -35,7 +36,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("mode", ["push", "pull", "auto"])
-def test_the_relu_behind_a_users_rule_is_not_lost(name: str, mode: str) -> None:
+def test_the_relu_behind_a_users_rule_is_not_lost(name: str, mode: Mode) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     expected = bilrp.decompose(model, X, composite=composites.uniform(0.0), regions=regions.features()).parts
     found = bilrp.decompose(model, X, composite=OWN[name], regions=regions.features(), mode=mode).parts

@@ -10,6 +10,7 @@ from torch import Tensor
 import bilrp
 from bilrp import composites, regions
 from bilrp.errors import RuleError
+from bilrp.pipeline import Mode
 from bilrp.rules.verification import verify_adjoint
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.recorder import record
@@ -25,7 +26,7 @@ def distances(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("mode", ["push", "pull", "auto"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_derivative_that_torch_gets_wrong_is_refused(mode: str, dtype: torch.dtype) -> None:
+def test_a_derivative_that_torch_gets_wrong_is_refused(mode: Mode, dtype: torch.dtype) -> None:
     """Under vmap cdist's gradient is off by as much as it is."""
     with pytest.raises(RuleError, match=r"step 'cdist_1' \(cdist.*contradict each other") as caught:
         bilrp.decompose(

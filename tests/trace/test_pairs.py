@@ -9,8 +9,8 @@ from torch import Tensor
 
 import bilrp
 from bilrp import composites, regions
-from bilrp.decomposition import Mode
 from bilrp.errors import BilrpError
+from bilrp.pipeline import Mode
 from bilrp.trace.recorder import record
 
 GENERATOR = torch.Generator().manual_seed(6)

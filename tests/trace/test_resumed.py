@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import composites
-from bilrp.decomposition import Mode
 from bilrp.encoder import read_item
 from bilrp.errors import TapeError
+from bilrp.pipeline import Mode
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import composites, regions
-from bilrp.decomposition import Mode
+from bilrp.pipeline import Mode
 from bilrp.trace.recorder import record
 from models import Net, randomize_norms
 

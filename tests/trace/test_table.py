@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import composites, regions, rules
-from bilrp.decomposition import Mode
 from bilrp.errors import BilrpError, InputError, TapeError
+from bilrp.pipeline import Mode
 from bilrp.trace.operation import Op, OperationTable, activation
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.recorder import record

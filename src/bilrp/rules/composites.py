@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from torch import nn
 
@@ -273,7 +273,7 @@ def as_composite(composite_or_rule: Any) -> CompositeFunction:
                 f"a composite is a rule, or a function step -> rule such as bilrp.composites.uniform(0.25), "
                 f"got {type(composite_or_rule).__name__}"
             )
-        return composite_or_rule
+        return cast("CompositeFunction", composite_or_rule)
     return Composite(
         composite_or_rule.name,
         lambda step: composite_or_rule if is_weighted(step) else rules.default_rule(step),
