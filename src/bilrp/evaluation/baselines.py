@@ -126,7 +126,7 @@ def hessian_product(
         encoder: encoder of both inputs, or a pair of encoders.
         a: first input.
         b: second input.
-        similarity: similarity of the embeddings.
+        similarity: similarity of the embeddings; the encoder's by default.
         regions: regions of both inputs, or a pair; the encoder's by default.
         mode: how parts are computed, as in `decompose`.
         progress: show a progress bar.
@@ -175,7 +175,7 @@ def integrated_hessians(
         encoder: encoder of both inputs, or a pair of encoders.
         a: first input.
         b: second input.
-        similarity: similarity of the embeddings.
+        similarity: similarity of the embeddings; the encoder's by default.
         regions: regions of both inputs, or a pair; the encoder's by default.
         steps: number of quadrature nodes.
         baseline: x°, a number or a tensor that broadcasts to both inputs.
