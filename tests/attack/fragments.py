@@ -97,7 +97,8 @@ def _damage(draw: random.Random, path: Path, names: list[str]) -> str:
 def _is_harmless(path: Path, whole: Path, names: list[str]) -> bool:
     """Whether the damage is confined to checksums of earlier versions' files, which nothing reads any more."""
     same_files = all(
-        (path / each).is_file() and (path / each).read_bytes() == (whole / each).read_bytes() for each in names
+        (path / each).is_file() and (path / each).read_bytes() == (whole / each).read_bytes()
+        for each in names
     )
     if not same_files or not (path / file_checksums.FILENAME).is_file():
         return False

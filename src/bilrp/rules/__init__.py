@@ -11,10 +11,22 @@ from bilrp.rules.product_rules import product
 from bilrp.rules.rule import Rule
 from bilrp.rules.secants import secant
 from bilrp.rules.selection import select
-from bilrp.rules.weighted_rules import alphabeta, by_terms, epsilon, flat, gamma, wsquare, zbox, zero, zplus
+from bilrp.rules.weighted_rules import (
+    BiasOption,
+    alphabeta,
+    by_terms,
+    epsilon,
+    flat,
+    gamma,
+    wsquare,
+    zbox,
+    zero,
+    zplus,
+)
 from bilrp.trace.layer_weights import extract_weights
 
 __all__ = [
+    "BiasOption",
     "Rule",
     "alphabeta",
     "by_terms",

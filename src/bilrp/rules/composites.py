@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast
@@ -18,9 +19,10 @@ from bilrp.errors import RuleError, to_printable
 from bilrp.rules.attnlrp import halves, shared_attention
 from bilrp.rules.reference_inputs import Reference, ReferenceLike, as_reference
 from bilrp.rules.rule import Rule, format_number
+from bilrp.rules.weighted_rules import BiasOption
 from bilrp.trace.fingerprint import hash_code
 from bilrp.trace.layer_weights import extract_weights, is_convolution
-from bilrp.trace.tape import Step
+from bilrp.trace.tape import Step, Tape
 
 CompositeFunction = Callable[[Step], Rule | None]
 Condition = str | Callable[[Step], bool]
@@ -38,12 +40,17 @@ IMAGENET_HIGH = tuple(round((1 - m) / s, 6) for m, s in zip(IMAGENET_MEAN, IMAGE
 class Composite:
     """A composite with a name, so that a decomposition can say which rules made it.
 
-    With a `reference`, steps are seen at that input too, and it is x − x₀ that is taken apart.
+    Args:
+        name: written into the decomposition's origin.
+        choose_rule: step -> rule.
+        reference: a reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
+        for_tape: tape -> composite, for a composite whose choice depends on the whole tape.
     """
 
     name: str
     choose_rule: CompositeFunction
     reference: Reference | None = None
+    for_tape: Callable[[Tape], CompositeFunction] | None = None
 
     def __call__(self, step: Step) -> Rule | None:
         return self.choose_rule(step)
@@ -137,6 +144,57 @@ def bias_to_inputs(gamma: float = 0.25) -> Composite:
     )
 
 
+def graded(gammas: Sequence[float] = (0.5, 0.25, 0.1, 0.0), *, bias: BiasOption = "inputs") -> Composite:
+    """The paper's schedule for any convolutional network: γ falls with depth, and is 0 at the last feature map.
+
+    A layer's depth is the size of its feature map: the last γ is for the network's smallest map, the one before it for
+    maps of twice that side, and so on; the first is for all larger ones. On VGG-16 these are the paper's values.
+
+    Args:
+        gammas: γ by map, from the largest map to the smallest.
+        bias: "inputs" distributes each bias to the inputs of its layer in proportion to |w·a|, so that nothing is left
+            unattributed in networks with batch norm, whose biases are large; "rest" leaves biases unattributed.
+
+    >>> graded().name
+    'graded(0.5, 0.25, 0.1, 0)'
+    """
+    if not gammas:
+        raise RuleError("graded needs at least one gamma, as in graded((0.5, 0.25, 0.1, 0.0))")
+    by_level = [rules.gamma(value, bias=bias) for value in reversed(gammas)]
+    suffix = "" if bias == "inputs" else f", bias={bias}"
+    name = f"graded({', '.join(map(format_number, gammas))}{suffix})"
+
+    def for_tape(tape: Tape) -> CompositeFunction:
+        smallest = min((side for step in tape.steps if (side := map_side(step)) is not None), default=1.0)
+
+        def choose(step: Step) -> Rule | None:
+            if not is_weighted(step):
+                return rules.default_rule(step)
+            level = round(math.log2((map_side(step) or smallest) / smallest))
+            return by_level[min(max(level, 0), len(by_level) - 1)]
+
+        return Composite(name, choose)
+
+    def refuse(step: Step) -> Rule | None:
+        raise RuleError(f"{name} chooses by the whole tape: bind it with bind_to_tape(composite, tape)")
+
+    return Composite(name, refuse, for_tape=for_tape)
+
+
+def map_side(step: Step) -> float | None:
+    """Side in pixels of the feature map that a convolution produces; None for other steps and for maps of one pixel."""
+    shape = step.result.shape
+    if not is_convolution(step) or not is_weighted(step) or len(shape) != 4 or shape[2] * shape[3] == 1:
+        return None
+    return math.sqrt(shape[2] * shape[3])
+
+
+def bind_to_tape(composite: CompositeFunction, tape: Tape) -> CompositeFunction:
+    """Return the composite for this tape; most composites look at single steps and are returned unchanged."""
+    for_tape = getattr(composite, "for_tape", None)
+    return composite if for_tape is None else for_tape(tape)
+
+
 def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composite:
     """Every step by its secant between a reference input x₀ and x: Σ_I P_I = φ(x) − φ(x₀), exactly, with no bias left.
 
@@ -204,8 +262,12 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> C
         return next((rule for condition, rule in entries if _matches(condition, step)), None) or rest(step)
 
     listed = ", ".join(f"{c if isinstance(c, str) else composite_name(c)}: {r.name}" for c, r in entries)
+    bound = getattr(rest, "for_tape", None)
     return Composite(
-        f"first_match({listed}, otherwise: {composite_name(rest)})", choose, composite_reference(rest)
+        f"first_match({listed}, otherwise: {composite_name(rest)})",
+        choose,
+        composite_reference(rest),
+        None if bound is None else lambda tape: first_match(*entries, otherwise=bound(tape)),
     )
 
 
@@ -238,6 +300,9 @@ def format_call(composite: CompositeFunction) -> str:
         return f"bilrp.composites.{name}"
     if name in {"hessian_product", "paper_vgg"}:
         return f"bilrp.composites.{name}()"
+    graded_gammas = re.fullmatch(r"graded\(([-.e\d, ]+)\)", name)
+    if graded_gammas:
+        return f"bilrp.composites.graded(({graded_gammas[1]}{',' * (',' not in graded_gammas[1])}))"
     match = re.fullmatch(r"secant\((mean|blurred|zero)\)", name)
     return f"bilrp.composites.secant('{match[1]}')" if match else "..."
 

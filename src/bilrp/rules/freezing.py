@@ -13,7 +13,13 @@ from bilrp.engine.program import Key, Link, Program, TangentKind
 from bilrp.errors import RuleError
 from bilrp.rules.activations import is_elementwise
 from bilrp.rules.affine import jacobian
-from bilrp.rules.composites import CompositeFunction, composite_name, composite_reference, format_call
+from bilrp.rules.composites import (
+    CompositeFunction,
+    bind_to_tape,
+    composite_name,
+    composite_reference,
+    format_call,
+)
 from bilrp.rules.rule import Rule
 from bilrp.rules.verification import check_shapes, verify_adjoint
 from bilrp.trace.devices import ValueRanges, is_on_cpu
@@ -36,6 +42,7 @@ def freeze(tape: Tape, composite: CompositeFunction, output: int | None = None) 
 
     A step that is only reached through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
     """
+    composite = bind_to_tape(composite, tape)
     output = tape.output if output is None else output
     needed = {Key(output)}
     links: list[Link] = []

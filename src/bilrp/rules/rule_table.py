@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bilrp.engine.program import Key, Link, TangentKind
 from bilrp.errors import RuleError
-from bilrp.rules.composites import CompositeFunction
+from bilrp.rules.composites import CompositeFunction, bind_to_tape
 from bilrp.rules.freezing import freeze_mask, freeze_step
 from bilrp.trace.step_summary import NO_RULE, NOT_NEEDED, StepSummary
 from bilrp.trace.tape import Step, Tape
@@ -12,7 +12,7 @@ from bilrp.trace.tape import Step, Tape
 
 def tabulate_rules(tape: Tape, composite: CompositeFunction) -> list[StepSummary]:
     """The tape's steps in order, as `freeze` would treat them; it does not stop at the first step without a rule."""
-    needed = {Key(tape.output)}
+    composite, needed = bind_to_tape(composite, tape), {Key(tape.output)}
     return [_tabulate_step(step, composite, needed) for step in reversed(tape.steps)][::-1]
 
 

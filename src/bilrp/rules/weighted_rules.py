@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -75,7 +75,13 @@ def epsilon(eps: float = 1e-6) -> Rule:
     return by_terms(f"epsilon({format_number(eps)})", terms)
 
 
-def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
+BiasOption: TypeAlias = Literal["rest", "inputs"]
+"""Where the bias of a layer goes: unattributed, or to its inputs in proportion to |w·a|."""
+
+BIAS_OPTIONS: tuple[BiasOption, ...] = get_args(BiasOption)
+
+
+def gamma(value: float = 0.25, *, bias: BiasOption = "rest") -> Rule:
     """LRP-γ, generalised to signed inputs: ρ±(w) = w + γ·w±.
 
     Outputs z > 0 use a⁺ρ⁺(w) + a⁻ρ⁻(w), outputs z < 0 the mirrored pair; where a ≥ 0 and z > 0 this is the
@@ -97,9 +103,6 @@ def gamma(value: float = 0.25, *, bias: str = "rest") -> Rule:
         )
 
     return by_terms(f"gamma({format_number(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
-
-
-BIAS_OPTIONS = ("rest", "inputs")
 
 
 def _weights_for_reading(w: Weights) -> Tensor:

@@ -1,0 +1,95 @@
+"""graded: γ by the size of a step's feature map, from the paper's schedule, with biases distributed to inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bilrp
+from bilrp import composites, rules
+from bilrp.errors import RuleError
+from bilrp.rules.composites import format_call, paper_gamma
+from bilrp.trace.recorder import record
+from models import randomize_norms
+
+
+def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    """Maps of 16, 8, 4 and 2 pixels, a layer without stride among them, and a linear head."""
+    layers = [_block(3, 4, 2), _block(4, 4, 1), _block(4, 5, 2), _block(5, 5, 2), _block(5, 6, 2)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)]
+    return randomize_norms(nn.Sequential(*layers, *head)).double()
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(1, 3, 32, 32, dtype=torch.float64)
+
+
+def test_gamma_falls_with_the_size_of_the_map(net: nn.Module, x: torch.Tensor) -> None:
+    table = [
+        row.rule for row in bilrp.ops(net, x, composite=composites.graded()) if row.rule.startswith("gamma")
+    ]
+    gammas = [0.5, 0.5, 0.25, 0.1, 0.0, 0.0]  # the head counts as the smallest map
+    assert table == [rules.gamma(value, bias="inputs").name for value in gammas]
+
+
+def test_nothing_is_unattributed(net: nn.Module, x: torch.Tensor) -> None:
+    decomposition = bilrp.decompose(net, x, regions=8, composite=composites.graded())
+    assert decomposition.unattributed.abs().max() < 1e-12 * decomposition.embedding.abs().max()
+    left = bilrp.decompose(net, x, regions=8, composite=composites.graded(bias="rest"))
+    assert left.unattributed.abs().max() > 1e-3 * left.embedding.abs().max()
+
+
+@pytest.mark.parametrize("bias", ["inputs", "rest"])
+def test_push_equals_pull(net: nn.Module, x: torch.Tensor, bias: rules.BiasOption) -> None:
+    composite = composites.graded(bias=bias)
+    pushed = bilrp.decompose(net, x, regions=8, composite=composite, mode="push").parts
+    pulled = bilrp.decompose(net, x, regions=8, composite=composite, mode="pull").parts
+    torch.testing.assert_close(pushed, pulled, rtol=1e-9, atol=1e-12)
+
+
+def test_one_gamma_is_the_same_everywhere(net: nn.Module, x: torch.Tensor) -> None:
+    graded = bilrp.decompose(net, x, regions=8, composite=composites.graded((0.25,)))
+    uniform = bilrp.decompose(net, x, regions=8, composite=composites.bias_to_inputs(0.25))
+    assert torch.equal(graded.parts, uniform.parts)
+
+
+def test_on_vgg_it_is_the_schedule_of_the_paper(random_weights: dict[str, torch.Tensor]) -> None:
+    from bilrp.encoders.vgg import VGG16
+
+    net = VGG16(31)
+    net.load_state_dict(random_weights)
+    tape = record(net, torch.rand(1, 3, 64, 64))
+    bound = composites.graded(bias="rest").for_tape
+    assert bound is not None
+    choose = bound(tape)
+    for step in tape.steps:
+        if composites.is_weighted(step):
+            number = int(step.name.split(".")[-1]) + 1
+            assert choose(step) is not None and choose(step).name == rules.gamma(paper_gamma(number)).name
+
+
+def test_it_can_be_extended(net: nn.Module, x: torch.Tensor) -> None:
+    composite = composites.first_match(("0.0", rules.flat()), otherwise=composites.graded())
+    table = [row.rule for row in bilrp.ops(net, x, composite=composite)]
+    assert table[0] == "flat" and "gamma(0.1, bias=inputs)" in table
+
+
+def test_how_it_is_written_in_a_call() -> None:
+    assert format_call(composites.graded()) == "bilrp.composites.graded((0.5, 0.25, 0.1, 0))"
+    assert eval(format_call(composites.graded((0.1,)))).name == "graded(0.1)"
+
+
+def test_wrong_arguments_say_what_to_do(x: torch.Tensor) -> None:
+    with pytest.raises(RuleError, match="at least one gamma"):
+        composites.graded(())
+    with pytest.raises(RuleError, match="gamma"):
+        composites.graded((-1.0,))
+    with pytest.raises(RuleError, match="whole tape"):
+        composites.graded()(record(nn.Conv2d(3, 2, 3).double(), x).steps[0])
