@@ -94,8 +94,9 @@ def decompose(
         layers: return a decomposition for each of these layers, {layer: decomposition}.
         max_regions: split only the regions of largest contribution, up to that many regions (see `bilrp.refine`).
 
+    >>> from bilrp.regions import features
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    >>> decompose(net, torch.ones(1, 4), regions=regions_module.features()).parts.shape
+    >>> decompose(net, torch.ones(1, 4), regions=features()).parts.shape
     torch.Size([4, 3])
     """
     encoder = encoder_for(encoder, x)

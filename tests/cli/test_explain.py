@@ -258,7 +258,7 @@ def bad_files(place: Path) -> dict[str, str]:
     (place / "folder").mkdir()
     (place / "empty.jpg").touch()
     return {
-        "text.png": "not an image",
+        "text.png": "not a supported image file",
         "cut.png": "damaged",
         "folder": "a folder",
         "empty.jpg": "empty",
@@ -348,7 +348,7 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(pla
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"no weights at all", "not a torch file of plain tensors; give VGG-16's checkpoint"),
+        (b"no weights at all", "not a torch file of plain tensors; pass VGG-16's checkpoint"),
         (b"", "not a torch file of plain tensors"),
     ],
 )

@@ -71,7 +71,7 @@ def test_rows_that_unpack_to_gigabytes_are_refused_first() -> None:
     said, packed, rose = json.loads(ran.stdout)
     assert packed < 3_000_000 and rose < MEGABYTES, f"{rose:.0f} MB"
     for kind, words in {
-        "frame": "unpacks to more than",
+        "frame": "decompresses to more than",
         "thumbnail": "11300×11300",
         "view": "11300×11300",
     }.items():

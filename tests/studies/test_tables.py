@@ -75,7 +75,7 @@ def test_bad_arrays_are_refused_in_one_line(bad):
 def test_unreadable_file_is_refused(tmp_path):
     path = tmp_path / "page.jpg"
     path.write_text("no image")
-    with pytest.raises(InputError, match="not an image"):
+    with pytest.raises(InputError, match="not a supported image file"):
         binarization.load_gray(path)
 
 

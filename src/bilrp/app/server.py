@@ -186,8 +186,13 @@ def make_server(app: Any, *, protocol: type[H11Protocol] = HeaderTimeoutProtocol
     """Return a server that is not running yet."""
 
     async def run_app(scope: Any, receive: Any, send: Any) -> None:
+        async def send_unless_cancelled(message: Any) -> None:
+            # After a second Ctrl-C the event loop cancels Starlette's lifespan task, which reports that as a failure.
+            if message["type"] != "lifespan.shutdown.failed" or "CancelledError" not in message["message"]:
+                await send(message)
+
         with suppress(asyncio.CancelledError):  # `Server` cancels requests only when it stops
-            await app(scope, receive, send)
+            await app(scope, receive, send_unless_cancelled)
 
     config = uvicorn.Config(
         run_app, http=protocol, ws="none", loop="asyncio", log_level="error", access_log=False, server_header=False,
