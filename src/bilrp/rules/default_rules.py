@@ -1,4 +1,4 @@
-"""The rule that needs no choice: the default of each operation."""
+"""Default rule of each operation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bilrp.trace.tape import Step
 
 
 def default_rule(step: Step) -> Rule | None:
-    """The rule that needs no choice: linear, gate, frozen, select, or a product with one evident gate.
+    """Return the default rule of a step; None if it has none, or if it is a product without an evident gate.
 
-    Weighted steps come as `linear` (LRP-0); a composite usually decides about them before asking here.
+    Weighted steps get `linear` (LRP-0); composites usually choose their rule before they fall back to this function.
     """
     word = step.operation.rule
     return None if word is None else DEFAULT_RULES[word](step)
 
 
 def frozen() -> Rule:
-    """Whatever scales its input by a number that depends on it, with that number frozen at this input.
+    """Freeze the factor by which a step scales its input, at this input.
 
     Activations with f(0) = 0 become diag(f(a)/a), norms keep their centring and freeze 1/std, attention freezes its
     softmax weights: y = P V.
@@ -40,7 +40,7 @@ def _freeze_scale(step: Step) -> Map:
 
 
 def _linear_rule(step: Step) -> Rule | None:
-    if is_selection(step):  # a write of the largest
+    if is_selection(step):  # scatter_reduce with amax or amin
         return select()
     return linear() if is_known_linear(step) else None
 
@@ -53,7 +53,7 @@ def _clamp_rule(step: Step) -> Rule | None:
     return clamp() if len(step.inputs) == 1 and is_first_argument(step) else None
 
 
-# What the words of the table of operations mean.
+# The rule for each name of a default rule in the table of operations.
 DEFAULT_RULES: dict[str, Callable[[Step], Rule | None]] = {
     "linear": _linear_rule,
     "gate": lambda step: gate(),

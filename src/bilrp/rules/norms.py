@@ -1,4 +1,4 @@
-"""Norms: the centring stays live, the scale is frozen."""
+"""Norms: freeze the scale, keep the centring, which is linear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bilrp.trace.tape import Step
 
 
 def freeze_norm(step: Step) -> Map:
-    """The norm with its scale frozen, J a + f(0) = f(a)."""
+    """Freeze the scale of a norm, so that J a + f(0) = f(a)."""
     linear_map = NORM_FREEZERS[step.op](step)
     verify_substitute(step, lambda a: linear_map.push(a[None])[0] + step.run(torch.zeros_like(a)))
     return linear_map
@@ -27,7 +27,7 @@ def _layer_norm(step: Step) -> Map:
     if axes != (-1,):
         return _centered_norm(step, lambda t: t, axes, eps, weight)
     a = step.values[0]
-    rstd = torch.native_layer_norm(a, shape, None, None, eps)[2].to(a.dtype)  # a seventh of the time of `var`
+    rstd = torch.native_layer_norm(a, shape, None, None, eps)[2].to(a.dtype)  # seven times faster than `var`
     return CenterAndScale((rstd if weight is None else rstd * weight).expand_as(step.result))
 
 
@@ -66,7 +66,7 @@ def _normalize(step: Step) -> Map:
 
 def _batch_norm(step: Step) -> Map:
     if uses_input_statistics(step):
-        # No running statistics: those of this very input, as in an instance norm.
+        # Without running statistics: those of this input, as in an instance norm.
         a, weight = step.values[0], step.argument(3, "weight")
         axes = (0, *range(2, a.dim()))
         return _centered_norm(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
@@ -75,7 +75,7 @@ def _batch_norm(step: Step) -> Map:
 
 
 def uses_input_statistics(step: Step) -> bool:
-    """A batch norm with the statistics of this very input."""
+    """Return whether a batch norm uses statistics of its input instead of running ones."""
     return bool(step.argument(5, "training", False)) or step.argument(1, "running_mean") is None
 
 
@@ -84,7 +84,7 @@ def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
 
 
 def _centered_norm(step: Step, view, axes: tuple[int, ...], eps: float, weight: Tensor | None) -> Map:
-    """(s − mean s) / std · w: the centring is linear and stays live, 1/std is frozen."""
+    """Return the map (s − mean s) / std · w with 1/std frozen."""
     grouped = view(step.values[0])
     rstd = (grouped.var(axes, unbiased=False, keepdim=True) + eps).rsqrt()
 
@@ -96,7 +96,7 @@ def _centered_norm(step: Step, view, axes: tuple[int, ...], eps: float, weight: 
     return Linear(function, step.values)
 
 
-# What each norm is frozen by.
+# The function that freezes each norm.
 NORM_FREEZERS: dict[str, Callable[[Step], Map]] = {
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,

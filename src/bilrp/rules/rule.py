@@ -1,4 +1,4 @@
-"""A rule: a named pure function that freezes one step into a linear map at this input."""
+"""Rule: a named pure function that freezes one step into a linear map at this input."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from bilrp.trace.tape import Step
 
 @dataclass(frozen=True)
 class Rule:
-    """A named pure function step → linear map. The name travels in a decomposition's origin: only equal names pair.
+    """A named pure function step → linear map.
 
-    The gate of a ReLU that was fused into the step is applied here, whatever map the function returns.
+    The gate of a ReLU that was fused into the step is applied by `__call__`, to any map that `freeze` returns.
+
+    Attributes:
+        name: Stored in a decomposition's origin; decompositions can be paired only if their rules have equal names.
+        freeze: Returns the linear map of a step, without the gate of a fused ReLU.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Rule:
 
 
 def format_number(value: float) -> str:
-    """The shortest way to write a number that still gives it back: two that differ never have one name.
+    """Format a number as briefly as possible without loss, so that different numbers give different names.
 
     >>> format_number(0.25), format_number(0.1234567)
     ('0.25', '0.1234567')

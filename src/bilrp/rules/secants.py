@@ -1,8 +1,9 @@
-"""Secants: every step frozen to its mean derivative on the straight way from a reference input to the input itself.
+"""Secant rule: freeze each step to its mean derivative along the straight line from a reference input to the input.
 
-J = ∫₀¹ f'(a₀ + t Δa) dt, so that J Δa = Δf exactly: no bias is left over, and nothing is unattributed but what the
-reference itself has. An elementwise f becomes diag(Δf/Δa), a product the sum of both halves at the middle, ū Δv + v̄ Δu, a
-maximum the share of the way on which each candidate wins. Norms and softmax are made of these.
+J = ∫₀¹ f'(a₀ + t Δa) dt, so that J Δa = Δf exactly: biases cancel, and only the embedding of the reference is
+unattributed. An elementwise f becomes diag(Δf/Δa); a product becomes ū Δv + v̄ Δu, with the means ū and v̄ of both
+ends; a maximum weights each candidate by the fraction of the line on which it is the largest. The secants of norms and
+softmax are composed of these.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from bilrp.trace.tape import ReferenceValues, Step
 
 
 def secant(gamma: float = 0.0) -> Rule:
-    """Any step by its secant between reference and input, J Δa = Δf; weighted steps are WΔa, or LRP-γ on differences.
+    """Freeze any step to its secant between reference and input, J Δa = Δf.
+
+    Args:
+        gamma: γ for weighted steps, applied to differences from the reference; with 0 they become WΔa.
 
     >>> secant().name, secant(0.25).name
     ('secant', 'secant(0.25)')
@@ -67,7 +71,7 @@ def _freeze_secant(step: Step, gamma: float) -> Map:
 
 
 def _secant_value(frozen_map: Map, reference: ReferenceValues, values: tuple[Tensor, ...]) -> Tensor:
-    """f(a₀) + J Δa; what is infinite at both ends did not move."""
+    """Return f(a₀) + J Δa, where Δa = 0 for equal values (also infinite ones)."""
     ends = [(values[slot], reference.values[slot]) for slot in frozen_map.slots]
     return reference.result + frozen_map.push(*(torch.where(a == a0, 0, a - a0)[None] for a, a0 in ends))[0]
 
@@ -76,7 +80,7 @@ ELEMENTWISE_KINDS = {"activation", "elementwise_nonzero", "arithmetic"}
 
 
 def has_secant(step: Step) -> bool:
-    """As strict as freezing: the step is tried with its own run as the reference."""
+    """Return whether the step has a secant, tested by freezing it with its own run as the reference."""
     try:
         _freeze_secant(replace(step, reference=ReferenceValues(step.values, step.result)), 0.0)
     except RuleError:
@@ -85,7 +89,7 @@ def has_secant(step: Step) -> bool:
 
 
 def value_pairs(step: Step) -> list[tuple[Tensor, Tensor]]:
-    """(at the input, at the reference) of every live operand."""
+    """Return the pair (value at the input, value at the reference) of every live operand."""
     assert step.reference is not None
     return list(zip(step.values, step.reference.values, strict=True))
 
@@ -93,7 +97,15 @@ def value_pairs(step: Step) -> list[tuple[Tensor, Tensor]]:
 def secant_slope(
     a: Tensor, a0: Tensor, f: Tensor, f0: Tensor, derivative: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Δf/Δa; where Δa is a difference of almost equal numbers, f' in the middle."""
+    """Return Δf/Δa, or f' at the midpoint where Δa would cancel; 0 where that is not finite.
+
+    Args:
+        a: Value at the input.
+        a0: Value at the reference.
+        f: f(a).
+        f0: f(a₀).
+        derivative: f', evaluated where |Δa| ≤ √eps · max(|a|, |a₀|).
+    """
     change = a - a0
     near = change.abs() <= torch.finfo(a.dtype).eps ** 0.5 * torch.maximum(a.abs(), a0.abs())
     slope = (f - f0) / torch.where(near, 1, change)
@@ -106,7 +118,7 @@ def secant_slope(
 
 
 def _weighted(step: Step, gamma: float) -> Map:
-    """Δz = WΔa: the bias is in both. γ asks for the signs and sizes of differences instead of values."""
+    """Return the map of Δz = WΔa, where the bias cancels; γ uses signs and magnitudes of differences, not of values."""
     w = extract_weights(step)
     assert w is not None and step.reference is not None
     if gamma == 0:
@@ -116,7 +128,7 @@ def _weighted(step: Step, gamma: float) -> Map:
 
 
 def _elementwise(step: Step) -> Map | None:
-    """diag(Δf/Δa): of a ReLU in [0, 1]."""
+    """Return diag(Δf/Δa), for a ReLU with entries in [0, 1]; None if the step changes the shape."""
     ((a, a0),) = value_pairs(step)
     if a.shape != step.result.shape:
         return None
@@ -129,7 +141,7 @@ def _elementwise(step: Step) -> Map | None:
 
 
 def _product(step: Step) -> Map | None:
-    """u v − u₀ v₀ = ū Δv + v̄ Δu with the means ū and v̄: of any call that is linear in each of two operands."""
+    """Return ū Δv + v̄ Δu = u v − u₀ v₀ with the means ū and v̄, for any call that is linear in each of two operands."""
     if len(step.inputs) != 2 or step.operation.linear_in != "one":
         return None
     left, right = ((v + v0) / 2 for v, v0 in value_pairs(step))
@@ -137,7 +149,7 @@ def _product(step: Step) -> Map | None:
 
 
 def _quotient(step: Step) -> Map | None:
-    """u/v as a product with 1/v, whose secant is −Δv/(v v₀)."""
+    """Return the secant of u/v as a product of u and 1/v; the secant of 1/v is −Δv/(v v₀)."""
     if len(step.inputs) != 2 or step.kwargs.get("rounding_mode") is not None:
         return None
     (u, u0), (v, v0) = value_pairs(step)
@@ -146,14 +158,15 @@ def _quotient(step: Step) -> Map | None:
 
 
 def _selection(step: Step) -> Map | None:
-    """max and min: each candidate with the share of the way on which it wins."""
+    """Return the secant of max or min: candidates weighted by `path_shares`; None for sort and topk."""
     return None if step.operation.kind == "sort" else freeze_selection(step, path_shares)
 
 
 def path_shares(step: Step, candidates: Candidates) -> Tensor:
-    """The share of the way a₀ + t Δa, t from 0 to 1, on which each candidate is the largest; equal ones share.
+    """Return the fraction of the line a₀ + t Δa, t ∈ [0, 1], on which each candidate is the largest; ties share.
 
-    Σ_k share_k Δa_k = max a − max a₀. The largest of lines is followed from crossing to crossing, to ever steeper ones.
+    Σ_k share_k Δa_k = max a − max a₀. The loop follows the upper envelope of the candidates, which are linear in t, from
+    crossing to crossing; its slope increases with t.
     """
     assert step.reference is not None
     start, end = candidates(step.reference.values), candidates(step.values)
@@ -163,13 +176,11 @@ def path_shares(step: Step, candidates: Candidates) -> Tensor:
     shares, time = torch.zeros_like(start), torch.zeros_like(start[0])
     leads = start == start.amax(0)
     while True:
-        first = steep.masked_fill(~leads, -torch.inf).argmax(
-            0, keepdim=True
-        )  # the steepest of those that lead
+        # the steepest of the current maxima
+        first = steep.masked_fill(~leads, -torch.inf).argmax(0, keepdim=True)
         own, ahead = (t.gather(0, first) for t in (steep, start))
-        until = ((ahead - start) / (steep - own)).masked_fill(
-            steep <= own, torch.inf
-        )  # where others overtake
+        # crossings with steeper candidates
+        until = ((ahead - start) / (steep - own)).masked_fill(steep <= own, torch.inf)
         end_of = until.amin(0).clamp(max=1).maximum(time)
         same = ((steep == own) & (start == ahead)).to(shares.dtype)
         shares += same / same.sum(0) * (end_of - time)
@@ -179,7 +190,7 @@ def path_shares(step: Step, candidates: Candidates) -> Tensor:
 
 
 def _batch_norm(step: Step) -> Map | None:
-    """Affine with running statistics; with its own ones a norm like any other."""
+    """Return the scale of a batch norm with running statistics; with statistics of the input, the secant of a norm."""
     if not uses_input_statistics(step):
         return freeze_norm(step)
     a, weight = step.values[0], step.argument(3, "weight")
@@ -200,7 +211,19 @@ def _norm(
     centered: bool = True,
     mean: bool = True,
 ) -> Map | None:
-    """y = c r w with c = a − mean a and r = (mean c² + ε)^−½: Δy = (r̄ Δc + c̄ Δr) w, Δr = −(r r₀)²/(r + r₀) · mean 2 c̄ Δc."""
+    """Return the secant of a norm y = c r w with c = a − mean a and r = (mean c² + ε)^−½; None if r is infinite.
+
+    Δy = (r̄ Δc + c̄ Δr) w, Δr = −(r r₀)²/(r + r₀) · mean 2 c̄ Δc.
+
+    Args:
+        step: The norm, with values at the reference.
+        view: Reshapes a value so that `axes` are the normalized ones (the groups of a group norm).
+        axes: Axes of the statistics.
+        eps: ε.
+        weight: w, or None for 1.
+        centered: Whether the mean is subtracted.
+        mean: Whether r uses the mean of squares, not their sum.
+    """
 
     def centre(t: Tensor) -> Tensor:
         return t - t.mean(axes, keepdim=True) if centered else t
@@ -211,11 +234,10 @@ def _norm(
     ((a, a0),) = value_pairs(step)
     c, c0 = centre(view(a)), centre(view(a0))
     r, r0 = ((total(t.square()) + eps).rsqrt() for t in (c, c0))
-    sure = (
-        not is_on_cpu(a) and eps >= torch.finfo(a.dtype).tiny
-    )  # an accelerator is asked only where it may say no
+    # ε > 0 makes r finite: skip the check where it would synchronise an accelerator
+    sure = not is_on_cpu(a) and eps >= torch.finfo(a.dtype).tiny
     if not sure and not bool((r.isfinite() & r0.isfinite()).all()):
-        return None  # a vector of length zero has no direction, and none to it
+        return None  # r of a zero vector is infinite
     middle, scale = (c + c0) / 2, (r + r0) / 2
     steep = -((r * r0) ** 2) / (r + r0)
 
@@ -273,9 +295,9 @@ def _normalize(step: Step) -> Map | None:
 
 
 def _softmax_secant(a: Tensor, a0: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
-    """The secant of softmax as a function: diag(m) − m mᵀ/Σm, with the logarithmic means m = Δp / Δ log p.
+    """Return the secant of softmax as a function: diag(m) − m mᵀ/Σm, with the logarithmic means m = Δp / Δ log p.
 
-    Δ log p = Δa − c for one number c, and ΣΔp = 0 says which: c = Σ mΔa / Σm.
+    Δ log p = Δa − c for a scalar c, which follows from ΣΔp = 0: c = Σ mΔa / Σm.
     """
     log, log0 = a.log_softmax(dim), a0.log_softmax(dim)
     means = secant_slope(log, log0, log.exp(), log0.exp(), torch.exp)
@@ -292,7 +314,7 @@ def _softmax(step: Step) -> Map | None:
 
 
 def _attention(step: Step) -> Map | None:
-    """y = softmax(Q Kᵀ · scale + mask) V, product by product."""
+    """Return the secant of y = softmax(Q Kᵀ · scale + mask) V, composed of those of both products and the softmax."""
     if len(step.inputs) != 3 or step.argument(7, "enable_gqa", False):
         return None
     (q, q0), (k, k0), (v, v0) = value_pairs(step)
@@ -312,13 +334,20 @@ def _attention(step: Step) -> Map | None:
     query, key, value = (q + q0) / 2, (k + k0) / 2, (v + v0) / 2
 
     def function(sq: Tensor, sk: Tensor, sv: Tensor) -> Tensor:
+        """Apply the secant.
+
+        Args:
+            sq: Tangent of the queries.
+            sk: Tangent of the keys.
+            sv: Tangent of the values.
+        """
         moved = (sq @ key.transpose(-1, -2) + query @ sk.transpose(-1, -2)) * factor
         return mix(moved) @ value + weights @ sv
 
     return Linear(function, step.values, (0, 1, 2))
 
 
-# What is no sum and no elementwise function: by operation, else by kind, else by the word for its default rule.
+# Secants of steps that are neither linear nor elementwise, by operation, else by kind, else by default rule.
 SECANTS: dict[str, Callable[[Step], Map | None]] = {
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,

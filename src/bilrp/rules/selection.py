@@ -1,4 +1,4 @@
-"""Max and min, over windows, axes or operands: the winner is selected; ties share equally."""
+"""Max and min over windows, axes or operands: J selects the winner; ties share equally."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ Shares = Callable[[Step, Candidates], Tensor]
 
 
 def select() -> Rule:
-    """Max and min, over windows, axes or operands: J selects the winner; ties share equally."""
+    """Select the winner of max or min over windows, axes or operands; ties share equally."""
     return Rule("select", lambda step: freeze_selection(step, winner_shares))
 
 
 def winner_shares(step: Step, candidates: Candidates) -> Tensor:
-    """All to the largest; equal ones share."""
+    """Assign each output to its largest candidate; ties share equally."""
     among = candidates(step.values)
     largest = among.amax(0)
     verify_substitute(step, lambda *live: (_sign(step) * largest).reshape(step.result.shape))
-    won = torch.eq(among, largest, out=torch.empty_like(among))  # as numbers at once
+    won = torch.eq(among, largest, out=torch.empty_like(among))  # as floats, without a cast
     return won.div_(won.sum(0)).to(step.result.dtype)
 
 
 def freeze_selection(step: Step, shares: Shares) -> Map:
+    """Freeze max, min, topk, sort or max-pooling to a map with these shares of its candidates."""
     if not is_selection(step):
         raise RuleError(
             f"select is a rule for max, min, topk, sort and max-pooling, not for {step.describe()}"
@@ -57,7 +58,7 @@ def freeze_selection(step: Step, shares: Shares) -> Map:
 
 
 def is_selection(step: Step) -> bool:
-    """The step passes winners on."""
+    """Return whether the step selects values: max, min, topk, sort, max-pooling, or a write with amax or amin."""
     op = step.operation
     written = (
         op.kind == "write"
@@ -68,16 +69,16 @@ def is_selection(step: Step) -> bool:
 
 
 def _scatter_reduce(step: Step) -> Map:
-    """scatter_reduce with amax or amin: of the numbers put in one place the winner stays; ties share equally."""
+    """Freeze scatter_reduce with amax or amin to the winner of each position; ties share equally."""
     names = ((0, "input"), (3, "src"))
     places = [step.args[i] if i < len(step.args) else step.kwargs[name] for i, name in names]
     dim, index = step.argument(1, "dim"), step.argument(2, "index")
     here, put = (fill_slots(place, step.values) for place in places)
-    read = tuple(slice(n) for n in index.shape)  # what else the source has is left out
+    read = tuple(slice(n) for n in index.shape)  # torch ignores the rest of the source
     won = (put[read] == step.result.gather(dim, index)).to(step.result.dtype)
     if step.argument(5, "include_self", True):
         stayed = (here == step.result).to(step.result.dtype)
-    else:  # where something is put, what was there does not count
+    else:  # positions that are written to ignore their old value
         stayed = torch.ones_like(step.result).scatter(dim, index, 0.0)
     ties = stayed.scatter_add(dim, index, won)
     stayed, won = stayed / ties, won / ties.gather(dim, index)
@@ -90,12 +91,12 @@ def _scatter_reduce(step: Step) -> Map:
 
 
 def _sign(step: Step) -> int:
-    """A minimum is the maximum of what is turned round."""
+    """Return −1 for a minimum, which is a maximum of negated values, else 1."""
     return -1 if step.op in {"min", "amin", "minimum", "fmin"} else 1
 
 
 def _between_operands(step: Step, shares: Shares) -> Map:
-    """max(a, b), min(a, b): the winner's place; equal operands share."""
+    """Freeze max(a, b) or min(a, b) to the share of each operand; ties share equally."""
     places = [
         step.args[i] if i < len(step.args) else step.kwargs[name] for i, name in enumerate(("input", "other"))
     ]
@@ -117,7 +118,7 @@ def _between_operands(step: Step, shares: Shares) -> Map:
 
 
 def _along_axes(step: Step, shares: Shares) -> Map:
-    """amax, amin, max(dim), min(dim), max(): the winners along the axes."""
+    """Freeze amax, amin, max(dim), min(dim) or max() to the winners along the axes."""
     a = step.values[0]
     axes = step.argument(1, "dim", None)
     axes = tuple(range(a.dim())) if axes is None or axes == () else axes
@@ -134,7 +135,7 @@ def _along_axes(step: Step, shares: Shares) -> Map:
 
 
 def _by_index(step: Step) -> Map:
-    """topk and sort: each output is one input element."""
+    """Freeze topk or sort to a gather: each output is one input element."""
     values = fill_slots((step.args, step.kwargs), step.values)
     index = step.call(*values[0], **values[1])[1]
     assert step.operation.dim_arg is not None
@@ -162,7 +163,7 @@ def _windows(
 ) -> MaxPool:
     a, out, rank = step.values[0], step.result, len(kernel)
     sizes_in, sizes_out = a.shape[-rank:], out.shape[-rank:]
-    # zeros after the last element, as far as the last window reaches (ceil_mode reaches further)
+    # padding after the last element, up to the end of the last window (further with ceil_mode)
     after = [
         max(0, (o - 1) * s + d * (k - 1) + 1 - n - p)
         for o, s, d, k, n, p in zip(sizes_out, stride, dilation, kernel, sizes_in, padding, strict=True)
@@ -190,7 +191,7 @@ def _adaptive_pool(step: Step, shares: Shares) -> Map:
         return _windows(step, shares, kernel, kernel, (0,) * rank, (1,) * rank)
     if shares is not winner_shares:
         raise RuleError(f"the windows of {step.describe()} are uneven: only select is a rule for it")
-    # Uneven windows overlap irregularly: follow torch's own winner (a tie goes to the first).
+    # Uneven windows overlap irregularly: use the winners that torch returns (the first of a tie).
     pool = getattr(F, f"adaptive_max_pool{rank}d")
     index = pool(a, tuple(m for _, m in sizes), return_indices=True)[1].flatten(-rank)
     return Linear(lambda s: s.flatten(-rank).gather(-1, index).reshape(out.shape), step.values)

@@ -1,8 +1,7 @@
 """Rules for weighted steps: linear, convolution, transposed convolution.
 
 A weighted step with weights W, input a and output z = Wa + b becomes J = Σ_t diag(after_t) W_t diag(before_t);
-its relevance message is a_j J_kj. Constants (biases, bounds) are not part of J: what they contribute is
-left unattributed.
+its relevance message is a_j J_kj. Constants (biases, bounds) are not part of J; their contribution is unattributed.
 
 >>> gamma(0.25).name
 'gamma(0.25)'
@@ -34,10 +33,13 @@ from bilrp.trace.weight_cache import cached_tensor
 def by_terms(
     name: str, terms: Callable[[Weights, Tensor | None], list[Term]], *, on_mask: bool = False
 ) -> Rule:
-    """A rule for weighted steps from the terms of its map, J = Σ_t diag(after_t) W_t diag(before_t).
+    """Build a rule for weighted steps from the terms of its map, J = Σ_t diag(after_t) W_t diag(before_t).
 
-    `terms(w, gate)` gets the step taken apart and the gate of the ReLU right behind it, if there is one: it need not be
-    applied, but spares the outputs it shuts. With `on_mask` the map acts on a region's mask instead of its values.
+    Args:
+        name: Name of the rule; include every parameter that changes J.
+        terms: Returns the terms for (weights, gate). The gate is the 0/1 mask of a ReLU fused into the step, or None.
+            It is applied afterwards; `terms` may use it to skip outputs that it sets to zero.
+        on_mask: Whether the map acts on a region's 0/1 mask instead of its values, as first-layer rules do.
 
     >>> by_terms("doubled", lambda w, gate: [Term(2 * w.weight)]).name
     'doubled'
@@ -85,8 +87,12 @@ def gamma(value: float = 0.25, *, bias: BiasOption = "rest") -> Rule:
     """LRP-γ, generalised to signed inputs: ρ±(w) = w + γ·w±.
 
     Outputs z > 0 use a⁺ρ⁺(w) + a⁻ρ⁻(w), outputs z < 0 the mirrored pair; where a ≥ 0 and z > 0 this is the
-    paper's J = diag(z / (ρ(W)a + ρ(b))) ρ(W). γ = 0 is LRP-0. What the bias contributes is left over ("rest"), or handed
-    to the inputs by |w·a| (`bias="inputs"`), where batch norm makes biases that swallow everything.
+    paper's J = diag(z / (ρ(W)a + ρ(b))) ρ(W).
+
+    Args:
+        value: γ ≥ 0; 0 is LRP-0.
+        bias: "rest" leaves the contribution of the bias unattributed; "inputs" distributes it over the inputs by |w·a|,
+            for networks in which batch norm produces biases that absorb most of the score.
 
     >>> gamma(0.0).name, gamma(0.25, bias="inputs").name
     ('gamma(0)', 'gamma(0.25, bias=inputs)')
@@ -106,7 +112,7 @@ def gamma(value: float = 0.25, *, bias: BiasOption = "rest") -> Rule:
 
 
 def _weights_for_reading(w: Weights) -> Tensor:
-    """The weights of a convolution in the order in which windows and rows read them."""
+    """Return the weights of a convolution in the memory layout of the windowed and sparse kernels."""
     if not isinstance(w.operator, Convolution) or w.operator.transposed or w.operator.groups > 1:
         return w.weight
     return cached_tensor("turned", [w.weight], lambda: to_kernel_layout(w.weight))
@@ -115,7 +121,7 @@ def _weights_for_reading(w: Weights) -> Tensor:
 def _bias_to_inputs_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
     """J = diag(u) ((1 + γ/2) W + diag(γ/2 sign z + β) |W| diag(sign a)), β = ((1 + γ/2) b + γ/2 sign z |b|) / |W||a|.
 
-    u as for γ. J a = z wherever an input reaches, so that nothing is left over.
+    u as in `gamma_terms`. J a = z wherever |W||a| > 0, so that nothing is unattributed there.
     """
     more, half = 1 + value / 2, value / 2
     size, sign = w.weight.abs(), torch.sign(w.z)
@@ -132,16 +138,22 @@ def _bias_to_inputs_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
 
 
 def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
-    """J = diag(u) ((1 + γ/2) W + γ/2 diag(sign z) |W| diag(sign a)): ρ± written with W and |W|, two products, not four.
+    """Return the terms of J = diag(u) ((1 + γ/2) W + γ/2 diag(sign z) |W| diag(sign a)).
 
-    Both halves have one denominator: u = |z| / ((1 + γ/2)|z| + γ/2 (|W||a| + |b|)). Where all inputs have one sign and
-    all outputs that count have one, W and |W| are added up beforehand: one product.
+    This writes ρ± with W and |W|: two products instead of four, with one denominator,
+    u = |z| / ((1 + γ/2)|z| + γ/2 (|W||a| + |b|)). If all inputs have one sign, and all relevant outputs too, W and |W| are
+    summed in advance: one product.
+
+    Args:
+        w: Weights, bias, input and output of the step.
+        value: γ.
+        gated: Whether a ReLU is fused into the step, so that outputs z < 0 are irrelevant.
     """
     more, half = 1 + value / 2, value / 2
     mixed, sign = has_negative(w.a, w.ranges), 1.0
     if mixed and all_negative(w.a, w.ranges):
         mixed, sign = False, -1.0
-    # A ReLU right behind this step removes every output z < 0.
+    # A fused ReLU removes every output z < 0.
     if not mixed and (gated or not has_negative(w.z, w.ranges)):
         return [_one_sided_term(w, more, half, sign)]
     size = cached_tensor("size", [w.weight], lambda: torch.abs(w.weight, out=empty_weights_like(w.weight)))
@@ -155,7 +167,7 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
 
 
 def _one_sided_term(w: Weights, more: float, half: float, sign: float) -> Term:
-    """diag(z / ρ(z)) ρ(W) for the outputs z > 0 of inputs of one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
+    """Return diag(z / ρ(z)) ρ(W) for outputs z > 0 if all inputs have one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
     shares = cached_tensor(
         ("shared", more, half * sign), [w.weight], lambda: _modified_weights(w.weight, more, half * sign)
     )
@@ -168,7 +180,7 @@ def _modified_weights(weight: Tensor, more: float, less: float) -> Tensor:
 
 
 def zplus() -> Rule:
-    """z⁺: only positive contributions count, J = diag(z / z⁺)(W⁺1[a>0] + W⁻1[a<0]), z⁺ = W⁺a⁺ + W⁻a⁻ + b⁺."""
+    """z⁺: only positive contributions, J = diag(z / z⁺)(W⁺1[a>0] + W⁻1[a<0]), z⁺ = W⁺a⁺ + W⁻a⁻ + b⁺."""
     rule = alphabeta(1.0, 0.0)
     return Rule("zplus", rule.freeze)
 
@@ -189,7 +201,15 @@ def alphabeta(alpha: float = 2.0, beta: float = 1.0) -> Rule:
 def _signed_terms(
     w: Weights, of_positive: Tensor, of_negative: Tensor, factor: float, low: int | None
 ) -> list[Term]:
-    """Terms for the contributions of one sign: a⁺·of_positive + a⁻·of_negative (+ the bias of that sign)."""
+    """Return the terms of contributions of one sign: a⁺·of_positive + a⁻·of_negative (+ the bias of that sign).
+
+    Args:
+        w: Weights, bias, input and output of the step.
+        of_positive: Weights that act on positive inputs.
+        of_negative: Weights that act on negative inputs.
+        factor: α, or −β.
+        low: None for positive contributions, 0 for negative ones.
+    """
     bias = None if w.bias is None else (w.bias.clamp(min=0) if low is None else w.bias.clamp(max=0))
     sides = [(of_positive, w.a > 0), (of_negative, w.a < 0)]
     known = None if w.ranges is None else w.ranges.get(w.a)
@@ -204,7 +224,10 @@ def zbox(low: float | Tensor | tuple[float, ...], high: float | Tensor | tuple[f
     """z^B for the first layer on pixels with bounds l ≤ x ≤ h: contributions x·w − l·w⁺ − h·w⁻.
 
     J maps a region's mask m to diag(z / z_B)(W(x⊙m) − W⁺(l⊙m) − W⁻(h⊙m)), z_B = Wx − W⁺l − W⁻h: the bias cancels.
-    Bounds are numbers, one per channel, or tensors shaped like the input.
+
+    Args:
+        low: Lower bound of the input: a number, one per channel, or a tensor shaped like the input.
+        high: Upper bound, in the same form.
 
     >>> zbox(-1.0, (1.0, 2.0, 3.0)).name
     'zbox(-1, (1, 2, 3))'
@@ -242,9 +265,9 @@ def wsquare() -> Rule:
 
 
 def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator / denominator, 0 where there is nothing to divide by."""
+    """Return numerator / denominator, and 0 where the denominator is 0."""
     ratio = numerator / denominator
-    plain = is_on_cpu(ratio) and all_finite(ratio)  # an accelerator divides sooner than it answers
+    plain = is_on_cpu(ratio) and all_finite(ratio)  # on an accelerator the check would cost a synchronisation
     return ratio if plain else ratio.masked_fill_(denominator == 0, 0)
 
 
@@ -275,7 +298,7 @@ def _check_bounds(a: Tensor, low: Tensor, high: Tensor) -> None:
 
 
 def _format_bound(bound: Any) -> str:
-    """Bounds as they stand in a rule's name: numbers, or the hash of many."""
+    """Format bounds for the name of a rule: up to eight numbers, else shape and hash."""
     if isinstance(bound, Real):
         return format_number(float(bound))
     values = torch.as_tensor(bound, dtype=None if isinstance(bound, Tensor) else torch.float64)
@@ -285,6 +308,7 @@ def _format_bound(bound: Any) -> str:
 
 
 def check_nonnegative(name: str, value: float) -> None:
+    """Raise `RuleError` unless the parameter of the rule `name` is a finite number of at least 0."""
     if not isinstance(value, Real):
         raise RuleError(f"{name} needs a number, got {type(value).__name__}: call it, as in {name}(0.1)")
     if not 0 <= value < math.inf:

@@ -1,4 +1,4 @@
-"""Numbers put into a tensor: where several were put in one place, one stayed, and only that one counts."""
+"""Writes with repeated indices (scatter, index_put): of several values at one position, J selects the one that remains."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from bilrp.errors import RuleError
 from bilrp.trace.devices import has_float64, require
 from bilrp.trace.tape import Step, fill_slots, tree_map
 
+# Values of a write's `accumulate` or `reduce` argument: those that overwrite, and those that add.
 OVERWRITE_MODES, ACCUMULATE_MODES = (
     (None, False),
     (True, "add", "sum", "mean"),
-)  # what a write is told that overwrites, or adds to, what is there
+)
 
 
 def is_overwrite(step: Step) -> bool:
-    """The step puts numbers where others may have been put by the same call."""
+    """Return whether the step is a write in which one value may overwrite another of the same call."""
     return (
         step.operation.accumulate_arg is not None
         and step.argument_value(step.operation.accumulate_arg) in OVERWRITE_MODES
@@ -25,16 +26,16 @@ def is_overwrite(step: Step) -> bool:
 
 
 def freeze_overwrite(step: Step) -> Map:
-    """J selects, for each place, the number that stayed there: out[k] = live[winner[k]], 0 where a constant stayed.
+    """Freeze a write to the selection of the values that remain: out[k] = live[winner[k]], 0 where a constant remains.
 
-    Torch's own derivative hands the overwritten numbers what belongs to the one that stayed. The winners come out of the
-    same call when every number is its own address: in float64, on the CPU where the device has none.
+    Torch's own derivative assigns the gradient of a position to overwritten values too. The winners are found by running
+    the call on addresses instead of values, in float64 (on the CPU if the device does not support it).
     """
     sizes, device = [v.numel() for v in step.values], step.result.device
     home = device if has_float64(device) else torch.device("cpu")
     addresses = torch.arange(1, sum(sizes) + 1, dtype=torch.float64, device=home)
     plain, moved = (_run_with_addresses(step, addresses + shift, sizes) for shift in (0, len(addresses)))
-    live = moved - plain == len(addresses)  # what moves with the addresses is no constant
+    live = moved - plain == len(addresses)  # a constant does not change with the addresses
     winner, live = torch.where(live, plain - 1, 0).long().to(device), live.to(device)
 
     def function(*tensors: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ def freeze_overwrite(step: Step) -> Map:
 
 
 def _run_with_addresses(step: Step, addresses: Tensor, sizes: list[int]) -> Tensor:
-    """The step's call in float64 with these numbers in the places of its live tensors."""
+    """Run the call in float64 with addresses instead of its live tensors, which have these sizes."""
     chunks = [part.reshape(v.shape) for part, v in zip(addresses.split(sizes), step.values, strict=True)]
     wide = tree_map((step.args, step.kwargs), lambda t: _to_float64(t, addresses.device))
     args, kwargs = fill_slots(wide, tuple(chunks))
