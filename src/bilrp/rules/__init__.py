@@ -1,4 +1,4 @@
-"""Step → map: rules freeze one step each into a linear map at this input; composites say which rule for which step.
+"""Rules and composites: a rule freezes a step into a linear map at this input, a composite assigns rules to steps.
 
 May import errors, trace and the engine's maps and program.
 """

@@ -1,4 +1,4 @@
-"""Elementwise functions: gates, clamps, and all that sends 0 to 0."""
+"""Elementwise functions: gates, clamps, and activations with f(0) = 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bilrp.trace.tape import Step, collect_tensors
 
 
 def gate() -> Rule:
-    """ReLU and other gates: J = diag(1[a > 0])."""
+    """Freeze ReLU and other gates to J = diag(1[a > 0])."""
 
     def freeze(step: Step) -> Map:
         elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
@@ -32,7 +32,7 @@ def gate() -> Rule:
 
 
 def clamp() -> Rule:
-    """Clamping: inside the range the identity; outside, f(a)/a where the range contains 0, else constant (0)."""
+    """Freeze a clamp to diag(f(a)/a) if its range contains 0, else to the identity inside the range and 0 outside."""
 
     def freeze(step: Step) -> Map:
         if step.operation.rule != "clamp" or len(step.inputs) != 1 or not is_first_argument(step):
@@ -47,7 +47,7 @@ def clamp() -> Rule:
 
 
 def freeze_activation(step: Step) -> Map:
-    """diag(f(a)/a), and the limit f'(0) at a = 0."""
+    """Return diag(f(a)/a), with the limit f'(0) at a = 0."""
     a = step.values[0]
     if len(step.inputs) != 1 or a.shape != step.result.shape:
         raise RuleError(
@@ -66,21 +66,19 @@ def freeze_activation(step: Step) -> Map:
     if is_on_cpu(a) and all_finite(factor):
         return Scale(factor)
     slope = torch.func.vjp(step.run, zero)[1](torch.ones_like(zero))[0]
-    if (
-        alone and is_on_cpu(a) and all_finite(a) and all_finite(step.result)
-    ):  # then it is 0/0 that is no number
-        at_zero = float(
-            slope
-        )  # infinite for a root: nothing is shared there, as where any ratio is no number
+    # with finite a and f(a), only 0/0 is NaN
+    if alone and is_on_cpu(a) and all_finite(a) and all_finite(step.result):
+        # infinite for a root: the factor is then 0, like any ratio that is not finite
+        at_zero = float(slope)
         return Scale(factor.nan_to_num_(at_zero if math.isfinite(at_zero) else 0.0, 0.0, 0.0))
     factor = torch.where(a == 0, slope.to(a), factor)
     return Scale(torch.where(factor.isfinite(), factor, 0))
 
 
 def _scalar_zero(a: Tensor) -> Tensor:
-    """Of a function that is known to look at each number alone, one zero says what all would, on the CPU at once.
+    """Return a single zero on the CPU, to evaluate a known elementwise function at 0 without synchronisation.
 
-    Not every function is there in the narrow types of accelerators.
+    In float32 instead of an accelerator's narrow dtype, for which the CPU may lack the function.
     """
     dtype = a.dtype if is_on_cpu(a) or a.dtype == torch.float64 else torch.float32
     return torch.zeros((1,) * a.dim(), dtype=dtype)
@@ -95,7 +93,7 @@ def _raise_nonzero_at_zero(step: Step) -> None:
 
 
 def is_elementwise(step: Step) -> bool:
-    """Does every place keep its number while others, a random half of them, are set to zero?"""
+    """Return whether each output stays the same when a random half of the other inputs is set to zero."""
     a = step.values[0]
     first_half = torch.rand(a.shape, generator=torch.Generator().manual_seed(0)).to(a.device) < 0.5
     slack = 1e-4 * float(step.result.abs().max())
@@ -104,7 +102,7 @@ def is_elementwise(step: Step) -> bool:
             step.run(torch.where(half, a, 0))
             for half in (torch.zeros_like(first_half), first_half, ~first_half)
         )
-    except RuntimeError:  # it cannot be run on zeros
+    except RuntimeError:  # not defined at zero
         return False
     expected = (torch.where(half, step.result, zero) for half in (first_half, ~first_half))
     return all(

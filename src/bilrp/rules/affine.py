@@ -1,4 +1,4 @@
-"""Steps that are linear already, and the true derivative of any step."""
+"""Linear steps, and the true derivative of any step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bilrp.trace.tape import Step
 
 
 def linear() -> Rule:
-    """Already linear: J is the step itself (add, cat, reshape, pad, mean, average pooling, interpolation …)."""
+    """Keep a step that is already linear (add, cat, reshape, pad, mean, average pooling, interpolation …)."""
     return Rule("linear", lambda step: _freeze_linear(step))
 
 
@@ -40,13 +40,13 @@ def _freeze_linear(step: Step) -> Map:
 
 
 def _is_plain_sum(step: Step) -> bool:
-    """a + b (+ a constant) of one shape and type, as at the end of a residual block."""
+    """Return whether the step is a + b (+ a constant) of one shape and dtype, as at the end of a residual block."""
     same = all(v.shape == step.result.shape and v.dtype == step.result.dtype for v in step.values)
     return step.operation.is_sum and "alpha" not in step.kwargs and same
 
 
 def _local_map(step: Step) -> Map | None:
-    """Steps that keep to their place in an image: zeros around it, its channels moved last or first, constant factors."""
+    """Return a specialised map for constant factors, zero padding, channel permutations and poolings; else None."""
     value, op = step.values[0], step.operation
     if len(step.inputs) != 1 or value.dtype != step.result.dtype:
         return None
@@ -68,7 +68,7 @@ def _local_map(step: Step) -> Map | None:
 
 
 def _pooling_map(step: Step) -> Map | None:
-    """Mean, sum and narrow as Pooling maps, which the engine may move in front of the preceding map."""
+    """Return mean, sum and narrow as `Pooling` maps, which the engine may move before the preceding map; else None."""
     value, result, op = step.values[0], step.result, step.operation
     if op.name in {"mean", "sum"}:
         dims = step.argument(1, "dim")
@@ -89,11 +89,11 @@ def _mean_map(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, is_su
 
 
 def _slice_map(step: Step) -> Map | None:
-    """One stretch of one axis: a view says by its shape, its strides and its start which numbers it shows."""
+    """Return a slice of one axis as `Narrow`, recognised by the shape, strides and offset of the view; else None."""
     blank = torch.empty(step.values[0].shape, device="meta")
     try:
         seen = step.run(blank)
-    except RuntimeError:  # indices that are a tensor
+    except RuntimeError:  # tensor indices
         return None
     if seen._base is not blank or not seen.numel():
         return None
@@ -112,13 +112,13 @@ def _view_layout(view: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
 
 
 def _check_linear(step: Step) -> None:
-    """An operation we do not know: with g(a) = f(a) − f(0), g(a − 2r) must be g(a) − 2g(r), or it is not linear.
+    """Raise unless an unknown operation is linear: with g(a) = f(a) − f(0), g(a − 2r) = g(a) − 2g(r).
 
-    r is random: |a|, max and sort pass for linear wherever they are only tried on multiples of a.
+    r is random, because |a|, max and sort appear linear on multiples of a.
     """
     generator = torch.Generator().manual_seed(0)
     zero = step.run(*(torch.zeros_like(v) for v in step.values))
-    for _ in range(4):  # one r can have the same winner as a
+    for _ in range(4):  # a single r may have the same maximum as a
         other = [
             v.abs().mean() * torch.randn(v.shape, generator=generator, dtype=torch.float64).to(v)
             for v in step.values
@@ -133,14 +133,14 @@ def _check_linear(step: Step) -> None:
 
 
 def jacobian() -> Rule:
-    """The true derivative at this input, whatever the step: gradient × input."""
+    """Use the true derivative of any step at this input: gradient × input."""
     return Rule("jacobian", _freeze_jacobian)
 
 
 def _freeze_jacobian(step: Step) -> Map:
-    """In closed form where there is one: diag(f'(a)), or a batch norm's scale; torch's derivatives for the rest.
+    """Return the derivative in closed form if there is one (diag(f'(a)), the scale of a batch norm), else torch's.
 
-    Torch's backward pass of a batch norm is wrong for gradients that lie in memory in some orders (2.13).
+    Torch's backward pass of a batch norm is wrong for gradients in some memory formats (2.13).
     """
     elementwise = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
     if (
@@ -162,7 +162,7 @@ def _freeze_jacobian(step: Step) -> Map:
 
 
 def is_known_linear(step: Step) -> bool:
-    """Linear in all its live operands together, by what the operation is; nothing has to be tried."""
+    """Return whether the step is jointly linear in its live operands, according to the table of operations."""
     op = step.operation
     if op.rule == "quotient":
         return len(step.inputs) == 1 and is_first_argument(step) and step.kwargs.get("rounding_mode") is None
@@ -177,5 +177,5 @@ def is_known_linear(step: Step) -> bool:
 
 
 def is_first_argument(step: Step) -> bool:
-    """The live tensor is the step's first argument."""
+    """Return whether the live tensor is the step's first argument."""
     return step.argument(0, "input") is step.values[0]

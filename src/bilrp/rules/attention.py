@@ -16,7 +16,7 @@ from bilrp.trace.tape import Slot, Step, fill_slots
 
 
 def freeze_attention(step: Step) -> Map:
-    """y = P V with P frozen. P comes out of the same call when the values are the identity matrix."""
+    """Freeze P in y = P V. P is the result of the same call with identity matrices as values."""
     value = step.argument(2, "value")
     slot = _live_slot(step, 2, "value")
     basis = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device)
@@ -25,16 +25,16 @@ def freeze_attention(step: Step) -> Map:
     kwargs = {**step.kwargs, "value": stand_in} if "value" in step.kwargs else step.kwargs
     weights = _call_with(step, args, kwargs)
 
-    shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # grouped queries share values
+    shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # of grouped-query attention
     mix = FrozenMatmul(weights, shared, (slot,))
     verify_substitute(step, lambda *live: mix.push(live[slot][None])[0])
     return mix
 
 
 def unfused_attention(step: Step) -> Callable[..., Tensor]:
-    """The same attention by torch's mathematical kernel: the fused kernels have no forward derivative.
+    """Return the attention computed by torch's math kernel: the fused kernels have no forward-mode derivative.
 
-    Chosen here, for this step; torch's own choice of kernels belongs to the whole process.
+    The kernel is called directly, because torch's own kernel selection (`sdpa_kernel`) is process-wide.
     """
     return verify_substitute(step, replace(step, call=_math_attention).run)
 
@@ -49,7 +49,7 @@ def _math_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(Q Kᵀ · scale + mask) V. The kernel adds its mask, so that a boolean one (True: keep) becomes 0 and −∞."""
+    """Return softmax(Q Kᵀ · scale + mask) V. The kernel adds its mask, so a boolean one (True: keep) becomes 0 and −∞."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         blank = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
         attn_mask = blank.masked_fill(~attn_mask, -torch.inf)

@@ -1,9 +1,9 @@
-"""AttnLRP's rules (Achtibat et al. 2024), in their efficient form: relevance is shared among the factors of a product.
+"""Rules of AttnLRP (Achtibat et al. 2024) in their efficient form: relevance is split between the factors of a product.
 
-Where `frozen` attention keeps softmax weights fixed and follows values only, AttnLRP also follows queries and keys:
-½ of what arrives at P·V goes to V and ½ to P; the softmax passes on its true derivative, and ½ of that goes to each of
-Q and K. At a fixed input all of it is linear, so push = pull. The softmax is not homogeneous: what passes through it
-is in general not what arrived, and the difference is left unattributed.
+`frozen` attention treats the softmax weights as constants and propagates to values only. AttnLRP also propagates to
+queries and keys: ½ of the relevance of P·V goes to V and ½ to P; the softmax is propagated by its true derivative, and ½
+of that goes to each of Q and K. At a fixed input all of this is linear, so push = pull. The softmax is not homogeneous
+and in general does not conserve relevance; the difference is unattributed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bilrp.trace.tape import Slot, Step
 
 
 def halves() -> Rule:
-    """A product of two live tensors, each given half: J(s, t) = ½ (s·v + u·t).
+    """Split a product of two live tensors in halves: J(s, t) = ½ (s·v + u·t).
 
     >>> halves().name
     'halves'
@@ -38,7 +38,12 @@ def halves() -> Rule:
 
 
 def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5) -> Rule:
-    """Attention in one call: the true derivative, with these shares of it to queries, keys and values.
+    """Use the true derivative of a fused attention, times a share for each of queries, keys and values.
+
+    Args:
+        query: Share of the queries.
+        key: Share of the keys.
+        value: Share of the values.
 
     >>> shared_attention().name
     'shared_attention(0.25, 0.25, 0.5)'
@@ -52,7 +57,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
         at, plain = step.values, unfused_attention(step)
 
         def function(*live: Tensor) -> Tensor:
-            # f(v + share·(t − v)) has at t = v the derivative of f, times the share.
+            # At t = v, the derivative of f(v + share·(t − v)) is that of f times the share.
             return plain(*(v + share * (t - v) for t, v, share in zip(live, at, by_slot, strict=True)))
 
         return Jacobian(function, at, tuple(range(len(at))))
@@ -63,7 +68,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
 
 
 def _shares_by_slot(step: Step, shares: dict[str, float]) -> list[float]:
-    """Return the share of each live tensor, by its argument; a live mask gets none."""
+    """Return the share of each live tensor by its argument; 0 for a live mask."""
     by_input = [0.0] * len(step.inputs)
     for position, (name, share) in enumerate(shares.items()):
         place = step.args[position] if position < len(step.args) else step.kwargs.get(name)
@@ -75,7 +80,7 @@ def _shares_by_slot(step: Step, shares: dict[str, float]) -> list[float]:
 
 
 def is_unfused_attention(step: Step) -> bool:
-    """Weights times values, P V, of an attention written out as matmul, softmax, matmul.
+    """Return whether the step is the product P V of an attention written as matmul, softmax, matmul.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record

@@ -1,4 +1,4 @@
-"""Composites: which rule for which step. A composite is a plain function step → rule (None: no rule).
+"""Composites assign a rule to each step. A composite is a plain function step → rule (None: no rule).
 
 >>> composite = first_match(("classifier*", rules.epsilon(1e-4)), ("conv2d", rules.gamma(0.1)), otherwise=uniform(0.0))
 """
@@ -70,7 +70,7 @@ def uniform(gamma: float = 0.25) -> Composite:
 
 
 def hessian_product() -> Composite:
-    """True gradients everywhere: parts are gradient × input, and a pair is the Hessian×Product baseline."""
+    """Use true gradients everywhere: parts are gradient × input, and pairs give the Hessian×Product baseline."""
 
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
@@ -85,27 +85,30 @@ def hessian_product() -> Composite:
 def paper_vgg(low: tuple[float, ...] = IMAGENET_LOW, high: tuple[float, ...] = IMAGENET_HIGH) -> Composite:
     """The paper's rules for VGG-16: γ by 1-based layer (2–10: .5, 11–17: .25, 18–24: .1, 25–31: 0), z^B first.
 
-    A step's layer is one more than the last number in its name: features.10 is layer 11. `low` and `high` are the
-    bounds of a normalised pixel, one for each channel. A weighted step without a number in its name has no rule.
+    The layer of a step is the last number in its name plus one: features.10 is layer 11. A weighted step without a
+    number in its name has no rule.
+
+    Args:
+        low: Lower bound of a normalised pixel, one per channel.
+        high: Upper bound of a normalised pixel, one per channel.
     """
     first = rules.zbox(low, high)
-    usual = (
-        first.name == rules.zbox(IMAGENET_LOW, IMAGENET_HIGH).name
-    )  # other bounds are other rules, by name too
+    # other bounds must appear in the name
+    usual = first.name == rules.zbox(IMAGENET_LOW, IMAGENET_HIGH).name
 
     def choose(step: Step) -> Rule | None:
         if not is_weighted(step):
             return rules.default_rule(step)
         layer = layer_number(step)
         if layer is None:
-            return None  # no number, no γ: a guess would be a wrong number nobody sees
+            return None  # γ is unknown; a guess would be silently wrong
         return first if layer == 1 else rules.gamma(paper_gamma(layer))
 
     return Composite("paper_vgg" if usual else f"paper_vgg({first.name})", choose)
 
 
 def paper_gamma(layer: int) -> float:
-    """γ of a VGG-16 layer, numbered from 1 as in the paper.
+    """Return γ of a VGG-16 layer, numbered from 1 as in the paper.
 
     >>> [paper_gamma(n) for n in (2, 10, 11, 17, 18, 24, 25, 31)]
     [0.5, 0.5, 0.25, 0.25, 0.1, 0.1, 0.0, 0.0]
@@ -114,13 +117,13 @@ def paper_gamma(layer: int) -> float:
 
 
 def layer_number(step: Step) -> int | None:
-    """The 1-based position of a step's module in its sequence, from its name."""
+    """Return the 1-based position of a step's module in its `nn.Sequential`, from its name; None without a number."""
     numbers = re.findall(r"\d+", step.name)
     return int(numbers[-1]) + 1 if numbers else None
 
 
 def resnet(gamma: float = 0.25) -> Composite:
-    """Residual networks: γ on convolutions (batch norm is folded into them), LRP-0 on linear heads."""
+    """For residual networks: γ on convolutions (batch norm is folded into them), LRP-0 on linear layers."""
     convolution = rules.gamma(gamma)
 
     def choose(step: Step) -> Rule | None:
@@ -132,7 +135,7 @@ def resnet(gamma: float = 0.25) -> Composite:
 
 
 def bias_to_inputs(gamma: float = 0.25) -> Composite:
-    """Networks with batch norm: γ on every weighted step, and its bias handed to its inputs by |w·a|.
+    """For networks with batch norm: γ on every weighted step, and its bias distributed over its inputs by |w·a|.
 
     >>> bias_to_inputs().name
     'bias_to_inputs(0.25)'
@@ -196,10 +199,15 @@ def bind_to_tape(composite: CompositeFunction, tape: Tape) -> CompositeFunction:
 
 
 def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composite:
-    """Every step by its secant between a reference input x₀ and x: Σ_I P_I = φ(x) − φ(x₀), exactly, with no bias left.
+    """Freeze every step to its secant between a reference input x₀ and x: Σ_I P_I = φ(x) − φ(x₀) exactly, without biases.
 
-    The reference is 'mean' (the picture's mean colour), 'blurred', 'zero', a tensor, or a function of the input. A score
-    is then pairs + either side against the other's reference + the references: ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩.
+    With Δ = φ(x) − φ₀ and φ₀ = φ(x₀), a score consists of pairs, of each side with the other's reference, and of the
+    references: ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩.
+
+    Args:
+        reference: 'mean' (the mean colour of the image), 'blurred', 'zero', a tensor of the input's shape, or a function
+            of the input.
+        gamma: γ for weighted steps, applied to differences from the reference.
 
     >>> secant("blurred").name, secant(gamma=0.25).name
     ('secant(blurred)', 'secant(mean, 0.25)')
@@ -210,16 +218,16 @@ def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composit
 
 
 def transformer(gamma: float = 0.0) -> Composite:
-    """Transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
+    """For transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
     book = uniform(gamma)
     return Composite(f"transformer({format_number(gamma)})", book.choose_rule)
 
 
 def attnlrp(gamma: float = 0.0) -> Composite:
-    """AttnLRP (Achtibat et al. 2024): ¼ of attention to queries, ¼ to keys, ½ to values; halves of any gate's product.
+    """AttnLRP (Achtibat et al. 2024): ¼ of attention to queries, ¼ to keys, ½ to values; other products in halves.
 
-    Norms and activations are frozen as elsewhere, γ is for linear steps. Softmax is not homogeneous, so this leaves
-    more unattributed than `transformer`: about half of the score on all-MiniLM-L6-v2.
+    Norms and activations are frozen as in `transformer`, and γ is for linear steps. Softmax is not homogeneous, so more
+    is unattributed than with `transformer`: about half of the score on all-MiniLM-L6-v2.
 
     >>> attnlrp().name
     'attnlrp(0)'
@@ -238,21 +246,24 @@ def attnlrp(gamma: float = 0.0) -> Composite:
         return rules.default_rule(step)
 
     def scaling(step: Step) -> bool:
-        """One factor is a norm's scale or the gate inside a written-out activation: that one is frozen."""
+        """Return whether a factor is a scale of the other, e.g. of a norm, or both are one tensor: then it is frozen."""
         return step.inputs[0] == step.inputs[1] or any(s.factor == "scale" for s in step.sources)
 
     return Composite(f"attnlrp({format_number(gamma)})", choose)
 
 
 def conv_attention(gamma: float = 0.25) -> Composite:
-    """Convolutions and attention in one network: γ on convolutions, LRP-0 on linear steps, frozen attention."""
+    """For networks with convolutions and attention: γ on convolutions, LRP-0 on linear steps, frozen attention."""
     return Composite(f"conv_attention({format_number(gamma)})", resnet(gamma).choose_rule)
 
 
 def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> Composite:
-    """Extend a composite: the first entry whose condition fits decides, else `otherwise`.
+    """Extend a composite: use the rule of the first entry whose condition matches, else `otherwise`.
 
-    A condition is a pattern for the step's name or operation ('features.0', 'layer4.*', 'softmax') or a function.
+    Args:
+        entries: Pairs (condition, rule). A condition is a glob pattern for the step's name or operation ('features.0',
+            'layer4.*', 'softmax') or a function step → bool.
+        otherwise: Composite for all other steps.
     """
     for entry in entries:
         check_entry(entry)
@@ -272,17 +283,17 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> C
 
 
 def composite_reference(composite: CompositeFunction) -> Reference | None:
-    """The reference input that a composite asks for, if it does."""
+    """Return the reference input of a composite, or None."""
     return getattr(composite, "reference", None)
 
 
 def is_weighted(step: Step) -> bool:
-    """True for linear and convolution steps with constant weights."""
+    """Return whether a step is a linear layer or convolution with constant weights."""
     return extract_weights(step) is not None
 
 
 def composite_name(composite: Callable[[Step], object]) -> str:
-    """What a decomposition's origin calls its rules; a plain function by its name and a hash of what it does."""
+    """Return the name for a decomposition's origin; for a plain function its qualified name and a hash of its code."""
     name = getattr(composite, "name", None)
     return (
         name or f"{getattr(composite, '__qualname__', type(composite).__qualname__)} {hash_code(composite)}"
@@ -290,7 +301,7 @@ def composite_name(composite: Callable[[Step], object]) -> str:
 
 
 def format_call(composite: CompositeFunction) -> str:
-    """How to write the composite in a call; … where only its maker knows.
+    """Return the Python expression that creates the composite, or '...' if it is unknown.
 
     >>> format_call(uniform(0.25)), format_call(secant("blurred")), format_call(first_match(otherwise=uniform()))
     ('bilrp.composites.uniform(0.25)', "bilrp.composites.secant('blurred')", '...')

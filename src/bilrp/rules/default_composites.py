@@ -1,13 +1,13 @@
 """The default composite, chosen by the operations on the tape.
 
-On all-MiniLM-L6-v2, parts under `transformer(0)` agree with exact Shapley values at .94 where γ = 0.25 reaches .79, at
-half of the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ is what keeps gradients from
-shattering.
+On all-MiniLM-L6-v2, parts of `transformer(0)` agree with exact Shapley values at .94, those of γ = 0.25 at .79 and
+at twice the cost (`bilrp study sentences`, docs/sentences.md). On convolutional networks γ counteracts shattered
+gradients.
 
-In MobileNetV2 γ = 0.25 leaves all of the score to the biases that batch norm makes. Handed to the inputs, 62 % are left;
-secants to the blurred picture leave 15 %, all of it known to be against the reference, and find a planted patch at 11.3
-times chance, where handed biases have 8.2 and γ alone, of a score it does not explain, 14.3 (`bilrp study vision`,
-docs/vision.md).
+In MobileNetV2, γ = 0.25 leaves the whole score unattributed, in the biases that batch norm produces. With biases
+distributed over the inputs, 62 % is unattributed; secants to the blurred image leave 15 %, all of it interactions with
+the reference. A planted patch is found at 11.3 times chance with secants, 8.2 with distributed biases, and 14.3 with
+plain γ, which however does not explain the score (`bilrp study vision`, docs/vision.md).
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from bilrp.trace.tape import Step, Tape
 
 
 def choose_composite(tape: Tape) -> Composite:
-    """`transformer(0)` where the tape has attention, `conv_attention(0.25)` where convolutions too, else `uniform(0.25)`;
-    `secant('blurred')` where there is batch norm behind convolutions that take each channel by itself, but no attention
-    (`bias_to_inputs(0.25)` where a step of such a network has no secant, or its input is no image).
+    """Choose the default composite for the operations on a tape.
 
-    A patch embedding, whose windows don't overlap, is a linear step on patches and makes no network convolutional.
+    - With attention: `transformer(0)`, or `conv_attention(0.25)` if there are convolutions with overlapping windows too.
+      A patch embedding, whose windows do not overlap, counts as a linear layer.
+    - With batch norm and depthwise convolutions, but no attention: `secant('blurred')`, or `bias_to_inputs(0.25)` if a
+      step has no secant or the input is not an image.
+    - Otherwise: `uniform(0.25)`.
 
     >>> import torch
     >>> from bilrp.trace.recorder import record
@@ -45,7 +47,7 @@ def choose_composite(tape: Tape) -> Composite:
 
 
 def _is_overlapping_convolution(step: Step) -> bool:
-    """A convolution whose windows overlap."""
+    """Return whether the step is a convolution with overlapping windows."""
     if not is_convolution(step) or extract_weights(step) is None:
         return False
     kernel = tuple(step.argument(1, "weight").shape[2:])
@@ -53,7 +55,7 @@ def _is_overlapping_convolution(step: Step) -> bool:
 
 
 def _is_depthwise_convolution(step: Step) -> bool:
-    """A convolution that takes each channel by itself, as in MobileNet and EfficientNet."""
+    """Return whether the step is a depthwise convolution, as in MobileNet and EfficientNet."""
     if not is_convolution(step) or extract_weights(step) is None:
         return False
     return 1 < step.argument(6, "groups", 1) == step.argument(1, "weight").shape[0]

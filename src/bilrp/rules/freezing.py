@@ -1,4 +1,4 @@
-"""freeze: apply a composite to a tape. What comes out is a program of maps, and no longer knows what a step was called."""
+"""Freeze a tape: apply a composite to its steps, which gives a program of linear maps without torch calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ from bilrp.trace.tape import Step, Tape
 
 
 def prepare_tape(tape: Tape, composite: CompositeFunction, keep: frozenset[int] = frozenset()) -> Tape:
-    """Simplify the tape, and add the run at the reference input if the composite has one."""
+    """Simplify the tape, and run it at the reference input if the composite has one.
+
+    Args:
+        tape: The recorded run.
+        composite: The composite that will be applied.
+        keep: Numbers of values that must remain outputs of a step, such as requested layers.
+    """
     reference = composite_reference(composite)
     if reference is None:
         return simplify(tape, keep)
@@ -38,9 +44,14 @@ def prepare_tape(tape: Tape, composite: CompositeFunction, keep: frozenset[int] 
 
 
 def freeze(tape: Tape, composite: CompositeFunction, output: int | None = None) -> Program:
-    """Apply the composite to every step that the output still depends on once the rules have frozen what they freeze.
+    """Apply the composite to every step on which the output depends, and return the program of linear maps.
 
-    A step that is only reached through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
+    A step that is reached only through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
+
+    Args:
+        tape: The recorded run, prepared by `prepare_tape`.
+        composite: Assigns a rule to each step.
+        output: Number of the value to decompose; by default the embedding.
     """
     composite = bind_to_tape(composite, tape)
     output = tape.output if output is None else output
@@ -59,19 +70,20 @@ def freeze(tape: Tape, composite: CompositeFunction, output: int | None = None) 
     if not is_on_cpu(tape.x):
         maps = detect_constants([link.map for link in links])
         links = [replace(link, map=each) for link, each in zip(links, maps, strict=True)]
-    # with secants it is the difference from the reference that is taken apart
+    # with secants the difference from the reference is decomposed
     x = tape.x if tape.reference is None else tape.x - tape.reference.values[0]
     return Program(x=x, links=tuple(reversed(links)), output=Key(output), result=result, weights=tape.weights)
 
 
 def _with_ranges(steps: tuple[Step, ...]) -> list[Step]:
-    """Return the steps with the signs of all values of weighted ones, read from the device in one transfer."""
+    """Return the steps, weighted ones with the value ranges of their tensors, which are read in one transfer."""
     weighted = [step for step in steps if step.operation.arg_positions is not None]
     ranges = ValueRanges(t for step in weighted for t in (*step.values, step.result))
     return [step if step.operation.arg_positions is None else replace(step, ranges=ranges) for step in steps]
 
 
 def freeze_step(step: Step, composite: CompositeFunction) -> Link:
+    """Freeze a step by the composite's rule, and verify the map."""
     rule = composite(step)
     if rule is None:
         raise RuleError(missing_rule_message(step, composite))
@@ -86,7 +98,7 @@ def freeze_step(step: Step, composite: CompositeFunction) -> Link:
 
 
 def _make_link(step: Step, frozen_map: Map, source: TangentKind, target: TangentKind, rule: str) -> Link:
-    """The map in its place: the engine sees shapes and names, not the step."""
+    """Return the link of a map in the program; it has the shapes and names of the step, but no reference to it."""
     return Link(
         map=frozen_map,
         sources=tuple(Key(step.inputs[slot], source) for slot in frozen_map.slots),
@@ -99,7 +111,7 @@ def _make_link(step: Step, frozen_map: Map, source: TangentKind, target: Tangent
 
 
 def freeze_mask(step: Step) -> Link:
-    """How a region's mask passes a step on its way to a first-layer rule."""
+    """Return the map of a region's mask through a step before a first-layer rule; raise if there is none."""
     same_shape = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
     if step.operation.mask == "keeps" and same_shape:
         same = Scale(step.result.new_ones(()))
@@ -116,7 +128,7 @@ def freeze_mask(step: Step) -> Link:
 
 
 def missing_rule_message(step: Step, composite: CompositeFunction) -> str:
-    """One line: which step, which shapes, and the call that fixes it."""
+    """Return a one-line message: the step, its shapes, and the call that fixes it."""
     made_by = " and ".join(source.name for source in step.sources)
     reason, rule, mode = "", "jacobian()", ""
     if len(step.inputs) == 2 and step.operation.rule == "product":
@@ -126,7 +138,7 @@ def missing_rule_message(step: Step, composite: CompositeFunction) -> str:
         )
     elif extract_weights(step) is not None:
         rule = "gamma(0.25)"
-    else:  # advice that has been tried
+    else:  # suggest only what works
         derivatives = available_derivatives(step)
         if derivatives == "none":
             return f"no rule in {composite_name(composite)} for {step.describe()}, and {_no_derivative_message(step)}"
@@ -139,7 +151,7 @@ def missing_rule_message(step: Step, composite: CompositeFunction) -> str:
 
 
 def available_derivatives(step: Step) -> Literal["both", "pull", "none"]:
-    """Which derivatives of a step torch has, tried: those that go forward, too, or only backward ones, or none."""
+    """Try which derivatives of a step torch has: forward and backward ("both"), only backward ("pull"), or none."""
     doubtful = replace(step, operation=replace(step.operation, verify_derivative=True))
     try:
         checked_map = verify_adjoint(jacobian()(doubtful), doubtful)
@@ -161,7 +173,7 @@ def _no_derivative_message(step: Step) -> str:
 
 
 def _suggest_operation(step: Step) -> str:
-    """The row that would do for an operation which is not in the table, where it looks as if it were elementwise."""
+    """Return advice to add an unknown operation to the table if it appears to be elementwise, else an empty string."""
     alike = len(step.inputs) == 1 and step.values[0].shape == step.result.shape
     if step.operation.kind != "unknown" or not alike or not is_elementwise(step):
         return ""

@@ -1,4 +1,4 @@
-"""Products of two live tensors: one factor is frozen, and often it is evident which."""
+"""Products of two live tensors: one factor is frozen, by default the one that is recognised as a gate or scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from bilrp.trace.tape import Step
 
 
 def product(freeze: int) -> Rule:
-    """A product of two live tensors: the factor number `freeze` (0 or 1) is frozen, the other stays live.
+    """Freeze one factor of a product of two live tensors; the other stays live.
+
+    Args:
+        freeze: Index of the frozen factor, 0 or 1; for a quotient only 1, the denominator.
 
     >>> product(freeze=1).name
     'product(freeze=1)'
@@ -42,7 +45,7 @@ def product(freeze: int) -> Rule:
             return Scale(constant.expand_as(step.result), slots=(live,))
         heads = {step.values[live].shape[:-2], constant.shape[:-2], step.result.shape[:-2]}
         if step.op in {"matmul", "bmm"} and freeze == 0 and constant.dim() > 1 and len(heads) == 1:
-            mix = FrozenMatmul(constant, slots=(live,))  # attention written out: softmax weights times values
+            mix = FrozenMatmul(constant, slots=(live,))  # unfused attention: softmax weights times values
             verify_substitute(step, lambda *values: mix.push(values[live][None])[0])
             return mix
         return Linear(function, (step.values[live],), (live,))
@@ -51,6 +54,7 @@ def product(freeze: int) -> Rule:
 
 
 def infer_product_rule(step: Step) -> Rule | None:
+    """Return the rule of a product if one factor is evidently a gate or scale, or both are one tensor; else None."""
     if step.inputs[0] == step.inputs[1]:
         return product(freeze=1)
     evident = find_frozen_factor(step.sources, _broadcast_factor(step))
@@ -58,7 +62,7 @@ def infer_product_rule(step: Step) -> Rule | None:
 
 
 def _broadcast_factor(step: Step) -> int | None:
-    """The factor that is broadcast over the other: a number for each channel, or for each position."""
+    """Return the index of the factor that is broadcast over the other, e.g. one value per channel; None if there is none."""
     sizes = [value.numel() for value in step.values]
     larger = sizes.index(max(sizes))
     elementwise = step.operation.kind == "arithmetic" and step.values[larger].shape == step.result.shape
@@ -66,7 +70,7 @@ def _broadcast_factor(step: Step) -> int | None:
 
 
 def quotient_rule(step: Step) -> Rule | None:
-    """x / live norm: the denominator is frozen. A constant over a live tensor has no rule."""
+    """Return the rule of a quotient: a live denominator is frozen; None for a constant divided by a live tensor."""
     if step.kwargs.get("rounding_mode") is not None:
         return None
     if len(step.inputs) == 2:

@@ -1,4 +1,4 @@
-"""Reference inputs: what an input is compared with when steps are frozen to their secants."""
+"""Reference inputs x₀ of the secant rule."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from bilrp.trace.fingerprint import hash_code, hash_tensors
 if TYPE_CHECKING:
     ReferenceLike: TypeAlias = "str | Tensor | Reference | Callable[[Tensor], Tensor]"
     """A reference by its name, as a tensor of the input's shape, or as a function of the input."""
-else:  # checked by `as_reference`, in words that say what to do
+else:  # checked by `as_reference`, with a helpful message
     ReferenceLike = Any
 
 
 @dataclass(frozen=True)
 class Reference:
-    """x₀ for an input x, by a name that travels in a decomposition's origin."""
+    """A function x ↦ x₀ with a name, which is stored in a decomposition's origin."""
 
     name: str
     function: Callable[[Tensor], Tensor]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x₀, checked: of the input's shape, and of numbers."""
+        """Return x₀; raise unless it is finite and has the input's shape."""
         x0 = self.function(x)
         if not isinstance(x0, Tensor) or x0.shape != x.shape:
             shape = tuple(x0.shape) if isinstance(x0, Tensor) else type(x0).__name__
@@ -42,7 +42,7 @@ class Reference:
 
 
 def mean(x: Tensor) -> Tensor:
-    """An image's own mean colour, all over.
+    """Return a uniform image of the mean colour of x.
 
     >>> mean(torch.tensor([[[[1.0, 3.0]]]]))
     tensor([[[[2., 2.]]]])
@@ -52,7 +52,7 @@ def mean(x: Tensor) -> Tensor:
 
 
 def blurred(x: Tensor) -> Tensor:
-    """An image without detail finer than an eighth of its shorter side (a box blur, twice).
+    """Return the image without detail finer than an eighth of its shorter side (a box blur, applied twice).
 
     >>> blurred(torch.ones(1, 3, 32, 32)).shape
     torch.Size([1, 3, 32, 32])
@@ -72,7 +72,7 @@ REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def as_reference(reference: ReferenceLike) -> Reference:
-    """A reference by its name, as a tensor of the input's shape, or as a function of the input.
+    """Convert a name, a tensor of the input's shape, or a function of the input to a `Reference`.
 
     >>> as_reference("mean").name
     'mean'
@@ -86,7 +86,7 @@ def as_reference(reference: ReferenceLike) -> Reference:
             )
         return Reference(reference, REFERENCES[reference])
     if isinstance(reference, Tensor):
-        kept = reference.detach().clone()  # whatever becomes of the one given
+        kept = reference.detach().clone()  # a copy, in case the caller overwrites it
         return Reference(f"tensor{tuple(reference.shape)} {hash_tensors([kept])}", lambda x: kept)
     if not callable(reference):
         raise RuleError(

@@ -1,4 +1,4 @@
-"""Every step of a tape with the rule a composite gives it, and what has none."""
+"""Table of the steps of a tape with the rule that a composite assigns to each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tabulate_rules(tape: Tape, composite: CompositeFunction) -> list[StepSummary
 
 
 def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -> StepSummary:
-    """The step's row; what its maps read becomes needed."""
+    """Return the row of a step, and add the values that its maps read to `needed`."""
     names, problems, note = [], [], None
     for kind in TangentKind:
         if Key(step.output, kind) not in needed:
@@ -27,7 +27,7 @@ def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -
         except RuleError as error:
             names.append(NO_RULE)
             problems.append(str(error))
-            needed.update(Key(value, kind) for value in step.inputs)  # look further: there may be more
+            needed.update(Key(value, kind) for value in step.inputs)  # continue, to report further problems
         else:
             names.append(link.rule)
             note = note or _describe_frozen_factor(step, link)
@@ -44,7 +44,7 @@ def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -
 
 
 def _describe_frozen_factor(step: Step, link: Link) -> str | None:
-    """Of a product or a quotient, in words: which factor is frozen, and which stays live."""
+    """Return which factor of a product or quotient is frozen and which stays live; None for other steps."""
     if step.operation.rule not in {"product", "quotient"} or (len(step.sources), len(link.map.slots)) != (
         2,
         1,

@@ -1,8 +1,8 @@
-"""Checks of a frozen step before its numbers are trusted: torch's derivatives, and what a rule uses in a call's place.
+"""Checks of a frozen step: torch's derivatives, and functions that a rule uses instead of the step's own call.
 
-Torch's batched and forward derivatives are written operation by operation, and some are wrong (`cdist` in torch 2.13
-loses its gradient under vmap). Every row of the table of operations that isn't `checked` is compared with autograd in
-the tests; any other is tried here at every run, on two random vectors.
+Torch's batching rules and forward-mode derivatives are written per operation, and some are wrong (`cdist` in torch 2.13
+loses its gradient under vmap). The tests compare the operations of the table with autograd; those with
+`verify_derivative`, which include unknown operations, are checked here in every run, on two random vectors.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from bilrp.trace.devices import is_on_cpu, require
 from bilrp.trace.numerics import all_close, equal
 from bilrp.trace.tape import Step
 
-ADJOINT_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}  # of rounding; wider for narrower types
+ADJOINT_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}  # relative; 0.1 for narrower dtypes
+# Relative; 0.1 for narrower dtypes. That of float64 also allows for steps that a float64 model runs in float32.
 SUBSTITUTE_TOLERANCE = {
     torch.float64: 1e-5,
     torch.float32: 1e-3,
-}  # also of steps that a float64 model ran in float32
+}
 
 
 def verify_adjoint(frozen_map: Map, step: Step) -> Map:
-    """The map itself, if ⟨c, J s⟩ = ⟨Jᵀ c, s⟩ for two random c and s, and Jᵀ c is the same in a batch and alone."""
+    """Return the map; raise `RuleError` if torch's derivatives contradict each other.
+
+    Checks ⟨c, J s⟩ = ⟨Jᵀ c, s⟩ for two random c and s, and that Jᵀ c is the same in a batch and alone.
+    """
     inner = frozen_map.inner if isinstance(frozen_map, Gated) else frozen_map
     doubtful = step.operation.verify_derivative or step.operation.accumulate_arg is not None
     if not doubtful or isinstance(inner, Rearrange) or not isinstance(inner, Linear | Jacobian):
@@ -63,10 +67,10 @@ def verify_adjoint(frozen_map: Map, step: Step) -> Map:
 
 
 def verify_substitute(step: Step, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function that a rule uses in place of the step's own call, if it gives the step's result at its values.
+    """Return `function`; raise unless it reproduces the step's result at the recorded values.
 
-    A rule that computes a step in another way (by another kernel, from a norm's own statistics) is right only as far as
-    that leads to the same numbers. Parts alone would not show it: what they miss is called unattributed.
+    A rule that computes a step in another way (another kernel, a norm's statistics) is right only if the result is the
+    same. The parts would not show a difference: it would count as unattributed.
     """
     expected = step.result
     with torch.no_grad():
@@ -92,7 +96,13 @@ def _raise_wrong_substitute(step: Step) -> NoReturn:
 
 
 def check_shapes(frozen_map: Map, step: Step, rule: str) -> Map:
-    """The map itself, if it leads from the step's values to its result; a map of the user's own is tried on zeros."""
+    """Return the map; raise unless it maps the step's values to its result. User-defined maps are tested on zeros.
+
+    Args:
+        frozen_map: The map that the rule returned.
+        step: The step.
+        rule: Name of the rule, for the error message.
+    """
     inner = frozen_map.inner if isinstance(frozen_map, Gated) else frozen_map
     wrong = _describe_mismatch(inner, step)
     if wrong is None:
@@ -115,7 +125,7 @@ def _describe_mismatch(frozen_map: Map, step: Step) -> str | None:
     try:
         pushed = frozen_map.push(*(torch.zeros_like(step.values[slot])[None] for slot in frozen_map.slots))
         pulled = frozen_map.pull(torch.zeros_like(step.result)[None])
-    except Exception:  # the run says what is wrong, if it gets there: a map may only ever be pushed
+    except Exception:  # raised again by the run if it matters: some maps are only ever pushed
         return None
     if not isinstance(pushed, Tensor) or pushed.shape[1:] != target:
         return (
@@ -138,7 +148,7 @@ def _no_derivative_message(step: Step) -> str:
 
 
 def _changes_output(frozen_map: Linear | Jacobian, tangents: list[Tensor]) -> bool:
-    """Does a small step change the result? Torch's zero for a derivative is right where nothing does (a count, a sign)."""
+    """Return whether a small step changes the result. If not (a count, a sign), a derivative of zero is correct."""
     step = [
         torch.finfo(a.dtype).eps ** 0.5 * a.abs().mean() * t[0]
         for a, t in zip(frozen_map.at, tangents, strict=True)
@@ -150,7 +160,7 @@ def _changes_output(frozen_map: Linear | Jacobian, tangents: list[Tensor]) -> bo
 
 
 def _try_push(frozen_map: Linear | Jacobian, tangents: list[Tensor]) -> Tensor | None:
-    """J s; None where torch cannot go forward, which the run will say if it has to."""
+    """Return J s; None if torch has no forward-mode derivative, an error only if the run pushes."""
     try:
         return frozen_map.push(*tangents)
     except RuleError:
