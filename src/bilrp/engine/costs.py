@@ -77,7 +77,13 @@ class ScheduleCosts:
         return cost + pushed_numel * (context.pull_count + MACS_PER_MOVED_NUMBER)
 
     def segment_cost(self, method: Method, first: int, last: int) -> float:
-        """Return the cost of links [first, last) under one method; cached, since many schedules share segments."""
+        """Return the cost of links [first, last) under one method; cached, since many schedules share segments.
+
+        Args:
+            method: Name of the method.
+            first: First link.
+            last: Last link + 1.
+        """
         key = (method, first, last)
         if key not in self._segment_cache:
             self._segment_cache[key] = sum(getattr(self, method)[first:last])
@@ -133,7 +139,7 @@ class ScheduleCosts:
 
     @cached_property
     def pull_windowed(self) -> float:
-        """Pulling the first `chain_length` links tile by tile; expensive to estimate, as it pulls a few coordinates."""
+        """Cost of pulling the first `chain_length` links tile by tile; expensive, as it pulls a few coordinates."""
         context = self.context
         chain = context.links[: context.chain_length]
         macs, numel = pull_windowed.tile_cost(chain)

@@ -24,6 +24,7 @@ from bilrp.engine.sparse_parts import choose_sparse_taps
 from bilrp.errors import InputError
 from bilrp.trace.devices import get_free_bytes
 
+# Types that contain no tensors, or only the model's own.
 TENSOR_FREE_TYPES = (
     str,
     int,
@@ -31,7 +32,7 @@ TENSOR_FREE_TYPES = (
     type(None),
     torch.dtype,
     nn.Module,
-)  # they contain no tensors, or only the model's own
+)
 INDEX_BYTES = 8  # bytes of one int64 index
 
 
@@ -99,7 +100,7 @@ def peak_pull_numel(links: Sequence[Link]) -> int:
 
 
 def _peak_numel(links: Sequence[Link], outputs: frozenset[Key], *, back: bool) -> int:
-    """A value is alive from the link that computes it to the last that uses it, in either direction."""
+    """Return the peak of live elements plus workspace; a value is alive from its producer to its last use."""
     sizes = {link.target: link.shape.numel() for link in links}
     for link in links:
         sizes |= {s: shape.numel() for s, shape in zip(link.sources, link.shapes.sources, strict=True)}
@@ -109,6 +110,13 @@ def _peak_numel(links: Sequence[Link], outputs: frozenset[Key], *, back: bool) -
     change = [0] * (len(links) + 1)  # of the number of live elements, from one link to the next
 
     def add_lifetime(size: int, begin: int, end: int) -> None:
+        """Count a value as alive from link `begin` to link `end`.
+
+        Args:
+            size: Elements of the value.
+            begin: First link; −1 for a value that exists before the links.
+            end: Last link, inclusive.
+        """
         change[max(begin, 0)] += size
         change[end + 1] -= size
 
@@ -223,9 +231,8 @@ def run_bytes(
             peak_pull_numel(links[max(schedule.cut, schedule.pull_windowed_end) :])
             + context.program.result.numel()
         )
-        stages.append(
-            coordinates * max(back, 3 * x if schedule.cut == 0 else 0)
-        )  # at the input: x, c and x ⊙ c
+        # at the input: x, c and x ⊙ c
+        stages.append(coordinates * max(back, 3 * x if schedule.cut == 0 else 0))
     index = (
         sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if schedule.sparse_end else 0
     )

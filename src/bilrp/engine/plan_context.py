@@ -87,7 +87,13 @@ class PlanContext:
         return sorted(positions)
 
     def layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, SparseLayout]:
-        """Return the sparse layout of each value of links [first, last) for a chunk of regions."""
+        """Return the sparse layout of each value of links [first, last), including the value before them.
+
+        Args:
+            chunk: Numbers of the regions.
+            first: First link.
+            last: Last link + 1.
+        """
         cache_key = (tuple(chunk.tolist()), last)
         begin, layouts = self._layout_cache.get(cache_key, (last, {}))
         if begin > first:
@@ -119,7 +125,13 @@ class PlanContext:
         return push_sparse.choose_tangent_type(self.program.x)
 
     def window_batches(self, key: Key, index: Tensor, batch: int) -> list[Tensor]:
-        """Split the regions `index` into batches whose windows at `key` have about the same size."""
+        """Split regions into batches whose windows have about the same size.
+
+        Args:
+            key: The value whose windows are compared.
+            index: Numbers of the regions.
+            batch: Most regions in a batch.
+        """
         return [
             part
             for group in push_windowed.size_classes(self.cones, key, index)

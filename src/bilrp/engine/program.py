@@ -22,8 +22,10 @@ from bilrp.trace.devices import is_on_cpu
 
 
 class TangentKind(StrEnum):
-    """What a tangent belongs to: a value; the 0/1 mask of the region, for rules of the first layer (z^B, flat, w²); or
-    a value that a pass (`engine.passes`) moved to channels first or pooled.
+    """Kind of a tangent.
+
+    That of a value; of the region's 0/1 mask, for first-layer rules (z^B, flat, w²); or of a value that a pass
+    (`engine.passes`) permuted to channels first or pooled.
     """
 
     VALUE = "value"
@@ -155,7 +157,13 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
 
 
 def chunks(total: int, size: int, advance: Callable[[int], None] | None = None) -> Iterator[slice]:
-    """Yield slices of [0, total) of at most `size`, and call `advance` with the length of each after it is done."""
+    """Yield consecutive slices of [0, total).
+
+    Args:
+        total: Number of items.
+        size: Most items in a slice.
+        advance: Called with the length of each slice after it is processed.
+    """
     for start in range(0, total, size):
         stop = min(total, start + size)
         yield slice(start, stop)

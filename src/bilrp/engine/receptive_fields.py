@@ -24,7 +24,13 @@ def spatial_prefix(links: Sequence[Link]) -> int:
 
 
 def compute_cones(program: Program, partition: Regions, stop: int) -> dict[Key, Cone]:
-    """Return the receptive fields of the regions in every value of links[:stop], starting from their bounding boxes."""
+    """Return the receptive fields of the regions in every value of links[:stop], starting from their bounding boxes.
+
+    Args:
+        program: The frozen tape.
+        partition: Regions of the input.
+        stop: Number of leading links, all of them spatial.
+    """
     boxes = _bounding_boxes(partition)
     height, width = program.x.shape[-2:]
     start = Cone(boxes[:, :2], boxes[:, 2:], (height, width))

@@ -322,14 +322,26 @@ def select_offset(source: Tensor, offset: Sequence[int], geometry: Geometry, sha
 
 
 def offset_slices(offset: Sequence[int], geometry: Geometry, shape: Sequence[int]) -> tuple[slice, ...]:
-    """Return the slices of a source padded by `pad_to_fields` that outputs (H, W) read at one offset."""
+    """Return the slices that outputs read, at one offset, of a source padded by `pad_to_fields`.
+
+    Args:
+        offset: Offset within the field.
+        geometry: Geometry of the map.
+        shape: (H, W, …) of the output.
+    """
     return tuple(
         slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, shape[:2], geometry.stride, strict=True)
     )
 
 
 def pad_to_fields(source: Tensor, geometry: Geometry, shape: Sequence[int]) -> Tensor:
-    """Pad a source (H, W, C) so that it contains the whole field of every output position."""
+    """Pad a source so that it contains the whole field of every output position.
+
+    Args:
+        source: A mask or counts (padded with 0), or row numbers (padded with −1), (H, W, C).
+        geometry: Geometry of the map.
+        shape: (H, W, …) of the output.
+    """
     axes = zip(shape[:2], geometry.stride, geometry.extent, geometry.padding, source.shape[:2], strict=True)
     ends = [max(0, (n - 1) * s + e - p - size) for n, s, e, p, size in axes]
     top, left = geometry.padding

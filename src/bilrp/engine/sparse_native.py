@@ -145,6 +145,13 @@ class NativeSparseTangent(SparseTangent):
         self._call("convolve", arguments, weights, before, after, gamma_tensors)
 
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
+        """Load some columns from dense images, or from windows at `origin`.
+
+        Args:
+            images: Images or windows (K, C, h, w).
+            columns: Column of each of them.
+            origin: Upper left corner (K, 2) of each window; None for whole images.
+        """
         images = images.to(self.values.dtype)  # the model may change the dtype
         self._copy_images("gather", images, torch.arange(len(images)), columns, origin)
 
@@ -157,11 +164,25 @@ class NativeSparseTangent(SparseTangent):
         return images.reshape(len(chosen), *shape)
 
     def to_windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return columns on windows (K, C, h, w) in channels-last memory format.
+
+        Args:
+            columns: Columns to return.
+            origin: Upper left corner (K, 2) of each window.
+            size: Window size, large enough for the receptive field of each column.
+        """
         windows = self.values.new_zeros(len(columns), *size, self.layout.mask.shape[2]).permute(0, 3, 1, 2)
         self._copy_images("scatter", windows, torch.arange(len(columns)), columns, origin)
         return windows
 
     def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
+        """Write columns into flattened images that are zero.
+
+        Args:
+            out: Flattened images (n, C·H·W).
+            index: Row of `out` for each column.
+            columns: Columns to write; None for all.
+        """
         height, width, channels = self.layout.mask.shape
         chosen = torch.arange(len(index)) if columns is None else columns
         if out.dtype != self.values.dtype:

@@ -59,6 +59,13 @@ class TorchSparseTangent(SparseTangent):
         )
 
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
+        """Load some columns from dense images, or from windows at `origin`.
+
+        Args:
+            images: Images or windows (K, C, h, w).
+            columns: Column of each of them.
+            origin: Upper left corner (K, 2) of each window; None for whole images.
+        """
         (height, width), layout, across = images.shape[-2:], self.layout, self.layout.mask.shape[1]
         corners = [[0, 0]] * len(images) if origin is None else origin.tolist()
         last, out = images.permute(0, 2, 3, 1), self.matrix
@@ -70,9 +77,15 @@ class TorchSparseTangent(SparseTangent):
                 done += end - first
 
     def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
+        """Write columns into flattened images that are zero.
+
+        Args:
+            out: Flattened images (n, C·H·W).
+            index: Row of `out` for each column.
+            columns: Columns to write; None for all.
+        """
         rows = self.matrix if columns is None else self.matrix[:, columns]
         # Sorted by target index, so that each image is written sequentially.
         place, order = self.layout.chw_index.sort()
-        out[index[:, None], place] = (
-            rows[order].T.contiguous().to(out.dtype)
-        )  # the model may change the dtype
+        # the model may change the dtype
+        out[index[:, None], place] = rows[order].T.contiguous().to(out.dtype)

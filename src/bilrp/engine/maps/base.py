@@ -117,7 +117,13 @@ class Map(ABC):
         return self
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
-        """Return the multiply-adds to push (or pull) one window of that size of the target."""
+        """Return the multiply-adds to push (or pull) one window of the target.
+
+        Args:
+            size: Height and width of the window of the target.
+            shapes: Shapes of sources and target.
+            back: Whether to count a pull instead of a push.
+        """
         return self.macs(shapes, back=back)
 
     def can_pull_windows(self, shapes: Shapes) -> bool:
@@ -139,7 +145,13 @@ class Map(ABC):
         return [full_mask(shape) for shape in shapes.sources]
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
-        """Write J s into the sparse tangent `target`, whose values are uninitialised."""
+        """Write J s into a sparse tangent; by default through dense tangents, a few columns at once.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         for columns in torch.arange(len(target.layout.cone.low)).split(MAX_DENSE_COLUMNS):
             dense = (
                 source.to_dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
@@ -147,13 +159,25 @@ class Map(ABC):
             target.load_columns(self.push(*dense)[:, 0], columns)
 
     def is_identity_on_rows(self, source: SparseLayout, target: SparseLayout, shapes: Shapes) -> bool:
-        """Return whether the target's values equal those of its only source, so that memory can be shared."""
+        """Return whether the target's values equal those of its only source, so that memory can be shared.
+
+        Args:
+            source: Layout of the only source.
+            target: Layout of the result.
+            shapes: Shapes of source and target.
+        """
         return False
 
     def sparse_cost(
         self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
     ) -> tuple[int, int]:
-        """Return the multiply-adds of `push_sparse`, and the equivalent of its memory traffic."""
+        """Return the multiply-adds of `push_sparse`, and the equivalent of its memory traffic.
+
+        Args:
+            layouts: Layouts of the sources.
+            target: Layout of the result.
+            shapes: Shapes of sources and target.
+        """
         overridden, columns = type(self).push_sparse is not Map.push_sparse, len(target.cone.low)
         return columns * self.macs(shapes), 0 if overridden else densify_macs(columns, shapes)
 
@@ -188,12 +212,13 @@ def vmap_or_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+# Error messages of operations that vmap cannot batch.
 VMAP_ERROR_MESSAGES = (
     "Batching rule not implemented",
     "we do not yet support",
     "NYI: querying is_contiguous",  # derivative of a group norm on non-contiguous tensors
     "view size is not compatible",
-)  # of operations that vmap cannot batch
+)
 
 
 def _loop(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:

@@ -60,6 +60,14 @@ class Scale(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return factor ⊙ s on windows, with the factor cropped to them.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         factor = self.factor if self.factor.dim() == 0 else crop_windows(self.factor, origin, size)
         return reframe_window(sources[0], origin, size) * factor
 
@@ -82,10 +90,23 @@ class Scale(Map):
         return nonzero_mask(self.factor.expand(shapes.target))
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        """Write factor ⊙ s row by row.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         target.combine([_gather_same_features(sources[0], target, self.factor.expand(shapes.target))])
 
     def is_identity_on_rows(self, source: SparseLayout, target: SparseLayout, shapes: Shapes) -> bool:
-        """True for a 0/1 gate: features where it is 0 have no rows."""
+        """Return whether the factor is 1 at all rows, as for a 0/1 gate: features where it is 0 have no rows.
+
+        Args:
+            source: Layout of the only source.
+            target: Layout of the result.
+            shapes: Shapes of source and target.
+        """
         factor = target.gather(self.factor.expand(shapes.target))
         return source.equals(target) and bool((factor == 1).all())
 
@@ -118,6 +139,14 @@ class Sum(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return the sum of the sources on common windows.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         windows = [reframe_window(source, origin, size) for source in sources]
         return sum(windows[1:], start=windows[0])
 
@@ -128,6 +157,13 @@ class Sum(Map):
         return [target] * len(self.slots)
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        """Write the sum of the sources row by row.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         target.combine([_gather_same_features(source, target) for source in sources])
 
 
@@ -174,12 +210,27 @@ class Gated(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return the result of the inner map on windows, times the cropped gate.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         return self.inner.push_windows(sources, origin, size, shapes) * crop_windows(self.gate, origin, size)
 
     def prepare_windows(self) -> Map:
         return Gated(self.inner.prepare_windows(), prepare_for_crop(self.gate))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
+        """Return the multiply-adds of the inner map for one window of the target.
+
+        Args:
+            size: Height and width of the window of the target.
+            shapes: Shapes of sources and target.
+            back: Whether to count a pull instead of a push.
+        """
         return self.inner.window_macs(size, shapes, back=back)
 
     def can_pull_windows(self, shapes: Shapes) -> bool:
@@ -195,12 +246,26 @@ class Gated(Map):
         return self.inner.input_support(mask_and(target, nonzero_mask(self.gate)), shapes)
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        """Write the result of the inner map, times the gate at the rows.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         self.inner.push_sparse(sources, target, shapes)
         target.scale(target.layout.gather(self.gate))
 
     def sparse_cost(
         self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
     ) -> tuple[int, int]:
+        """Return the cost of the inner map's `push_sparse`.
+
+        Args:
+            layouts: Layouts of the sources.
+            target: Layout of the result.
+            shapes: Shapes of sources and target.
+        """
         return self.inner.sparse_cost(layouts, target, shapes)
 
 

@@ -91,6 +91,14 @@ class MaxPool(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return Σ_o share_o ⊙ s[offset o] on windows, with the shares cropped to them.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         geometry = self._geometry()
         data = reframe_window(sources[0], geometry.input_origin(origin), geometry.input_size(size))
         return sum_in_place(
@@ -119,5 +127,12 @@ class MaxPool(Map):
         return [need[top : top + height, left : left + width]]
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        """Write the winners of each field row by row.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         before = tuple(pad[0] for pad in self.padding)
         target.max_pool(sources[0], MaxPoolSelection(self.shares, self.offsets, self.stride, before))

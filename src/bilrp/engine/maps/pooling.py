@@ -162,6 +162,14 @@ class Mean(Pooling):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return the weighted sum of each window, as an image of one position.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         source = sources[0]
         if self._common_weight is not None:
             return source.data.sum(self.axes, keepdim=True).mul_(self._common_weight)

@@ -40,7 +40,13 @@ class Blocks:
 
 
 def make_blocks(cone: Cone, side: int, *, include_empty: bool = False) -> Blocks:
-    """Return the blocks of a side length that overlap a receptive field, or with `include_empty` all blocks."""
+    """Return the blocks of output positions with the regions that overlap them; cached in the cone.
+
+    Args:
+        cone: Receptive field of each region.
+        side: Positions per side of a block.
+        include_empty: Whether to return blocks that overlap no receptive field, too.
+    """
     if (make_blocks, side, include_empty) not in cone.memo:
         make = make_blocks_torch if native.load_library() is None else make_blocks_native
         cone.memo[make_blocks, side, include_empty] = make(cone, side, include_empty=include_empty)
@@ -48,7 +54,13 @@ def make_blocks(cone: Cone, side: int, *, include_empty: bool = False) -> Blocks
 
 
 def make_blocks_torch(cone: Cone, side: int, *, include_empty: bool) -> Blocks:
-    """`make_blocks` in torch."""
+    """Compute `make_blocks` in torch.
+
+    Args:
+        cone: Receptive field of each region.
+        side: Positions per side of a block.
+        include_empty: Whether to return blocks that overlap no receptive field, too.
+    """
     tops, lefts = (torch.arange(0, size, side)[:, None] for size in cone.size)
     down = (cone.low[:, 0] < tops + side) & (cone.high[:, 0] > tops)
     across = (cone.low[:, 1] < lefts + side) & (cone.high[:, 1] > lefts)
@@ -61,7 +73,13 @@ def make_blocks_torch(cone: Cone, side: int, *, include_empty: bool) -> Blocks:
 
 
 def make_blocks_native(cone: Cone, side: int, *, include_empty: bool) -> Blocks:
-    """`make_blocks` in native code."""
+    """Compute `make_blocks` in native code.
+
+    Args:
+        cone: Receptive field of each region.
+        side: Positions per side of a block.
+        include_empty: Whether to return blocks that overlap no receptive field, too.
+    """
     max_count = math.prod(-(-size // side) for size in cone.size)
     boxes, ends = torch.empty(max_count, 4, dtype=torch.long), torch.empty(max_count, dtype=torch.long)
     columns = torch.empty(int(cone.regions_per_block(side).sum()), dtype=torch.long)

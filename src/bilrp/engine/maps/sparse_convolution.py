@@ -111,7 +111,13 @@ class _RowCache:
         self.lines: dict[int, tuple[int, int, Tensor]] = {}
 
     def get(self, y: int, start: int, stop: int) -> Tensor:
-        """Return rows [start, stop) of line y."""
+        """Return rows of an image line, restricted to the block's columns.
+
+        Args:
+            y: Line of the input image.
+            start: First row.
+            stop: Last row + 1.
+        """
         if self.columns is None:
             return self.rows[start:stop]
         begin, end, line = self.lines.get(y, (0, 0, self.rows))
@@ -160,7 +166,15 @@ class _IndexedConvolution:
     target: SparseLayout
 
     def outputs_at(self, line: LineIndex, x: int, start: int, stop: int, row_cache: _RowCache) -> Tensor:
-        """Return the active outputs of one position: (outputs × inputs in the field) · (inputs × columns)."""
+        """Return the active outputs of one position: (outputs × inputs in the field) · (inputs × columns).
+
+        Args:
+            line: Fields of the output line.
+            x: Position in the line.
+            start: First row of the position in the target.
+            stop: Last row + 1.
+            row_cache: Tangents of the source.
+        """
         runs = [row_cache.get(*run) for run in line.runs[x]]
         tangents = torch.cat(runs) if len(runs) > 1 else runs[0]
         outputs, columns = self.target.channel[start:stop], line.slice_at(line.columns, x)

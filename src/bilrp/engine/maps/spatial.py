@@ -45,6 +45,14 @@ class Pad(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return the source on windows shifted by the padding.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         return reframe_window(sources[0], origin - torch.tensor((self.pads[2], self.pads[0])), size)
 
     def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
@@ -54,6 +62,13 @@ class Pad(Map):
         return [F.pad(target, (0, 0, *self._inverse_pads))]
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        """Copy each row of the target from its unpadded position.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         row = F.pad(sources[0].layout.row_of_feature, (0, 0, *self.pads), value=-1)
         target.combine([GatherTerm(sources[0], row[target.layout.mask])])
 
@@ -92,6 +107,14 @@ class CenterAndScale(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Return factor ⊙ (s − mean over channels) on windows.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         data = reframe_window(sources[0], origin, size)
         return (data - data.mean(1, keepdim=True)).mul_(crop_windows(self.factor, origin, size))
 

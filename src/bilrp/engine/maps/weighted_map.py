@@ -194,6 +194,14 @@ class Weighted(Map):
     def push_windows(
         self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
     ) -> Tensor:
+        """Convolve windows of the source, and multiply by the cropped output factors.
+
+        Args:
+            sources: Tangents of each source, zero outside their windows.
+            origin: Upper left corner (K, 2) of each window of the target.
+            size: Height and width of these windows.
+            shapes: Shapes of sources and target.
+        """
         assert isinstance(self.operator, Convolution)
         geometry = self._geometry(self.operator)
         start, field = geometry.input_origin(origin), geometry.input_size(size)
@@ -220,6 +228,13 @@ class Weighted(Map):
         return replace(self, terms=tuple(terms))
 
     def window_macs(self, size: tuple[int, int], shapes: Shapes, *, back: bool = False) -> int:
+        """Return the multiply-adds of all terms for one window of the target.
+
+        Args:
+            size: Height and width of the window of the target.
+            shapes: Shapes of sources and target.
+            back: Whether to count a pull instead of a push.
+        """
         assert isinstance(self.operator, Convolution)
         # without padding, as in `pull_windows`
         if back and replace(self.operator, padding=(0, 0)).is_correlation(self.terms[0].weight):
@@ -255,6 +270,13 @@ class Weighted(Map):
         )
 
     def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
+        """Convolve sparse tangents; grouped convolutions through dense tangents.
+
+        Args:
+            sources: Sparse tangents of the sources.
+            target: Where the result is written; its values are uninitialised.
+            shapes: Shapes of sources and target.
+        """
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
             return super().push_sparse(sources, target, shapes)
@@ -272,6 +294,13 @@ class Weighted(Map):
     def sparse_cost(
         self, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
     ) -> tuple[int, int]:
+        """Return the multiply-adds of `push_sparse`, including γ denominators, and the equivalent of its overhead.
+
+        Args:
+            layouts: Layouts of the sources.
+            target: Layout of the result.
+            shapes: Shapes of sources and target.
+        """
         assert isinstance(self.operator, Convolution)
         if self.operator.groups > 1:
             columns = len(target.cone.low)
