@@ -82,6 +82,14 @@ def make_strided_reader(t: Tensor) -> Callable[..., Tensor]:
     order[storage_indices(t)] = torch.arange(t.numel(), device=t.device).reshape(t.shape)
 
     def read(source: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+        """Read `source` as if it had the memory layout of `t`.
+
+        Args:
+            source: a tensor of the shape of `t`.
+            size: shape of the result.
+            stride: strides of the result in the storage of `t`.
+            storage_offset: first element; None is that of `t`.
+        """
         return gather_elements(
             order.as_strided(size, stride, start if storage_offset is None else storage_offset), source
         )
@@ -106,7 +114,13 @@ class InplaceWriteLog:
         self.by_storage: dict[int, list[InplaceWrite]] = {}
 
     def add(self, target: Tensor, number: int, *, merged: bool) -> None:
-        """Add a write; `merged`: it is one step with the last write, because nothing read the tensor in between."""
+        """Add a write.
+
+        Args:
+            target: the tensor that was written to.
+            number: number of the value after the write.
+            merged: it is one step with the last write, because nothing read the tensor in between.
+        """
         writes = self.by_storage.setdefault(get_storage_pointer(target), [])
         if merged:
             writes[-1] = writes[-1]._replace(number=number, version=target._version)
@@ -114,6 +128,7 @@ class InplaceWriteLog:
             writes.append(InplaceWrite(target, number, target._version, self.call_location()))
 
     def call_location(self) -> str:
+        """Return module name and source line of the current call."""
         return find_call_location(self.module_names)
 
     def writes_after(self, t: Tensor, number: int) -> list[InplaceWrite]:
@@ -121,6 +136,7 @@ class InplaceWriteLog:
         return [write for write in self.by_storage.get(get_storage_pointer(t), ()) if write.number > number]
 
     def raise_overwritten(self, t: Tensor, op: str) -> NoReturn:
+        """Raise `TapeError` for a tensor that was overwritten before the operation `op` used it."""
         writes = self.by_storage.get(get_storage_pointer(t))
         location = f" ({writes[-1].location})" if writes and writes[-1].location else ""
         raise TapeError(

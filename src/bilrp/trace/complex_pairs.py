@@ -23,7 +23,13 @@ class ComplexPairs:
         self.pair_by_id: dict[int, tuple[Tensor, Tensor]] = {}
 
     def is_complex_call(self, name: str, tensors: Sequence[Tensor], live: Sequence[Tensor]) -> bool:
-        """Return whether the call must be recorded in real numbers."""
+        """Return whether the call must be recorded in real numbers.
+
+        Args:
+            name: name of the operation.
+            tensors: all tensors among its arguments.
+            live: those that depend on the input.
+        """
         return (name == "view_as_complex" and bool(live)) or (
             bool(self.pair_by_id) and any(id(t) in self.pair_by_id for t in tensors)
         )
@@ -60,6 +66,7 @@ class ComplexPairs:
 
 
 def format_complex_error(name: str) -> str:
+    """Return the message for an operation on complex tensors that cannot be recorded."""
     return (
         f"'{name}' makes complex numbers of a live tensor, which cannot be recorded: use real numbers (cos and sin for a "
         "rotation, the matrix of a Fourier transform)"

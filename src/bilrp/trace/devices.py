@@ -122,7 +122,7 @@ def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
 
 
 def require(condition: Tensor, on_failure: Callable[[], object]) -> None:
-    """Call `on_failure`, which raises, unless the condition is true; on an accelerator within `defer_checks` later."""
+    """Call `on_failure`, which raises, unless the condition is true; on an accelerator at the end of `defer_checks`."""
     checks = _DEFERRED_CHECKS.get()
     if checks is None or is_on_cpu(condition):
         if not bool(condition):

@@ -17,7 +17,14 @@ from bilrp.trace.operation import Op
 
 
 def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call writes into its first argument."""
+    """Return whether a call writes into its first argument.
+
+    Args:
+        op: the operation.
+        func: the torch function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
     name = get_function_name(func)
     underscore = has_inplace_suffix(name) and name != "requires_grad_"
     return (
@@ -54,7 +61,13 @@ _FUNCTIONAL_NORMS: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
 def normalize_argument_order(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Return the call with its arguments in the order of the table of operations."""
+    """Return the call with its arguments in the order of the table of operations.
+
+    Args:
+        func: the torch function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
     if func not in _FUNCTIONAL_NORMS:
         return func, args, kwargs
     functional, mode = _FUNCTIONAL_NORMS[func]
@@ -65,7 +78,14 @@ def normalize_argument_order(
 def find_inplace_target(
     op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor | None:
-    """Return the tensor an in-place call writes into; None for other calls."""
+    """Return the tensor an in-place call writes into; None for other calls.
+
+    Args:
+        op: the operation.
+        func: the torch function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
     if not is_inplace(op, func, args, kwargs):
         return None
     target = args[0] if args else kwargs.get("input", kwargs.get("self"))
@@ -77,7 +97,14 @@ def find_inplace_target(
 def make_out_of_place(
     op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return the function and arguments of the out-of-place equivalent, which can be replayed on other tensors."""
+    """Return the function and arguments of the out-of-place equivalent, which can be replayed on other tensors.
+
+    Args:
+        op: the operation.
+        func: the torch function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
     if op.kind == "overwrite":
         return apply_assignments, ((args[0], args[1:]), {})
     position, has_flag = _inplace_flag(func, args, kwargs)
@@ -101,7 +128,13 @@ def make_out_of_place(
 
 
 def make_replay_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Return a function that gives the same result for tensors with another memory layout."""
+    """Return a function that gives the same result for tensors with another memory layout.
+
+    Args:
+        op: the operation.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
     if op.name == "as_strided":
         return make_strided_reader(args[0] if args else kwargs["input"])
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):

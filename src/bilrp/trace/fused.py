@@ -48,8 +48,26 @@ def multi_head_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `F.multi_head_attention_forward` without dropout by `F.linear` and `F.scaled_dot_product_attention`.
 
-    Arguments as in torch. Queries, keys and values are projected separately, because rules that freeze attention weights
-    need the values alone.
+    Queries, keys and values are projected separately, because rules that freeze attention weights need the values alone.
+
+    Args:
+        query, key, value: (tokens, batch, width), or (tokens, width).
+        embed_dim_to_check: not used.
+        num_heads: number of heads.
+        in_proj_weight: projections of queries, keys and values, stacked; None with `use_separate_proj_weight`.
+        in_proj_bias: their biases, stacked.
+        bias_k, bias_v: key and value of an additional position.
+        add_zero_attn: add a position with zero key and value.
+        dropout_p, training: not used; active dropout was rejected before.
+        out_proj_weight, out_proj_bias: projection of the result.
+        key_padding_mask: positions to ignore, (batch, tokens).
+        need_weights: also return the attention weights.
+        attn_mask: mask of scores, (tokens, tokens) or (batch · heads, tokens, tokens).
+        use_separate_proj_weight: use the next three weights instead of `in_proj_weight`.
+        q_proj_weight, k_proj_weight, v_proj_weight: separate projections.
+        static_k, static_v: keys and values to use instead of the projected ones.
+        average_attn_weights: average the returned weights over heads.
+        is_causal: `attn_mask` is causal.
     """
     batched = query.dim() == 3
     if not batched:

@@ -60,9 +60,8 @@ def compute_module_output(module: Callable[[Any], Tensor], input_layer: str, mod
 
 def _check_embedding(resumed: Any, embedding: Any, input_layer: str) -> None:
     """Raise `TapeError` if the run from `input_layer` does not give the model's own embedding."""
-    are_tensors = isinstance(resumed, Tensor) and isinstance(
-        embedding, Tensor
-    )  # else the recorder raises later
+    # other types: the recorder raises later
+    are_tensors = isinstance(resumed, Tensor) and isinstance(embedding, Tensor)
     if are_tensors and not is_close(resumed, embedding):
         raise TapeError(
             f"a run resumed at {input_layer!r} gives another embedding than the whole model, which is random (call "

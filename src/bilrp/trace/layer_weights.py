@@ -38,6 +38,13 @@ class Weights:
     ranges: ValueRanges | None = None
 
     def apply(self, weight: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Apply the step's operator with other weights, inputs and bias.
+
+        Args:
+            weight: weights of the shape of W.
+            a: input of the operator.
+            bias: bias to add, if any.
+        """
         out = self.operator.apply(a, weight)
         return out if bias is None else out + self.operator.bias(bias)
 
@@ -98,6 +105,7 @@ def _build_convolution(step: Step, weight: Tensor, *, transposed: bool) -> Convo
 
 
 def expand_to_rank(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return a stride, padding or the like with one number per spatial dimension."""
     if isinstance(value, int):
         return (value,) * rank
     values = tuple(value)

@@ -14,12 +14,21 @@ class Dense:
     """The operator x ↦ x Wᵀ of a linear layer, its transpose c ↦ c W, and its bias broadcast to outputs."""
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x Wᵀ."""
         return F.linear(x, weight)
 
     def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Return c W.
+
+        Args:
+            c: cotangent of the output.
+            weight: W, with outputs first.
+            like: not used; `Convolution.transpose` needs it.
+        """
         return c @ weight
 
     def bias(self, bias: Tensor) -> Tensor:
+        """Return the bias in a shape that broadcasts to outputs."""
         return bias
 
 
@@ -36,14 +45,23 @@ class Convolution:
 
     @property
     def rank(self) -> int:
+        """Number of spatial dimensions."""
         return len(self.stride)
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the convolution of x, without a bias."""
         lead, flat = x.shape[: -self.rank - 1], x.reshape(-1, *x.shape[-self.rank - 1 :])
         out = torch.ops.aten.convolution(flat, weight, None, *self._convolution_args())
         return out.reshape(*lead, *out.shape[1:])
 
     def transpose(self, c: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Return the transpose of the convolution applied to c.
+
+        Args:
+            c: cotangent of the output.
+            weight: weights of the convolution.
+            like: a tensor with the channels and spatial size of the input, which the output's shape does not determine.
+        """
         lead, flat = c.shape[: -self.rank - 1], c.reshape(-1, *c.shape[-self.rank - 1 :])
         shape = like.shape[-self.rank - 1 :]
         if self.is_correlation(weight):
@@ -64,6 +82,7 @@ class Convolution:
         return out.reshape(*lead, *shape)
 
     def bias(self, bias: Tensor) -> Tensor:
+        """Return the bias in a shape that broadcasts to outputs."""
         return bias.reshape(-1, *[1] * self.rank)
 
     def is_correlation(self, weight: Tensor) -> bool:

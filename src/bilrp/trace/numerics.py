@@ -47,6 +47,11 @@ def equal(a: Tensor, b: Tensor) -> bool:
 def all_close(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
     """Return whether max |a − b| ≤ tolerance · max |b|, as a tensor on the device (NaN = NaN, ∞ = ∞).
 
+    Args:
+        a: the tensor to compare.
+        b: the expected values, of the same shape.
+        tolerance: relative to the largest finite |b|.
+
     >>> all_close(torch.tensor([1.0, torch.inf]), torch.tensor([1.001, torch.inf]), 0.01)
     tensor(True)
     """
@@ -77,7 +82,13 @@ def is_close(a: Tensor, b: Tensor) -> bool:
 
 
 def require_close(a: Tensor, b: Tensor, on_failure: Callable[[], object]) -> None:
-    """Call `on_failure`, which raises, unless `is_close(a, b)`; on an accelerator within `defer_checks` later."""
+    """Call `on_failure` unless `is_close(a, b)`; on an accelerator within `defer_checks`, at the end of that block.
+
+    Args:
+        a: the tensor to compare.
+        b: the expected values.
+        on_failure: raises the error.
+    """
     if is_on_cpu(b) or a.shape != b.shape:
         if not is_close(a, b):
             on_failure()

@@ -184,41 +184,48 @@ def format_op(op: Op) -> str:
 
 
 def structural(name: str, *aliases: str, **options: Any) -> Op:
+    """Describe an operation that only moves elements."""
     return Op(name, "structural", aliases, rule="linear", mask="moves", **options)
 
 
 def identity(name: str, *aliases: str, **options: Any) -> Op:
+    """Describe an operation that returns its input, possibly with another dtype, device or memory."""
     return Op(name, "identity", aliases, rule="linear", mask="moves", **options)
 
 
 def dropout(name: str, training: bool = True) -> Op:
+    """Describe dropout, an identity in eval mode; `training` is the default of its `training` argument."""
     training_args = Argument(1, ("p",), 0.5), Argument(2, ("training", "train"), training)
     return Op(name, "random", rule="linear", mask="moves", training_args=training_args)
 
 
 def arithmetic(name: str, *aliases: str, **options: Any) -> Op:
+    """Describe elementwise arithmetic with a constant or another live tensor."""
     return Op(name, "arithmetic", aliases, mask="keeps", **{"rule": "linear", **options})
 
 
 def reduction(name: str, *aliases: str) -> Op:
+    """Describe a sum or mean."""
     return Op(name, "reduction", aliases, rule="linear")
 
 
 def linear(name: str, *aliases: str, **options: Any) -> Op:
+    """Describe another linear function."""
     return Op(name, "linear", aliases, rule="linear", **options)
 
 
 def write(name: str, *aliases: str, accumulate_arg: Argument | None = None) -> Op:
-    """With `accumulate_arg`, an index may occur twice: one value is lost unless that argument adds them."""
+    """Describe a write; with `accumulate_arg` an index may repeat, and values are lost unless that argument adds them."""
     return Op(name, "write", aliases, rule="linear", accumulate_arg=accumulate_arg)
 
 
 def product(name: str, *aliases: str, **options: Any) -> Op:
-    """A product whose gate or scale factor is frozen if there is exactly one."""
+    """Describe a product; its default rule freezes the gate or scale factor if there is exactly one."""
     return Op(name, "product", aliases, linear_in="one", **{"rule": "product", **options})
 
 
 def weighted(name: str, arg_positions: ArgPositions) -> Op:
+    """Describe a linear layer or convolution."""
     return Op(name, "weighted", rule="linear", linear_in="one", arg_positions=arg_positions)
 
 
@@ -237,12 +244,21 @@ def elementwise_nonzero(name: str, *aliases: str, factor: Factor | None = None) 
 
 
 def norm(name: str) -> Op:
+    """Describe a normalization by statistics of the input."""
     return Op(name, "norm", rule="frozen")
 
 
 def select(name: str, *aliases: str) -> Op:
+    """Describe a maximum or minimum."""
     return Op(name, "select", aliases, rule="select")
 
 
 def pool(name: str, window_dims: int, kind: Literal["pool", "adaptive"] = "pool") -> Op:
+    """Describe a max-pooling.
+
+    Args:
+        name: torch's name.
+        window_dims: number of dimensions of a window.
+        kind: "adaptive" if the output size determines the windows.
+    """
     return Op(name, kind, (f"{name}_with_indices",), rule="select", window_dims=window_dims)

@@ -94,7 +94,13 @@ def record(
 def record_unchecked(
     encoder: Callable[[Tensor], Tensor], x: Tensor, operations: OperationTable = OPERATIONS
 ) -> Tape:
-    """Return the tape without verifying it; call `verify_tape` later, which does not need the model."""
+    """Run `encoder(x)` and return its tape without verifying it; `verify_tape` does not need the model.
+
+    Args:
+        encoder: a module or function in eval mode.
+        x: one input, with a batch dimension of 1.
+        operations: the table of operations.
+    """
     modules = [list_submodules(module) for module in find_modules(encoder)]
     reject_compiled_code(encoder, modules)
     reject_training_mode(modules)
@@ -120,9 +126,7 @@ def record_unchecked(
         recorder, result = run(x, initial_tensors)
         tape = recorder.finish(x.detach(), result)
         first = recorder.constants
-        if (
-            first.untracked
-        ):  # without gradients (in another thread) only a second run shows what they depend on
+        if first.untracked:  # no autograd graph (another thread): only a second run shows what they depend on
             overwritten = find_overwritten(first.untracked)
             second, _ = run(perturb(x), [*initial_tensors, *first.reusable_results()])
             reject_input_dependent(first.untracked, second.constants.untracked, overwritten)
@@ -176,7 +180,7 @@ class Recorder(TorchFunctionMode):
         self.fused_owner: str | None = None  # module of the fused call that is being expanded
 
     def begin(self, x: Tensor) -> None:
-        """Add the input as value 0."""
+        """Record the input as value 0."""
         self._add_live_value(x)
         self.input_node = x.grad_fn
 

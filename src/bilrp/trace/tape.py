@@ -90,7 +90,13 @@ class Step:
         return fill_slots(argument.get(self.args, self.kwargs), self.values)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """Return the argument at `position` or keyword `name`, with slots replaced by the recorded tensors."""
+        """Return an argument of the call, with slots replaced by the recorded tensors.
+
+        Args:
+            position: its position.
+            name: its keyword, used if the call has fewer positional arguments.
+            default: the value if the call does not have it.
+        """
         if position < len(self.args):
             return fill_slots(self.args[position], self.values)
         return fill_slots(self.kwargs.get(name, default), self.values)
@@ -200,7 +206,13 @@ def _collect_into(items: Iterable[Any], tensors: list[Tensor]) -> None:
 
 
 def tree_map(tree: Any, fn: Callable[[Any], Any], leaf_types: type | tuple[type, ...] = Tensor) -> Any:
-    """Replace every instance of `leaf_types` in nested arguments by `fn(instance)`."""
+    """Replace every instance of `leaf_types` in nested arguments by `fn(instance)`.
+
+    Args:
+        tree: a leaf, or nested lists, tuples and dictionaries.
+        fn: the replacement.
+        leaf_types: types to replace; anything else stays as it is.
+    """
     if isinstance(tree, leaf_types):
         return fn(tree)
     if isinstance(tree, SEQUENCE_TYPES):

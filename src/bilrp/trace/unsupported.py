@@ -75,7 +75,14 @@ def reject_unsupported_call(
 def reject_training_call(
     op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool | None
 ) -> None:
-    """Raise `InputError` if a call is random or batch-dependent, so that the embedding is not fixed."""
+    """Raise `InputError` if a call is random or batch-dependent, so that the embedding is not fixed.
+
+    Args:
+        op: the operation.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        training: the model is in training mode; None if unknown.
+    """
     values = [argument.get(args, kwargs) for argument in op.training_args]
     if values and all(True if isinstance(value, Tensor) else bool(value) for value in values):
         raise InputError(_format_training_error(f"'{op.name}'", training))

@@ -41,9 +41,8 @@ class RunConstants:
         self.initial_states = {state for _, state in self.initial.values()}
         self.results: dict[int, tuple[Tensor, int]] = {}  # id -> result of a call on constants, version
         self.untracked: dict[tuple[int, int], UntrackedConstant] = {}  # by id and version
-        self.rewritten_storages: set[int] = (
-            set()
-        )  # written to by recorded calls; the next run may do so again
+        # written to by recorded calls; the next run may do so again
+        self.rewritten_storages: set[int] = set()
 
     def __contains__(self, t: Tensor) -> bool:
         return id(t) in self.results
