@@ -41,10 +41,10 @@ class Composite:
     """A composite with a name, so that a decomposition can say which rules made it.
 
     Args:
-        name: written into the decomposition's origin.
-        choose_rule: step -> rule.
-        reference: a reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
-        for_tape: tape -> composite, for a composite whose choice depends on the whole tape.
+        name: Stored in the decomposition's origin.
+        choose_rule: Function step → rule.
+        reference: A reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
+        for_tape: Function tape → composite, for a composite whose choice depends on the whole tape.
     """
 
     name: str
@@ -185,7 +185,7 @@ def graded(gammas: Sequence[float] = (0.5, 0.25, 0.1, 0.0), *, bias: BiasOption 
 
 
 def map_side(step: Step) -> float | None:
-    """Side in pixels of the feature map that a convolution produces; None for other steps and for maps of one pixel."""
+    """Return the side in pixels of the feature map of a convolution; None for other steps and maps of one pixel."""
     shape = step.result.shape
     if not is_convolution(step) or not is_weighted(step) or len(shape) != 4 or shape[2] * shape[3] == 1:
         return None

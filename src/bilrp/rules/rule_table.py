@@ -11,7 +11,7 @@ from bilrp.trace.tape import Step, Tape
 
 
 def tabulate_rules(tape: Tape, composite: CompositeFunction) -> list[StepSummary]:
-    """The tape's steps in order, as `freeze` would treat them; it does not stop at the first step without a rule."""
+    """Return a row for each step, as `freeze` would treat it, without stopping at the first step that has no rule."""
     composite, needed = bind_to_tape(composite, tape), {Key(tape.output)}
     return [_tabulate_step(step, composite, needed) for step in reversed(tape.steps)][::-1]
 
