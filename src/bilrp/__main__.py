@@ -1,4 +1,4 @@
-"""`python -m bilrp` is the command line."""
+"""Entry point of `python -m bilrp`."""
 
 from bilrp.cli import main
 

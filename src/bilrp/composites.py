@@ -1,4 +1,4 @@
-"""Composites for `explain(..., composite=...)`: which rule for which step.
+"""Composites for `explain(..., composite=...)`, which assign a rule to each step.
 
 >>> from bilrp.rules import jacobian
 >>> first_match(("softmax", jacobian()), otherwise=uniform(0.25)).name

@@ -37,16 +37,16 @@ class Decomposition:
         parts: [regions, h], what each region contributes to each coordinate.
         embedding: φ(x), flat.
         regions: the regions of the input.
-        origin: what made it (encoder, weights, layer, composite, projection, similarity); parts pair if these match.
+        origin: encoder, weights, layer, composite, projection, similarity; parts can be paired if these match.
         view: the image or text to show.
         plan: how the parts were computed, and at what cost.
         storage_error: ‖stored parts − computed parts‖ / ‖computed parts‖.
         name: to show, e.g. a file's name.
         shape: of the embedding before it was flattened.
-        reference: φ(x₀), where the rules compare with a reference input x₀ (`composites.secant`).
+        reference: φ(x₀) of the reference input, if the composite has one (`composites.secant`).
     """
 
-    parts: LazyDenseParts  # sparse parts become a matrix when first read
+    parts: LazyDenseParts  # sparse parts are densified on first access
     embedding: Float[Tensor, " h"]
     regions: Regions
     origin: Mapping[str, Any]
@@ -129,7 +129,15 @@ class Decomposition:
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:
-    """Raise unless one encoder made both decompositions with the same weights and rules, or two of one space."""
+    """Raise `MismatchError` unless two decompositions can be paired.
+
+    They need the same encoder, weights and rules, or encoders of one embedding space.
+
+    Args:
+        a: the first decomposition.
+        b: the second.
+        any_size: allow embeddings of different sizes.
+    """
     difference = diff_origins(a.origin, b.origin)
     if difference:
         raise MismatchError(f"these two decompositions do not belong together: they differ in {difference}")

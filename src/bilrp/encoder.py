@@ -90,7 +90,7 @@ class Encoder:
         return tape
 
     def forward_fn(self, model_input: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """Return x -> embedding: the module, or the part of it behind `input_layer`."""
+        """Return the function x -> embedding: the module, or the part of it after `input_layer`."""
         return (
             self.module
             if self.input_layer is None or model_input is None
@@ -170,6 +170,8 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
 
     Args:
         encoder_or_pair: one encoder for both, a DualEncoder, or a tuple of two encoders in one embedding space.
+        a: the first input.
+        b: the second input.
     """
     if not isinstance(encoder_or_pair, tuple):
         loaded = _load_named(encoder_or_pair)
@@ -218,8 +220,8 @@ def read_item(encoder: Encoder, raw_input: InputLike, *, quiet: bool = False) ->
     """Read and validate an input: float, finite, a batch of one, on the model's device.
 
     Args:
-        encoder: its `read` reads anything but a tensor or an Item.
-        raw_input: what the user passes.
+        encoder: its `read` converts anything but a tensor or an Item.
+        raw_input: the input as the user passes it.
         quiet: leave the reader's notes in the item instead of logging them.
 
     >>> read_item(Encoder(torch.nn.Flatten()), torch.zeros(1, 3, 8, 8)).view.size
@@ -254,7 +256,13 @@ def read_tensor(encoder: Encoder, raw_input: InputLike) -> Tensor:
 
 
 def choose_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> Regions:
-    """Return the regions by `spec`, else the item's own, else the encoder's, else the default of its shape."""
+    """Return the regions by `spec`, else the item's own, else the encoder's, else the default of its shape.
+
+    Args:
+        encoder: the encoder, with default regions.
+        item: the input.
+        spec: regions that the user asks for; None for the defaults.
+    """
     chosen = next((each for each in (spec, item.regions, encoder.regions) if each is not None), None)
     return region_specs.resolve(chosen, item.x)
 
@@ -274,7 +282,13 @@ def describe_regions(encoder: Encoder, item: Item) -> str:
 
 
 def resolve_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None) -> tuple[Regions, Item]:
-    """Return the regions by `spec` (for texts also "words" or spans), and the item with the matching view."""
+    """Return the regions, and the item with a view that has the same regions.
+
+    Args:
+        encoder: the encoder, with default regions.
+        item: the input.
+        spec: regions as for `choose_regions`; for texts also a name ("words") or spans of characters.
+    """
     if item.segment is None or spec is None:
         return choose_regions(encoder, item, spec), item
     regions, view = item.segment(
@@ -286,7 +300,13 @@ def resolve_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None
 def resolve_composite(
     encoder: Encoder, tape: Tape, composite: CompositeLike | None = None
 ) -> CompositeFunction:
-    """Return the given composite, else the encoder's own, else the default for the operations on the tape."""
+    """Return the given composite, else the encoder's own, else the default for the operations on the tape.
+
+    Args:
+        encoder: the encoder, with its default composite.
+        tape: the recorded run.
+        composite: the composite that the user asks for, or a rule for all weighted steps.
+    """
     chosen = encoder.composite if composite is None else composite
     return choose_composite(tape) if chosen is None else as_composite(chosen)
 
@@ -315,7 +335,7 @@ def _display_name(raw_input: InputLike) -> str:
 
 
 def check_input(x: Tensor, module: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """Raise for inputs that would give a wrong result; return the input detached."""
+    """Return the input, detached; raise `InputError` unless it is a dense, finite batch of one that fits the model."""
     if not x.dtype.is_floating_point:
         raise InputError(
             f"the input has dtype {x.dtype}: pass floats (for token ids, embed them first and explain the model from "
@@ -362,6 +382,11 @@ def ops(encoder: EncoderLike, x: InputLike, *, composite: CompositeLike | None =
     Batch norm is folded and ReLUs are fused. A step that is only reached through frozen factors (the queries of an
     attention) is 'not needed'. Unlike `decompose`, this does not stop at the first step without a rule.
 
+    Args:
+        encoder: an encoder, a module, a callable, or a name.
+        x: an input of the encoder.
+        composite: the rules; None is the encoder's default.
+
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Softmax(dim=1))
     >>> [(row.op, row.rule) for row in ops(net, torch.ones(1, 4))]
     [('linear+relu', 'gamma(0.25)'), ('softmax', 'none')]
@@ -397,7 +422,14 @@ def compute_origin(encoder: Encoder, item: Item) -> dict[str, Any]:
 def make_origin(
     encoder: Encoder, tape: Tape, composite: CompositeFunction, project: int | None
 ) -> dict[str, Any]:
-    """Return what identifies the parts of a run: encoder, weights, composite, projection, similarity, dtype."""
+    """Return what identifies the parts of a run: encoder, weights, composite, projection, similarity, dtype.
+
+    Args:
+        encoder: the encoder.
+        tape: the recorded run, whose fingerprint identifies the weights.
+        composite: the rules.
+        project: dimensions of the random projection; None without one.
+    """
     return {
         "encoder": encoder.name,
         "weights": tape.fingerprint,

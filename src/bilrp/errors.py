@@ -54,7 +54,7 @@ def describe_error(error: BaseException, max_chars: int = 160) -> str:
 
 @contextmanager
 def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Iterator[None]:
-    """Turn any error raised inside into one line that begins with `prefix`.
+    """Convert any other error raised inside the block to one line that begins with `prefix`.
 
     >>> with wrap_errors("cat.jpg: damaged or unreadable image"):
     ...     {}["tile"]
@@ -70,7 +70,7 @@ def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Itera
 
 
 def import_optional(module: str, extra: str, feature: str) -> Any:
-    """Import a module of an optional dependency, or say how to install it.
+    """Import a module of an optional dependency; raise `InputError` with the pip command if it is missing.
 
     Args:
         module: the module to import.

@@ -141,6 +141,7 @@ class ImageSum(NamedTuple):
     box: Box
 
     def mean_image(self, count: int) -> Image:
+        """Return the mean of `count` images."""
         return Image((self.pixels / count).round().astype(np.uint8), self.box)
 
 
@@ -163,7 +164,10 @@ def _without_self_terms(form: Similarity) -> Similarity:
 
 
 def _explain_with_self_terms(form: Similarity, left: SetSum, right: SetSum) -> Explanation:
-    """Σ_A Σ_B (‖φ‖² + ‖φ'‖² + y(φ, φ')) = |B|·Σ_A ‖φ‖² + |A|·Σ_B ‖φ'‖² + y(Σ_A φ, Σ_B φ') for y linear in each."""
+    """Explain a sum of distances, with terms of each side with itself.
+
+    Σ_A Σ_B (‖φ‖² + ‖φ'‖² + y(φ, φ')) = |B|·Σ_A ‖φ‖² + |A|·Σ_B ‖φ'‖² + y(Σ_A φ, Σ_B φ') for y linear in each.
+    """
     assert left.gram is not None and right.gram is not None
     a, b = left.sum, right.sum
     score = right.count * left.sum_of_squares + left.count * right.sum_of_squares
@@ -175,7 +179,7 @@ def _explain_with_self_terms(form: Similarity, left: SetSum, right: SetSum) -> E
 
 
 def _check_bilinear(form: Similarity, left: SetSum, right: SetSum) -> None:
-    """Raise if the form is not linear in each input, tested on the sums: sums and form could not be exchanged."""
+    """Raise `InputError` if the form is not linear in each input, which summing first requires; tested on the sums."""
     a, b, one, other = (
         t.cpu().double()
         for t in (left.sum.embedding, right.sum.embedding, left.first_embedding, right.first_embedding)
@@ -292,7 +296,7 @@ class JointMatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ManyExplanation:
-    """y = Σ_m Π_i φ_m(x_i), on tuples of regions: R[I₁, …, I_n] = Σ_m P₁[I₁, m] ⋯ P_n[I_n, m], never written out.
+    """y = Σ_m Π_i φ_m(x_i), on tuples of regions: R[I₁, …, I_n] = Σ_m P₁[I₁, m] ⋯ P_n[I_n, m], never materialised.
 
     score = Σ R + unattributed, exactly. For cosine, `inputs` are divided by ‖φ(x_i)‖.
     """
@@ -375,7 +379,7 @@ def explain_many(
 
 
 def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
-    """Return the product of vectors; of none, ones like `like`."""
+    """Return the elementwise product of vectors; ones like `like` if there are none."""
     out = None if like is None else torch.ones_like(like)
     for t in tensors:
         out = t if out is None else out * t
@@ -386,9 +390,8 @@ def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
 def find_strongest(parts: list[Tensor], k: int) -> tuple[list[JointMatch], int]:
     """Return the k tuples with the largest Σ_m Π_i P_i[I_i, m], and the number of expanded nodes."""
     k = min(k, int(np.prod([float(len(p)) for p in parts])))
-    order = sorted(
-        range(len(parts)), key=lambda i: len(parts[i])
-    )  # the two largest last, for the matrix product
+    # the two largest last, for the matrix product
+    order = sorted(range(len(parts)), key=lambda i: len(parts[i]))
     ordered = [parts[i] for i in order]
     bounds = _product_bounds(ordered)
     queue: list[tuple[float, tuple[int, ...]]] = [(-float("inf"), ())]

@@ -30,7 +30,7 @@ def decompose_many(
     mode: Mode = "auto",
     workers: int | None = None,
 ) -> Iterator[Decomposition]:
-    """Yield the decomposition of each input in order, several at once, while the next inputs are read.
+    """Yield the decomposition of each input in order; several are computed in parallel while the next ones are read.
 
     Args:
         encoder, regions, composite, project, mode: as for `decompose`.

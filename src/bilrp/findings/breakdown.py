@@ -62,7 +62,7 @@ class ScoreBreakdown:
         return value / self.score if self.score else None
 
     def __str__(self) -> str:
-        """All terms with the same number of decimals."""
+        """Return all terms with the same number of decimals."""
         self_terms = self.self_terms_a + self.self_terms_b
         optional = {"special tokens": self.special_tokens, "each side with itself": self_terms}
         terms = {"for": self.positive, "against": self.negative, **{k: v for k, v in optional.items() if v}}

@@ -118,7 +118,13 @@ class RelevanceDensity:
 
     @staticmethod
     def from_relevance(relevance: np.ndarray, a: RegionLayout, b: RegionLayout) -> RelevanceDensity:
-        """Compute the density of a relevance matrix."""
+        """Compute the density of a relevance matrix.
+
+        Args:
+            relevance: Relevance [regions of a, regions of b].
+            a: Layout of the regions of the first input, with the width of its window.
+            b: The same for the second input.
+        """
         density = b.compute_density(a.compute_density(relevance).T).T
         average = float(a.area_fraction @ np.abs(density) @ b.area_fraction)
         return RelevanceDensity(relevance, a, b, density, np.ascontiguousarray(density.T), average)

@@ -119,7 +119,7 @@ def _layout_plane(labels: np.ndarray, count: int) -> RegionLayout:
 
 
 def _layout_sequence(regions: Regions) -> RegionLayout:
-    """Neighbours are consecutive regions and, for words, occurrences of the same word."""
+    """Return the layout of a sequence: neighbours are consecutive regions and occurrences of the same word."""
     order = np.arange(regions.count)
     adjacency = np.abs(order[:, None] - order) <= 1
     if regions.names is not None:

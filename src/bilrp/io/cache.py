@@ -70,7 +70,14 @@ class Cache:
     def put(
         self, kind: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Store a result atomically; does nothing if the cache is disabled."""
+        """Store a result atomically; does nothing if the cache is disabled.
+
+        Args:
+            kind: The kind of result, also the name of the subfolder.
+            key: What `compute_key` returned.
+            tensors: Tensors by name.
+            metadata: Strings by name; "kind" and "key" are added.
+        """
         if self.folder is None:
             return
         path = self.path(kind, key)

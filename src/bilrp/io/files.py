@@ -93,7 +93,13 @@ def open_regular(
 
 
 def read_bytes(path: str | Path, *, max_bytes: int, follow_symlinks: bool = True) -> bytes:
-    """Return the content of a regular file of at most `max_bytes` bytes; else raise OSError (see `open_regular`)."""
+    """Return the content of a regular file (see `open_regular`).
+
+    Args:
+        path: The file.
+        max_bytes: Raise OSError if the file is larger, also if it grows while it is read.
+        follow_symlinks: False refuses a symbolic link.
+    """
     with open_regular(path, max_bytes=max_bytes, follow_symlinks=follow_symlinks) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:  # it has grown since it was opened

@@ -1,4 +1,4 @@
-"""Checks of stored results: shapes, dtypes, finite and consistent numbers, whatever program wrote the file."""
+"""Validation of stored results: shapes, dtypes, finite and consistent numbers. Files are not trusted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_decomposition(d: Decomposition) -> None:
 
 
 def check_explanation(e: Explanation) -> None:
-    """Check an explanation; for named similarities also that Σ_I' R[I, I'] = R(P_I, Σ P') and the score match the parts."""
+    """Check an explanation; for named similarities also its score, and that Σ_I' R[I, I'] = R(P_I, Σ P')."""
     shape = e.a.regions.count, e.b.regions.count
     _require(e.relevance.shape == shape and e.a.embedding.shape == e.b.embedding.shape, "shapes")
     check_finite("relevance", e.relevance)
@@ -68,7 +68,7 @@ def check_explanation(e: Explanation) -> None:
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Check that all values are finite floats: NaN and infinities show in the minimum and maximum, in one pass."""
+    """Check that a tensor has finite floats only: NaN and infinities appear in its minimum or maximum, in one pass."""
     extremes = torch.stack(tensor.aminmax()) if tensor.is_floating_point() and tensor.numel() else tensor
     finite = tensor.is_floating_point() and bool(torch.isfinite(extremes).all())
     _require(finite, f"{name} (not all values are finite numbers)")

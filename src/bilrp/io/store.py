@@ -153,9 +153,8 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str])
     arrays |= {f"words.{name}": np.array(text) for name, text in metadata.items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, array in arrays.items():
-            member = zipfile.ZipInfo(
-                f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0)
-            )  # so that equal content gives equal bytes
+            # a fixed date, so that equal content gives equal bytes
+            member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.compress_type = zipfile.ZIP_DEFLATED
             with file.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
