@@ -1,7 +1,7 @@
-"""The paper's experiments, one folder each, from data to table and figure; `catalog` lists them, `common` is what
-they share.
+"""The paper's experiments, one package each, from data to table and figure.
 
-A study may import every package of bilrp but cli, and no other study. The names here are what a study of your own needs.
+`catalog` lists the studies, `common` holds shared code. A study may import every package of bilrp except cli, and no
+other study. The names exported here are those needed to write a study of your own.
 """
 
 from bilrp.render.report import Paragraph, Picture, Report, Section, Table

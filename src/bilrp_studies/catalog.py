@@ -1,4 +1,4 @@
-"""The one table of studies. A study of your own needs no row: name it as `package.module:STUDY`."""
+"""Table of the built-in studies. Your own study needs no entry: name it as `package.module:STUDY`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ STUDIES = (
 
 
 def find_study(name: str) -> Study:
-    """The study of that name: from the table, or your own, `package.module:STUDY`.
+    """Return the study of that name: a built-in one, or your own, `package.module:STUDY`.
 
     >>> find_study("toy").question
     'Does the explanation find the truth where it is known? Digits that match (section 4 of the paper).'
@@ -100,9 +100,7 @@ def find_study(name: str) -> Study:
 
 def _import_module(module: str, name: str) -> object:
     here = str(Path.cwd())
-    sys.path.insert(
-        0, here
-    )  # a script's neighbour can be imported, as `python -m` does; the path is put back
+    sys.path.insert(0, here)  # allow modules of the working directory, as `python -m` does
     try:
         return importlib.import_module(module)
     except ImportError as error:

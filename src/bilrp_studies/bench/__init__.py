@@ -1,1 +1,1 @@
-"""Benchmarks: what a decomposition, a sentence and a collection cost. Imports bilrp and bilrp_studies."""
+"""Benchmarks of decompositions, sentences and collections. Imports bilrp and bilrp_studies."""

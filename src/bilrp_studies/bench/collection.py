@@ -1,4 +1,4 @@
-"""What a collection costs, as ratios measured in one run: indexing, a stored pair, a map against thousands, neighbours."""
+"""Benchmark of a collection: indexing, a stored pair, a one-sided map against thousands of items, nearest neighbours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,15 @@ def run(
     items: int = ITEM_COUNT,
     say: Callable[[str], object],
 ) -> tuple[Measurement, ...]:
-    """Time a collection of crops of one photograph, as files, and of `items` embeddings like theirs."""
+    """Time a collection of crops of one photograph and one of `items` synthetic embeddings.
+
+    Args:
+        encoder: The encoder to index with.
+        photograph: The image that is cropped to JPEG files.
+        rounds: Repetitions of each measurement; the fastest counts.
+        items: Number of embeddings in the large collection.
+        say: Called with the name of each stage before it starts.
+    """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         files = write_crops(photograph, folder / "photographs", PHOTOGRAPH_COUNT)
@@ -46,7 +54,13 @@ def run(
 
 
 def write_crops(photograph: Image.Image, folder: Path, count: int) -> list[Path]:
-    """Different crops of a photograph, as JPEG files of 400 × 300 pixels."""
+    """Write random crops of a photograph as JPEG files of 400 × 300 pixels.
+
+    Args:
+        photograph: The image to crop.
+        folder: Folder to create; it must not exist.
+        count: Number of crops.
+    """
     folder.mkdir()
     rng, made = np.random.default_rng(0), []
     for number in range(count):
@@ -61,7 +75,14 @@ def write_crops(photograph: Image.Image, folder: Path, count: int) -> list[Path]
 
 
 def time_indexing(encoder: Encoder, files: list[Path], folder: Path, *, rounds: int) -> Measurement:
-    """Files to a collection, against the encoder alone on the same inputs, decoded and in batches before the clock runs."""
+    """Time indexing files, relative to the forward passes alone on the same decoded inputs in the same batch size.
+
+    Args:
+        encoder: The encoder to index with.
+        files: The images to index.
+        folder: Folder for one collection per round.
+        rounds: Repetitions; the fastest counts.
+    """
     inputs = torch.cat([read_item(encoder, file).x for file in files])
 
     def bare() -> None:
@@ -86,7 +107,7 @@ def time_indexing(encoder: Encoder, files: list[Path], folder: Path, *, rounds: 
 
 
 def time_stored_pair(collection: Collection, *, rounds: int) -> Measurement:
-    """R = P P'ᵀ of two items by number, both read from the table: of each pair the best, of all pairs the median."""
+    """Time R = P P'ᵀ of two stored items, reading included: the median over pairs of each pair's fastest run."""
     pairs = [(i, j) for i in range(len(collection)) for j in range(i)]
     regions = tuple(collection.relevance(0, 1).shape)
     times = 1000 * np.array(
@@ -102,7 +123,13 @@ def time_stored_pair(collection: Collection, *, rounds: int) -> Measurement:
 
 
 def build_enlarged(collection: Collection, path: Path, count: int) -> Collection:
-    """A collection with as many embeddings, mixed of those that are there, and the same parts."""
+    """Return a collection with `count` embeddings: the original ones and random convex combinations of them.
+
+    Args:
+        collection: The collection to enlarge; its parts table is reused.
+        path: Path of the new collection.
+        count: Number of items of the new collection.
+    """
     rng, known = np.random.default_rng(0), collection.embeddings
     schema = tables.items_schema(collection.width, collection.description)
     first = collection.items.take(range(len(collection)), [f.name for f in schema])
@@ -122,7 +149,7 @@ def build_enlarged(collection: Collection, path: Path, count: int) -> Collection
 
 
 def time_one_sided_map(collection: Collection, *, rounds: int) -> Measurement:
-    """⟨P_I, φ(x')⟩ for all items, parts read from the table, against NumPy's product of the same arrays."""
+    """Time ⟨P_I, φ(x')⟩ for all items, parts read from the table, relative to NumPy's product of the same arrays."""
     parts, embeddings = collection.decomposition(0).parts.numpy(), collection.embeddings
     collection.share(0, against=[0])
     plain, ours = [], []
@@ -136,7 +163,7 @@ def time_one_sided_map(collection: Collection, *, rounds: int) -> Measurement:
 
 
 def time_neighbours(collection: Collection) -> Iterator[Measurement]:
-    """Ten neighbours, with the embeddings in memory and with none of them."""
+    """Time a search for ten neighbours, with the embeddings in memory and with none of them resident."""
     seconds, _ = measure_cost(lambda: collection.nearest(0, 10))
     yield Measurement(f"10 neighbours of {len(collection)}, in memory", 1000 * seconds, "ms", "")
     with _without_resident_embeddings(collection):
@@ -156,7 +183,7 @@ def _without_resident_embeddings(collection: Collection) -> Iterator[None]:
 
 
 def _measure_seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """On the wall, and of the processor: others may use the machine at the same time."""
+    """Return wall-clock and CPU seconds; CPU time is less affected by other processes."""
     wall, worked = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - worked

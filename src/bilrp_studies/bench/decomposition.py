@@ -1,7 +1,7 @@
-"""bench: what a decomposition costs, as ratios measured in one run.
+"""Benchmark of a decomposition, as ratios measured in one run.
 
-Everything is timed side by side on one machine, in rounds, and the best of the rounds counts; what would take minutes
-(one LRP pass for each coordinate) is timed on a few coordinates and multiplied, which the table says.
+All methods are timed in interleaved rounds on one machine, and the fastest round counts. Methods that would take minutes
+(one LRP pass per coordinate) are timed on a few coordinates and extrapolated, as the table states.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from bilrp_studies.bench.timing import Measurement, measure_cost
 if TYPE_CHECKING:
     from rich.table import Table
 
-PROJECTED_COORDINATES = 100  # what the paper projects to
+PROJECTED_COORDINATES = 100  # dimensions of the paper's random projection
 TIMED_LAYERS = (5, 10, 17, 24, 31)
-MAX_TIMED_REGIONS = 1024  # more are planned, not run: their parts alone are gigabytes
+MAX_TIMED_REGIONS = 1024  # beyond that only the plan is made: the parts alone would take gigabytes
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: seconds for one image, in units of 100 forward passes and of the loop."""
+    """One row of the table: seconds for one image, relative to 100 forward passes and to the loop, and peak memory."""
 
     name: str
     seconds: float
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Growth:
-    """How cost grows with image and region size: planned work, and measured seconds (None: planned only)."""
+    """Cost at one image and region size: planned work, and measured seconds (None if only planned)."""
 
     size: int
     region: int
@@ -66,7 +66,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """Everything one run found, with the facts of the machine."""
+    """All results of one run, with a description of the machine."""
 
     rows: tuple[Row, ...]
     growth: tuple[Growth, ...]
@@ -76,14 +76,22 @@ class BenchmarkReport:
 
 
 def run(encoder: Encoder, x: Tensor, *, rounds: int = 2, growth: bool = True, log=print) -> BenchmarkReport:
-    """Time everything on one input of a VGG-16 encoder at layer 31."""
+    """Time all methods on one input of a VGG-16 encoder at layer 31.
+
+    Args:
+        encoder: VGG-16 up to layer 31.
+        x: The input, with a batch axis of 1.
+        rounds: Repetitions of each measurement; the fastest counts.
+        growth: Also measure how cost grows with image and region size.
+        log: Called with a line of text after each measurement.
+    """
     module = encoder.module
     assert isinstance(module, nn.Module)
     ways = _methods(encoder, x)
     forward = min(_time_forward(module, x, 1), _time_forward(module, x, 10))
     best, peaks = {name: float("inf") for name in ways}, dict.fromkeys(ways, 0.0)
     for number in range(rounds):
-        # In one round everything meets the same weather: the forward pass is timed again beside it.
+        # Interleave the methods so that all see the same machine load; the forward pass is timed again in each round.
         forward = min(forward, _time_forward(module, x, 1), _time_forward(module, x, 10))
         for name, (measure, times) in ways.items():
             seconds, peak = measure()
@@ -104,7 +112,7 @@ Timer = Callable[[], tuple[float, float]]  # seconds, megabytes
 
 
 def _methods(encoder: Encoder, x: Tensor) -> dict[str, tuple[Timer, float]]:
-    """Name → (how it is measured, by how much to multiply its time)."""
+    """Return {name: (timer, factor to multiply its time by)}."""
     module = encoder.module
     assert isinstance(module, nn.Module)
     layers = list(next(module.children()).children())
@@ -144,9 +152,14 @@ def _time_other_library(
 
 
 def run_lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
-    """One LRP pass as the paper describes it: forward, then relevance layer by layer, for one (projected) coordinate.
+    """Run one LRP pass as the paper describes it: forward, then relevance layer by layer, for one (projected) coordinate.
 
     R_j = a_j Σ_k ρ(w_jk) R_k / Σ_j a_j ρ(w_jk), γ by layer, and z^B at the first.
+
+    Args:
+        layers: Convolutions, ReLUs and max-poolings of VGG-16, in order.
+        x: The input, with a batch axis of 1.
+        seed: Weights of the output's coordinates, shaped like the output; a one-hot tensor selects one coordinate.
     """
     layers, values = list(layers), [x]
     with torch.no_grad():
@@ -196,7 +209,7 @@ def _pull_parts(encoder: Encoder, x: Tensor, seeds: Tensor) -> Tensor:
 
 
 def _time_forward(module: nn.Module, x: Tensor, batch: int) -> float:
-    """Seconds of one forward pass, in a batch of that size."""
+    """Return seconds per image of a forward pass with the given batch size."""
     stacked = x.expand(batch, *x.shape[1:]).contiguous()
     with torch.no_grad():
         module(stacked)
@@ -233,13 +246,13 @@ def _format_seconds(growth: Growth) -> str:
 
 
 def _smooth_noise(noise: Tensor) -> Tensor:
-    """Noise with structure at several scales, a stand-in for a photograph of any size."""
+    """Return noise with structure at several scales, as a substitute for a photograph of any size."""
     layers = [F.interpolate(noise[..., ::s, ::s], size=noise.shape[-2:], mode="bilinear") for s in (1, 4, 16)]
     return torch.stack(layers).mean(0)
 
 
 def describe_machine() -> dict[str, Any]:
-    """Facts that a reader of the ratios may want."""
+    """Return processor, threads and versions, to put the ratios into context."""
     return {
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
@@ -249,11 +262,11 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- output
 
 
 def build_table(report: BenchmarkReport) -> Table:
-    """The rows as a rich table."""
+    """Return the rows as a rich table."""
     from rich.table import Table
 
     found = Table(title=f"VGG-16 layer 31, one image; a forward pass takes {report.forward_seconds:.3f} s")
@@ -271,7 +284,7 @@ def build_table(report: BenchmarkReport) -> Table:
 
 
 def build_growth_table(report: BenchmarkReport) -> Table:
-    """How cost grows, as a rich table."""
+    """Return the growth of cost with image and region size as a rich table."""
     from rich.table import Table
 
     found = Table(title="exact, by image and region size")
@@ -290,7 +303,7 @@ def build_growth_table(report: BenchmarkReport) -> Table:
 
 
 def build_collection_table(ratios: Iterable[Measurement]) -> Table:
-    """What a collection costs, as a rich table."""
+    """Return the measurements of a collection as a rich table."""
     from rich.table import Table
 
     found = Table(title="a collection")
@@ -302,7 +315,7 @@ def build_collection_table(ratios: Iterable[Measurement]) -> Table:
 
 
 def write_report(report: BenchmarkReport, folder: Path) -> list[Path]:
-    """bench.json and bench.png."""
+    """Write bench.json and bench.png to the folder; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(report), indent=1)
     with files.atomic_write(folder / "bench.png") as temporary:
@@ -332,7 +345,7 @@ def _plot(report: BenchmarkReport) -> Any:
     right.set(xlabel="image side, px", ylabel="seconds, exact", xscale="log", yscale="log")
     if report.growth:
         sizes = sorted({g.size for g in report.growth})
-        right.set_xticks(sizes, [str(s) for s in sizes], rotation=45)  # 224 and 256 lie close
+        right.set_xticks(sizes, [str(s) for s in sizes], rotation=45)  # the labels 224 and 256 would overlap
         right.minorticks_off()
         seconds = [g.seconds for g in report.growth if g.seconds] or [1.0]
         halvings = [2.0**n for n in range(-8, 12) if min(seconds) / 1.5 <= 2.0**n <= 1.5 * max(seconds)]

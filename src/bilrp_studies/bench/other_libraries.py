@@ -1,9 +1,8 @@
-"""One LRP pass for one coordinate by other libraries, where they are installed, for the benchmark to time.
+"""One LRP pass for one coordinate by other installed libraries (zennit, captum, autolrp), for the benchmark to time.
 
-Each is used as its documentation shows. Two of them change the model they are given, one must be entered around its own
-`__init__`: so each runs in a process of its own (`python -m bilrp_studies.bench.other_libraries`), and nothing of it
-reaches this one. None
-of them explains pairs without such a pass for every coordinate, so 100 passes is what 100 projected coordinates cost.
+Each library is used as its documentation shows, in a subprocess (`python -m bilrp_studies.bench.other_libraries`): two
+of them modify the model, and zennit is imported without running its `__init__`. None of them explains pairs without one
+pass per coordinate, so 100 projected coordinates cost 100 passes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TASK_FILE, ANSWER_FILE = "task.safetensors", "answer.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class TimedPass:
-    """One pass of a rival: what it found, its seconds, and the most memory above the start in MB."""
+    """One LRP pass of another library: its relevance, its seconds, and its peak memory above the start in MB."""
 
     relevance: Tensor
     seconds: float
@@ -45,7 +44,7 @@ class TimedPass:
 
 
 def list_installed() -> list[str]:
-    """The rivals that are here, found without importing any.
+    """Return the names of the installed libraries, without importing them.
 
     >>> set(list_installed()) <= {"zennit", "captum", "autolrp"}
     True
@@ -54,7 +53,14 @@ def list_installed() -> list[str]:
 
 
 def time_pass(name: str, layers: Iterable[nn.Module], x: Tensor, coordinate: Coordinate) -> TimedPass:
-    """One pass for the coordinate (channel, y, x), timed in a process of its own."""
+    """Time one LRP pass for one output coordinate in a subprocess.
+
+    Args:
+        name: "zennit", "captum" or "autolrp".
+        layers: Convolutions, ReLUs and max-poolings, in order.
+        x: The input, with a batch axis of 1.
+        coordinate: (channel, row, column) of the output.
+    """
     net = nn.Sequential(*layers)
     about = {"kind": "task", "library": name, "layers": json.dumps([_describe_layer(layer) for layer in net])}
     about |= {"place": json.dumps(coordinate), "threads": str(torch.get_num_threads())}
@@ -75,7 +81,7 @@ def time_pass(name: str, layers: Iterable[nn.Module], x: Tensor, coordinate: Coo
 
 
 def main(folder: str) -> None:
-    """What the process of its own does: read the task, run one pass, write the answer."""
+    """Entry point of the subprocess: read the task from the folder, run one pass, write the result."""
     tensors, about = store.read(Path(folder) / TASK_FILE, kind="task")
     torch.set_num_threads(int(about["threads"]))
     x = tensors.pop("x")
@@ -84,7 +90,7 @@ def main(folder: str) -> None:
     channel, row, column = json.loads(about["place"])
     one = PASS_BUILDERS[about["library"]](net.eval(), (channel, row, column))
     with torch.no_grad():
-        net(x)  # what the first pass through a fresh torch costs is nobody's fault
+        net(x)  # warm-up: torch's one-time initialisation is not part of the measurement
     found: list[Tensor] = []
     seconds, peak = measure_cost(lambda: found.append(one(x)))
     words = {"kind": "answer", "seconds": repr(seconds), "peak_mb": repr(peak)}
@@ -92,7 +98,7 @@ def main(folder: str) -> None:
 
 
 def _describe_layer(layer: nn.Module) -> list[Any]:
-    """A layer in words: kind and sizes, from which `_build_layer` makes it again."""
+    """Return a layer's kind and sizes, JSON-serialisable; `_build_layer` rebuilds it from them."""
     if isinstance(layer, nn.Conv2d):
         padding = layer.padding if isinstance(layer.padding, str) else list(layer.padding)
         return ["conv", layer.in_channels, layer.out_channels, list(layer.kernel_size), padding]
@@ -114,9 +120,9 @@ def _build_layer(description: list[Any]) -> nn.Module:
 
 
 def import_zennit() -> Any:
-    """zennit with its rules and composites, entered without its own __init__; call it in a process of its own.
+    """Import zennit's rules and composites without running its __init__; for use in a subprocess.
 
-    That file imports torchvision, which does not import beside a CPU-only torch and which the rules do not need.
+    zennit's __init__ imports torchvision, which fails to import with a CPU-only torch and which the rules do not need.
     """
     found = importlib.util.find_spec("zennit")
     if found is None or found.submodule_search_locations is None:
@@ -149,7 +155,7 @@ def _captum_pass(net: nn.Sequential, coordinate: Coordinate) -> LrpPass:
     from captum.attr._utils.lrp_rules import GammaRule  # type: ignore[import-not-found]
 
     def one(x: Tensor) -> Tensor:
-        fresh = copy.deepcopy(net)  # a second call on the same modules gives another answer
+        fresh = copy.deepcopy(net)  # captum's LRP gives a different result on a second call
         for name in _convolutions(fresh):
             fresh.get_submodule(name).rule = GammaRule(gamma=paper_gamma(int(name) + 1))  # type: ignore[assignment]
         with torch.enable_grad():

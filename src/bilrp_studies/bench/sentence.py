@@ -1,7 +1,7 @@
-"""bench, of a sentence: what explaining it costs, counted and timed side by side.
+"""Benchmark of explaining one sentence: floating-point operations and CPU time.
 
-All ways are for one sentence and every coordinate of its embedding, in units of running that sentence once. What would
-take long is done for a few coordinates or points and multiplied, which the table says.
+Every method covers all coordinates of the embedding of one sentence; costs are in units of one forward pass. Slow methods
+are run on a few coordinates or integration points and extrapolated, as the table states.
 """
 
 from __future__ import annotations
@@ -22,22 +22,27 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DEFAULT_TEXT = "Unbelievably, a kitten was sleeping on the neighbour's doormat all afternoon."
-TIMED_COORDINATES = 8  # that the loop is timed on
-INTEGRATION_POINTS, TIMED_POINTS = 32, 2  # of integrated Jacobians
+TIMED_COORDINATES = 8  # coordinates on which the loop is timed
+INTEGRATION_POINTS, TIMED_POINTS = 32, 2  # integrated Jacobians: points reported, and points actually run
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One line of the table: multiplications and processor time, in forward passes, and how much of it `bilrp` takes."""
+    """One row of the table: FLOPs and CPU time in units of one forward pass, and CPU time relative to bilrp."""
 
     name: str
     relative_flops: float
     relative_cpu_time: float
-    slowdown: float  # times the processor time of bilrp
+    slowdown: float  # CPU time divided by that of bilrp
 
 
 def run(encoder: Encoder, text: str = DEFAULT_TEXT, *, rounds: int = 3) -> tuple[Cost, ...]:
-    """Count and time every way for one sentence.
+    """Count FLOPs and time every method on one sentence.
+
+    Args:
+        encoder: A text encoder.
+        text: The sentence.
+        rounds: Repetitions of each timing; the fastest counts.
 
     >>> [row.name for row in run(bilrp.encoders.sentence(), rounds=1)][:2]  # doctest: +SKIP
     ['one forward pass', 'bilrp, all words at once']
@@ -53,7 +58,7 @@ def run(encoder: Encoder, text: str = DEFAULT_TEXT, *, rounds: int = 3) -> tuple
 
 
 def build_table(rows: tuple[Cost, ...], text: str) -> Table:
-    """The rows as a rich table."""
+    """Return the rows as a rich table."""
     from rich.table import Table
     from rich.text import Text
 
@@ -73,7 +78,7 @@ def build_table(rows: tuple[Cost, ...], text: str) -> Table:
 
 
 def _methods(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object], float]]:
-    """Name → (work, by how much to multiply what it costs)."""
+    """Return {name: (work, factor to multiply its cost by)}."""
     x = read_item(encoder, text).x
     size = encoder.module(x).numel()
 
@@ -90,7 +95,7 @@ def _methods(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object
             loop,
             size / TIMED_COORDINATES,
         ),
-        # both sides of a pair are integrated, so half of it is one sentence's
+        # integrated_hessians integrates both sides of a pair: halve its cost for one sentence
         f"integrated Jacobians, {INTEGRATION_POINTS} points, words at once (of {TIMED_POINTS})": (
             lambda: integrated_hessians(encoder, text, text, steps=TIMED_POINTS, similarity="dot"),
             INTEGRATION_POINTS / TIMED_POINTS / 2,
@@ -99,14 +104,14 @@ def _methods(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object
 
 
 def count_flops(work: Callable[[], object]) -> float:
-    """Multiplications and additions of matrix products and convolutions, as torch counts them."""
+    """Return the FLOPs of matrix products and convolutions, as counted by torch's FlopCounterMode."""
     with FlopCounterMode(display=False) as flops:
         work()
     return float(flops.get_total_flops())
 
 
 def time_cpu(work: Callable[[], object], rounds: int = 3) -> float:
-    """Processor seconds, the best of a few rounds: other people's work on the machine does not count."""
+    """Return CPU seconds, the minimum over the rounds; other processes do not count."""
     best = float("inf")
     for _ in range(rounds):
         start = time.process_time()

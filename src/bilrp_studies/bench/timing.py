@@ -1,4 +1,4 @@
-"""What a piece of work costs: seconds, and the most memory above the start."""
+"""Wall-clock time and peak memory of a function call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Measurement:
-    """One figure of a benchmark, with its goal and whatever else a reader may want."""
+    """One value of a benchmark; `note` holds its goal and further details."""
 
     name: str
     value: float
@@ -21,13 +21,13 @@ class Measurement:
 
 
 def measure_cost(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and the most memory above the start in MB (Linux; 0 elsewhere).
+    """Return wall-clock seconds and peak memory above the start in MB (Linux; 0 elsewhere).
 
     >>> seconds, megabytes = measure_cost(lambda: sum(range(1000)))
     >>> seconds > 0
     True
     """
-    gc.collect()  # garbage of earlier work, freed during this one, would hide as much of its memory
+    gc.collect()  # earlier garbage freed during the measurement would lower the measured peak
     before, most, done = _resident_mb(), 0.0, threading.Event()
 
     def watch() -> None:

@@ -1,1 +1,1 @@
-"""Which words go with which region? The pointing game on drawn scenes and their captions."""
+"""Captions study: the pointing game between caption words and image regions of synthetic scenes."""

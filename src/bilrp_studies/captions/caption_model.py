@@ -1,4 +1,4 @@
-"""A small two-tower model of scenes and captions, trained as CLIP is, and the encoders that explain it."""
+"""A small dual encoder of scenes and captions, trained contrastively like CLIP, and its bilrp encoders."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from bilrp_studies.captions.scenes import (
 )
 
 EMBED_DIM, NUM_HEADS, NUM_LAYERS = 48, 4, 2
-PATCH_PIXELS = 8  # pixels: the places of the image tower's last features, and the regions of a scene
-MAX_CAPTION_WORDS = 3 * MAX_OBJECTS + 2 * (MAX_OBJECTS - 1)  # words of a caption
-BATCH_SCENES, SAME_COLOR_SCENES = 64, 4  # scenes of a step, and how many of them share their colours
+PATCH_PIXELS = 8  # stride of the image tower's last feature map, and side of a scene's regions
+MAX_CAPTION_WORDS = 3 * MAX_OBJECTS + 2 * (MAX_OBJECTS - 1)
+BATCH_SCENES, SAME_COLOR_SCENES = 64, 4  # batch size, and number of consecutive scenes with the same colours
 LEARNING_RATE, LOGIT_SCALE = 2e-3, 20.0
 CACHE_KIND, CACHE_VERSION = "captions-model", 2
 
 
 class ImageEncoder(nn.Module):
-    """Pixels (n, 3, 64, 64) → embeddings of length 1: convolutions, learnt places added, the mean over 8×8 places."""
+    """Pixels (n, 3, 64, 64) → unit embeddings: convolutions, learned position embeddings, mean over 8×8 positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ class ImageEncoder(nn.Module):
         self.pointwise = nn.Conv2d(EMBED_DIM, 2 * EMBED_DIM, 1)
         self.head = nn.Linear(2 * EMBED_DIM, EMBED_DIM)
         for layer in (*self.backbone, self.pointwise):
-            if isinstance(layer, nn.Conv2d):  # torch's own start shrinks what passes from layer to layer
+            if isinstance(layer, nn.Conv2d):  # torch's default init shrinks activations layer by layer
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def hidden_states(self, x: Tensor) -> Tensor:
-        """The last features of each place, (n, places, 2·width)."""
+        """Return the last features of each position, (n, positions, 2·EMBED_DIM)."""
         return F.relu(self.pointwise(F.relu(self.backbone(x) + self.positions))).flatten(2).mT
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class ImageEncoder(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention and a two-layer network, each behind a layer norm and beside a way past it."""
+    """Pre-norm transformer block: self-attention and a two-layer MLP, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,9 +92,9 @@ class AttentionBlock(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Word vectors (n, words, width) → embeddings of length 1: two attention blocks, the mean over words.
+    """Word embeddings (n, words, EMBED_DIM) → unit embeddings: two attention blocks, then the mean over words.
 
-    `word_mask` (n, words) says which words there are, where captions of several lengths lie in one batch.
+    `word_mask` (n, words) is True for words and False for padding.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class TextEncoder(nn.Module):
         self.final_norm, self.head = nn.LayerNorm(EMBED_DIM), nn.Linear(EMBED_DIM, EMBED_DIM)
 
     def hidden_states(self, x: Tensor, word_mask: Tensor | None = None) -> Tensor:
-        """The last state of each word, (n, words, width)."""
+        """Return the last hidden state of each word, (n, words, EMBED_DIM)."""
         x = x + self.positions[:, : x.shape[1]]
         for block in self.blocks:
             x = block(x, word_mask)
@@ -121,14 +121,14 @@ class TextEncoder(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class CaptionModel:
-    """The two towers as modules, and as encoders of one space."""
+    """The image and text towers, as modules and as a DualEncoder."""
 
     image_encoder: ImageEncoder
     text_encoder: TextEncoder
 
     @cached_property
     def dual_encoder(self) -> DualEncoder:
-        """Patches of 8×8 pixels against words, by the package's default rules.
+        """Dual encoder with regions of 8×8 pixels and of words, and the default composites.
 
         >>> init_model(0).dual_encoder.text.name
         'captions (text)'
@@ -163,13 +163,13 @@ class CaptionModel:
         return Item(x, Text(caption, spans), tokens(words)(x))
 
     def embed_captions(self, captions: Sequence[str]) -> Tensor:
-        """Embeddings of captions of any lengths."""
+        """Return the embeddings of captions of any lengths."""
         ids, kept = tokenize(captions)
         return self.text_encoder(self.text_encoder.token_embedding(ids), kept)
 
 
 def tokenize(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The numbers of the words of captions, (n, longest), and which of them are there.
+    """Return token ids, padded to the longest caption, and the mask of tokens that are not padding.
 
     >>> [each.tolist() for each in tokenize(["a red"])]
     [[[0, 1]], [[True, True]]]
@@ -189,16 +189,22 @@ def tokenize(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
 
 
 def init_model(seed: int) -> CaptionModel:
-    """Random weights, the same for the same seed; the generator of everyone else is left as it was."""
+    """Return a model with random weights determined by the seed; torch's global generator is left unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CaptionModel(ImageEncoder().requires_grad_(False), TextEncoder().requires_grad_(False))
 
 
 def load_or_train(*, steps: int, seed: int, cache: Cache, bar: Progress) -> CaptionModel:
-    """Symmetric cross-entropy over batches of new scenes; what was learnt is kept in the cache.
+    """Train with a symmetric cross-entropy loss on batches of new scenes, or load the trained weights from the cache.
 
-    A caption that is true of another scene of the batch too (all it names is there) is no wrong answer there.
+    A caption that also describes another scene of the batch (all objects it names are there) is not a negative for it.
+
+    Args:
+        steps: Number of training steps.
+        seed: Determines the initial weights and the scenes.
+        cache: Stores the trained weights.
+        bar: Progress bar of the training.
     """
     model = init_model(seed)
     towers = {"pictures": model.image_encoder, "captions": model.text_encoder}
@@ -219,9 +225,10 @@ def load_or_train(*, steps: int, seed: int, cache: Cache, bar: Progress) -> Capt
 
 
 def draw_batches(seed: int, steps: int) -> Iterator[list[Scene]]:
-    """New scenes for every step: one to four objects, of which all or some are named.
+    """Yield a batch of new scenes per step: one to four objects, of which all or some are named.
 
-    Four at a time have as many objects and the same colours, or colours alone would tell scenes apart for long.
+    Four consecutive scenes have the same number of objects and the same colours; otherwise the model could long tell scenes
+    apart by colour alone.
     """
     generator = np.random.default_rng([seed, 1])
     for _ in range(steps):
@@ -238,7 +245,14 @@ def draw_batches(seed: int, steps: int) -> Iterator[list[Scene]]:
 
 
 def train(model: CaptionModel, scene_batches: Iterator[list[Scene]], steps: int, bar: Progress) -> None:
-    """Train both towers in place on these batches; afterwards they are frozen."""
+    """Train both towers in place; their parameters are frozen afterwards.
+
+    Args:
+        model: The model to train.
+        scene_batches: One batch of scenes per step.
+        steps: Number of batches, for the learning-rate schedule.
+        bar: Progress bar, advanced once per step.
+    """
     learning = [*model.image_encoder.parameters(), *model.text_encoder.parameters()]
     for parameter in learning:
         parameter.requires_grad_(True)
@@ -259,7 +273,7 @@ def train(model: CaptionModel, scene_batches: Iterator[list[Scene]], steps: int,
 
 
 def contrastive_loss(model: CaptionModel, batch: Sequence[Scene]) -> Tensor:
-    """Symmetric cross-entropy: each scene is to find its caption, each caption its scene."""
+    """Symmetric cross-entropy of retrieving each scene's caption and each caption's scene."""
     scores = (
         LOGIT_SCALE
         * model.image_encoder(stack_pixels(batch))
@@ -273,7 +287,7 @@ def contrastive_loss(model: CaptionModel, batch: Sequence[Scene]) -> Tensor:
 
 
 def match_captions(batch: Sequence[Scene]) -> Tensor:
-    """[scene, caption]: is everything that the caption names in the scene?"""
+    """Return the matrix [scene, caption]: True where the scene contains every object that the caption names."""
 
     def marked(things: Sequence[Any]) -> Tensor:
         marks = torch.zeros(len(COLORS) * len(SHAPES))

@@ -1,4 +1,4 @@
-"""The methods compared: what each finds on the patches of a scene and the words of its caption."""
+"""The compared methods: each computes relevance on the patches of a scene and the words of its caption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUR_METHOD = "BiLRP"
 
 @dataclass(frozen=True)
 class Method:
-    """A name, what it is in words, and the relevance it finds on patches and words."""
+    """A method's name, its description for the report, and its function (model, scene) → relevance."""
 
     name: str
     description: str
@@ -29,7 +29,7 @@ class Method:
 
 
 def all_methods(integration_steps: int) -> list[Method]:
-    """All of them, ours first; `integration_steps` is the number of points of integrated Jacobians."""
+    """Return all methods, BiLRP first; `integration_steps` is the number of points of integrated Jacobians."""
     return [
         Method(OUR_METHOD, "the package's default rules for each tower", _by_explainer(explain)),
         Method("Hessian×Product", "true gradients times inputs", _by_explainer(baselines.hessian_product)),
@@ -60,7 +60,7 @@ def _by_explainer(explainer: Callable) -> Callable[[CaptionModel, Scene], Releva
 
 
 def occlusion(model: CaptionModel, scene: Scene) -> Relevance:
-    """⟨φ(x) − φ(x without I), φ'(x') − φ'(x' without I')⟩: a patch becomes the scene's mean, a word is deleted."""
+    """⟨φ(x) − φ(x without I), φ'(x') − φ'(x' without I')⟩: a patch is set to the scene's mean, a word is deleted."""
     x = stack_pixels([scene])
     regions = grid(PATCH_PIXELS)(x)
     masks = regions.masks(torch.arange(regions.count), x.dtype)[:, 0]
@@ -72,7 +72,7 @@ def occlusion(model: CaptionModel, scene: Scene) -> Relevance:
 
 
 def hidden_state_products(model: CaptionModel, scene: Scene) -> Relevance:
-    """What each place and each word adds to the two embeddings, read from the last states alone."""
+    """Dot products of the projected last hidden states of each position and each word, before pooling."""
     places = model.image_encoder.hidden_states(stack_pixels([scene]))[0] @ model.image_encoder.head.weight.T
     words = (
         model.text_encoder.hidden_states(model.read_caption(scene.caption).x)[0]

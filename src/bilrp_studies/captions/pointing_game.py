@@ -1,4 +1,4 @@
-"""The pointing game: for the words of an object, does the strongest relevance fall inside that object's box?"""
+"""The pointing game: for the words of an object, is the patch of largest relevance inside that object's box?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def patches_in_box(box: Box) -> Bool[Tensor, " patches"]:
-    """Which patches have their middle inside a box.
+    """Return the mask of the patches whose centre is inside a box.
 
     >>> patches_in_box((0, 0, 16, 16)).nonzero().flatten().tolist()
     [0, 1, 8, 9]
@@ -30,7 +30,7 @@ def patches_in_box(box: Box) -> Bool[Tensor, " patches"]:
 
 
 def sum_by_object(relevance: Relevance, scene: Scene) -> Float[Tensor, "objects patches"]:
-    """The relevance of each named object's words, summed, on every patch."""
+    """Sum the relevance over the words of each named object, for every patch."""
     return torch.stack(
         [
             relevance[:, [word for word, owner in enumerate(scene.object_of_word) if owner == number]].sum(1)
@@ -40,9 +40,9 @@ def sum_by_object(relevance: Relevance, scene: Scene) -> Float[Tensor, "objects 
 
 
 def score_pointing(relevance: Relevance, scene: Scene) -> tuple[float, float]:
-    """Over the named objects: how often the strongest patch lies in the box; the share of positive relevance in it.
+    """Return means over the named objects: hit rate of the strongest patch, and share of positive relevance in the box.
 
-    An object whose words have no positive relevance anywhere is missed.
+    An object whose words have no positive relevance counts as a miss.
     """
     hits, shares = [], []
     for values, thing in zip(sum_by_object(relevance.double(), scene), scene.named_objects, strict=True):
@@ -54,7 +54,13 @@ def score_pointing(relevance: Relevance, scene: Scene) -> tuple[float, float]:
 
 
 def score_scene(methods: Sequence[Method], model: CaptionModel, scene: Scene) -> Row:
-    """What each method scores on one scene, and what a patch taken at random would."""
+    """Return the scores of each method on one scene, and of a patch chosen at random (chance).
+
+    Args:
+        methods: The methods to score.
+        model: The model to explain.
+        scene: The scene, explained with its own caption.
+    """
     row: Row = {method.name: score_pointing(method.explain(model, scene), scene) for method in methods}
     area = sum(float(patches_in_box(thing.box).double().mean()) for thing in scene.named_objects) / len(
         scene.named_objects
@@ -63,5 +69,5 @@ def score_scene(methods: Sequence[Method], model: CaptionModel, scene: Scene) ->
 
 
 def collect_values(rows: Sequence[Mapping[str, Sequence[float]]], index: int) -> dict[str, list[float]]:
-    """For each method one of its two values (0 hits, 1 shares) on every scene."""
+    """Return for each method one of its two scores (0 hits, 1 shares) on every scene."""
     return {name: [row[name][index] for row in rows] for name in rows[0]}

@@ -1,4 +1,4 @@
-"""The report of the captions study: what the model has learnt, both games with intervals, losses, and pictures."""
+"""The report of the captions study: retrieval accuracy, both games with intervals, comparisons, and example images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OBJECT_COUNTS = range(1, MAX_OBJECTS + 1)
 GAMES = {"all named": "Scenes that show what is named", "four drawn": "Four objects drawn, some named"}
 MEASURES = {"pointing": "strongest patch inside the box", "share": "positive relevance inside the box"}
-MIN_INTERVAL_SCENES = 5  # scenes: a bootstrap interval over fewer says nothing
+MIN_INTERVAL_SCENES = 5  # a bootstrap interval over fewer scenes is meaningless
 FIXLIP = "FIxLIP .83 .82 .84 .86, exCLIP .73 .88 .89 .92, Grad-ECLIP .68 .45 .33 .28"
 Rows = Mapping[str, Mapping[int, Sequence[Row]]]
 Means = Mapping[str, Mapping[str, Mapping[int, Mapping[str, tuple[float, float, float]]]]]
@@ -37,7 +37,16 @@ def build_report(
     rows: Rows,
     example_scenes: Sequence[Scene],
 ) -> Report:
-    """Tables, figures, and the numbers behind them."""
+    """Build the report: tables, figures, and the numbers behind them.
+
+    Args:
+        settings: The settings of the study.
+        methods: The compared methods, in the order of the tables.
+        model: The explained model.
+        retrieval: Its retrieval accuracy.
+        rows: Scores of each scene, by game and number of named objects.
+        example_scenes: Scenes whose explanations are shown.
+    """
     values = {
         measure: {
             game: {count: collect_values(found, which) for count, found in by_count.items()}
@@ -94,7 +103,13 @@ def build_report(
 def compare_with_others(
     scores: Mapping[str, Sequence[float]], *, measure: str, game: str, count: int, seed: int
 ) -> list[dict[str, Any]]:
-    """How much better ours is than each other method on the same scenes, with its interval."""
+    """Return the mean paired difference between BiLRP and each other method on the same scenes, with its interval.
+
+    Args:
+        scores: One value per scene, by method.
+        measure, game, count: Copied to each returned row; `count` is the number of named objects.
+        seed: Seed of the bootstrap.
+    """
     compared = []
     for name, theirs in scores.items():
         if name not in (OUR_METHOD, CHANCE):
@@ -111,7 +126,13 @@ def compare_with_others(
 def describe_results(
     means: Means, comparisons: Sequence[Mapping[str, Any]], retrieval: RetrievalResult
 ) -> str:
-    """What the numbers say, whichever way they fall."""
+    """Return a paragraph that summarises the results, wins and losses alike.
+
+    Args:
+        means: Mean and interval by measure, game, number of named objects and method.
+        comparisons: Rows of `compare_with_others`.
+        retrieval: Retrieval accuracy of the model; below the minimum the paragraph starts with a warning.
+    """
     figures = "; ".join(
         f"{GAMES[game].lower()} {' '.join(f'{by_count[count][OUR_METHOD][0]:.2f}' for count in by_count)}"
         for game, by_count in means["pointing"].items()
@@ -125,7 +146,7 @@ def describe_results(
 
 
 def _describe_losses(comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """In how many comparisons of the pointing game ours is better, worse or neither, and every clear loss by name."""
+    """Count the wins and losses of BiLRP in the pointing game; every significant loss is named."""
     played = [row for row in comparisons if row["measure"] == "pointing"]
     better = sum(row["clear"] and row["better"] > 0 for row in played)
     lost = [row for row in played if row["clear"] and row["better"] < 0]
@@ -246,7 +267,7 @@ def _describe_protocol(settings: CaptionsSettings, methods: Sequence[Method]) ->
 
 
 def _figure(means: Means, names: Sequence[str]) -> Picture:
-    """A panel for each game: the pointing game over the number of named objects, a line for each method."""
+    """Plot the pointing game over the number of named objects: one panel per game, one line per method."""
     figure: Figure = new_figure((9.2, 3.9))
     axes = figure.subplots(1, len(GAMES), sharey=True)
     shades = ("#b2182b", "#2166ac", "#1b7837", "#e08214", "#762a83", "#878787", "#bababa")

@@ -1,4 +1,4 @@
-"""Has the model learnt its task? An explanation of one that has not is worth nothing."""
+"""Retrieval accuracy of the caption model: explanations of a model that has not learned its task are worthless."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bilrp_studies.captions.caption_model import CaptionModel
 from bilrp_studies.captions.scenes import MAX_OBJECTS, draw_scene, reverse_relations, stack_pixels
 
 MIN_ACCURACY = (
-    0.5  # of new scenes find their caption: below, the report says what the other figures are worth
+    0.5  # share of new scenes that retrieve their caption; below it the report starts with a warning
 )
 
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """On new scenes: how many find their own caption, among how many captions, and who tells its relations' direction."""
+    """Accuracy on new scenes: retrieval of their own caption, and preference for a caption over its reversed relations."""
 
     accuracy: float
     accuracy_by_objects: tuple[float, ...]
@@ -30,7 +30,13 @@ class RetrievalResult:
 
 
 def evaluate_retrieval(model: CaptionModel, count: int, seed: int) -> RetrievalResult:
-    """Look up `count` new scenes, of one to four objects in turn, among all their different captions."""
+    """Retrieve the captions of `count` new scenes among all their distinct captions.
+
+    Args:
+        model: The model to evaluate.
+        count: Number of scenes, cycling through one to four objects.
+        seed: Determines the scenes.
+    """
     generator = np.random.default_rng([seed, 3])
     numbers = [k % MAX_OBJECTS + 1 for k in range(count)]
     scenes = [draw_scene(generator, object_count=n, named_count=n) for n in numbers]

@@ -1,7 +1,7 @@
-"""Drawn scenes and their captions: which words go with which region is known.
+"""Synthetic scenes with captions, for which the correspondence between words and regions is known.
 
-A scene is 64×64 pixels with one to four objects that differ in colour and in shape; a caption names some of them, each
-after the relation it stands in to the one named before: "a red circle left of a blue square".
+A scene has 64×64 pixels and one to four objects that differ in colour and in shape. A caption names some of them, with
+the spatial relation between consecutive ones: "a red circle left of a blue square".
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 SCENE_PIXELS = 64
-MAX_OBJECTS = 4  # objects of a scene
-MIN_BOX_PIXELS, MAX_BOX_PIXELS = 16, 22  # sides of an object's box
-MIN_GAP_PIXELS = 2  # pixels between two boxes, at least
+MAX_OBJECTS = 4  # per scene
+MIN_BOX_PIXELS, MAX_BOX_PIXELS = 16, 22  # side of an object's bounding box
+MIN_GAP_PIXELS = 2  # minimum distance between two boxes
 COLORS = {
     "red": (0.90, 0.12, 0.12),
     "green": (0.10, 0.65, 0.15),
@@ -36,7 +36,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One object of a scene: colour, shape, and the box it fills."""
+    """One object of a scene: colour, shape and bounding box."""
 
     color: str
     shape: str
@@ -50,7 +50,7 @@ class SceneObject:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A drawn scene: pixels (64, 64, 3) of bytes, all its objects, and those that its caption names, in order."""
+    """A scene: uint8 pixels (64, 64, 3), all its objects, and the objects that its caption names, in order."""
 
     pixels: np.ndarray
     objects: tuple[SceneObject, ...]
@@ -58,17 +58,17 @@ class Scene:
 
     @property
     def caption(self) -> str:
-        """The words of the caption: "a red circle left of a blue square"."""
+        """The caption, for example "a red circle left of a blue square"."""
         return " ".join(word for word, _ in caption_words(self.named_objects))
 
     @property
     def object_of_word(self) -> tuple[int | None, ...]:
-        """For each word of the caption, the number of the named object whose colour or shape it is, else None."""
+        """For each word of the caption, the index of the named object whose colour or shape it is, else None."""
         return tuple(owner for _, owner in caption_words(self.named_objects))
 
 
 def caption_words(objects: Sequence[SceneObject]) -> list[tuple[str, int | None]]:
-    """A caption's words, each with the object whose colour or shape it says.
+    """Return the words of a caption, each with the index of the object whose colour or shape it names, else None.
 
     >>> red, blue = SceneObject("red", "circle", (0, 0, 16, 16)), SceneObject("blue", "square", (4, 40, 20, 56))
     >>> [word for word, _ in caption_words([red, blue])], [owner for _, owner in caption_words([red])]
@@ -83,7 +83,7 @@ def caption_words(objects: Sequence[SceneObject]) -> list[tuple[str, int | None]
 
 
 def describe_relation(first: SceneObject, second: SceneObject) -> str:
-    """Where the first stands as seen from the second, along the longer way between their middles.
+    """Return the position of the first object relative to the second, along the axis on which their centres differ more.
 
     >>> describe_relation(SceneObject("red", "circle", (0, 0, 16, 16)), SceneObject("blue", "square", (40, 4, 56, 20)))
     'above'
@@ -95,7 +95,7 @@ def describe_relation(first: SceneObject, second: SceneObject) -> str:
 
 
 def reverse_relations(caption: str) -> str:
-    """The caption with every relation turned round: of the same objects, and wrong.
+    """Return the caption with every relation replaced by its opposite, which makes it wrong.
 
     >>> reverse_relations("a red circle left of a blue square")
     'a red circle right of a blue square'
@@ -106,13 +106,20 @@ def reverse_relations(caption: str) -> str:
 def draw_scene(
     generator: np.random.Generator, *, object_count: int, named_count: int, colors: Sequence[str] = ()
 ) -> Scene:
-    """A random scene with that many objects, of these colours where they are given, of which that many are named."""
+    """Draw a random scene.
+
+    Args:
+        generator: Source of all random choices.
+        object_count: Number of objects, at most MAX_OBJECTS.
+        named_count: Number of objects that the caption names.
+        colors: Colours of the objects; random if empty.
+    """
     boxes = _draw_boxes(generator, object_count)
     colors = colors or generator.permutation(list(COLORS))[:object_count].tolist()
     shapes = generator.permutation(SHAPES)[:object_count].tolist()
     things = tuple(SceneObject(*each) for each in zip(colors, shapes, boxes, strict=True))
     order = generator.permutation(object_count)[:named_count].tolist()
-    # a grey of its own for each scene, with grain: the ground is no zero that explains itself
+    # a random grey with noise for each scene, so that the background is not exactly zero
     ground = generator.uniform(0.25, 0.75)
     pixels = np.full((SCENE_PIXELS, SCENE_PIXELS, 3), ground, np.float32)
     for thing in things:
@@ -125,7 +132,7 @@ def draw_scene(
 
 @cache
 def shape_mask(shape: str, side: int) -> np.ndarray:
-    """Which pixels of a box of that side a shape covers; it touches all four sides of its box.
+    """Return the mask of the pixels that a shape covers in a square box; the shape touches all four sides.
 
     >>> shape_mask("cross", 6).astype(int).sum(1).tolist()
     [2, 2, 6, 6, 2, 2]
@@ -143,7 +150,7 @@ def shape_mask(shape: str, side: int) -> np.ndarray:
 
 
 def stack_pixels(scenes: Sequence[Scene]) -> Tensor:
-    """What the model sees of scenes: (n, 3, 64, 64), grey is zero.
+    """Return the scenes as model input: (n, 3, 64, 64), mid-grey is zero.
 
     >>> stack_pixels([draw_scene(np.random.default_rng(0), object_count=1, named_count=1)]).shape
     torch.Size([1, 3, 64, 64])
@@ -153,7 +160,7 @@ def stack_pixels(scenes: Sequence[Scene]) -> Tensor:
 
 
 def _draw_boxes(generator: np.random.Generator, count: int) -> list[Box]:
-    """Boxes that keep apart; a draw that leaves no room for the next one is begun again."""
+    """Draw boxes that do not overlap, by rejection; start over if no position is left for the next one."""
     while True:
         boxes: list[Box] = []
         for size, down, across in generator.random((30 * count, 3)).tolist():

@@ -1,4 +1,4 @@
-"""What can be chosen in the captions study."""
+"""Settings of the captions study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionsSettings(Settings):
-    """How long to train the two towers, and how many scenes to explain."""
+    """Training length of the two towers and number of scenes to explain."""
 
     out: Path = path_option(Path("out/captions"), "Folder for the report.")
     steps: int = option(1200, "Training steps of 64 scenes each.", minimum=1)

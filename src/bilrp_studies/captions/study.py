@@ -1,8 +1,8 @@
-"""Which words go with which region? A small two-tower model of drawn scenes, and the pointing game on it.
+"""Captions study: a small dual encoder of synthetic scenes, evaluated by the pointing game.
 
-Two games, each with one to four named objects: scenes that show no more than their caption names, and scenes of four
-objects of which some are named, which is how FIxLIP plays it on CLIP. The trained model and what each scene gave are kept
-in OUT/cache, so that an interrupted study goes on where it stopped.
+There are two games, each with one to four named objects: scenes that contain only the objects that their caption names,
+and scenes of four objects of which some are named, as in FIxLIP's evaluation of CLIP. The trained model and the scores of
+each scene are cached in OUT/cache, so an interrupted study resumes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from bilrp_studies.captions.settings import CaptionsSettings
 from bilrp_studies.common.result_cache import load_or_compute_row
 from bilrp_studies.common.thread_limit import single_thread
 
-CACHE_VERSION = 1  # of what one scene gives: another number, and nothing kept before is read
+CACHE_VERSION = 1  # of the cached scores of a scene; changing it invalidates the cache
 GAMES = ("all named", "four drawn")
 OBJECT_COUNTS = range(1, MAX_OBJECTS + 1)
 EXAMPLE_GAMES = (
     ("all named", 2),
     ("four drawn", 2),
     ("all named", 3),
-)  # games whose first scene is in the report
+)  # games and object counts whose first scene is shown in the report
 
 
 def run(settings: CaptionsSettings) -> Report:
-    """The whole study, from drawing and training to report.
+    """Run the whole study: draw scenes, train, explain, report.
 
     >>> run(CaptionsSettings(out=tmp, steps=1, scenes=2, retrieval=4)).results["retrieval"]["of"]
     4
@@ -59,7 +59,13 @@ def run(settings: CaptionsSettings) -> Report:
 
 
 def draw_scenes(settings: CaptionsSettings, game: str, count: int) -> list[Scene]:
-    """The scenes of one game with that many named objects, the same for the same seed."""
+    """Draw the scenes of one game, determined by the seed.
+
+    Args:
+        settings: Seed and number of scenes.
+        game: "all named" or "four drawn".
+        count: Number of named objects per scene.
+    """
     generator = np.random.default_rng([settings.seed, 2, GAMES.index(game), count])
     objects = MAX_OBJECTS if game == "four drawn" else count
     return [draw_scene(generator, object_count=objects, named_count=count) for _ in range(settings.scenes)]
@@ -68,7 +74,7 @@ def draw_scenes(settings: CaptionsSettings, game: str, count: int) -> list[Scene
 def _score_scenes(
     model: CaptionModel, scenes: list[Scene], settings: CaptionsSettings, cache: Cache, bar: Progress
 ) -> list[Row]:
-    """What every method scores on each scene; scenes already judged are read."""
+    """Score every method on each scene; cached scores are loaded."""
     compared = all_methods(settings.integration_steps)
     origin = {
         "space": model.dual_encoder.image.embedding_space,

@@ -1,4 +1,4 @@
-"""`bilrp bench`: what a decomposition costs."""
+"""`bilrp bench`: time and memory of decompositions and collections."""
 
 from __future__ import annotations
 

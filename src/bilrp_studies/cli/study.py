@@ -1,4 +1,4 @@
-"""`bilrp study NAME`: one experiment, end to end. Its options are the fields of its settings."""
+"""`bilrp study NAME`: run one study; its command-line options are the fields of its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bilrp_studies.common.study import Settings, Study, flag_name
 
 
 class StudyGroup(TyperGroup):
-    """The studies of the table, and any other by `package.module:STUDY`."""
+    """Command group of the built-in studies; any other study is found by `package.module:STUDY`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         known = super().get_command(ctx, cmd_name)
@@ -39,7 +39,7 @@ study = typer.Typer(
 
 
 def make_command(definition: Study) -> Callable[..., None]:
-    """A study as a command: an option for each field of its settings."""
+    """Return a study as a command function with one option per field of its settings."""
 
     def run(**given: Any) -> None:
         settings = parse_settings(definition.settings, given)
@@ -55,7 +55,7 @@ def make_command(definition: Study) -> Callable[..., None]:
 
 
 def parse_settings(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
-    """Settings from what the command line gave: numbers with commas between become several."""
+    """Build the settings from the command line's values; comma-separated numbers become tuples."""
     values: dict[str, Any] = {
         each.name: parse_integers(each.name, arguments[each.name])
         if _is_sequence(kind)
@@ -66,7 +66,7 @@ def parse_settings(settings: type[Settings], arguments: Mapping[str, Any]) -> Se
 
 
 def parse_integers(name: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between, or the word none.
+    """Parse comma-separated integers, or the word "none".
 
     >>> parse_integers("layers", "17, 31"), parse_integers("curve", "none")
     ((17, 31), ())
@@ -80,7 +80,7 @@ def parse_integers(name: str, text: str) -> tuple[int, ...]:
 
 
 def print_report(report: Report, out: Path) -> None:
-    """What a study ends with on the screen: its answer, what was skipped, where to read on."""
+    """Print a study's summary, the skipped files, and the path of the report."""
     print_safe(report.summary)
     skipped = report.results.get("skipped", ())
     for item in list(skipped)[:10]:
@@ -91,16 +91,16 @@ def print_report(report: Report, out: Path) -> None:
 
 
 def _option_fields(settings: type[Settings]) -> list[tuple[Field[Any], Any]]:
-    """The fields that are options, with their types; those without help are not for the command line."""
+    """Return the fields that are command-line options (those with a help text), with their types."""
     hints = get_type_hints(settings)
     found = [(each, hints[each.name]) for each in fields(settings) if each.metadata.get("help")]
-    return sorted(found, key=lambda each: each[0].default is not MISSING)  # what must be given comes first
+    return sorted(found, key=lambda each: each[0].default is not MISSING)  # required options first
 
 
 def _make_parameter(field: Field[Any], kind: Any) -> Parameter:
     about, default, shown = field.metadata, field.default, kind
     least, most, metavar = about.get("minimum"), about.get("maximum"), about.get("metavar")
-    if _is_sequence(kind):  # shown as one text; the settings check each number
+    if _is_sequence(kind):  # passed as one string; the settings check each number
         default = MISSING if default is MISSING else ",".join(map(str, default))
         shown, least, most, metavar = str, None, None, metavar or "N,N"
     spec = typer.Option(flag_name(field.name), help=about["help"], metavar=metavar, min=least, max=most)

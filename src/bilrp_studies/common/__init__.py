@@ -1,1 +1,1 @@
-"""What studies share: what a study is, folders of data, the ladder of layers, the stereo pair, the report."""
+"""Shared code of the studies: study definitions, image folders, VGG-16 by layer, the stereo pair, caches, bootstrap."""

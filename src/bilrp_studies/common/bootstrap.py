@@ -1,4 +1,4 @@
-"""What figures of several studies share: a mean with its interval."""
+"""Bootstrap confidence intervals of means."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def bootstrap_mean(
 ) -> tuple[float, float, float]:
     """Mean and its 95 % bootstrap interval (percentile) over pairs or scenes.
 
+    Args:
+        values: One value per pair or scene.
+        seed: Seed of the resampling.
+        resamples: Number of bootstrap samples.
+
     >>> bootstrap_mean([1.0, 1.0, 1.0])
     (1.0, 1.0, 1.0)
     """
@@ -25,9 +30,15 @@ def bootstrap_mean(
 def block_bootstrap_mean(
     values: Sequence[float], *, block: int = 1, resamples: int = 2000, seed: int = 0
 ) -> dict[str, float]:
-    """Mean and its 95 % bootstrap interval (percentile), resampling `block` neighbours at a time around the circle.
+    """Return the mean and its 95 % percentile interval by the circular block bootstrap (Politis and Romano 1992).
 
-    Blocks keep what neighbours have in common together (the circular block bootstrap of Politis and Romano 1992).
+    Resampling blocks of consecutive values preserves the dependence between neighbours.
+
+    Args:
+        values: One value per pair, in an order in which dependent values are neighbours.
+        block: Number of consecutive values resampled together.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the resampling.
 
     >>> block_bootstrap_mean([1.0, 1.0, 1.0])
     {'mean': 1.0, 'low': 1.0, 'high': 1.0}
@@ -41,7 +52,7 @@ def block_bootstrap_mean(
 
 
 def percentile_interval(samples: np.ndarray, *, level: float = 0.95) -> tuple[float, float]:
-    """Where the middle `level` of what was drawn again and again begins and ends: its percentile interval.
+    """Return the percentile interval that contains the central `level` of the samples.
 
     >>> percentile_interval(np.arange(101.0))
     (2.5, 97.5)

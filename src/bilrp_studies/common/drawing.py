@@ -1,4 +1,4 @@
-"""What the figures of several studies share."""
+"""Figures shared by several studies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure outside pyplot's global state.
+    """Return an empty figure outside pyplot's global state.
 
     >>> new_figure((4.0, 3.0)).get_size_inches().tolist()
     [4.0, 3.0]

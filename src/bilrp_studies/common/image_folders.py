@@ -1,4 +1,4 @@
-"""Folders of pictures and clips as a study reads them: what cannot be used is listed with its reason, the rest is kept."""
+"""Read folders of images and clips; unusable files are listed with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SkippedFile:
 
 @dataclass(frozen=True, eq=False)
 class LabeledImage:
-    """One picture, already cut and scaled: `pixels` is uint8 (size, size, 3)."""
+    """One image, already cropped and resized: `pixels` is uint8 (size, size, 3)."""
 
     name: str
     label: str
@@ -40,7 +40,7 @@ class LabeledImage:
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """Consecutive frames, already cut and scaled: `frames` is uint8 (n, size, size, 3)."""
+    """Consecutive frames, already cropped and resized: `frames` is uint8 (n, size, size, 3)."""
 
     name: str
     frames: np.ndarray = field(repr=False)
@@ -49,7 +49,7 @@ class Clip:
 
 @dataclass(frozen=True, eq=False)
 class FolderContents:
-    """What a folder held: `items` to use, `skipped` with reasons, `notes` worth a line in the report."""
+    """Contents of a folder: usable `items`, `skipped` files with reasons, and `notes` for the report."""
 
     items: tuple[Any, ...]
     skipped: tuple[SkippedFile, ...] = ()
@@ -59,7 +59,13 @@ class FolderContents:
 def read_classes(
     folder: str | Path, *, size: int, crop: float = 1.0, advance: Callable[[], None] = lambda: None
 ) -> FolderContents:
-    """Pictures in `folder/<class>/…`; a class needs two readable pictures, one for each half of a split.
+    """Read the images in `folder/<class>/…`; a class needs two readable images, one for each half of a split.
+
+    Args:
+        folder: The folder of class folders.
+        size: Side in pixels to which images are resized.
+        crop: The central square to use; see `crop_center`.
+        advance: Called after each file.
 
     >>> read_classes("faces", size=64, crop=0.6).items[0].label
     'Ada'
@@ -101,7 +107,14 @@ def read_clips(
     max_frames: int = 100,
     advance: Callable[[], None] = lambda: None,
 ) -> FolderContents:
-    """Clips: every folder that holds frames is one (frames in natural order), and so is every video file.
+    """Read clips: every folder of frames (in natural order) is one clip, and so is every video file.
+
+    Args:
+        folder: The folder to search, subfolders included.
+        size: Side in pixels to which frames are resized.
+        crop: The central square to use; see `crop_center`.
+        max_frames: Number of frames read of each clip, from its start.
+        advance: Called after each clip.
 
     >>> read_clips("sports", size=128).items[0].frames.shape
     (24, 128, 128, 3)
@@ -138,7 +151,13 @@ def read_clips(
 
 
 def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderContents:
-    """All pictures under `folder`, or one picture file."""
+    """Read all images under a folder.
+
+    Args:
+        folder: A folder, or one image file.
+        size: Side in pixels to which images are resized.
+        crop: The central square to use; see `crop_center`.
+    """
     path = Path(folder)
     if path.is_file():
         folder, paths = path.parent, [path]
@@ -160,7 +179,7 @@ def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderCo
 
 
 def crop_center(image: Image.Image, crop: float) -> Image.Image:
-    """The middle square of an image: a share of its shorter side (crop ≤ 1) or a number of pixels (crop > 1).
+    """Crop the central square: a fraction of the shorter side (crop ≤ 1) or a number of pixels (crop > 1).
 
     >>> crop_center(Image.new("RGB", (128, 96)), 0.5).size
     (48, 48)
@@ -176,7 +195,7 @@ def crop_center(image: Image.Image, crop: float) -> Image.Image:
 
 
 def natural_sort_key(path: Path | str) -> tuple[Any, ...]:
-    """A sort key that counts: frame 2 stands before frame 10.
+    """Sort key that compares digits as numbers: frame 2 precedes frame 10.
 
     >>> sorted(["f10.jpg", "f2.jpg"], key=natural_sort_key)
     ['f2.jpg', 'f10.jpg']
@@ -186,7 +205,7 @@ def natural_sort_key(path: Path | str) -> tuple[Any, ...]:
 
 
 def require_folder(folder: str | Path) -> Path:
-    """The folder, if it is one and holds something."""
+    """Return the path; raise InputError if it is not a folder or is empty."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
@@ -196,11 +215,11 @@ def require_folder(folder: str | Path) -> Path:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """All visible files under a folder, through links to other folders too, each real folder once."""
+    """List all files under a folder except hidden ones, following symbolic links; each real folder is visited once."""
     found, seen = [], set()
     for place, inner, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
-        if real in seen:  # a link back to a folder above would never end
+        if real in seen:  # a link to a parent folder would recurse forever
             inner.clear()
             continue
         seen.add(real)
@@ -210,7 +229,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _list_clips(folder: Path, skipped: list[SkippedFile]) -> Iterator[tuple[str, Sequence[Path]]]:
-    """(name, frames) for each folder of frames and (name, [video]) for each video file."""
+    """Yield (name, frames) for each folder of frames and (name, [video]) for each video file."""
     by_folder: dict[Path, list[Path]] = {}
     movies: list[Path] = []
     for path in _list_files(folder):
@@ -270,7 +289,7 @@ def _read_video(
                 )
                 if len(frames) == max_frames:
                     break
-    except Exception as error:  # a damaged stream can fail anywhere; the frames before it are good
+    except Exception as error:  # a damaged stream can fail anywhere; keep the frames decoded so far
         reason = (str(error) or type(error).__name__).splitlines()[0]
         skipped.append(SkippedFile(name, f"damaged video after {len(frames)} frames ({reason})"))
     else:

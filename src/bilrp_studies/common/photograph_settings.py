@@ -1,4 +1,4 @@
-"""What can be chosen in every study of pairs of photographs."""
+"""Settings shared by the studies of photograph pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class PhotographSettings(Settings):
-    """Which photographs, how many pairs, how fine, and how sure."""
+    """Photographs, number of pairs, image and region size, and bootstrap."""
 
     data: Path = path_option(help="A folder of photographs.")
     pairs: int = option(30, "Pairs of photographs.", minimum=1)

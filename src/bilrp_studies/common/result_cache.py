@@ -1,4 +1,4 @@
-"""What a study that was interrupted goes on from: decompositions, without their zeros, and rows of numbers."""
+"""Cached intermediate results from which an interrupted study resumes: sparse decompositions and rows of numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from bilrp.errors import BilrpError, InputError, wrap_errors
 from bilrp.io import store
 from bilrp.io.cache import Cache
 
-MAX_SPARSE_DENSITY = (
-    0.4  # below this share of non-zero entries, parts are kept with their places instead of their zeros
-)
+MAX_SPARSE_DENSITY = 0.4  # below this share of non-zero entries, parts are stored in sparse form
 
 
 def load_decomposition(cache: Cache, key: str) -> Decomposition | None:
-    """A kept decomposition, as it was; one that cannot be rebuilt counts as absent."""
+    """Load a cached decomposition, or None; one that cannot be restored counts as missing."""
     found = cache.get("decomposition", key)
     try:
         with wrap_errors("damaged"):
@@ -30,18 +28,29 @@ def load_decomposition(cache: Cache, key: str) -> Decomposition | None:
 
 
 def save_decomposition(cache: Cache, key: str, decomposition: Decomposition) -> None:
-    """Keep a decomposition without its zeros."""
+    """Save a decomposition to the cache, in sparse form if that is smaller.
+
+    Args:
+        cache: The cache.
+        key: Its key; see `compute_key`.
+        decomposition: The decomposition to save.
+    """
     cache.put("decomposition", key, *pack(decomposition))
 
 
 def load_or_compute_row(cache: Cache, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A row of numbers and words as it was kept; one that is absent or damaged is made, and kept.
+    """Load a row of results from the cache; compute and store it if it is missing or damaged.
+
+    Args:
+        cache: The cache.
+        key: The row's key; see `compute_key`.
+        compute: Returns the row; its values must be JSON-serialisable.
 
     >>> load_or_compute_row(Cache(tmp), "ab12", lambda: {"insertion": 0.62})
     {'insertion': 0.62}
     """
     found = cache.get("row", key)
-    if found is not None and "row" in found[1]:  # it has its checksum: it is what was kept
+    if found is not None and "row" in found[1]:  # the cache has verified its checksum
         return json.loads(found[1]["row"])
     row = compute()
     cache.put("row", key, {}, {"row": json.dumps(row)})
@@ -49,9 +58,9 @@ def load_or_compute_row(cache: Cache, key: str, compute: Callable[[], dict[str, 
 
 
 def pack(decomposition: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A decomposition as tensors and words, its parts without zeros where that is smaller; nothing is rounded.
+    """Serialise a decomposition to tensors and strings, its parts in sparse form if that is smaller; lossless.
 
-    In early layers a region reaches only its surroundings, and after a ReLU most coordinates are zero.
+    In early layers a region only affects its neighbourhood, and after a ReLU most coordinates are zero.
     """
     tensors, words = serialize_decomposition(decomposition)
     parts = tensors["parts"]
@@ -65,7 +74,7 @@ def pack(decomposition: Decomposition) -> tuple[dict[str, Tensor], dict[str, str
 
 
 def unpack(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Decomposition:
-    """The way back from `pack`."""
+    """Restore a decomposition from the output of `pack`."""
     tensors = dict(tensors)
     if "parts" not in tensors:
         count, size = json.loads(metadata["shape"])
@@ -80,5 +89,5 @@ def unpack(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Decompositio
 
 
 def _is_safe_size(element_count: int, values: Tensor) -> bool:
-    """A small file must not unpack to what fills the memory: a gigabyte, or a hundred times what it holds."""
+    """Guard against decompression bombs: at most a gigabyte, or a hundred times the stored values."""
     return element_count * values.element_size() <= max(store.MAX_NPZ_BYTES, 100 * values.nbytes)

@@ -10,7 +10,7 @@ from bilrp.errors import InputError, import_optional
 
 
 def load_stereo_pair() -> tuple[Path, Path, np.ndarray]:
-    """The two photographs of a motorcycle, and the disparity of the left one: x in the left is x − d in the right.
+    """Return two photographs of a motorcycle and the disparity of the left one: x in the left is x − d in the right.
 
     >>> load_stereo_pair()[2].shape
     (500, 741)

@@ -1,4 +1,4 @@
-"""What a study is: a question, settings, and a run from settings to report. Without torch, so that help costs nothing."""
+"""Definition of a study: a question, settings, and a function from settings to report. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bilrp.render.report import Report
 
 Number = int | float
-STUDY_PACKAGES = ("scipy", "skimage", "sklearn")  # what the extra brings
+STUDY_PACKAGES = ("scipy", "skimage", "sklearn")  # installed by the extra bilrp[studies]
 
 
 def option(
@@ -26,9 +26,16 @@ def option(
     metavar: str | None = None,
     allow_empty: bool = False,
 ) -> Any:
-    """A field of some settings, and with that an option of the command line; bounds hold for each of several numbers.
+    """Return a dataclass field for a setting that is also a command-line option.
 
-    Several numbers are kept in order, each once; they may be none at all only if `allow_empty` says so.
+    Tuples of numbers are sorted and deduplicated.
+
+    Args:
+        default: The default value; without it the option is required.
+        help: Help text; fields without one are not command-line options.
+        minimum, maximum: Inclusive bounds, of each element if the value is a tuple.
+        metavar: Placeholder of the value in the help.
+        allow_empty: Whether a tuple may be empty.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True, kw_only=True)
@@ -50,15 +57,21 @@ def option(
 
 
 def path_option(default: Any = MISSING, help: str = "", *, metavar: str = "DIR") -> Any:
-    """A field that names a file or folder: where things are, which decides no figure."""
+    """Return a dataclass field for a file or folder, which is not among the settings that determine results.
+
+    Args:
+        default: The default path; without it the option is required.
+        help: Help text; fields without one are not command-line options.
+        metavar: Placeholder of the value in the help.
+    """
     return field(default=default, metadata={"help": help, "metavar": metavar, "affects_results": False})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What can be chosen: every figure of a study follows from its settings and its data.
+    """Base class of a study's settings; its results are determined by settings and data.
 
-    `out` is where the report goes, and where a study keeps what it may need again. `progress` shows bars.
+    `out` is the folder of the report and of cached intermediate results. `progress` shows progress bars.
     """
 
     out: Path = path_option(Path("out"), "Folder for the report.")
@@ -75,7 +88,7 @@ class Settings:
                 _check_bounds(each.name, number, each.metadata)
 
     def result_options(self) -> dict[str, Any]:
-        """The settings that figures follow from, as plain values: all but places and progress."""
+        """Return the settings that determine results: all except paths and `progress`."""
         return {
             each.name: getattr(self, each.name)
             for each in fields(self)
@@ -84,7 +97,7 @@ class Settings:
 
 
 def flag_name(name: str) -> str:
-    """A field's name on the command line.
+    """Return the command-line flag of a field.
 
     >>> flag_name("first_seed")
     '--first-seed'
@@ -107,10 +120,10 @@ def _check_bounds(name: str, number: Any, bounds: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Study:
-    """One experiment: its name, the question it answers, its settings, and how it is run.
+    """One experiment: its name, the question it answers, its settings class, and the function that runs it.
 
-    `target` is the function settings → report, or where it is, as "package.module:function", so that a table of studies
-    loads none of them.
+    `target` is the function settings → report, or its location "package.module:function", which is imported only when the
+    study runs.
 
     >>> Study("mine", "Is it so?", Settings, "bilrp_studies.toy.study:run").name
     'mine'
@@ -122,7 +135,7 @@ class Study:
     target: str | Callable[[Any], Report]
 
     def run(self, settings: Settings) -> Report:
-        """The whole study, from data to report; nothing is written but what it keeps to go on from."""
+        """Run the whole study and return its report; only cached intermediate results are written to disk."""
         if not isinstance(self.target, str):
             return self.target(settings)
         module, _, function = self.target.partition(":")

@@ -1,4 +1,4 @@
-"""One thread for many small steps."""
+"""Limit torch to one thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """So many small steps that a second thread would spend its time waiting, most of all on a busy machine."""
+    """Run many small operations on one thread, where the overhead of a second one exceeds its benefit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""VGG-16 as a ladder of similarity models: features, Gram matrices and decompositions by layer, kept on disk."""
+"""VGG-16 as one similarity model per layer: features, Gram matrices and decompositions, cached on disk."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from bilrp.progress import Progress
 from bilrp.rules import composites
 from bilrp_studies.common.result_cache import load_decomposition, save_decomposition
 
-GRAM_BLOCK_BYTES = 512e6  # of float32 features held at once for each side of a Gram matrix
-MAX_HALF_VALUE = 60_000.0
+GRAM_BLOCK_BYTES = 512e6  # float32 features in memory at once for each side of a Gram matrix
+MAX_HALF_VALUE = 60_000.0  # float16 overflows at 65,504
 
 
 @dataclass(frozen=True, eq=False)
 class LayeredVGG:
-    """One encoder read at several layers: y^(ℓ)(x, x') = ⟨VGG_:ℓ(x), VGG_:ℓ(x')⟩.
+    """One encoder evaluated at several layers: y^(ℓ)(x, x') = ⟨VGG_:ℓ(x), VGG_:ℓ(x')⟩.
 
     >>> load_layered_vgg((17, 31)).layers
     (17, 31)
@@ -45,7 +45,7 @@ class LayeredVGG:
         return self.encoder.module.features  # type: ignore[attr-defined]
 
     def to_input(self, pixels: np.ndarray) -> Tensor:
-        """uint8 pixels (H, W, 3) as the encoder's input."""
+        """Convert uint8 pixels (H, W, 3) to the encoder's input."""
         return read_tensor(self.encoder, pixels)
 
 
@@ -56,7 +56,14 @@ def load_layered_vgg(
     cache_folder: str | Path | None = None,
     progress: bool = False,
 ) -> LayeredVGG:
-    """VGG-16 up to its highest wanted layer, and a cache in `cache_folder` (None: nothing is kept)."""
+    """Load VGG-16 up to the highest of the given layers.
+
+    Args:
+        layers: Layers to evaluate, counted from 1.
+        weights: Weight file or state dict; by default the cached or downloaded weights.
+        cache_folder: Folder of the cache; None disables it.
+        progress: Show the progress of a download.
+    """
     chosen = tuple(sorted(set(layers)))
     if not chosen:
         raise InputError("name at least one layer, for example 17,31")
@@ -67,8 +74,11 @@ def load_layered_vgg(
 
 @dataclass(frozen=True, eq=False)
 class LayerFeatures:
-    """Features of many pictures: `vector(i, layer)` is one vector. Kept as 16-bit floats: the Gram matrix of thousands of
-    coordinates averages that rounding away (about one part in 10⁵), and 65,000 coordinates stay cheap."""
+    """Features of many images: `vector(i, layer)` returns one vector.
+
+    Stored as float16 where that does not overflow: the rounding averages out in the Gram matrix of thousands of coordinates
+    (relative error about 10⁻⁵), and 65,000 coordinates per image stay affordable.
+    """
 
     count: int
     vector: Callable[[int, int], Tensor]
@@ -76,7 +86,13 @@ class LayerFeatures:
 
 
 def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Progress) -> LayerFeatures:
-    """φ^(ℓ) of every picture at every layer, computed once: one forward pass passes all layers."""
+    """Compute φ^(ℓ) of every image at every layer, in one forward pass per image.
+
+    Args:
+        model: The layers, and the cache for the features.
+        pictures: uint8 images (H, W, 3).
+        bar: Progress bar.
+    """
     origin = {"what": "features", "weights": model.weights_hash, "layers": model.layers, "mean": images.MEAN}
     keys = [compute_key(hash_array(pixels), origin) for pixels in pictures]
     missing = list({key: i for i, key in enumerate(keys) if not model.cache.has("features", key)}.values())
@@ -85,7 +101,7 @@ def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Pro
         bar.start("features", len(missing))
 
     def made(i: int) -> dict[str, Tensor]:
-        # Each by itself: in a batch it would be rounded by its company, and what is made again would differ.
+        # A batch of one: results would otherwise depend on the batch by rounding, and recomputation would differ.
         found = compute_activations(model, model.to_input(pictures[i]))
         tensors = {str(layer): to_half_if_safe(values[0]) for layer, values in found.items()}
         model.cache.put("features", keys[i], tensors)
@@ -101,7 +117,7 @@ def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Pro
         if keys[i] in held:
             return held[keys[i]][str(layer)].float()
         stored = model.cache.get("features", keys[i], only=str(layer))
-        tensors = made(i) if stored is None else stored[0]  # damaged or deleted since: made again
+        tensors = made(i) if stored is None else stored[0]  # recompute if damaged or deleted
         return tensors[str(layer)].float()
 
     return LayerFeatures(len(pictures), of, compute_key("|".join(keys), origin))
@@ -109,24 +125,31 @@ def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Pro
 
 @torch.inference_mode()
 def compute_activations(model: LayeredVGG, batch: Tensor) -> dict[int, Tensor]:
-    """Flattened values of a batch at every layer of the ladder, from one pass."""
+    """Return the flattened activations of a batch at every layer, from one forward pass."""
     found, values = {}, batch
     for number, module in enumerate(model.network, start=1):
         values = module(values)
         if number in model.layers:
-            found[number] = values.flatten(1).clone()  # the next module may work in place
+            found[number] = values.flatten(1).clone()  # the next module may be in-place
     return found
 
 
 def to_half_if_safe(values: Tensor) -> Tensor:
-    """16-bit floats where they can hold the values."""
+    """Convert to float16 if the values fit, else return a copy."""
     return values.half() if float(values.abs().max()) < MAX_HALF_VALUE else values.clone()
 
 
 def compute_gram(
     model: LayeredVGG, features: LayerFeatures, layer: int, bar: Progress | None = None
 ) -> np.ndarray:
-    """K[i, j] = ⟨φ(x_i), φ(x_j)⟩ in float64, block by block, so that memory stays bounded; kept on disk."""
+    """Compute K[i, j] = ⟨φ(x_i), φ(x_j)⟩ block by block with bounded memory, as float64; cached on disk.
+
+    Args:
+        model: Provides the cache.
+        features: Features of the images.
+        layer: The layer.
+        bar: Progress bar, advanced once per row of blocks.
+    """
     key = compute_key(features.key, {"what": "gram", "layer": layer})
     stored = model.cache.get("gram", key)
     if stored is not None:
@@ -151,7 +174,13 @@ def compute_gram(
 
 
 def compute_grams(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Progress) -> dict[int, np.ndarray]:
-    """The Gram matrix of some pictures at every layer: all that a linear machine needs of 65,000-dimensional features."""
+    """Compute the Gram matrix of the images at every layer, which is all that a linear SVM needs.
+
+    Args:
+        model: The layers, and the cache for features and matrices.
+        pictures: uint8 images (H, W, 3).
+        bar: Progress bar.
+    """
     found = compute_features(model, pictures, bar)
     bar.start("similarities", len(model.layers))
     matrices = {}
@@ -169,7 +198,15 @@ def decompose_layers(
     layers: Sequence[int] | None = None,
     project: int | None = None,
 ) -> dict[int, Decomposition]:
-    """Decompositions of one picture at several layers, computed once in one sweep and kept."""
+    """Decompose one image at several layers in one pass; results are cached.
+
+    Args:
+        model: The layers, and the cache.
+        pixels: uint8 image (H, W, 3).
+        regions: Side of a region in pixels.
+        layers: Layers to decompose; None for all layers of the model.
+        project: Number of random projection dimensions; None is exact.
+    """
     wanted = tuple(model.layers if layers is None else layers)
     keys = {layer: _cache_key(model, pixels, layer, regions, project) for layer in wanted}
     found: dict[int, Decomposition] = {}
@@ -187,7 +224,11 @@ def decompose_layers(
 
 
 def is_cached(model: LayeredVGG, pixels: np.ndarray, *, regions: int, project: int | None = None) -> bool:
-    """Are all decompositions of this picture on disk already?"""
+    """Return whether the decompositions of this image at all layers are cached on disk.
+
+    Args:
+        model, pixels, regions, project: As for `decompose_layers`.
+    """
     keys = (_cache_key(model, pixels, layer, regions, project) for layer in model.layers)
     return all(model.cache.has("decomposition", key) for key in keys)
 
@@ -195,7 +236,14 @@ def is_cached(model: LayeredVGG, pixels: np.ndarray, *, regions: int, project: i
 def explain_layers(
     model: LayeredVGG, a: np.ndarray, b: np.ndarray, *, regions: int, project: int | None = None
 ) -> dict[int, Explanation]:
-    """One pair of pictures explained at every layer; one layer's parts in memory at a time where they are kept."""
+    """Explain one pair of images at every layer; with a cache on disk, one layer's parts are in memory at a time.
+
+    Args:
+        model: The layers, and the cache.
+        a: uint8 image (H, W, 3).
+        b: The other image.
+        regions, project: As for `decompose_layers`.
+    """
     for pixels in (a, b):
         if not is_cached(model, pixels, regions=regions, project=project) and model.cache.folder is not None:
             decompose_layers(model, pixels, regions=regions, project=project)
@@ -210,9 +258,9 @@ def explain_layers(
 
 
 def drop_parts(explanation: Explanation) -> Explanation:
-    """The explanation without its sides' parts (hundreds of megabytes): relevance, score, pictures and regions stay."""
+    """Return the explanation without the parts of its sides (hundreds of megabytes), with relevance, score and images."""
     sides = (
-        # new ones, because a view of nothing would still hold on to everything
+        # new tensors: an empty view would keep the whole storage alive
         replace(
             side,
             parts=side.embedding.new_zeros(side.regions.count, 0),
@@ -228,7 +276,15 @@ def drop_parts(explanation: Explanation) -> Explanation:
 def decompose_in_one_pass(
     model: LayeredVGG, x: Tensor, layers: Sequence[int], *, regions: int, project: int | None
 ) -> dict[int, Decomposition]:
-    """Decompositions at several layers, from one pass of the regions through the network."""
+    """Decompose at several layers in one pass of the regions through the network, without the cache.
+
+    Args:
+        model: Provides the encoder.
+        x: The encoder's input.
+        layers: Layers to decompose.
+        regions: Side of a region in pixels.
+        project: Number of random projection dimensions; None is exact.
+    """
     spec = bilrp.regions.grid(regions)
     return bilrp.decompose(model.encoder, x, regions=spec, project=project, layers=list(layers))
 

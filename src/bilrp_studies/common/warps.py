@@ -1,4 +1,4 @@
-"""Known warps of a picture: where every region has gone is known, and so are the true matches."""
+"""Known affine warps of an image, for which the true matches between regions are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ WARPS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def apply_warp(x: Tensor, regions: Regions, number: int) -> tuple[str, Tensor, Tensor, Tensor]:
-    """A known warp of the picture, in turn: its kind, the true matches, the rows that have one, and the picture."""
+    """Warp an image; return the kind of warp, the match matrix, the mask of rows with a match, and the warped image.
+
+    Args:
+        x: The image, (1, C, H, W).
+        regions: Regions between which matches are computed.
+        number: Selects the warp, modulo the number of warps.
+    """
     kind, given = WARPS[number % len(WARPS)]
     height, width = x.shape[2:]
     options = dict(given)

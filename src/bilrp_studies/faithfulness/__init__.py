@@ -1,1 +1,1 @@
-"""Are explanations of photographs true to the model? Five methods under one suite."""
+"""Faithfulness study: five explanation methods on photograph pairs under the whole evaluation suite."""

@@ -1,4 +1,4 @@
-"""What all pairs say together: means, intervals, and BiLRP against each other method, pair by pair."""
+"""Aggregate the measures over pairs: means, intervals, and paired comparisons of BiLRP with each other method."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bilrp_studies.common.warps import WARPS
 from bilrp_studies.faithfulness.methods import METHODS
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
-# Pairs in a row that are resampled together. Neighbours along the chain share a picture, and a block of this length
-# holds every kind of warp once, as the whole does: which kinds there are is no matter of chance.
+# Number of consecutive pairs that are resampled together: neighbours in the chain share an image. A block of this length
+# contains every kind of warp once, so that the bootstrap does not resample the mix of warps.
 BLOCK_PAIRS = len(WARPS)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One column of the table: which way is better (+1, −1), or 0 where neither is."""
+    """One column of the table; `direction` is +1 if more is better, −1 if less is better, 0 if neither."""
 
     key: str
     title: str
@@ -42,7 +42,7 @@ MEASURES = (
 
 
 def collect_results(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
-    """results.json: every measure with its interval, and BiLRP against each other method, pair by pair."""
+    """Return the content of results.json: every measure with its interval, and BiLRP compared with each other method."""
     options = {"block": BLOCK_PAIRS, "resamples": settings.resamples, "seed": settings.seed}
 
     def values(layer: int, method: str, key: str) -> list[float] | None:
@@ -94,7 +94,7 @@ def collect_results(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSet
 
 
 def _summarize_cascades(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings) -> dict[str, Any]:
-    """Every step of the cascade with its interval; these pairs share no picture."""
+    """Return every step of the cascading randomisation with its interval; these pairs share no image."""
     if not rows:
         return {}
     return {
@@ -116,7 +116,14 @@ def _summarize_cascades(rows: Sequence[Mapping[str, Any]], settings: Faithfulnes
 def compare_methods(
     ours: Sequence[float] | None, theirs: Sequence[float] | None, direction: int, options: Mapping[str, int]
 ) -> dict[str, Any] | None:
-    """BiLRP minus another method, pair by pair, and what that says."""
+    """Return the mean paired difference, BiLRP minus another method, with its interval and verdict; None if not comparable.
+
+    Args:
+        ours: Values of BiLRP, one per pair.
+        theirs: Values of the other method on the same pairs.
+        direction: +1 if more is better, −1 if less is better.
+        options: Arguments of the block bootstrap.
+    """
     if ours is None or theirs is None:
         return None
     difference = interval([x - y for x, y in zip(ours, theirs, strict=True)], **options)

@@ -1,4 +1,4 @@
-"""The faithfulness study's figure: every measure and method with its intervals."""
+"""The figure of the faithfulness study: every measure and method with its intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLORS = {
 
 
 def method_titles(settings: FaithfulnessSettings) -> dict[str, str]:
-    """What the methods are called."""
+    """Return the display names of the methods."""
     return {
         "bilrp": "BiLRP, paper rules",
         "hessian_product": "Hessian×Product",
@@ -33,12 +33,12 @@ def method_titles(settings: FaithfulnessSettings) -> dict[str, str]:
 
 
 def measure_label(measure: Measure) -> str:
-    """A measure's title with an arrow the better way."""
+    """Return a measure's title with an arrow in the better direction."""
     return f"{measure.title} {'↑' if measure.direction > 0 else '↓' if measure.direction < 0 else ''}".strip()
 
 
 def plot_results(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Figure:
-    """A panel for each measure, a row for each method, a mark with its interval for each layer."""
+    """Plot one panel per measure, one row per method, one marker with interval per layer."""
     from matplotlib.figure import Figure
 
     names = method_titles(settings)
@@ -105,5 +105,5 @@ def _plot_intervals(
 
 
 def _offsets(count: int) -> list[float]:
-    """Heights of the layers within a method's row, the lower layer above."""
+    """Vertical offsets of the layers within a method's row, lower layers on top."""
     return [0.0] if count == 1 else [0.17 - 0.34 * k / (count - 1) for k in range(count)]

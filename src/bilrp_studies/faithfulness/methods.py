@@ -1,4 +1,4 @@
-"""Five methods, one side at a time: each picture is taken apart once for each set of rules, at all layers in one sweep."""
+"""The five compared methods: each image is decomposed once per composite, at all layers in one pass."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ METHODS = ("bilrp", "hessian_product", "uniform", "saliency", "random")
 MODEL_FREE_METHODS = (
     "saliency",
     "random",
-)  # they do not look at the network, so that every layer gets the same relevance
+)  # independent of the network: the same relevance at every layer
 
 
 @dataclass(frozen=True, eq=False)
 class SideParts:
-    """What a method needs to know of one picture at one layer; two of them give the relevance of a pair."""
+    """What a method needs of one image at one layer; two of them give the relevance of a pair."""
 
     parts: Tensor
     embedding: Tensor
@@ -39,7 +39,14 @@ SidesByMethod = Mapping[str, Mapping[int, SideParts]]  # by method, by layer
 def decompose_sides(
     encoder: Encoder, x: Tensor, settings: FaithfulnessSettings, *, purpose: str = ""
 ) -> SidesByMethod:
-    """One picture under every method at every layer."""
+    """Decompose one image by every method at every layer.
+
+    Args:
+        encoder: VGG-16 up to the highest layer.
+        x: The input, (1, C, H, W).
+        settings: Layers, regions, projection and seed.
+        purpose: Varies the seed of the random method.
+    """
     seed = derive_seed(x, settings, purpose)
     found: dict[str, dict[int, SideParts]] = {}
     for method, book in composites_by_method(encoder, settings).items():
@@ -61,12 +68,18 @@ def decompose_sides(
 
 
 def derive_seed(x: Tensor, settings: FaithfulnessSettings, purpose: str) -> int:
-    """What is drawn for a picture: the same for the same picture, seed and purpose, otherwise independent."""
+    """Derive a seed from image, settings and purpose: reproducible, and independent between different ones.
+
+    Args:
+        x: The image, hashed.
+        settings: Provides the study's seed.
+        purpose: A name for the use of the seed.
+    """
     return zlib.crc32(f"{purpose} {settings.seed} {hash_array(x)}".encode())
 
 
 def composites_by_method(encoder: Encoder, settings: FaithfulnessSettings) -> dict[str, Any]:
-    """The methods that take embeddings apart, by their rules."""
+    """Return the composites of the methods that decompose embeddings."""
     return {
         "bilrp": encoder.composite,
         "hessian_product": composites.hessian_product(),
@@ -75,10 +88,16 @@ def composites_by_method(encoder: Encoder, settings: FaithfulnessSettings) -> di
 
 
 def pair_relevance(method: str, a: SideParts, b: SideParts) -> Tensor:
-    """[regions of a, regions of b] by one method."""
+    """Return the relevance [regions of a, regions of b] by one method.
+
+    Args:
+        method: One of METHODS.
+        a: The first image at one layer.
+        b: The second image at the same layer.
+    """
     if method != "random":
         return a.parts @ b.parts.T
-    # Sums of checksums would cancel what both sides have in common, such as the network: hash the two together.
+    # Hash the two seeds together: in a sum of CRCs, what both sides have in common, such as the network, would cancel.
     seed = int(compute_key(str(a.seed), {"other": b.seed})[:12], 16)
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(len(a.parts), len(b.parts), generator=generator).to(a.parts)

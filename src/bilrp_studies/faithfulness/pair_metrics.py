@@ -1,4 +1,4 @@
-"""One pair of photographs under the whole suite of `bilrp.evaluation`, by every method at every layer."""
+"""All measures of `bilrp.evaluation` for one pair of photographs, by every method at every layer."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
 @dataclass(frozen=True, eq=False)
 class EvaluationContext:
-    """The encoder, its randomised copy, and what was chosen."""
+    """The encoder, its copy with random weights, and the settings."""
 
     encoder: Encoder
     randomized_encoder: Encoder
     settings: FaithfulnessSettings
 
     def decompose(self, x: Tensor, *, randomized: bool = False) -> SidesByMethod:
-        """One picture under every method, by the trained or by the randomised network."""
+        """Decompose one image by every method, with the trained or the randomised network."""
         return decompose_sides(
             self.randomized_encoder if randomized else self.encoder,
             x,
@@ -47,7 +47,7 @@ class EvaluationContext:
 
 @dataclass(frozen=True, eq=False)
 class PreparedImage:
-    """One photograph with everything that both of its pairs need: itself, with noise, and by random weights."""
+    """One photograph, decomposed three times for use in both of its pairs: as it is, with noise, and with random weights."""
 
     name: str
     x: Tensor
@@ -57,10 +57,16 @@ class PreparedImage:
 
 
 def prepare_image(context: EvaluationContext, name: str, x: Tensor) -> PreparedImage:
-    """Take a photograph apart in its three forms."""
-    # Each picture its own noise: what both sides had in common would be content, and similar.
+    """Decompose a photograph as it is, with noise, and with random weights.
+
+    Args:
+        context: The two encoders and the settings.
+        name: Name of the photograph in the report.
+        x: The input, (1, C, H, W).
+    """
+    # Independent noise for each image: shared noise would be shared content and raise the similarity.
     generator = torch.Generator().manual_seed(derive_seed(x, context.settings, "noise"))
-    # Noise must not leave the range of pixels, which the first layer's rule relies on.
+    # Clamp to the pixel range, which the z^B rule of the first layer assumes.
     low, high = (torch.tensor(bound).reshape(1, -1, 1, 1).to(x) for bound in images.pixel_bounds())
     shaken = evaluation.add_noise(x, context.settings.noise, generator).clamp(low, high)
     return PreparedImage(
@@ -71,7 +77,14 @@ def prepare_image(context: EvaluationContext, name: str, x: Tensor) -> PreparedI
 def measure_pair(
     context: EvaluationContext, a: PreparedImage, b: PreparedImage, number: int
 ) -> dict[str, Any]:
-    """Every measure of one pair: {layer: {method: {measure: value}}}, and what was done to it."""
+    """Return every measure of one pair, {layer: {method: {measure: value}}}, with the names, the warp and the chance levels.
+
+    Args:
+        context: The two encoders and the settings.
+        a: The first photograph.
+        b: The second photograph.
+        number: Index of the pair; selects the warp and the seed, and every settings.cascade-th pair gets a cascade.
+    """
     settings = context.settings
     regions = grid(settings.regions)(a.x)
     kind, match, among, warped = apply_warp(a.x, regions, number)
@@ -107,10 +120,17 @@ def measure_pair(
 def conservation_measures(
     method: str, relevance: Tensor, a: SideParts, b: SideParts
 ) -> dict[str, float | None]:
-    """Conservation: what adds up to the score, and how much of the relevance is negative."""
+    """Return the unattributed share of the score and the negative share of the relevance.
+
+    Args:
+        method: Name of the method; those that ignore the model have no unattributed share (None).
+        relevance: Relevance of the pair.
+        a: The first image.
+        b: The second image.
+    """
     total = relevance.double().abs().sum()
     negative = float(relevance.double().clamp(max=0).abs().sum() / total) if float(total) else 0.0
-    if method in MODEL_FREE_METHODS:  # scores of pairs, not shares of the similarity
+    if method in MODEL_FREE_METHODS:  # their relevance does not sum to the similarity
         return {"unattributed": None, "negative": negative}
     score = float(a.embedding.double() @ b.embedding.double())
     missing = abs(score - float(relevance.double().sum())) / abs(score) if score else 0.0
@@ -120,7 +140,14 @@ def conservation_measures(
 def measure_curves(
     context: EvaluationContext, a: PreparedImage, b: PreparedImage, regions: Regions
 ) -> dict[str, dict[int, dict[str, float]]]:
-    """Areas under pair deletion and insertion, {method: {layer: …}}; the ends of all curves are shared."""
+    """Return areas under pair deletion and insertion, {method: {layer: …}}; the end points of all curves are shared.
+
+    Args:
+        context: The encoder and the settings.
+        a: The first photograph.
+        b: The second photograph.
+        regions: Regions of both photographs.
+    """
     settings, module = context.settings, context.encoder.module
     total = 2 * regions.count
     counts = torch.linspace(0, total, settings.steps + 1).round().long()
@@ -147,7 +174,7 @@ def measure_curves(
 
 
 def _layers_by_relevance(layers: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
-    """Each method with the layers at which its relevance is the same, so that one run of the network serves them."""
+    """Yield each method with the layers at which its relevance is the same, so that they share forward passes."""
     for method in METHODS:
         yield from (
             [(method, layers)] if method in MODEL_FREE_METHODS else [(method, [layer]) for layer in layers]
@@ -156,7 +183,14 @@ def _layers_by_relevance(layers: Sequence[int]) -> Iterator[tuple[str, Sequence[
 
 @torch.inference_mode()
 def layer_dot_products(module: Any, a: Tensor, b: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
-    """⟨φ(x), φ(x')⟩ of two batches, pair by pair, at several layers of VGG-16 in one run."""
+    """Return ⟨φ(x), φ(x')⟩ of two batches, pair by pair, at several layers of VGG-16 from one forward pass.
+
+    Args:
+        module: VGG-16, with its layers in `features`.
+        a: Batch of first images.
+        b: Batch of second images, of the same size.
+        layers: Layers, counted from 1.
+    """
     found, value = {}, torch.cat([a, b])
     for number, layer in enumerate(module.features[: max(layers)], start=1):
         value = layer(value)
@@ -169,13 +203,21 @@ def layer_dot_products(module: Any, a: Tensor, b: Tensor, layers: Sequence[int])
 def measure_cascade(
     context: EvaluationContext, a: PreparedImage, b: PreparedImage
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """|Rank correlation| with random weights from each block up, {layer: {method: {block: …}}}; block 1 is all of them."""
+    """Return |rank correlation| with weights randomised from each block up, {layer: {method: {block: …}}}.
+
+    Block 1 means that all weights are random (cascading randomisation from the top).
+
+    Args:
+        context: The two encoders and the settings.
+        a: The first photograph.
+        b: The second photograph.
+    """
     settings = context.settings
     found: dict[str, dict[str, dict[str, float]]] = {
         str(layer): {method: {} for method in METHODS} for layer in settings.layers
     }
     for block, (start, depth) in conv_blocks(context.encoder.module).items():
-        layers = tuple(layer for layer in settings.layers if layer > start)  # the others stay as they are
+        layers = tuple(layer for layer in settings.layers if layer > start)  # lower layers are unaffected
         if block == 1:
             left, right = a.randomized, b.randomized
         else:
@@ -193,7 +235,7 @@ def measure_cascade(
 
 
 def conv_blocks(module: Any) -> dict[int, tuple[int, int]]:
-    """{block: (layers before it, convolutions in it and above)}, the top block first; a pooling ends a block."""
+    """Return {block: (layers before it, convolutions in and above it)}, the top block first; a max-pooling ends a block."""
     layers = list(module.features)
     starts = [0, *(k + 1 for k, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d))]
     depths = [len(evaluation.weighted_modules(nn.ModuleList(layers[start:]))) for start in starts]
@@ -202,10 +244,16 @@ def conv_blocks(module: Any) -> dict[int, tuple[int, int]]:
 
 
 def plant_patch(a: Tensor, b: Tensor, regions: Regions, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Paste a patch of a into b: (new b, the pairs of regions that join the two). It covers whole regions.
+    """Paste a patch of a into b; return the new b and the matrix of region pairs that both contain the patch.
 
-    The patch is about a third of the width and lies in the same place in both, since these models compare place with
-    place. The picture a stays as it is, so that the patch has its natural surroundings on one side.
+    The patch covers whole regions, about a third of the width, at the same position in both images, since these models
+    compare position by position. Image a is unchanged, so that the patch has its natural surroundings on one side.
+
+    Args:
+        a: Source image, (1, C, H, W).
+        b: Image to paste into.
+        regions: Grid regions of both images.
+        seed: Determines the position.
     """
     assert regions.boxes is not None
     generator = np.random.default_rng(seed)

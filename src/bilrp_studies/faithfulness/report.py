@@ -1,4 +1,4 @@
-"""The faithfulness study as a page: one table, one figure, and where BiLRP does not win."""
+"""The report of the faithfulness study: one table, one figure, and the comparisons that BiLRP does not win."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from bilrp_studies.faithfulness.figures import measure_label, method_titles, plo
 from bilrp_studies.faithfulness.methods import METHODS
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
-RANGE_SEPARATOR = "…\u2060"  # from … to, with a joiner, so that no line ends within an interval
+RANGE_SEPARATOR = "…\u2060"  # ellipsis with a word joiner, which prevents a line break within an interval
 
 
 def build_report(
     rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSettings, photographs: FolderContents
 ) -> Report:
-    """The report, from the numbers of every pair."""
+    """Build the report from the measures of every pair.
+
+    Args:
+        rows: Output of `measure_pair` for each pair.
+        settings: The settings of the study.
+        photographs: The photographs read, with skipped files and notes.
+    """
     results = collect_results(rows, settings)
     results["skipped"] = [{"file": s.file, "reason": s.reason} for s in photographs.skipped]
     sections = [
@@ -50,7 +56,7 @@ def build_report(
 
 
 def describe_results(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
-    """One paragraph: how often BiLRP wins, and against whom it loses."""
+    """Return a paragraph: how often BiLRP wins, and to which methods it loses."""
     counts = {"wins": 0, "loses": 0, "no clear difference": 0}
     lost: dict[str, int] = {}
     for _, _, method, found in iterate_comparisons(results):
@@ -70,7 +76,7 @@ def describe_results(results: Mapping[str, Any], settings: FaithfulnessSettings)
 
 
 def tabulate_misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table | Paragraph:
-    """A row for each comparison that BiLRP does not win."""
+    """Return a table of the comparisons that BiLRP does not win."""
     names = method_titles(settings)
     rows = [
         (measure_label(measure), layer, names[method], c["verdict"], *_format_difference(c))
@@ -88,7 +94,7 @@ def _format_difference(cell: Mapping[str, float]) -> tuple[str, str]:
 
 
 def describe_insensitivity(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
-    """A sentence for each layer whose explanations hardly change when the weights do, which no count of wins excuses."""
+    """Return a sentence for each layer whose explanations hardly change when all weights are randomised."""
     found = {
         layer: results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] for layer in settings.layers
     }
@@ -101,7 +107,7 @@ def describe_insensitivity(results: Mapping[str, Any], settings: FaithfulnessSet
 
 
 def iterate_comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measure, str, Mapping[str, Any]]]:
-    """(layer, measure, other method, difference) for everything BiLRP is compared in."""
+    """Yield (layer, measure, other method, difference) for every comparison of BiLRP."""
     by_key = {m.key: m for m in MEASURES}
     for layer, measures in results["bilrp_against"].items():
         for key, methods in measures.items():
@@ -163,7 +169,7 @@ def _format_shares(cell: Mapping[str, float]) -> str:
 
 
 def _format_interval(cell: Mapping[str, float] | None) -> str | None:
-    """Mean and interval, which may only be parted between the two."""
+    """Format mean and interval; a line break is possible only between the two."""
     return (
         None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f}{RANGE_SEPARATOR}{cell['high']:.3f})"
     )

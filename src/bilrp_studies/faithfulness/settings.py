@@ -1,4 +1,4 @@
-"""What can be chosen in the faithfulness study."""
+"""Settings of the faithfulness study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bilrp_studies.common.study import option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class FaithfulnessSettings(PhotographSettings):
-    """Which photographs, at which layers, and how hard to try."""
+    """Photographs, layers, methods and metrics."""
 
     out: Path = path_option(
         Path("out/faithfulness"), "Folder for the report; an interrupted study goes on from there."

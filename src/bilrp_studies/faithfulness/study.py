@@ -1,6 +1,6 @@
-"""Are explanations of real photograph pairs true to the model? Five methods under the whole suite of `bilrp.evaluation`.
+"""Faithfulness study: five methods on pairs of photographs under the whole suite of `bilrp.evaluation`.
 
-What one pair gave is kept in OUT/cache, so that an interrupted study goes on where it stopped.
+The results of each pair are cached in OUT/cache, so an interrupted study resumes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
 
 def run(settings: FaithfulnessSettings) -> Report:
-    """The whole study: a folder of photographs in, a report out.
+    """Run the whole study on a folder of photographs and return its report.
 
     >>> found = run(FaithfulnessSettings(data=Path("photos"))).results  # doctest: +SKIP
     >>> found["table"]["31"]["bilrp"]["insertion"]  # doctest: +SKIP
@@ -57,10 +57,10 @@ def run(settings: FaithfulnessSettings) -> Report:
 def _measure_pairs(
     context: EvaluationContext, items: Sequence[image_folders.LabeledImage], cache_folder: Path, bar: Progress
 ) -> Iterator[dict[str, Any]]:
-    """One row for each pair along the chain of similar pictures; rows already on disk are read."""
+    """Yield one row for each pair of neighbours in the chain of similar images; cached rows are loaded."""
     inputs = [read_tensor(context.encoder, item.pixels) for item in items]
     order = order_by_similarity(context.encoder, inputs)[: context.settings.pairs + 1]
-    # Neither how many pairs there are nor how they are resampled changes what one pair gives.
+    # The number of pairs and of resamples does not affect the results of one pair.
     chosen = context.settings.result_options() | {"pairs": 0, "resamples": 0}
     assert isinstance(context.encoder.module, nn.Module)
     origin = {"weights": hash_weights(context.encoder.module), **chosen}
@@ -68,10 +68,7 @@ def _measure_pairs(
     held: dict[int, PreparedImage] = {}
 
     def made(i: int, j: int, number: int) -> dict[str, Any]:
-        for k in set(held) - {
-            i,
-            j,
-        }:  # of the pair before, only the picture that is also in this one is needed
+        for k in set(held) - {i, j}:  # of the previous pair, keep only the image shared with this one
             del held[k]
         for k in {i, j} - set(held):
             held[k] = prepare_image(context, items[k].name, inputs[k])
@@ -86,7 +83,13 @@ def _measure_pairs(
 
 
 def order_by_similarity(encoder: Encoder, inputs: Sequence[Tensor], batch_size: int = 16) -> list[int]:
-    """An order of the pictures in which neighbours are similar (cosine at the last layer): always the nearest one left."""
+    """Order the images so that neighbours are similar: each is followed by the nearest one left (cosine, last layer).
+
+    Args:
+        encoder: VGG-16 up to the highest layer.
+        inputs: The images, (1, C, H, W) each.
+        batch_size: Images per forward pass.
+    """
     with torch.inference_mode():
         rows = [
             encoder.module(torch.cat(list(inputs[k : k + batch_size]))).flatten(1)

@@ -1,1 +1,1 @@
-"""Section 5.2: is the similarity of neighbouring frames earned, or does the background do it?"""
+"""Invariance study (section 5.2): does the similarity of neighbouring frames come from the object or the background?"""

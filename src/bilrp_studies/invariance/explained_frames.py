@@ -1,4 +1,4 @@
-"""Some pairs of frames of every clip, explained and split by motion."""
+"""Pairs of frames of every clip, explained, with the relevance split by motion."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LINK_KINDS = ("moving", "static", "rest", "unattributed")
 
 @dataclass(frozen=True)
 class RelevanceSplit:
-    """One explained pair at one layer, split: moving + static + rest + unattributed = score.
+    """Relevance of one pair at one layer, split by motion: moving + static + rest + unattributed = score.
 
-    `point` is the part of `moving` whose links end at the very place (± one region) where the points went.
+    `point` is the part of `moving` between regions that contain the same moving points, ± one region.
     """
 
     score: float
@@ -36,7 +36,7 @@ class RelevanceSplit:
 
 @dataclass(frozen=True, eq=False)
 class ExplainedFrames:
-    """Two frames of one clip, explained at every layer and split by motion."""
+    """Two frames of one clip, explained at every layer, with the relevance split by motion."""
 
     clip: int
     first: int
@@ -47,7 +47,12 @@ class ExplainedFrames:
 
 
 def choose_frames(length: int, lag: int, pairs: int) -> list[tuple[int, int]]:
-    """Pairs of frames `lag` apart in the middle of a clip, each beginning where the one before ended.
+    """Return pairs of frames `lag` apart in the middle of a clip, each starting where the previous one ended.
+
+    Args:
+        length: Number of frames of the clip.
+        lag: Distance of the two frames, reduced for short clips.
+        pairs: Maximum number of pairs.
 
     >>> choose_frames(24, 5, 2)
     [(6, 11), (11, 16)]
@@ -65,7 +70,15 @@ def explain_frames(
     transform: optical_flow.Transform | None,
     bar: Progress,
 ) -> list[ExplainedFrames]:
-    """BiLRP and motion for some pairs of every clip; what is on disk is read, not made."""
+    """Explain some pairs of every clip and split the relevance by motion; cached decompositions are loaded.
+
+    Args:
+        model: The layers, and the cache.
+        clips: The clips.
+        settings: Pairs, lag, regions and projection.
+        transform: The known transform between frames; None estimates optical flow.
+        bar: Progress bar, advanced once per pair.
+    """
     wanted = [
         (c, i, j)
         for c, clip in enumerate(clips)
@@ -96,7 +109,14 @@ def explain_frames(
 def split_relevance(
     explanation: Explanation, moving: np.ndarray, static: np.ndarray, point: np.ndarray
 ) -> RelevanceSplit:
-    """The pair relevance by kind of link; moving, static, rest and unattributed sum to the score exactly."""
+    """Split the relevance of a pair by kind of link; moving, static, rest and unattributed sum to the score exactly.
+
+    Args:
+        explanation: The explanation of the pair.
+        moving: Weights [regions_a, regions_b] of links between moving regions.
+        static: Weights of links between static regions.
+        point: Weights of links that follow a moving point.
+    """
     relevance = explanation.relevance.double().numpy()
     moved, stood = float((relevance * moving).sum()), float((relevance * static).sum())
     rest = float(relevance.sum()) - moved - stood
@@ -107,7 +127,13 @@ def split_relevance(
 
 
 def compute_clip_shares(cases: Sequence[ExplainedFrames], layer: int, clips: int) -> dict[str, np.ndarray]:
-    """For each clip, what share of its explained similarity is of each kind; NaN where none was explained."""
+    """Return for each clip the share of its similarity by kind of link; NaN for clips without explained pairs.
+
+    Args:
+        cases: The explained pairs of all clips.
+        layer: The layer.
+        clips: Number of clips.
+    """
     total = np.zeros(clips)
     sums = {kind: np.zeros(clips) for kind in (*LINK_KINDS, "point")}
     for case in cases:

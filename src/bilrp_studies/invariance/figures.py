@@ -1,4 +1,4 @@
-"""The invariance study's pictures: INV by layer, the similarity matrix, and pairs tinted by what moved."""
+"""Figures of the invariance study: INV by layer, the similarity matrix, and pairs tinted by motion."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# told apart under colour blindness (Okabe and Ito)
+# colour-blind-safe palette (Okabe and Ito)
 LINK_COLORS = {"moving": "#0072b2", "static": "#e69f00", "rest": "#b0b0b0", "unattributed": "#e4e4e4"}
 
 
 def plot_inv(inv_results: InvResults) -> Figure:
-    """INV by layer, stacked by kind of link."""
+    """Plot INV by layer, stacked by kind of link."""
     canvas = new_figure((7.4, 3.4))
     axes = canvas.add_subplot()
     layers = list(inv_results.inv)
@@ -54,7 +54,14 @@ def plot_inv(inv_results: InvResults) -> Figure:
 
 
 def plot_similarity(kernel: np.ndarray, band: Band, names: Sequence[str], clips: np.ndarray) -> Figure:
-    """The similarity matrix of some clips, with the diagonal band of local pairs drawn."""
+    """Plot the similarity matrix of some clips, with the diagonal band of local pairs outlined.
+
+    Args:
+        kernel: Similarity of all frames, [frames, frames].
+        band: Clip and time of each frame.
+        names: Names of all clips.
+        clips: Indices of the clips to show.
+    """
     canvas = new_figure((8.0, 6.6))
     canvas.set_layout_engine("compressed")
     axes = canvas.add_subplot()
@@ -85,7 +92,7 @@ def plot_similarity(kernel: np.ndarray, band: Band, names: Sequence[str], clips:
 
 
 def _outline(axes: Axes, start: int, length: int, lag: int) -> None:
-    """The border of |i − j| ≤ lag within one clip's block, as a staircase around whole cells."""
+    """Draw the border of |i − j| ≤ lag within one clip's block, as a staircase around whole cells."""
     reach = min(lag, length - 1)
     upper, lower = [], []
     for i in range(length):
@@ -97,7 +104,7 @@ def _outline(axes: Axes, start: int, length: int, lag: int) -> None:
 
 
 def plot_frames(case: ExplainedFrames, layer: int) -> Figure:
-    """One pair: its arcs, and both frames tinted by what moved and what stood still."""
+    """Plot one pair: its links, and both frames tinted by relevance on moving and static regions."""
     explanation = case.explanations[layer]
     a, b = explanation.a, explanation.b
     assert a.input_image is not None and b.input_image is not None
@@ -131,7 +138,7 @@ def plot_frames(case: ExplainedFrames, layer: int) -> Figure:
 
 
 def _tint_regions(picture: np.ndarray, boxes: np.ndarray, kinds: Sequence[np.ndarray]) -> np.ndarray:
-    """The picture in grey, each region tinted with the colours of its kinds."""
+    """Return the image in grey, each region tinted with the colours of its kinds of link."""
     from matplotlib.colors import to_rgb
 
     grey = picture.astype(float) @ [0.299, 0.587, 0.114] / 255

@@ -1,4 +1,4 @@
-"""Everything the invariance report says in figures, by layer."""
+"""Numerical results of the invariance study, by layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bilrp_studies.invariance.settings import InvarianceSettings
 
 @dataclass(frozen=True, eq=False)
 class InvResults:
-    """Everything the report says in figures, by layer."""
+    """All numbers of the report, by layer."""
 
     inv: Mapping[int, float]
     inv_interval: Mapping[int, tuple[float, float] | None]
@@ -35,7 +35,14 @@ def compute_results(
     kernels: Mapping[int, np.ndarray],
     cases: Sequence[ExplainedFrames],
 ) -> InvResults:
-    """INV, its interval and its split, for every layer."""
+    """Compute INV, its interval and its split by kind of link, for every layer.
+
+    Args:
+        settings: Bootstrap settings.
+        band: Clip and time of each frame.
+        kernels: Gram matrix of all frames, by layer.
+        cases: Explained pairs of frames; may be empty.
+    """
     count = int(band.clip.max()) + 1
     options: dict[str, Any] = {"resamples": settings.resamples, "seed": settings.seed}
     shares = {layer: compute_clip_shares(cases, layer, count) for layer in kernels} if cases else {}
@@ -67,7 +74,7 @@ def compute_results(
 
 
 def _fill_missing(by_kind: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A clip whose frames share nothing at this layer has no split: it adds nothing to any kind but the last."""
+    """Count a clip without a split (its frames have zero similarity at this layer) as unattributed."""
     return {
         kind: np.where(np.isnan(values), float(kind == "unattributed"), values)
         for kind, values in by_kind.items()
@@ -77,7 +84,14 @@ def _fill_missing(by_kind: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def collect_results(
     contents: FolderContents, settings: InvarianceSettings, band: Band, inv_results: InvResults
 ) -> dict[str, Any]:
-    """What results.json holds."""
+    """Return the content of results.json.
+
+    Args:
+        contents: The clips read, with skipped files and notes.
+        settings: The settings of the study.
+        band: Clip and time of each frame.
+        inv_results: Output of `compute_results`.
+    """
     names = [clip.name for clip in contents.items]
     last = max(inv_results.inv)
     made: dict[str, Any] = {

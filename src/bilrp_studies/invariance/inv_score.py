@@ -1,4 +1,4 @@
-"""INV: how much more similar neighbouring frames are than any two, with its interval, and clip by clip."""
+"""INV: similarity of neighbouring frames relative to that of all pairs, with its interval, and by clip."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ PAPER_INV = {5: 2.30, 10: 2.31, 17: 2.43, 24: 2.87, 31: 4.00}
 
 @dataclass(frozen=True)
 class Band:
-    """Which pairs are local: frames of one clip at most `lag` apart. `clip` and `time` have one entry a frame."""
+    """The local pairs: frames of one clip at most `lag` apart. `clip` and `time` have one entry per frame."""
 
     clip: np.ndarray
     time: np.ndarray
     lag: int
 
     def local_mask(self) -> np.ndarray:
-        """[frames, frames] True for local pairs, a frame with itself included (Δt = 0 ≤ lag)."""
+        """Return the mask [frames, frames] of local pairs, each frame with itself included (Δt = 0 ≤ lag)."""
         same = self.clip[:, None] == self.clip
         return same & (np.abs(self.time[:, None] - self.time) <= self.lag)
 
 
 def make_band(clips: Sequence[Clip], lag: int) -> Band:
-    """The band of local pairs for frames listed clip after clip."""
+    """Return the band of local pairs for frames listed clip by clip."""
     clip = np.concatenate([np.full(len(c.frames), i) for i, c in enumerate(clips)])
     time = np.concatenate([np.arange(len(c.frames)) for c in clips])
     return Band(clip, time, lag)
@@ -56,11 +56,18 @@ def bootstrap_inv(
     share: np.ndarray | None = None,
     level: float = 0.95,
 ) -> tuple[float, float] | None:
-    """A bootstrap interval of INV over clips (frames of one clip are no independent witnesses); None for one clip.
+    """Return a bootstrap interval of INV over clips, since frames of one clip are not independent; None for one clip.
 
-    With w_c the times clip c was drawn, ⟨y⟩_local = Σ w_c L_c / Σ w_c n_c, and ⟨y⟩_global takes two different draws
-    for pairs between clips (w_c w_d) and one for pairs within (w_c), so a clip drawn twice is not a pair of twins.
-    `share` weighs each clip's local sum (for INV restricted to a share of the relevance).
+    With w_c the number of times clip c was drawn, ⟨y⟩_local = Σ w_c L_c / Σ w_c n_c. ⟨y⟩_global weights pairs between
+    clips by w_c w_d and pairs within a clip by w_c, so that a clip drawn twice is not compared with its own copy.
+
+    Args:
+        kernel: Similarity of all frames, [frames, frames].
+        band: Clip and time of each frame.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the resampling.
+        share: Weight of each clip's local sum, for INV restricted to a share of the relevance.
+        level: Coverage of the interval.
     """
     count = int(band.clip.max()) + 1
     if count < 2:
@@ -78,7 +85,7 @@ def bootstrap_inv(
 
 
 def _clip_sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:
-    """Local sums and counts by clip, and sums and counts of all pairs by pair of clips."""
+    """Return local sums and counts by clip, and sums and counts of all pairs by pair of clips."""
     count = int(band.clip.max()) + 1
     member = np.eye(count)[band.clip]
     near = band.local_mask()
@@ -89,13 +96,19 @@ def _clip_sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:
 
 
 def clip_contributions(kernel: np.ndarray, band: Band) -> np.ndarray:
-    """Each clip's part of ⟨y⟩_local; they sum to 1."""
+    """Return each clip's share of ⟨y⟩_local; the shares sum to 1."""
     local = _clip_sums(kernel, band)[0]
     return local / local.sum()
 
 
 def top_pairs(kernel: np.ndarray, band: Band, count: int) -> list[tuple[int, int]]:
-    """The local pairs of different frames with the highest similarity, best of each clip, best first."""
+    """Return the most similar local pair of different frames of each clip, the best first.
+
+    Args:
+        kernel: Similarity of all frames, [frames, frames].
+        band: Clip and time of each frame.
+        count: Maximum number of pairs.
+    """
     near = np.triu(band.local_mask(), k=1)
     best = []
     for clip in np.unique(band.clip):
@@ -107,6 +120,12 @@ def top_pairs(kernel: np.ndarray, band: Band, count: int) -> list[tuple[int, int
 
 
 def compute_kind_inv(kernel: np.ndarray, band: Band, share: np.ndarray) -> float:
-    """INV of one kind of link: ⟨y · share⟩_local / ⟨y⟩_global; over all kinds these sum to INV."""
+    """INV of one kind of link: ⟨y · share⟩_local / ⟨y⟩_global; over all kinds these sum to INV.
+
+    Args:
+        kernel: Similarity of all frames, [frames, frames].
+        band: Clip and time of each frame.
+        share: Share of the similarity that is of this kind, by clip.
+    """
     local, local_pairs, _, _ = _clip_sums(kernel, band)
     return float((local * share).sum() / local_pairs.sum() / kernel.mean())

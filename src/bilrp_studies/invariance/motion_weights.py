@@ -1,4 +1,4 @@
-"""Which pairs of regions follow what moved, and which join what stood still: weights from the motion of pixels."""
+"""Weights of region pairs that link moving or static content, computed from the motion of pixels."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from bilrp_studies.invariance.optical_flow import Motion
 
-TOLERANCE_REGIONS = 1  # regions; a match that lands in a neighbouring region still counts
+TOLERANCE_REGIONS = 1  # a match in a neighbouring region still counts
 STILL_PART = -1
 
 
 def moving_part_weights(motion: Motion, region_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """How far each pair of regions links a moving part to where it went, and the still background to itself: [n, n] twice.
+    """Return the weights (moving, static), [n, n] each, of region pairs that link the same moving part or static background.
 
     A part s is a connected set of pixels that moved; f_s(I) is the share of region I's pixels in it, f'_s(I') of those that
-    came from it, and moving[I, I'] = Σ_s min(f_s(I), f'_s(I')). static[I, I'] = min(f_0(I), f'_0(I')) with the pixels that
-    stood still. The part, not the point, is what must be found again: high layers cannot tell points apart. A pixel
-    without a partner (hidden, or out of the picture) belongs to the background, moving or not.
+    came from it, and moving[I, I'] = Σ_s min(f_s(I), f'_s(I')). static[I, I'] = min(f_0(I), f'_0(I')) with the static
+    pixels. Links are required to connect parts, not points, because high layers do not resolve points. A pixel without a
+    counterpart (occluded, or outside the image) belongs to the background, whether that moves or not.
     """
     parts, came = label_moving_parts(motion)
     static = np.minimum.outer(
@@ -31,9 +31,9 @@ def moving_part_weights(motion: Motion, region_size: int) -> tuple[np.ndarray, n
 
 
 def label_moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
-    """The moving part each pixel of a belongs to, and the one each pixel of b came from; STOOD where nothing moved.
+    """Return the moving part of each pixel of a, and the part that each pixel of b came from; STILL_PART for static pixels.
 
-    Parts that move alike (a scene behind a pole) are one. Where the background moves it is the largest part, number 0.
+    Parts with similar motion (a scene behind a pole) are merged. A moving background is the largest part, number 0.
     """
     from scipy.ndimage import label
 
@@ -48,7 +48,7 @@ def label_moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
         number[part] = number[next(alike, part)]
     names = {old: new for new, old in enumerate(dict.fromkeys(number[order].tolist()))}
     renamed = np.array([*(names[old] for old in number.tolist()), STILL_PART], dtype=int)
-    parts = np.take(renamed, parts, mode="wrap")  # -1 picks the last entry
+    parts = np.take(renamed, parts, mode="wrap")  # -1 selects the last entry
     rows, columns = np.rint(np.indices(parts.shape) + motion.backward).astype(int)
     source = parts[rows.clip(0, parts.shape[0] - 1), columns.clip(0, parts.shape[1] - 1)]
     came = np.where(motion.moved[1], source, STILL_PART)
@@ -62,7 +62,7 @@ def _moves_alike(motion: np.ndarray, other: np.ndarray) -> bool:
 
 
 def region_shares(mask: np.ndarray, region_size: int) -> np.ndarray:
-    """The share of each region's pixels that a mask holds, row by row."""
+    """Return the share of each region's pixels that are in the mask, regions row by row."""
     index, count = _region_index(mask.shape, region_size)
     return np.bincount(index.ravel(), mask.ravel().astype(float), count) / np.bincount(index.ravel())
 
@@ -74,12 +74,16 @@ def point_weights(
     tolerance: int = TOLERANCE_REGIONS,
     static_if_same_place: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same, point by point: a link must end where its region's points went, or at most `tolerance` regions from there.
+    """Return the weights (moving, static) by point: a link must end within `tolerance` regions of where its points went.
 
-    moving[I, I'] = min(share of I's pixels that moved to I', share of I''s pixels that came from I). With
-    `static_if_same_place`
-    (known transformations of stills: everything is meant to move) a link from a place to the same place is static,
-    whatever was there.
+    moving[I, I'] = min(share of I's pixels that moved to I', share of I''s pixels that came from I).
+
+    Args:
+        motion: Motion of the pixels.
+        region_size: Side of a region in pixels.
+        tolerance: Accepted distance from the true region, in regions.
+        static_if_same_place: Count every link between the same positions as static, whatever the content; for known
+            transforms of still images, in which everything is meant to move.
     """
     ways = (motion.forward, motion.backward)
     moving = [
@@ -101,7 +105,7 @@ def point_weights(
 def _landing_shares(
     displacement: np.ndarray, mask: np.ndarray, region_size: int, tolerance: int
 ) -> np.ndarray:
-    """[I, J]: share of region I's pixels that are chosen and land in J or at most `tolerance` regions from it."""
+    """[I, J]: share of region I's pixels that are in the mask and land within `tolerance` regions of J."""
     height, width = displacement.shape[1:]
     start, _ = _region_index((height, width), region_size)
     high, wide = -(-height // region_size), -(-width // region_size)
@@ -119,7 +123,7 @@ def _landing_shares(
 
 
 def _region_index(shape: tuple[int, ...], region_size: int) -> tuple[np.ndarray, int]:
-    """Each pixel's region in the grid, and how many there are."""
+    """Return each pixel's region in the grid, and the number of regions."""
     rows, columns = np.indices(shape)
     wide = -(-shape[1] // region_size)
     return rows // region_size * wide + columns // region_size, wide * -(-shape[0] // region_size)

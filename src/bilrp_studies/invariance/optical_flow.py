@@ -1,6 +1,6 @@
-"""Where did each pixel go? Dense optical flow between frames, exact displacement for known transformations.
+"""Motion of pixels: dense optical flow between frames, exact displacement for known transforms.
 
-A displacement is float (2, H, W): (down, right) in pixels, from each pixel of a to its place in b.
+A displacement is float (2, H, W): (down, right) in pixels, from each pixel of a to its position in b.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from bilrp.encoders import images
 from bilrp.errors import InputError
 from bilrp.io.cache import Cache, compute_key, hash_array
 
-MIN_MOTION_PIXELS = 1.0  # pixels; what moved less than this between the two frames stands still
-BRIGHTNESS_NOISE = 0.01  # of full brightness; differences below it show nothing
-COMPARISON_SIGMA_PIXELS = 1.0  # pixels; how far around a pixel the two pictures are compared
-MAX_RETURN_ERROR_PIXELS = 2.0  # pixels; there and back again must end no farther than this from the start
+MIN_MOTION_PIXELS = 1.0  # smaller displacements between the two frames count as static
+BRIGHTNESS_NOISE = 0.01  # fraction of full brightness; smaller differences are ignored
+COMPARISON_SIGMA_PIXELS = 1.0  # Gaussian window in which the two images are compared
+MAX_RETURN_ERROR_PIXELS = 2.0  # forward-backward consistency: maximum distance after going there and back
 
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """What went where between a and b: displacements there and back, and which pixels moved or stood still.
+    """Motion between a and b: displacements forward and backward, and masks of moved and static pixels.
 
-    A pixel that is neither has no partner: hidden in the other frame, or out of the picture. `moved` and `still` have two
-    entries, for a and for b. `background_moves` says whether most of the picture does.
+    A pixel that is neither has no counterpart: it is occluded in the other frame, or outside the image. `moved` and `still`
+    have two entries, for a and for b. `background_moves` is True if most pixels move.
     """
 
     forward: np.ndarray
@@ -38,9 +38,9 @@ class Motion:
 
 
 def estimate_motion(frames: np.ndarray, *, cache: Cache | None = None) -> Motion:
-    """Motion from the first of some consecutive frames (n, H, W, 3) to the last, step by step.
+    """Estimate the motion from the first to the last of some consecutive frames (n, H, W, 3).
 
-    Small steps chained find large motions that a single comparison of the two ends misses.
+    Flow is chained over consecutive frames, which finds large motions that a comparison of the two ends misses.
     """
     cache = cache or Cache(None)
     key = compute_key(hash_array(frames), {"what": "flow", "method": "tvl1", "version": 1})
@@ -54,7 +54,7 @@ def estimate_motion(frames: np.ndarray, *, cache: Cache | None = None) -> Motion
 
 
 def chain_flow(gray_frames: list[np.ndarray]) -> np.ndarray:
-    """Displacement from the first to the last picture through all between."""
+    """Return the displacement from the first to the last image, chained over all images in between."""
     from skimage.registration import optical_flow_tvl1
 
     total = np.zeros((2, *gray_frames[0].shape))
@@ -65,12 +65,12 @@ def chain_flow(gray_frames: list[np.ndarray]) -> np.ndarray:
 
 
 def compose_flow(first: np.ndarray, then: np.ndarray) -> np.ndarray:
-    """Two displacements after each other: d(p) = d₁(p) + d₂(p + d₁(p))."""
+    """Compose two displacements: d(p) = d₁(p) + d₂(p + d₁(p))."""
     return first + sample_at(then, first)
 
 
 def sample_at(field: np.ndarray, displacement: np.ndarray) -> np.ndarray:
-    """A field (channels, H, W) read where each pixel went, between pixels linearly."""
+    """Sample a field (channels, H, W) at the displaced position of each pixel, with linear interpolation."""
     from scipy.ndimage import map_coordinates
 
     places = np.indices(displacement.shape[1:]) + displacement
@@ -78,12 +78,17 @@ def sample_at(field: np.ndarray, displacement: np.ndarray) -> np.ndarray:
 
 
 def classify_pixels(forward: np.ndarray, backward: np.ndarray, first: np.ndarray, last: np.ndarray) -> Motion:
-    """Which pixels moved, which stood still, and which have no partner.
+    """Classify pixels as moved, static, or without a counterpart.
 
-    A pixel has a partner if following it there and back returns to where it started. It moved if it went at least
-    `MIN_MOTION_PIXELS`
-    pixels and the pictures agree with that better than with standing still. Where they agree with both (plain surfaces,
-    into which flow spreads from their surroundings) it goes with the majority of the picture: the camera moves, or not.
+    A pixel has a counterpart if forward and backward flow return it to its start. It moved if its displacement is at least
+    `MIN_MOTION_PIXELS` and the images agree with that better than with no motion. Where they agree with both (uniform
+    surfaces, into which flow spreads from their surroundings), the pixel is classified like the majority of the image.
+
+    Args:
+        forward: Displacement from the first to the last image.
+        backward: Displacement from the last to the first image.
+        first: The first image, grey values in [0, 1].
+        last: The last image.
     """
     a, b = _moved_and_still(forward, backward, first, last), _moved_and_still(backward, forward, last, first)
     return Motion(forward, backward, (a[0], b[0]), (a[1], b[1]), int(a[0].sum()) > int(a[1].sum()))
@@ -92,7 +97,7 @@ def classify_pixels(forward: np.ndarray, backward: np.ndarray, first: np.ndarray
 def _moved_and_still(
     forward: np.ndarray, backward: np.ndarray, image: np.ndarray, other_image: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(moved, stood) for the pixels of one frame."""
+    """Return the masks (moved, static) of the pixels of one frame."""
     from scipy.ndimage import gaussian_filter
 
     def apart(picture: np.ndarray) -> np.ndarray:
@@ -115,7 +120,7 @@ def _is_consistent(forward: np.ndarray, backward: np.ndarray) -> np.ndarray:
 
 
 def is_inside(displacement: np.ndarray) -> np.ndarray:
-    """Where a pixel's new place is still in the picture."""
+    """Return the mask of pixels whose displaced position is inside the image."""
     height, width = displacement.shape[1:]
     rows, columns = np.indices((height, width)) + displacement
     return (rows > -0.5) & (rows < height - 0.5) & (columns > -0.5) & (columns < width - 0.5)
@@ -123,7 +128,7 @@ def is_inside(displacement: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """A known change of a picture: `apply` on pixels (H, W, 3), and where it takes each of them."""
+    """A known transform of an image: `apply` on pixels (H, W, 3), and `motion`, the displacement of each pixel."""
 
     name: str
     apply: Callable[[np.ndarray], np.ndarray]
@@ -131,7 +136,7 @@ class Transform:
 
 
 def parse_transform(text: str) -> Transform:
-    """rotate:DEGREES (counter-clockwise), shift:RIGHT,DOWN (pixels) or flip.
+    """Parse rotate:DEGREES (counter-clockwise), shift:RIGHT,DOWN (pixels) or flip.
 
     >>> parse_transform("rotate:90").name
     'rotate:90'
@@ -161,7 +166,7 @@ def _shift(right: float, down: float) -> Transform:
 
 
 def _affine(name: str, matrix: np.ndarray, offset: np.ndarray) -> Transform:
-    """p' = M (p − middle) + middle + offset, on (row, column)."""
+    """p' = M (p − centre) + centre + offset, on (row, column)."""
     inverse = np.linalg.inv(matrix)
 
     def apply(pixels: np.ndarray) -> np.ndarray:
@@ -170,7 +175,7 @@ def _affine(name: str, matrix: np.ndarray, offset: np.ndarray) -> Transform:
         middle = (np.array(pixels.shape[:2]) - 1)[:, None, None] / 2
         places = np.indices(pixels.shape[:2]) - middle - offset[:, None, None]
         source = np.einsum("ij,jhw->ihw", inverse, places) + middle
-        # whole pixels stay whole: cos 90° is not quite zero in floating point
+        # round near-integer coordinates: cos 90° is not exactly zero in floating point
         source = np.where(np.abs(source - np.rint(source)) < 1e-6, np.rint(source), source)
         channels = [
             map_coordinates(

@@ -1,4 +1,4 @@
-"""The invariance study as a page: table, similarity matrix, pictures, and the clips whose invariance stands still."""
+"""The report of the invariance study: table, similarity matrix, figures, and the clips whose similarity is static."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bilrp_studies.invariance.inv_results import InvResults, collect_results, co
 from bilrp_studies.invariance.inv_score import PAPER_INV, Band, top_pairs
 from bilrp_studies.invariance.settings import InvarianceSettings
 
-MAX_CLIPS_SHOWN = 24  # in the picture of the similarity matrix
+MAX_CLIPS_SHOWN = 24  # in the figure of the similarity matrix
 MAX_PICTURES = 6
 
 
@@ -27,7 +27,15 @@ def build_report(
     kernels: Mapping[int, np.ndarray],
     cases: Sequence[ExplainedFrames],
 ) -> Report:
-    """The report of a finished study."""
+    """Build the report of a finished study.
+
+    Args:
+        contents: The clips read, with skipped files and notes.
+        settings: The settings of the study.
+        band: Clip and time of each frame.
+        kernels: Gram matrix of all frames, by layer.
+        cases: Explained pairs of frames; may be empty.
+    """
     numbers = compute_results(settings, band, kernels, cases)
     last = max(kernels)
     names = [clip.name for clip in contents.items]

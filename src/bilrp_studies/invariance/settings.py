@@ -1,4 +1,4 @@
-"""What can be chosen in the invariance study."""
+"""Settings of the invariance study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class InvarianceSettings(Settings):
-    """Which clips or stills, at which layers, and how many pairs to explain."""
+    """Clips or still images, layers, and number of pairs to explain."""
 
     data: Path = path_option(
         help="Folder of clips: DIR/<action>/<clip>/*.jpg, or videos; stills with --transform."

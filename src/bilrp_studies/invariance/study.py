@@ -1,7 +1,7 @@
-"""How invariant is the similarity model, and is its invariance real? (Section 5.2 and Table 2 of the paper.)
+"""Invariance study (section 5.2 and Table 2 of the paper): how invariant is the similarity model, and to what?
 
-INV says how much more similar neighbouring frames are than any two frames. BiLRP says what makes them so, and the motion
-between the frames splits that into what followed a moving part, what stood still, and the rest.
+INV measures how much more similar neighbouring frames are than any two frames. BiLRP explains their similarity, and the
+motion between the frames splits the relevance into links that follow a moving part, static links, and the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bilrp_studies.invariance.settings import InvarianceSettings
 
 
 def run(settings: InvarianceSettings) -> Report:
-    """The whole study: `data/<action>/<clip>/*.jpg` (or videos, or stills with a transform) in, a report out.
+    """Run the whole study on `data/<action>/<clip>/*.jpg` (or videos, or still images with a transform); return its report.
 
     >>> run(InvarianceSettings(data=Path("sports"))).results["inv"]["31"]  # doctest: +SKIP
     4.1
@@ -46,7 +46,7 @@ def _clips(settings: InvarianceSettings) -> image_folders.FolderContents:
 
 
 def _stills(settings: InvarianceSettings, transform: optical_flow.Transform) -> image_folders.FolderContents:
-    """Each still picture and its transformed self as a clip of two frames."""
+    """Return each still image and its transformed version as a clip of two frames."""
     found = image_folders.read_stills(settings.data, size=settings.size, crop=settings.crop)
     clips = tuple(
         Clip(item.name, np.stack([item.pixels, transform.apply(item.pixels)]), (item.name, transform.name))

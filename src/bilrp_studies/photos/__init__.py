@@ -1,1 +1,1 @@
-"""Section 5 on photographs: what neighbours have in common, and true correspondences on a stereo pair."""
+"""Photographs study (section 5): nearest neighbours explained, and true correspondences on a stereo pair."""

@@ -1,4 +1,4 @@
-"""Nearest neighbours among photographs, and what two of them have in common at several layers."""
+"""Nearest neighbours among photographs, and their explanations at several layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bilrp_studies.photos.stereo_agreement import REGION_PIXELS
 
 @dataclass(frozen=True, eq=False)
 class ExplainedPair:
-    """Two photographs explained at every layer, and at which of them each is the other's nearest."""
+    """Two photographs explained at every layer; `is_mutual_nearest` says at which layers each is the other's nearest."""
 
     names: tuple[str, str]
     explanations: Mapping[int, Explanation]
@@ -29,7 +29,7 @@ class ExplainedPair:
 
 
 def find_photographs(data: str | Path) -> list[Path]:
-    """The photographs in a folder: its `pascal_voc/images` or `images` if there is one, else all images below it."""
+    """List the photographs in `pascal_voc/images` or `images` below a folder if there is one, else all images below it."""
     folder = Path(data)
     for inner in (folder / "pascal_voc" / "images", folder / "images"):
         if inner.is_dir():
@@ -44,7 +44,7 @@ def find_photographs(data: str | Path) -> list[Path]:
 def filter_readable(
     paths: Sequence[Path], read: Callable[[Path], Tensor]
 ) -> tuple[list[Path], dict[Path, str]]:
-    """The photographs that can be read, and why the others cannot: one damaged file must not end a study."""
+    """Return the readable photographs, and the reason for each unreadable one; a damaged file does not stop the study."""
     kept, skipped = [], {}
     for path in paths:
         try:
@@ -68,7 +68,7 @@ class NearestNeighbours:
     similarity: Tensor
 
     def nearest_to(self, i: int) -> int:
-        """The nearest other photograph."""
+        """Return the index of the nearest other photograph."""
         row = self.similarity[i].clone()
         row[i] = -torch.inf
         return int(row.argmax())
@@ -77,20 +77,27 @@ class NearestNeighbours:
 def compute_embeddings(
     paths: Sequence[Path], layer: int, weights: Mapping[str, Tensor], read: Callable[[Path], Tensor]
 ) -> Tensor:
-    """φ of each photograph, one row each."""
+    """Return φ of each photograph, one row each.
+
+    Args:
+        paths: The photographs.
+        layer: Layer of VGG-16.
+        weights: State dict of VGG-16.
+        read: Reads a file as the network's input.
+    """
     network = vgg.load_module(layer, weights=weights)
     with torch.no_grad():
         return torch.stack([network(read(path)).flatten() for path in paths])
 
 
 def find_neighbours(vectors: Tensor) -> NearestNeighbours:
-    """Neighbours by cosine: by dot product an image of high contrast would be near to everything."""
+    """Return cosine similarities; by dot product an image of high contrast would be similar to every other."""
     unit = torch.nn.functional.normalize(vectors.double(), dim=1)
     return NearestNeighbours((unit @ unit.T).float())
 
 
 def choose_nearest_pairs(similarity: Tensor, count: int) -> list[tuple[int, int]]:
-    """The `count` most similar pairs in which no image comes twice."""
+    """Return the `count` most similar pairs, each image in at most one of them."""
     upper = torch.triu(torch.ones_like(similarity, dtype=torch.bool), diagonal=1)
     order = similarity.masked_fill(~upper, -torch.inf).flatten().argsort(descending=True)
     used: set[int] = set()
@@ -115,7 +122,17 @@ def explain_at_layers(
     composite: Any = None,
     progress: bool = False,
 ) -> dict[int, Explanation]:
-    """The explanation at each layer: one sweep through the network for each input serves them all."""
+    """Explain a pair at each layer, with one pass of the regions through the network per input.
+
+    Args:
+        encoder: VGG-16 up to the highest of the layers.
+        a: The first input.
+        b: The second input.
+        layers: Layers to explain.
+        similarity: "dot" or "cosine".
+        composite: The rules; None is the encoder's default.
+        progress: Show a progress bar.
+    """
     options = {"regions": grid(REGION_PIXELS), "composite": composite, "layers": layers, "progress": progress}
     left, right = decompose(encoder, a, **options), decompose(encoder, b, **options)
     return {n: pair(left[n], right[n], similarity=similarity) for n in layers}

@@ -1,4 +1,4 @@
-"""The study of photographs as a page: a picture for each pair, layers side by side, then the stereo pair."""
+"""The report of the photographs study: one figure per pair, layers side by side, then the stereo pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ def build_report(
     stereo: StereoResults,
     settings: PhotosSettings,
 ) -> Report:
-    """The report of a finished study."""
+    """Build the report of a finished study.
+
+    Args:
+        paths: The photographs used.
+        skipped: Reason for each unreadable photograph.
+        neighbours: Similarities of all photographs, by layer.
+        pairs: The explained pairs.
+        stereo: Explanations of the stereo pair and their agreement with the true matches, by layer and method.
+        settings: The settings of the study.
+    """
     layers = settings.layers
     sections, attachments = [], {}
     for place, pair in enumerate(pairs, 1):

@@ -1,4 +1,4 @@
-"""What can be chosen in the study of photographs."""
+"""Settings of the photographs study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class PhotosSettings(Settings):
-    """Which photographs, at which layers, and how many pairs."""
+    """Photographs, layers, and number of pairs."""
 
     data: Path = path_option(help="A folder of photographs.")
     out: Path = path_option(Path("out/photos"), "Folder for the report.")

@@ -1,4 +1,4 @@
-"""Does an explanation of a stereo pair match what truly corresponds? Its share on true matches, beside chance."""
+"""Agreement of an explanation with the true matches of a stereo pair, compared with chance."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ REGION_PIXELS = 8
 
 @dataclass(frozen=True)
 class StereoAgreement:
-    """How much positive relevance lands near the true match, and what less clever explanations would reach.
+    """Share of positive relevance near the true match, and the share that trivial explanations would reach.
 
-    `share` and `signed` are those of `evaluation.correspondence`. `chance`: the share if each region spread its relevance
-    evenly. `same_place`: the share if each region gave it all to the region at its own place in the other image.
+    `share` and `signed_share` are those of `evaluation.relevance_share`. `chance`: the share if each region spread its
+    relevance evenly. `same_place`: the share if each region gave it all to the same position in the other image.
     """
 
     share: float
@@ -30,12 +30,12 @@ class StereoAgreement:
 
     @property
     def ratio(self) -> float:
-        """How many times chance."""
+        """The share as a multiple of chance."""
         return self.share / self.chance
 
 
 def measure_agreement(explanation: Explanation, correspondence: Tensor) -> StereoAgreement:
-    """The explanation against a known map of pixels [H, W, 2], within one region of the true match."""
+    """Compare an explanation with a known pixel correspondence [H, W, 2], within one region of the true match."""
     match, among = evaluation.match_regions(correspondence, explanation.a.regions, explanation.b.regions)
     ours = evaluation.relevance_share(explanation, match, mask=among)
     owned = explanation.relevance.detach().double().clamp(min=0).sum(1)
@@ -52,10 +52,15 @@ def measure_agreement(explanation: Explanation, correspondence: Tensor) -> Stere
 
 
 def map_destinations(disparity: np.ndarray, *, size: int, region_size: int = REGION_PIXELS) -> Tensor:
-    """[size, size, 2]: where the things in each region of the left image are in the right one, (row, column) or NaN.
+    """Return [size, size, 2]: position of each region of the left image in the right one, (row, column) or NaN.
 
-    A point at x in the left image stands at x − d in the right one. The image is cropped to its middle square and
-    scaled to `size`, as `images.read` does; a region's d is the median of what is known in it.
+    A point at x in the left image is at x − d in the right one. The image is cropped to its central square and resized to
+    `size`, as `images.read` does; d of a region is the median of its known disparities.
+
+    Args:
+        disparity: Disparity d of each pixel of the left photograph; unknown where not finite or not positive.
+        size: Side of the resized images in pixels.
+        region_size: Side of a region in pixels.
     """
     height, width = disparity.shape
     side = min(height, width)
@@ -71,6 +76,6 @@ def map_destinations(disparity: np.ndarray, *, size: int, region_size: int = REG
             values = disparity[rows, columns]
             values = values[np.isfinite(values) & (values > 0)]
             x = (column + right) / 2 - float(np.median(values)) * scale if values.size else -1.0
-            if 0 <= x < size:  # half a pixel off: pixel k reaches from k to k + 1
+            if 0 <= x < size:  # pixel k covers k to k + 1: its centre is half a pixel off
                 found[row:low, column:right] = torch.tensor([(row + low) / 2 - 0.5, x - 0.5])
     return found

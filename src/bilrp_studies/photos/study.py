@@ -1,7 +1,7 @@
-"""Section 5 on photographs: nearest neighbours at two layers explained side by side, and true correspondences.
+"""Photographs study (section 5): nearest neighbours explained at two layers side by side, and true correspondences.
 
-Which neighbours a layer finds says little; what it matches says why. On a stereo pair the right answer is known:
-the share of positive relevance within one region of the true match is set against chance and Hessian×Product.
+Explanations show why a layer considers two photographs similar. On a stereo pair the true matches are known: the share of
+positive relevance within one region of the true match is compared with chance and with Hessian×Product.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bilrp_studies.photos.stereo_agreement import StereoAgreement, map_destinati
 
 
 def run(settings: PhotosSettings) -> Report:
-    """The whole study, from a folder of photographs to a report.
+    """Run the whole study on a folder of photographs and return its report.
 
     >>> run(PhotosSettings(data=Path("photographs"), pairs=2)).results["stereo"][31]  # doctest: +SKIP
     """
@@ -52,7 +52,7 @@ def run(settings: PhotosSettings) -> Report:
 
 
 def _explain_stereo(encoder: Encoder, settings: PhotosSettings, bar: Progress) -> report.StereoResults:
-    """BiLRP and Hessian×Product on the stereo pair at each layer, and how far each agrees with the true matches."""
+    """Explain the stereo pair by BiLRP and Hessian×Product at each layer, and measure agreement with the true matches."""
     left, right, disparity = load_stereo_pair()
     where = map_destinations(disparity, size=settings.size)
     found: dict[int, dict[str, tuple[Explanation, StereoAgreement]]] = {n: {} for n in settings.layers}

@@ -1,1 +1,1 @@
-"""Are explanations of sentence similarity true? Rules for transformers against baselines, on STS-B and planted words."""
+"""Sentences study: composites for transformers compared with baselines, on STS-B and planted words."""

@@ -1,4 +1,4 @@
-"""The methods compared: what each finds on the pairs of words of two sentences."""
+"""The compared methods: each computes relevance on the pairs of words of two sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUR_METHOD = "transformer(0)"
 
 @dataclass(frozen=True, eq=False)
 class PairRelevance:
-    """Relevance on pairs of words; for rules also the account: shares of the score by what they lie on."""
+    """Relevance on pairs of words; for composites also the shares of the score on words, special tokens and unattributed."""
 
     relevance: Relevance
     score_shares: Mapping[str, float] = field(default_factory=dict)
@@ -32,8 +32,9 @@ class PairRelevance:
 
 @dataclass(frozen=True)
 class Method:
-    """A name, what it is in words, and what it finds on two sentences. Rules also take one sentence apart, by
-    `decompose`.
+    """A method's name, its description for the report, and its function (sentence, sentence) → relevance.
+
+    `decompose` decomposes one sentence; only methods based on a composite have it.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Method:
 
 
 def all_methods(integration_steps: int) -> list[Method]:
-    """All of them; `integration_steps` is the number of points of integrated Jacobians."""
+    """Return all methods; `integration_steps` is the number of points of integrated Jacobians."""
     return [
         composite_method(
             OUR_METHOD, "LRP-0, attention, norms and activations frozen", composites.transformer(0)
@@ -68,7 +69,14 @@ def all_methods(integration_steps: int) -> list[Method]:
 def composite_method(
     name: str, description: str, composite: Composite, *, with_positions: bool = False
 ) -> Method:
-    """BiLRP under a composite; with `with_positions`, what positions contribute counts with their words."""
+    """Return BiLRP with a composite as a method.
+
+    Args:
+        name: Name of the method.
+        description: Description for the report.
+        composite: The rules.
+        with_positions: Attribute position embeddings to their words.
+    """
 
     def whole(subject: StudySentence) -> Decomposition:
         encoder = subject.with_positions if with_positions else subject.encoder
@@ -92,12 +100,18 @@ def composite_method(
 
 
 def one_sided_method(name: str, description: str, compute_parts: Callable[[StudySentence], Parts]) -> Method:
-    """A method that looks at one sentence at a time."""
+    """Return a method that computes parts of one sentence at a time; relevance is the product of two sentences' parts.
+
+    Args:
+        name: Name of the method.
+        description: Description for the report.
+        compute_parts: Returns the parts [words, h] of a sentence.
+    """
     return Method(name, description, lambda a, b: PairRelevance(compute_parts(a) @ compute_parts(b).T))
 
 
 def integrated_jacobians(steps: int) -> Method:
-    """Integrated Jacobians from the zero vector, as xsbert's, but exact on every layer."""
+    """Integrated Jacobians from the zero vector as in xsbert, but exact at every layer."""
 
     def found(a: StudySentence, b: StudySentence) -> PairRelevance:
         every = integrated_hessians(
@@ -109,13 +123,13 @@ def integrated_jacobians(steps: int) -> Method:
 
 
 def occlusion(sentence: StudySentence) -> Parts:
-    """φ − φ without the word, for each word."""
+    """Return φ minus φ without the word, for each word."""
     without = ~torch.eye(len(sentence.words), dtype=torch.bool)
     return (sentence.embedding - sentence.embed(without)).double()
 
 
 def hidden_states(sentence: StudySentence) -> Parts:
-    """The last hidden states of each word's tokens, as the pooling weighs them: nothing of the layers below."""
+    """Return the last hidden states summed over each word's tokens, weighted like mean pooling; ignores the lower layers."""
     module = sentence.encoder.module
     assert isinstance(module, SentenceModel)
     with torch.no_grad():

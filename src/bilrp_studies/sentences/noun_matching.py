@@ -1,6 +1,6 @@
-"""Noun matching: the encoder's upper half is trained to count the nouns two sentences share, so that truth is known.
+"""Noun matching: the upper half of the encoder is trained to count the nouns two sentences share, a known ground truth.
 
-y = ⟨φ(a), φ(b)⟩ should be the number of pairs of equal nouns, and an explanation should lie on those pairs.
+y = ⟨φ(a), φ(b)⟩ should be the number of pairs of equal nouns, and an explanation should be concentrated on those pairs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bilrp.progress import Progress
 from bilrp_studies.sentences import sts_data
 from bilrp_studies.sentences.word_subsets import read_text
 
-BATCH_PAIRS = 16  # pairs, and with them all pairs of their 32 sentences
+BATCH_PAIRS = 16  # the loss uses all pairs of their 32 sentences
 LEARNING_RATE, HEAD_LEARNING_RATE = 3e-4, 1.5e-3
 CACHE_KIND, CACHE_VERSION = "matcher", 1
 
 
 @dataclass(frozen=True, eq=False)
 class NounMatcher:
-    """The trained encoder, the same with positions counted, and how much of the variance of new pairs it explains."""
+    """The trained encoder, the same with position embeddings in the input, and its explained variance on new pairs."""
 
     encoder: Encoder
     with_positions: Encoder
@@ -46,9 +46,18 @@ def load_or_train(
     bar: Progress,
     cache: Cache,
 ) -> NounMatcher:
-    """Train the upper half and a linear head on Φ Φᵀ = counts of common nouns; batches hold sentences of one length.
+    """Train the upper layers and a linear head on Φ Φᵀ = counts of common nouns; a batch holds sentences of one length.
 
-    What was learnt is kept in the cache.
+    The trained weights are cached.
+
+    Args:
+        encoders: The encoder, and the same with position embeddings in its input.
+        texts: Sentences to train on.
+        test: Pairs of sentences on which the explained variance is measured.
+        steps: Number of training steps.
+        seed: Seed of the batches.
+        bar: Progress bar of the training.
+        cache: Stores the trained weights.
     """
     plain, summed = encoders
     assert isinstance(plain.module, SentenceModel) and isinstance(summed.module, SentenceModel)
@@ -124,14 +133,14 @@ def _match_counts(texts: list[str]) -> Tensor:
 
 
 def _loss(scores: Tensor, counts: Tensor) -> Tensor:
-    """Squared error; pairs with and without a common noun weigh alike."""
+    """Squared error; pairs with and pairs without a common noun have the same total weight."""
     some = counts > 0
     weights = some / some.sum().clamp(min=1) + ~some / (~some).sum().clamp(min=1)
     return (weights * (scores - counts).square()).sum()
 
 
 def _explained_variance(encoder: Encoder, test: list[tuple[str, str]]) -> float:
-    """1 − error / variance of the counts, over new pairs."""
+    """1 − mean squared error / variance of the counts, over new pairs."""
     with torch.no_grad():
         scores = [
             encoder.module(read_text(encoder, a).x)[0] @ encoder.module(read_text(encoder, b).x)[0]
@@ -146,7 +155,7 @@ def _explained_variance(encoder: Encoder, test: list[tuple[str, str]]) -> float:
 
 
 def _head(module: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
-    """A linear head that starts as a multiple of the identity, so that scores have the size of counts."""
+    """Return a linear head initialised to a multiple of the identity, so that scores have the magnitude of counts."""
     with torch.no_grad():
         some = torch.cat([module(x) for x in list(inputs.values())[:16]])
     head = nn.Linear(some.shape[1], some.shape[1], bias=False)
@@ -155,7 +164,7 @@ def _head(module: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
 
 
 def _upper_parameters(transformer: nn.Module) -> list[nn.Parameter]:
-    """The parameters of the upper half of the layers: lower ones keep what was learnt, and training is cheap."""
+    """Return the parameters of the upper half of the layers; the lower half stays frozen, which makes training cheap."""
     layers = max(
         (part for part in transformer.modules() if isinstance(part, nn.ModuleList)), key=len, default=None
     )

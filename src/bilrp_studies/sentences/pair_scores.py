@@ -1,4 +1,4 @@
-"""What one pair of sentences says about every method: a row of figures."""
+"""Scores of every method on one pair of sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scorer = Callable[[Sequence[Method], StudySentence, StudySentence, int], Row]
 
 
 def collect_values(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
-    """Measure → method → one figure for each pair.
+    """Return {measure: {method: one value per pair}}.
 
     >>> collect_values([{"deletion": {"ours": 1.0}}, {"deletion": {"ours": 2.0}}])
     {'deletion': {'ours': [1.0, 2.0]}}
@@ -34,7 +34,14 @@ def collect_values(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
 
 
 def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
-    """Few words: exact Shapley values, random selections, deletion, and what adds up to the score."""
+    """Score a pair of short sentences: exact Shapley values, random subsets, deletion, and shares of the score.
+
+    Args:
+        methods: The methods to score.
+        a: The first sentence.
+        b: The second sentence.
+        number: Index of the pair, used as seed.
+    """
     reference = a.shapley_values() @ b.shapley_values().T
     found = {method.name: method.explain(a, b) for method in methods}
     relevance = {name: each.relevance for name, each in found.items()}
@@ -53,26 +60,44 @@ def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, n
 
 
 def score_long(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
-    """Too many words for all their selections: random ones, and deletion."""
+    """Score a pair with too many words for all subsets: random subsets, and deletion.
+
+    Args:
+        methods, a, b, number: As for `score_short`.
+    """
     return _score_by_model(
         {method.name: method.explain(a, b).relevance for method in methods}, a, b, number, ", long"
     )
 
 
 def score_planted_word(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
-    """The one word that two unrelated sentences share."""
+    """Share of relevance on the one word that two unrelated sentences have in common.
+
+    Args:
+        methods, a, b: As for `score_short`.
+        number: Index of the pair, which selects the planted word.
+    """
     return _score_planted(
         "planted word", methods, a, b, sts_data.SYNONYMS[number][0], sts_data.SYNONYMS[number][0]
     )
 
 
 def score_planted_synonym(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
-    """A word of one sentence, and its synonym in another, unrelated one."""
+    """Share of relevance between a word of one sentence and its synonym in another, unrelated sentence.
+
+    Args:
+        methods, a, b: As for `score_short`.
+        number: Index of the pair, which selects the planted word.
+    """
     return _score_planted("planted synonym", methods, a, b, *sts_data.SYNONYMS[number])
 
 
 def score_nouns(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
-    """The nouns that two sentences share, of an encoder that was trained to count them."""
+    """Cosine between relevance and the shared nouns of two sentences, for an encoder trained to count them.
+
+    Args:
+        methods, a, b, number: As for `score_short`.
+    """
     truth = torch.tensor(
         [[sts_data.count_matches([x.lower()], [y.lower()]) for y in b.names] for x in a.names],
         dtype=torch.float64,

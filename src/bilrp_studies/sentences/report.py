@@ -1,4 +1,4 @@
-"""The report of the sentences study: every measure with its interval, wins and losses, what is left over, examples."""
+"""The report of the sentences study: every measure with its interval, wins and losses, unattributed shares, examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bilrp_studies.sentences.settings import SentencesSettings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Measure: what it asks, and whether more is better.
+# {measure: (description, whether higher is better)}
 MEASURES = {
     "Shapley": ("correlation with exact Shapley values of word pairs", True),
     "selections": ("correlation with the similarity of random selections of words", True),
@@ -31,10 +31,10 @@ SCORE_PARTS = (
     "words",
     "marks",
     "unattributed",
-)  # of a score: on pairs of words, where marks take part, the rest
-MIN_EXPLAINED_VARIANCE = 0.4  # of the variance of new pairs: below, noun matching has no truth to speak of
-MIN_INTERVAL_PAIRS = 5  # pairs: a bootstrap interval over fewer says nothing
-REFERENCE_NAMES = ("Shapley", "random order", "chance")  # what methods are measured by, not against
+)  # shares of the score: on pairs of words, on pairs with a special token, the rest
+MIN_EXPLAINED_VARIANCE = 0.4  # on new pairs; below it noun matching has no reliable ground truth
+MIN_INTERVAL_PAIRS = 5  # a bootstrap interval over fewer pairs is meaningless
+REFERENCE_NAMES = ("Shapley", "random order", "chance")  # reference values, not competing methods
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 
@@ -47,7 +47,16 @@ def build_report(
     explained_variance: float | None,
     examples: Sequence[Sequence[Any]],
 ) -> Report:
-    """Tables, a figure, and the numbers behind them."""
+    """Build the report: tables, a figure, and the numbers behind them.
+
+    Args:
+        settings: The settings of the study.
+        methods: The compared methods, in the order of the tables.
+        values: {measure: {method: one value per pair}}.
+        passes_per_token: Cost of a decomposition in forward passes per token, by method.
+        explained_variance: Explained variance of the noun matcher; None if it was not trained.
+        examples: Rows of the table of examples.
+    """
     asked = {name: about for name, about in MEASURES.items() if name in values}
     means = {
         measure: {
@@ -97,7 +106,13 @@ def build_report(
 def compare_with_others(
     values: Mapping[str, Sequence[float]], higher_is_better: bool, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """How much better ours is than each other method on the same pairs, and on how many of them."""
+    """Return the mean paired difference between ours and each other method, with its interval and number of wins.
+
+    Args:
+        values: One value per pair, by method.
+        higher_is_better: Direction of the measure; positive differences always favour ours.
+        seed: Seed of the bootstrap.
+    """
     ours = values.get(OUR_METHOD, ())
     sign = 1 if higher_is_better else -1
     compared = {}
@@ -132,7 +147,7 @@ def describe_results(
 
 
 def _is_significant(row: Mapping[str, Any]) -> bool:
-    """The interval of the difference excludes zero, and is one of enough pairs to mean something."""
+    """Return whether the interval of the difference excludes zero and is based on enough pairs."""
     return row["of"] >= MIN_INTERVAL_PAIRS and (row["high"] < 0 or row["low"] > 0)
 
 
@@ -244,7 +259,7 @@ def _describe_protocol(settings: SentencesSettings, explained_variance: float | 
 
 
 def _figure(means: Mapping[str, Any], methods: Sequence[Method]) -> Picture:
-    """A panel for each measure, a row for each method, a mark with its interval."""
+    """Plot one panel per measure, one row per method, a marker with its interval."""
     from matplotlib.figure import Figure
 
     names = [method.name for method in methods][::-1]

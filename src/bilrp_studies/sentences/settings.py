@@ -1,4 +1,4 @@
-"""What can be chosen in the sentences study."""
+"""Settings of the sentences study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class SentencesSettings(Settings):
-    """Which sentences, how many pairs for each question, and how long to train for noun matching."""
+    """Data, encoder, number of pairs for each measure, and training steps of noun matching."""
 
     data: Path = path_option(help="STS benchmark: stsb-en-dev.csv and stsb-en-train.csv.")
     out: Path = path_option(Path("out/sentences"), "Folder for the report.")

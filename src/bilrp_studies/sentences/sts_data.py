@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bilrp.errors import InputError
 
-SHORT_WORDS = (4, 8)  # words: exact Shapley values take 2ⁿ runs
+SHORT_WORDS = (4, 8)  # exact Shapley values take 2ⁿ forward passes for n words
 LONG_WORDS = (18, 32)
-MIN_HUMAN_SCORE = 2.0  # pairs that people found unrelated have nothing to explain
+MIN_HUMAN_SCORE = 2.0  # pairs rated as unrelated have no similarity to explain
 
 SYNONYMS = (
     ("car", "automobile"), ("doctor", "physician"), ("sofa", "couch"), ("bicycle", "bike"), ("movie", "film"),
@@ -47,7 +47,7 @@ NOUNS = frozenset(NOUN_LIST.split())
 
 @dataclass(frozen=True)
 class SentencePair:
-    """Two sentences, and how alike people found them, 0 to 5."""
+    """Two sentences, and their similarity as rated by humans, 0 to 5."""
 
     a: str
     b: str
@@ -55,7 +55,7 @@ class SentencePair:
 
 
 def read_pairs(folder: str | Path, split: str) -> list[SentencePair]:
-    """The pairs of one file of the STS benchmark: sentence, sentence, score."""
+    """Read the pairs of one split ("dev", "train") of the STS benchmark: sentence, sentence, score."""
     path = Path(folder) / f"stsb-en-{split}.csv"
     try:
         with path.open(encoding="utf-8", newline="") as lines:
@@ -67,7 +67,7 @@ def read_pairs(folder: str | Path, split: str) -> list[SentencePair]:
 
 
 def split_words(text: str) -> list[str]:
-    """Words as people count them, for choosing sentences.
+    """Split a text into lower-case words, for choosing sentences by length.
 
     >>> split_words("A cat's bowl, 2 dogs.")
     ['a', "cat's", 'bowl', '2', 'dogs']
@@ -83,7 +83,15 @@ def choose_pairs(
     seed: int,
     accepts: Callable[[str], bool],
 ) -> list[SentencePair]:
-    """Pairs of sentences of that many words that people found alike, no sentence twice."""
+    """Draw pairs of sentences with a human score of at least MIN_HUMAN_SCORE, each sentence at most once.
+
+    Args:
+        pairs: The pairs to choose from.
+        count: Maximum number of pairs.
+        word_range: Minimum and maximum number of words of each sentence.
+        seed: Seed of the random order.
+        accepts: Further condition on each sentence.
+    """
     order = random.Random(seed).sample(pairs, len(pairs))
     found: list[SentencePair] = []
     seen: set[str] = set()
@@ -108,7 +116,7 @@ def choose_pairs(
 
 
 def plant_words(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
-    """Two unrelated sentences that share one word of the list, or a word and its synonym; the carriers take turns.
+    """Return pairs of unrelated carrier sentences that share one word of the list, or a word and its synonym.
 
     >>> plant_words(1, synonyms=True)[0][1]
     'Yesterday she wrote a long letter about the automobile.'
@@ -122,7 +130,7 @@ def plant_words(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
 
 
 def select_noun_sentences(pairs: list[SentencePair]) -> list[str]:
-    """Sentences of 4 to 12 words that name something to match, each once."""
+    """Return the distinct sentences of 4 to 12 words that contain a noun of the list."""
     texts = {text for pair in pairs for text in (pair.a, pair.b)}
     found = sorted(
         text for text in texts if SHORT_WORDS[0] <= len(split_words(text)) <= 12 and find_nouns(text)
@@ -133,7 +141,13 @@ def select_noun_sentences(pairs: list[SentencePair]) -> list[str]:
 
 
 def draw_partners(texts: list[str], count: int, rng: random.Random) -> list[tuple[str, str]]:
-    """Pairs of different sentences, two in three with a noun in common (where there are any)."""
+    """Draw pairs of different sentences, two in three with a noun in common (if there are any).
+
+    Args:
+        texts: Sentences that contain nouns of the list.
+        count: Number of pairs.
+        rng: Source of randomness.
+    """
     by_noun: dict[str, list[str]] = {}
     for text in texts:
         for noun in find_nouns(text):
@@ -152,7 +166,7 @@ def find_nouns(text: str) -> set[str]:
 
 
 def count_matches(a: list[str], b: list[str]) -> float:
-    """How many pairs of words are one noun.
+    """Count the pairs of words that are the same noun.
 
     >>> count_matches(["a", "dog", "ran"], ["the", "dog", "and", "a", "dog"])
     2.0

@@ -1,8 +1,8 @@
-"""Which rules tell the truth about a sentence encoder? Eight methods under six measures, on real sentences.
+"""Sentences study: which composites explain a sentence encoder faithfully? Eight methods under six measures.
 
-Exact Shapley values and random selections of words say what the model does; planted words, and an encoder trained to
-match nouns, say what an explanation should be. What one pair gave is kept in OUT/cache, so that an interrupted study
-goes on where it stopped.
+Exact Shapley values and random subsets of words measure what the model does; planted words, and an encoder trained to
+match nouns, provide a known ground truth. The results of each pair are cached in OUT/cache, so an interrupted study
+resumes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from bilrp_studies.sentences.pair_scores import Row, Scorer
 from bilrp_studies.sentences.settings import SentencesSettings
 from bilrp_studies.sentences.word_subsets import StudySentence
 
-MAX_SHAPLEY_WORDS = 9  # exact Shapley values take 2ⁿ runs
+MAX_SHAPLEY_WORDS = 9  # exact Shapley values take 2ⁿ forward passes for n words
 NUM_EXAMPLES, PAIRS_PER_EXAMPLE = 8, 3
-NUM_COST_SENTENCES = 2  # sentences on which work is counted
-CACHE_VERSION = 2  # of what one pair gives: another number, and nothing kept before is read
+NUM_COST_SENTENCES = 2  # sentences on which FLOPs are counted
+CACHE_VERSION = 2  # of the cached scores of a pair; changing it invalidates the cache
 
 
 def run(settings: SentencesSettings) -> Report:
-    """The whole study, from sentences to report.
+    """Run the whole study and return its report.
 
     >>> run(SentencesSettings(data=Path("stsb"), pairs=2, planted=2, steps=0)).results["encoder"]  # doctest: +SKIP
     'minilm'
@@ -90,7 +90,7 @@ def run(settings: SentencesSettings) -> Report:
 
 @dataclass(frozen=True, eq=False)
 class MethodComparison:
-    """An encoder with the methods compared on it; what one pair gave is kept."""
+    """An encoder with the methods compared on it; scores of each pair are cached."""
 
     encoders: tuple[Encoder, Encoder]
     methods: Sequence[Method]
@@ -101,7 +101,13 @@ class MethodComparison:
         return StudySentence(*self.encoders, a), StudySentence(*self.encoders, b)
 
     def score_pairs(self, label: str, scorer: Scorer, pairs: Sequence[tuple[str, str]]) -> Iterator[Row]:
-        """What a judge says about each pair; pairs already judged are read."""
+        """Yield the scores of each pair; cached ones are loaded.
+
+        Args:
+            label: Name of the measure, for the progress bar and the cache.
+            scorer: Computes the scores of one pair.
+            pairs: Pairs of sentences.
+        """
         module = self.encoders[0].module
         assert isinstance(module, nn.Module)
         names = [(method.name, method.description) for method in self.methods]
@@ -117,7 +123,7 @@ class MethodComparison:
 
 
 def _word_limit(encoder: Encoder) -> Callable[[str], bool]:
-    """Few enough words for all their selections."""
+    """Return a predicate: few enough words to enumerate all subsets."""
     return lambda text: 3 <= len(StudySentence(encoder, encoder, text).words) <= MAX_SHAPLEY_WORDS
 
 
@@ -136,12 +142,12 @@ def _draw_noun_pairs(settings: SentencesSettings, multiple: int = 1) -> list[tup
 
 
 def _keep_matching(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Pairs with a noun in common: without a match there is no direction to agree with."""
+    """Keep the pairs with a noun in common: without a match the ground truth is zero and its cosine undefined."""
     return [(a, b) for a, b in pairs if sts_data.find_nouns(a) & sts_data.find_nouns(b)]
 
 
 def _count_passes(method: Method, sentence_pairs: list[tuple[StudySentence, StudySentence]]) -> float:
-    """Multiplications of a decomposition, in passes of the same sentence for each of its tokens."""
+    """Return the FLOPs of a decomposition, in forward passes of the same sentence per token."""
     assert method.decompose is not None
     ratios = []
     for subject, _ in sentence_pairs[:NUM_COST_SENTENCES]:
@@ -155,7 +161,7 @@ def _count_passes(method: Method, sentence_pairs: list[tuple[StudySentence, Stud
 
 
 def _example_row(method: Method, a: StudySentence, b: StudySentence) -> list[str | float]:
-    """Two sentences, their score, and the strongest pairs of words with their share of it."""
+    """Return two sentences, their score, and the strongest pairs of words with their share of it."""
     relevance, score = method.explain(a, b).relevance, float(a.embedding @ b.embedding)
     strongest, places = relevance.flatten().topk(min(PAIRS_PER_EXAMPLE, relevance.numel()))
     shown = [

@@ -1,4 +1,4 @@
-"""What makes an explanation of a pair of sentences true: four measures on words × words."""
+"""Four measures of faithfulness for relevance on words × words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bilrp_studies.sentences.word_subsets import StudySentence
 
 
 def relevance_correlation(relevance: Relevance, reference: Relevance) -> float:
-    """Correlation of two explanations over all pairs of words.
+    """Pearson correlation of two explanations over all pairs of words.
 
     >>> relevance_correlation(torch.eye(3).double(), 2 * torch.eye(3).double() + 1)
     1.0
@@ -23,7 +23,7 @@ def relevance_correlation(relevance: Relevance, reference: Relevance) -> float:
 
 @dataclass(frozen=True, eq=False)
 class SubsetTest:
-    """Random selections of the words of two sentences, and how similar the model finds what is left of them."""
+    """Random subsets of the words of two sentences, and the model's similarity of the remaining texts."""
 
     subsets_a: Bool[Tensor, "n words_a"]
     subsets_b: Bool[Tensor, "n words_b"]
@@ -37,13 +37,19 @@ class SubsetTest:
         return SubsetTest(kept_a, kept_b, scores)
 
     def correlation(self, relevance: Relevance) -> float:
-        """Does relevance inside a selection tell its similarity? Correlation of Σ_{S×S'} R with ⟨φ(S), φ'(S')⟩."""
+        """Correlation of Σ_{S×S'} R with ⟨φ(S), φ'(S')⟩: does the relevance within the subsets predict their similarity?"""
         inside = ((self.subsets_a.double() @ relevance) * self.subsets_b.double()).sum(1)
         return _correlation(inside, self.scores)
 
 
 def draw_subsets(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"]:
-    """Random selections, each word kept with probability one half; never none."""
+    """Draw random subsets, each word kept with probability one half; never empty.
+
+    Args:
+        words: Number of words.
+        count: Number of subsets.
+        seed: Seed of the subsets.
+    """
     generator = torch.Generator().manual_seed(seed)
     kept = torch.rand(count, words, generator=generator) < 0.5
     kept[~kept.any(1), 0] = True
@@ -51,10 +57,16 @@ def draw_subsets(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"
 
 
 def deletion_area(relevance: Relevance, a: StudySentence, b: StudySentence, *, points: int = 8) -> float:
-    """Area under the similarity while words of one sentence are deleted, the most relevant first; mean of both sides.
+    """Area under the similarity while words of one sentence are deleted, most relevant first; mean over both sides.
 
-    In units of the whole sentences' similarity; the last word stays. Less is better. The other sentence stays whole: what
-    is left of two sentences that lose their best words together is the same small words, which are alike.
+    Relative to the similarity of the whole sentences; the last word stays; lower is better. The other sentence stays whole:
+    if both lost their most relevant words, the same function words would remain in both, which are similar.
+
+    Args:
+        relevance: Relevance of the pair.
+        a: The first sentence.
+        b: The second sentence.
+        points: Number of points of each curve.
     """
     areas = []
     for side, other, marginal in ((a, b, relevance.sum(1)), (b, a, relevance.sum(0))):
@@ -69,7 +81,12 @@ def deletion_area(relevance: Relevance, a: StudySentence, b: StudySentence, *, p
 
 
 def pair_share(relevance: Relevance, first: int, second: int) -> float:
-    """The share of one pair of words in all positive relevance.
+    """Share of one pair of words in the total positive relevance.
+
+    Args:
+        relevance: Relevance of the pair of sentences.
+        first: Index of the word in the first sentence.
+        second: Index of the word in the second sentence.
 
     >>> pair_share(torch.tensor([[3.0, -1.0], [0.0, 1.0]]), 0, 0)
     0.75
@@ -79,7 +96,7 @@ def pair_share(relevance: Relevance, first: int, second: int) -> float:
 
 
 def cosine(relevance: Relevance, truth: Relevance) -> float:
-    """Cosine of an explanation with the truth: the ACS of one pair.
+    """Cosine of an explanation with the ground truth: the ACS of one pair.
 
     >>> cosine(torch.eye(2), 3 * torch.eye(2))
     1.0

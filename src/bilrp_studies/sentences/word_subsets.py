@@ -1,6 +1,6 @@
-"""One sentence of the study: its words, the embedding of any selection of them, and exact Shapley values.
+"""One sentence of the study: its words, the embedding of any subset of them, and exact Shapley values.
 
-A word that is left out is deleted, not masked: two sentences full of [MASK] resemble each other by their masks.
+Words are deleted, not masked: two sentences full of [MASK] are similar because of their masks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bilrp.encoder import Encoder
 from bilrp.inputs import Item, Text
 from bilrp.regions import Regions
 
-BATCH_SUBSETS = 128  # selections embedded together
+BATCH_SUBSETS = 128  # subsets per forward pass
 
 
 @dataclass(frozen=True, eq=False)
 class StudySentence:
-    """A sentence under an encoder, and the same sentence where positions count with their words."""
+    """A sentence with an encoder, and with the variant whose input includes the position embeddings."""
 
     encoder: Encoder
     with_positions: Encoder
@@ -31,24 +31,24 @@ class StudySentence:
 
     @cached_property
     def encoder_input(self) -> Item:
-        """The sentence as the encoder reads it: regions are words and marks."""
+        """The sentence as read by the encoder; its regions are words and special tokens."""
         return read_text(self.encoder, self.text)
 
     @cached_property
     def words(self) -> list[int]:
-        """The regions that are words; the others are marks of the tokenizer's own."""
+        """The regions that are words; the others are special tokens."""
         assert isinstance(self.encoder_input.view, Text)
         return [region for region, span in enumerate(self.encoder_input.view.spans) if span is not None]
 
     @property
     def names(self) -> list[str]:
-        """The words themselves."""
+        """The words as text."""
         assert isinstance(self.encoder_input.view, Text)
         return [self.encoder_input.view.region_texts[region] for region in self.words]
 
     @cached_property
     def word_of_token(self) -> Tensor:
-        """The number of the word that each token belongs to; −1 for marks."""
+        """Index of the word that each token belongs to; −1 for special tokens."""
         place = {region: word for word, region in enumerate(self.words)}
         assert isinstance(self.encoder_input.regions, Regions)
         return torch.tensor([place.get(int(label), -1) for label in self.encoder_input.regions.labels[:, 0]])
@@ -59,7 +59,7 @@ class StudySentence:
         return self.embed(torch.ones(1, len(self.words), dtype=torch.bool))[0]
 
     def embed(self, subsets: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
-        """φ of the sentence with only these words left; marks always stay. No selection is embedded twice."""
+        """Return φ of the sentence reduced to each subset of words; special tokens are kept. Embeddings are cached."""
         rows = [tuple(row) for row in subsets.tolist()]
         new = torch.tensor(sorted({row for row in rows if row not in self._embeddings}), dtype=torch.bool)
         if len(new):
@@ -67,7 +67,7 @@ class StudySentence:
         return torch.stack([self._embeddings[row] for row in rows])
 
     def _embed_new(self, subsets: Bool[Tensor, "selections words"]) -> Float[Tensor, "selections h"]:
-        """What is left is as long as its tokens, so those of one length run together."""
+        """Embed subsets in batches of equal token count."""
         tokens = torch.where(self.word_of_token >= 0, subsets[:, self.word_of_token.clamp(min=0)], True)
         sizes = tokens.sum(1)
         found: dict[int, Tensor] = {}
@@ -81,7 +81,7 @@ class StudySentence:
 
     @cached_property
     def all_subsets(self) -> tuple[Bool[Tensor, "selections words"], Float[Tensor, "selections h"]]:
-        """All 2ⁿ selections of words, number s keeping the words of its 1 bits, and their embeddings in float64."""
+        """All 2ⁿ subsets of words (subset s keeps the words of its 1 bits), and their embeddings in float64."""
         count = len(self.words)
         kept = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
         return kept, self.embed(kept).double()
@@ -107,7 +107,7 @@ class StudySentence:
 
 
 def read_text(encoder: Encoder, text: str) -> Item:
-    """The text as an item of a text encoder."""
+    """Return the text as an item of a text encoder."""
     assert encoder.read is not None
     item = encoder.read(text)
     assert isinstance(item, Item)

@@ -1,1 +1,1 @@
-"""Section 6: a similarity of scanned tables, engineered from few labels and checked through explanations."""
+"""Tables study (section 6): a similarity model of scanned tables, trained on few labels and validated by explanations."""

@@ -1,4 +1,4 @@
-"""Put the transcription of a page onto its glyphs: where each digit is, and which ones are certain."""
+"""Align the transcription of a page with its glyphs: the position of each digit, and whether it is certain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIGIT_PITCH_PIXELS = 0.69 * LAYOUT_DIGIT_HEIGHT
 
 @dataclass(frozen=True)
 class Transcription:
-    """The value cells of one page as text, rows from top to bottom; labels in the margin are left out."""
+    """The value cells of one page as text, rows from top to bottom, without the row and column labels."""
 
     values: tuple[tuple[str, ...], ...]
 
@@ -29,7 +29,7 @@ class Transcription:
 
 @dataclass(frozen=True)
 class Digits:
-    """Every transcribed digit of a page: class, centre (network pixels), cell and place in its number."""
+    """Every transcribed digit of a page: class, centre (network pixels), cell and index within its number."""
 
     value: np.ndarray
     x: np.ndarray
@@ -43,7 +43,7 @@ class Digits:
         return len(self.value)
 
     def select(self, selection: np.ndarray) -> Digits:
-        """The digits selected by a mask or an index array."""
+        """Return the digits selected by a mask or an index array."""
         return Digits(
             *(
                 getattr(self, name)[selection]
@@ -52,7 +52,7 @@ class Digits:
         )
 
     def bigrams(self) -> np.ndarray:
-        """Indices [n, 2] of the digits that follow one another in the same number."""
+        """Return indices [n, 2] of consecutive digits of the same number."""
         order = np.lexsort((self.place, self.column, self.row))
         a, b = order[:-1], order[1:]
         follows = (self.row[a] == self.row[b]) & (self.column[a] == self.column[b])
@@ -78,7 +78,7 @@ def read_transcription(path: str | Path) -> Transcription:
 
 
 def extract_digits(text: str) -> str:
-    """The digits of a cell in reading order, its decimal point skipped.
+    """Return the digits of a cell in reading order, without the decimal point.
 
     >>> extract_digits("9.093")
     '9093'
@@ -87,7 +87,7 @@ def extract_digits(text: str) -> str:
 
 
 def count_bigrams(texts: tuple[str, ...] | list[str]) -> np.ndarray:
-    """How often each bigram 00…99 occurs in some cells: counts[10 j + k].
+    """Count how often each bigram 00…99 occurs in some cells: counts[10 j + k].
 
     >>> int(count_bigrams(["9.093"]).sum()), int(count_bigrams(["9.093"])[90])
     (3, 1)
@@ -101,11 +101,11 @@ def count_bigrams(texts: tuple[str, ...] | list[str]) -> np.ndarray:
 
 
 def align_digits(layout: TableLayout, transcription: Transcription) -> Digits:
-    """Place every transcribed digit on the page; raise InputError where table and text do not fit.
+    """Locate every transcribed digit on the page; raise InputError if table and text do not fit.
 
-    A cell is certain if it shows exactly as many digit-shaped glyphs as its text has digits, each where
-    the page's other cells have theirs. The digits of the other cells are placed by what is left of
-    their number, or by their row and column, with the spacing of the certain cells.
+    A cell is certain if it shows exactly as many digit-shaped glyphs as its text has digits, with the spacing of the page's
+    other cells. The digits of other cells are located by the visible part of their number, or by their row and column, with
+    the spacing of the certain cells.
     """
     tall = _select_digit_glyphs(layout.glyphs)
     columns, rows = _register_text(layout, tall, transcription)
@@ -116,7 +116,7 @@ def align_digits(layout: TableLayout, transcription: Transcription) -> Digits:
     if certain.mean() < 0.2:
         raise InputError(f"table and transcription do not fit: {certain.mean():.0%} of the cells agree")
     seen = _locate_numbers(centres, texts, pages, certain)
-    # Where a column or row has hardly a number to go by, its interval on the page must do.
+    # Fallback for columns and rows with too few located numbers: their interval on the page.
     middle = layout.columns[columns].mean(axis=1), layout.rows[rows]
     return _place_digits(centres, texts, pages, certain, seen, middle)
 
@@ -137,7 +137,7 @@ def _glyphs_in_cell(layout: TableLayout, glyphs: Glyphs, row: int, column: int) 
 def _register_text(
     layout: TableLayout, digit_glyphs: Glyphs, text: Transcription
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which found columns and rows the transcription covers: the window whose digit counts fit best."""
+    """Return the columns and rows that the transcription covers: the window whose digit counts agree best."""
     want_rows, want_columns = text.shape
     found = (len(layout.rows), len(layout.columns))
     if found[0] < want_rows or found[1] < want_columns:
@@ -168,7 +168,7 @@ def _count_digits(layout: TableLayout, digit_glyphs: Glyphs, row: int, column: i
 def _cell_centers(
     layout: TableLayout, digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray
 ) -> list[list[np.ndarray]]:
-    """Centres [n, 2] (x, y) of the single-digit shapes of each cell, left to right."""
+    """Return centres [n, 2] (x, y) of the single-digit shapes of each cell, left to right."""
     single = digit_glyphs.select(digit_glyphs.width <= 0.9 * LAYOUT_DIGIT_HEIGHT)
     centres = np.stack([single.x, single.y], axis=1)
     cells = []
@@ -180,7 +180,7 @@ def _cell_centers(
 
 @dataclass(frozen=True)
 class _Spacing:
-    """Where the digits of a number stand: offsets from its mean x, for each pattern of its text."""
+    """Positions of the digits of a number as offsets from its mean x, by number of digits."""
 
     offsets: dict[int, np.ndarray]
 
@@ -210,7 +210,7 @@ def _certain_cells(centers: list[list[np.ndarray]], texts: list[list[str]], spac
 def _locate_numbers(
     centers: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing, certain: np.ndarray
 ) -> np.ndarray:
-    """Mean place [rows, columns, 2] of each number's digits by those of them that are whole; NaN where none is."""
+    """Return the mean position [rows, columns, 2] of each number, from its intact digits; NaN if there are none."""
     found = np.full((len(texts), len(texts[0]), 2), np.nan)
     for j in range(len(texts[0])):
         column = [(i, centers[i][j], spacing.offsets.get(len(texts[i][j]))) for i in range(len(texts))]
@@ -233,10 +233,10 @@ def _locate_numbers(
 
 
 def _vote_column_center(candidates: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    """The middle of a column none of whose numbers is whole.
+    """Return the centre of a column in which no number is complete.
 
-    Which digit of its number a shape is cannot be known, so it votes for every place its number could have:
-    only the true one gets the votes of all shapes.
+    It is unknown which digit of its number a shape is, so each shape votes for every possible position of the number; only
+    the true position gets votes from all shapes.
     """
     votes = np.concatenate([(c[:, :1] - offsets).ravel() for c, offsets in candidates])
     near = np.abs(votes[:, None] - votes[None]) < 0.2 * LAYOUT_DIGIT_HEIGHT
@@ -251,7 +251,7 @@ def _place_digits(
     number_centers: np.ndarray,
     fallback_centers: tuple[np.ndarray, np.ndarray],
 ) -> Digits:
-    """Digits of all cells: seen centres where certain, else by their number's place and the spacing."""
+    """Return the digits of all cells: detected centres if certain, else from the number's position and the spacing."""
     mean = number_centers.copy()
     for r, c in np.argwhere(certain):
         mean[r, c] = centers[r][c].mean(axis=0)
@@ -272,7 +272,7 @@ def _place_digits(
 
 
 def _replace_outliers(mean: np.ndarray, fallback_centers: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Each number's place, by the line through its column's (x) and its row's (y) others where it strays or is unknown."""
+    """Replace unknown and outlying positions by a line fitted to the other numbers of the column (x) and the row (y)."""
     down, across = np.arange(mean.shape[0]), np.arange(mean.shape[1])
     x = np.stack([_fit_line(down, mean[:, c, 0], float(fallback_centers[0][c])) for c in across], axis=1)
     y = np.stack([_fit_line(across, mean[r, :, 1], float(fallback_centers[1][r])) for r in down])
@@ -282,7 +282,7 @@ def _replace_outliers(mean: np.ndarray, fallback_centers: tuple[np.ndarray, np.n
 
 
 def _fit_line(t: np.ndarray, values: np.ndarray, default: float) -> np.ndarray:
-    """A straight line through the values that are known, outliers left out; flat where fewer than three are."""
+    """Fit a straight line to the known values without outliers; constant `default` if fewer than three are known."""
     known = np.isfinite(values)
     if known.sum() < 3:
         return np.full(len(t), default)

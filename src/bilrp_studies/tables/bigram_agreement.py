@@ -1,4 +1,4 @@
-"""Is an explanation right? Which share of its relevance joins places that carry the same bigram."""
+"""Correctness of an explanation: the share of its relevance that links regions with the same bigram."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DIGIT_REACH_PIXELS = (6.2, 7.5)
 
 @dataclass(frozen=True)
 class BlockRegions:
-    """A block cut into places: one for each printed digit, then rules, then everything else.
+    """Regions of a block: one for each printed digit, then ruled lines, then everything else.
 
-    `labels` [height, width] numbers them; `digits` and `bigrams` say what the digits are and which pairs
-    10 j + k of neighbouring digits each belongs to; `rule_region` and `rest_region` are the last places' numbers, or −1.
+    `labels` [height, width] holds the region of each pixel; `digits` and `bigrams` are the class of each digit and the
+    bigrams 10 j + k it belongs to; `rule_region` and `rest_region` are the last regions' numbers, or −1.
     """
 
     labels: np.ndarray
@@ -34,7 +34,7 @@ class BlockRegions:
 
 
 def segment_block(block: TableBlock, *, size: tuple[int, int]) -> BlockRegions:
-    """Cut a block's window, widened to size (height, width), into places."""
+    """Divide a block's window, enlarged to size (height, width), into regions."""
     x0, y0 = _window_corner(block, size)
     d = block.page.digits
     inside = (d.row >= block.rows[0]) & (d.row < block.rows[1])
@@ -48,7 +48,7 @@ def segment_block(block: TableBlock, *, size: tuple[int, int]) -> BlockRegions:
         far = np.maximum(dx / DIGIT_REACH_PIXELS[0], dy / DIGIT_REACH_PIXELS[1]) * np.ones(size)
         better = (far <= 1) & (far < nearest)
         labels[better], nearest[better] = i, far[better]
-    # A stroke of the digit itself may pass for a rule; its core stays the digit's.
+    # A stroke of a digit may be mistaken for a ruled line; the digit keeps its core.
     rules = _downscale_mask(block.page.layout.rules, x0, y0, size) & (nearest > 0.4)
     labels, marks = _label_rest(labels, rules, len(own))
     member = np.zeros((len(own), 100), bool)
@@ -63,9 +63,9 @@ def _window_corner(block: TableBlock, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _label_rest(labels: np.ndarray, rules: np.ndarray, digits: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """Number the rules and the rest after the digits; a place without pixels gets no number.
+    """Number the ruled lines and the rest after the digits; a region without pixels gets no number.
 
-    Rules come first: where one touches a digit, its pixels are the rule's.
+    Pixels that belong to both a ruled line and a digit are assigned to the line.
     """
     labels, following = labels.copy(), digits
     marks = []
@@ -87,7 +87,13 @@ def _downscale_mask(mask: np.ndarray, x0: int, y0: int, size: tuple[int, int]) -
 def crop_window(
     page: np.ndarray, window: tuple[int, int, int, int], *, pad_mode: str = "constant"
 ) -> np.ndarray:
-    """A window of a page at network scale; beyond the page comes paper."""
+    """Crop a window of a page at network scale; outside the page it is padded.
+
+    Args:
+        page: The page, [height, width].
+        window: (x0, y0, x1, y1), possibly beyond the page.
+        pad_mode: "constant" pads with zeros (no ink), "edge" repeats the border.
+    """
     x0, y0, x1, y1 = window
     height, width = page.shape
     pad = ((max(-y0, 0), max(y1 - height, 0)), (max(-x0, 0), max(x1 - width, 0)))
@@ -97,12 +103,12 @@ def crop_window(
 
 @dataclass(frozen=True)
 class BigramAgreement:
-    """Shares of an explanation's positive relevance, all of the same total.
+    """Shares of an explanation's total positive relevance.
 
-    `bigram`: joins two digits that belong to the same bigram on both pages. `digit`: joins two equal
-    digits. `both`: equal digits of the same bigram. `rules`, `off`: an end on a ruled line, an end
-    anywhere off the digits (rules included). `chance`: `bigram`, if relevance were spread evenly over all
-    pairs of digits; `shuffled`: if each place kept its share of it but partners were drawn at random.
+    `bigram`: between two digits that belong to the same bigram on both pages. `digit`: between two equal digits. `both`:
+    between equal digits of the same bigram. `rules`, `off`: with one end on a ruled line, with one end anywhere off the
+    digits (ruled lines included). `chance`: the value of `bigram` if relevance were spread evenly over all pairs of digits;
+    `shuffled`: if each region kept its marginal relevance and partners were random.
     """
 
     bigram: float
@@ -115,9 +121,14 @@ class BigramAgreement:
 
 
 def measure_agreement(relevance: np.ndarray, a: BlockRegions, b: BlockRegions) -> BigramAgreement:
-    """Score the relevance [places of a, places of b] of one explanation.
+    """Score the relevance [regions of a, regions of b] of one explanation.
 
     precision = Σ_{II' same bigram} R⁺_{II'} / Σ_{II'} R⁺_{II'}
+
+    Args:
+        relevance: Relevance of the pair.
+        a: Regions of the first block.
+        b: Regions of the second block.
     """
     positive = np.clip(relevance, 0, None)
     total = float(positive.sum()) or 1.0
@@ -156,5 +167,5 @@ def _touching_mask(shape: tuple[int, ...], rows: list[int], columns: list[int]) 
 
 
 def mean_agreement(agreements: list[BigramAgreement]) -> dict[str, float]:
-    """The mean of each share over several explanations."""
+    """Return the mean of each share over several explanations."""
     return {f.name: float(np.mean([getattr(a, f.name) for a in agreements])) for f in fields(BigramAgreement)}

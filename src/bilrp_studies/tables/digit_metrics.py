@@ -1,4 +1,4 @@
-"""How well maps, sums and explanations agree with the transcription."""
+"""Agreement of digit maps, bigram sums and similarities with the transcription."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DETECTION_THRESHOLD = 0.4
 
 @dataclass(frozen=True)
 class Detections:
-    """Digits read off the maps: class and centre in network pixels."""
+    """Digits detected on the maps: class and centre in network pixels."""
 
     value: np.ndarray
     x: np.ndarray
@@ -24,7 +24,7 @@ class Detections:
 
 
 def detect(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> Detections:
-    """Local maxima of ten digit maps [1, 10, H, W]; where classes compete the strongest wins.
+    """Detect local maxima of ten digit maps [1, 10, H, W]; where classes compete the strongest wins.
 
     >>> import torch
     >>> len(detect(torch.zeros(1, 10, 8, 8)).value)
@@ -34,7 +34,7 @@ def detect(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> Detection
 
     stack = maps[0].numpy()
     best = stack.max(axis=0)
-    # Two digits are 8 px apart and lines 16 px: one maximum within ±1 cell across and ±2 down.
+    # Digits are 8 px apart and lines 16 px: keep one maximum within ±1 cell horizontally and ±2 vertically.
     peak = (best == ndimage.maximum_filter(best, size=(5, 3))) & (best >= threshold)
     y, x = np.nonzero(peak)
     return Detections(stack[:, y, x].argmax(axis=0), x * STRIDE_PIXELS + 1.0, y * STRIDE_PIXELS + 1.0)
@@ -42,7 +42,7 @@ def detect(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> Detection
 
 @dataclass(frozen=True)
 class DetectionScore:
-    """Right, spurious and missed digits, and their F1 = 2 right / (2 right + spurious + missed)."""
+    """Correct, spurious and missed digits; F1 = 2 correct / (2 correct + spurious + missed)."""
 
     correct: int
     spurious: int
@@ -60,9 +60,14 @@ class DetectionScore:
 
 
 def match_digits(detections: Detections, digits: Digits, *, max_distance: float = 4.0) -> DetectionScore:
-    """Match detections in the table's body with transcribed digits: same class, within half a pitch.
+    """Match detections inside the table with transcribed digits of the same class.
 
-    Every detection inside the box around all value cells counts; each digit is matched at most once.
+    Every detection inside the bounding box of all value cells counts; each digit is matched at most once.
+
+    Args:
+        detections: Detected digits.
+        digits: Transcribed digits.
+        max_distance: Largest distance of a match, in network pixels; the default is half the digit pitch.
     """
     from scipy.spatial import KDTree
 
@@ -82,7 +87,7 @@ def match_digits(detections: Detections, digits: Digits, *, max_distance: float 
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Pearson correlation of two arrays, flattened; 0 where one of them is constant.
+    """Pearson correlation of two arrays, flattened; 0 if one of them is constant.
 
     >>> pearson(np.arange(4.0), 2 * np.arange(4.0))
     1.0
@@ -93,7 +98,7 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman rank correlation of two lists of scores; 0 where one of them is constant."""
+    """Spearman rank correlation of two lists of scores; 0 if one of them is constant."""
     from scipy.stats import rankdata
 
     return pearson(rankdata(a), rankdata(b))

@@ -1,4 +1,4 @@
-"""Which pages are for what, and the network learned from a few labels of some of them."""
+"""Split of the pages, and the digit network trained on a few labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bilrp_studies.tables.settings import TablesSettings
 
 @dataclass(frozen=True)
 class PageSplit:
-    """Pages to train on, to choose a threshold on, and to measure on; and the ones that could not be used."""
+    """Pages for training, for choosing the threshold, and for testing; and the reason for each skipped page."""
 
     train: list[Page]
     validation: list[Page]
@@ -37,7 +37,7 @@ class PageSplit:
 
 @dataclass(frozen=True)
 class DigitModel:
-    """Part one of the network, what it was trained on, and the digit threshold that goes with it."""
+    """The digit network, a description of its training data, and its detection threshold."""
 
     net: DigitNet
     metadata: dict[str, Any]
@@ -46,9 +46,9 @@ class DigitModel:
 
 
 def split_pages(settings: TablesSettings, bar: Progress) -> PageSplit:
-    """Read all pages; a page whose table cannot be found is reported and skipped.
+    """Read and split all pages; a page whose table cannot be found is skipped and reported.
 
-    With weights, the pages they were trained or tuned on are known by their content and kept out of the test.
+    With given weights, pages they were trained or tuned on are recognised by their content and excluded from the test.
     """
     known = load_weights(settings.weights)[1] if settings.weights else None
     pages, skipped = [], {}
@@ -72,7 +72,13 @@ def split_pages(settings: TablesSettings, bar: Progress) -> PageSplit:
 
 
 def load_or_train(split: PageSplit, settings: TablesSettings, bar: Progress) -> DigitModel:
-    """The network: from the weights given, else trained and written beside the report."""
+    """Load the network from the given weights, else train it and save it in the report's folder.
+
+    Args:
+        split: The pages.
+        settings: Weights, number of labels, seed and steps.
+        bar: Progress bar of the training.
+    """
     if settings.weights:
         net, about = load_weights(settings.weights)
         return DigitModel(net, about, float(about.get("threshold", 0.4)), None)
@@ -91,14 +97,21 @@ def load_or_train(split: PageSplit, settings: TablesSettings, bar: Progress) -> 
 
 
 def make_recipe(settings: TablesSettings) -> Recipe:
-    """How to train, as the settings say."""
+    """Return the training hyperparameters for the settings."""
     return Recipe(seed=settings.seed, steps=settings.steps)
 
 
 def train_digit_net(
     pages: Sequence[Page], label_count: int, recipe: Recipe, bar: Progress
 ) -> tuple[DigitNet, int, float]:
-    """Train on about `label_count` digits and as many negatives, evenly from all pages: (net, labels used, seconds)."""
+    """Train on digits and negatives, evenly from all pages; return (network, number of labels used, seconds).
+
+    Args:
+        pages: Pages to train on.
+        label_count: Maximum number of labelled digits.
+        recipe: Training hyperparameters.
+        bar: Progress bar, advanced once per step.
+    """
     start = time.perf_counter()
     patches = make_patches(pages, label_count, seed=recipe.seed)
     bar.start(f"training on {label_count} labels", recipe.steps)
@@ -107,7 +120,13 @@ def train_digit_net(
 
 
 def make_patches(pages: Sequence[Page], label_count: int, *, seed: int) -> Patches:
-    """The same number of labelled digits from each page, never more than `label_count` in all, and negatives."""
+    """Return the same number of labelled digits from each page, and negatives.
+
+    Args:
+        pages: Pages to cut patches from.
+        label_count: Maximum number of labelled digits in total.
+        seed: Determines the choice of patches.
+    """
     each = label_count // len(pages)
     parts = [digit_patches(p, each, seed=seed + i) for i, p in enumerate(pages)]
     parts += [negative_patches(p, round(0.8 * each), seed=seed + i) for i, p in enumerate(pages)]
@@ -117,7 +136,14 @@ def make_patches(pages: Sequence[Page], label_count: int, *, seed: int) -> Patch
 def measure_learning_curve(
     split: PageSplit, model: DigitModel, settings: TablesSettings, bar: Progress
 ) -> list[dict[str, Any]]:
-    """The same training from fewer labels, measured on the same pages."""
+    """Train with fewer labels and measure on the same test pages.
+
+    Args:
+        split: The pages.
+        model: The model trained with all labels, reused for the last point.
+        settings: Numbers of labels, seed and steps.
+        bar: Progress bar of the training.
+    """
     rows = []
     for labels in (*settings.curve, settings.labels):
         if labels == settings.labels:

@@ -1,4 +1,4 @@
-"""Train the digit maps from single labelled patches: small Gaussian blobs at digits, nothing elsewhere."""
+"""Train the digit maps on single labelled patches: small Gaussian blobs at digits, zero elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZERO_MARGIN = 0.15
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train: everything that, with the patches and the seed, decides the weights."""
+    """Training hyperparameters; together with the patches they determine the weights."""
 
     steps: int = 2500
     batch: int = 48
@@ -37,9 +37,14 @@ class Recipe:
 def train(
     patches: Patches, recipe: Recipe | None = None, *, progress: Callable[[int, float], None] | None = None
 ) -> DigitNet:
-    """Fit part one of the network: minimise Σ m (a_j − g_j)², g a Gaussian blob of the patch's class.
+    """Fit the digit network: minimise Σ m (a_j − g_j)², where g is a Gaussian blob for the patch's class.
 
-    The mask m covers only the middle of a patch, where its single label tells the truth.
+    The mask m covers only the centre of a patch, where its single label is valid.
+
+    Args:
+        patches: Labelled digits and negatives.
+        recipe: Training hyperparameters; the defaults of `Recipe` if None.
+        progress: Called with (step, loss) after each step.
 
     >>> train(patches, Recipe(steps=100))  # doctest: +SKIP
     DigitNet(...)
@@ -67,7 +72,7 @@ def train(
 
 
 def _init_network(recipe: Recipe) -> DigitNet:
-    """A new network whose weights depend on the recipe's seed and not on what ran before."""
+    """Return a new network whose weights depend only on the recipe's seed, not on torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return DigitNet(recipe.width, recipe.depth)
@@ -78,21 +83,26 @@ def _sample(indices: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _smooth(ink: Tensor) -> Tensor:
-    """What halving the scale would average anyway, done once, before patches are resampled."""
+    """Apply the low-pass filter of downscaling by two, once, before patches are resampled."""
     kernel = torch.tensor([0.25, 0.5, 0.25])
     kernel = (kernel[:, None] * kernel[None]).view(1, 1, 3, 3)
     return functional.conv2d(ink, kernel, padding=1)
 
 
 def blob_loss(scores: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared error against the blobs; off the blobs, against staying below −MARGIN before the ReLU.
+    """Squared error against the blobs; off the blobs, against staying below −ZERO_MARGIN before the ReLU.
 
-    A wrong digit's map must be exactly zero: traces of 0.05, harmless to reading, would add up to bigrams
-    that are not there once they are summed over a page.
+    The maps of other classes must be exactly zero: activations of 0.05, harmless for detection, would sum over a page to
+    bigrams that do not exist.
+
+    Args:
+        scores: Activations before the last ReLU, [n, 10, cells, cells].
+        target: Blobs, of the same shape.
+        mask: Cells that count, [n, 1, cells, cells].
     """
     off = target <= 0.05
     error = torch.where(off, (scores + ZERO_MARGIN).clamp(min=0), scores - target)
-    # Where a digit is, all ten maps must be right: the ones that are not its own as much as the one that is.
+    # At a digit, all ten maps get the higher weight: those of other classes as much as its own.
     weight = mask * (1 + 8 * target.amax(dim=1, keepdim=True))
     return (weight * error**2).sum() / weight.sum()
 
@@ -100,10 +110,17 @@ def blob_loss(scores: Tensor, target: Tensor, mask: Tensor) -> Tensor:
 def augment(
     ink: Tensor, label: Tensor, reach: Tensor, blob: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What print and scan do: turn, scale, shift, thicken, fade, blur, speckle. Returns (seen, target, mask).
+    """Simulate print and scan: rotate, scale, shift, thicken, fade, blur, add noise. Return (image, target, mask).
 
-    A digit with no half-turn twin (1, 2, 3, 4, 5, 7) is at times shown upside down, and then it is no digit;
-    and digits are at times shown between other neighbours than their own, which then cannot be relied on.
+    Digits that are not digits when rotated by 180° (1, 2, 3, 4, 5, 7) are sometimes shown upside down, as negatives. Digits
+    are sometimes shown with other neighbours, so that the network does not rely on context.
+
+    Args:
+        ink: Patches, [n, 1, PATCH_PIXELS, PATCH_PIXELS].
+        label: Class of each patch, −1 for negatives.
+        reach: Distance from the centre (x, y) up to which the label is valid, in network pixels.
+        blob: Standard deviation of the target blobs, in network pixels.
+        generator: Source of randomness.
     """
     count = len(label)
 
@@ -122,7 +139,7 @@ def augment(
 
 
 def _resample(ink: Tensor, scale: Tensor, angle: Tensor, slant: Tensor, shift: Tensor) -> Tensor:
-    """Show the patch turned, slanted and scaled about its centre, the centre moved by `shift` pixels."""
+    """Resample the patch rotated, slanted and scaled about its centre, the centre moved by `shift` pixels."""
     cos, sin = torch.cos(angle) / scale, torch.sin(angle) / scale
     matrix = torch.stack([torch.stack([cos, sin + slant], 1), torch.stack([-sin, cos], 1)], 1)
     axis = torch.arange(TRAIN_WINDOW_PIXELS) + 0.5 - TRAIN_WINDOW_PIXELS / 2
@@ -135,13 +152,13 @@ def _resample(ink: Tensor, scale: Tensor, angle: Tensor, slant: Tensor, shift: T
 def _neighbours(
     images: Tensor, label: Tensor, shift: Tensor, scale: Tensor, uniform: Callable[[float, float], Tensor]
 ) -> Tensor:
-    """Leave a digit as it stands, alone, or between the neighbours of another patch."""
+    """Show a digit with its own neighbours, alone, or between the neighbours of another patch."""
     across = torch.arange(TRAIN_WINDOW_PIXELS) + 0.5 - TRAIN_WINDOW_PIXELS / 2 - shift[:, :1]
     own = (across.abs() <= 4.6 * scale[:, None])[:, None, None].float()
     other = torch.where(
         uniform(0, 1)[:, None, None, None] < 0.5, images.roll(1, dims=0), torch.zeros_like(images)
     )
-    # Only where a digit is at the centre is the outside none of its business.
+    # Only patches with a digit at the centre have a label that is independent of the surroundings.
     swap = ((uniform(0, 1) < 0.5) & (label >= 0))[:, None, None, None]
     return torch.where(swap, own * images + (1 - own) * other, images)
 
@@ -161,7 +178,7 @@ def _print_and_scan(
 
 
 def _make_targets(label: Tensor, reach: Tensor, shift: Tensor, blob: float) -> tuple[Tensor, Tensor]:
-    """Targets [n, 10, cells, cells] and masks [n, 1, cells, cells] for patches centred at `shift`."""
+    """Return targets [n, 10, cells, cells] and masks [n, 1, cells, cells] for patches centred at `shift`."""
     centre = (
         torch.arange(TRAIN_WINDOW_PIXELS // STRIDE_PIXELS) * STRIDE_PIXELS + 1.0 - TRAIN_WINDOW_PIXELS / 2
     )

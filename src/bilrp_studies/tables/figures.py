@@ -1,4 +1,4 @@
-"""The study's pictures: digits found on a page, sums against counts, similarities, the two explanations."""
+"""Figures of the tables study: detected digits, sums against counts, similarities, the two explanations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DIGIT_COLORS = (
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A white figure of its own, without pyplot's global state."""
+    """Return an empty white figure outside pyplot's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,7 +52,13 @@ def _style_axes(axes: Axes) -> None:
 
 
 def plot_digits(net: DigitNet, page: Page, *, threshold: float) -> Figure:
-    """A corner of an unseen page with every digit the network finds written above it."""
+    """Plot a corner of an unseen page with the detected class above every digit.
+
+    Args:
+        net: The digit network.
+        page: A test page.
+        threshold: Minimum blob height of a detection.
+    """
     with torch.no_grad():
         ink = page.network_ink()
         found = digit_metrics.detect(net(torch.from_numpy(ink)[None, None]), threshold=threshold)
@@ -82,7 +88,7 @@ def plot_digits(net: DigitNet, page: Page, *, threshold: float) -> Figure:
 
 
 def plot_bigram_sums(scores: Sequence[PageScore], correlation: float) -> Figure:
-    """Each dot one bigram of one page: the network's sum against the transcription's count."""
+    """Plot the network's sum against the transcribed count, one dot per bigram and page."""
     drawn = new_figure(4.6, 4.0)
     axes = drawn.add_subplot()
     counts, sums = (
@@ -100,7 +106,7 @@ def plot_bigram_sums(scores: Sequence[PageScore], correlation: float) -> Figure:
 
 
 def plot_similarities(similarities: Similarities) -> Figure:
-    """True against predicted similarity of pairs of blocks, one panel for each model."""
+    """Plot true against predicted similarity of pairs of blocks, one panel per model."""
     drawn = new_figure(3.9 * len(similarities.predicted), 3.7)
     panels = drawn.subplots(1, len(similarities.predicted), squeeze=False)[0]
     titles = {"bigram": "bigram network", "vgg17": "VGG-16, layer 17"}
@@ -123,7 +129,7 @@ def plot_similarities(similarities: Similarities) -> Figure:
 
 
 def plot_learning_curve(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Digit F1 and bigram correlation against the number of labelled patches."""
+    """Plot digit F1 and bigram correlation against the number of labelled patches."""
     drawn = new_figure(4.8, 3.4)
     axes = drawn.add_subplot()
     labels = [row["labels"] for row in rows]
@@ -144,7 +150,7 @@ def plot_learning_curve(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def plot_copies(search: CopySearch) -> Figure:
-    """How often the true copy comes first, for each distortion."""
+    """Plot how often the true copy is retrieved first, for each distortion."""
     drawn = new_figure(5.2, 2.8)
     axes = drawn.add_subplot()
     names = list(search.top1_rate)
@@ -161,7 +167,7 @@ def plot_copies(search: CopySearch) -> Figure:
 
 
 def plot_explanations(explained: Sequence[ExplainedBlockPair], images: Sequence[np.ndarray]) -> Figure:
-    """The paper's figure: one pair of blocks, explained by each model; arcs join places, digits to digits."""
+    """Plot one pair of blocks explained by each model, as in the paper; arcs link regions."""
     drawn = new_figure(8.4, 3.15 * len(explained))
     rows = drawn.subplots(len(explained), 1, squeeze=False)[:, 0]
     titles = {"bigram": "Bigram network", "vgg17": "VGG-16 at layer 17"}
@@ -210,7 +216,7 @@ def _draw_pair(axes: Axes, explained: ExplainedBlockPair, images: Sequence[Any])
 
 
 def strongest_links_style(relevance: Tensor, count: int) -> Style:
-    """A style that shows the `count` strongest links and nothing else: a block of 48 cells has thousands."""
+    """Return a style that shows only the `count` strongest links; a block of 48 cells has thousands."""
     from bilrp.render.links import normalize, resolve_style
 
     ranked = normalize(relevance).abs().flatten().sort(descending=True).values
@@ -220,7 +226,7 @@ def strongest_links_style(relevance: Tensor, count: int) -> Style:
 
 
 def _region_centers(regions: Any) -> np.ndarray:
-    """The middle of each place; rules and the rest, being everywhere, are shown by their middle too."""
+    """Return the centre of mass of each region, also of the ruled lines and the rest."""
     y, x = np.indices(regions.labels.shape)
     size = np.bincount(regions.labels.ravel(), minlength=regions.count)
     return np.stack(

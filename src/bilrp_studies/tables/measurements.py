@@ -1,4 +1,4 @@
-"""All measurements on pages the network was never trained on, as numbers and as objects to draw."""
+"""All measurements on test pages, as numbers and as objects to plot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RANDOM_PAIRS = "bigram, random pairs"
 
 @dataclass(frozen=True)
 class Measurements:
-    """Everything measured, as numbers for results.json and as objects to draw."""
+    """All measurements, as numbers for results.json and as objects to plot."""
 
     results: dict[str, Any]
     scores: list[page_evaluation.PageScore]
@@ -39,7 +39,14 @@ class Measurements:
 
 
 def measure_all(split: PageSplit, model: DigitModel, settings: TablesSettings, bar: Progress) -> Measurements:
-    """All measurements on the test pages."""
+    """Run all measurements on the test pages.
+
+    Args:
+        split: The pages.
+        model: The trained digit network.
+        settings: The settings of the study.
+        bar: Progress bar.
+    """
     encoder = build_encoder(model.net)
     scores = page_evaluation.score_pages(model.net, split.test, threshold=model.threshold, bar=bar)
     whole, small, missing = load_vgg_encoders(settings.vgg_weights)
@@ -82,7 +89,7 @@ def _cut_all_blocks(pages: Sequence[Page]) -> list[TableBlock]:
 
 
 def load_vgg_encoders(weights: Path | None) -> tuple[dict[str, Encoder], dict[str, Encoder], str | None]:
-    """VGG-16 at layer 17 for blocks of one size and for small windows; nothing, and why, where its weights are missing."""
+    """Return VGG-16 at layer 17 for blocks of one size and for small windows; empty, with a reason, if unavailable."""
     try:
         whole = vgg16(17, weights=weights, size=(136, 288), resize="stretch")
         return {"vgg17": whole}, {"vgg17": vgg16(17, weights=weights, size=None)}, None
@@ -93,7 +100,13 @@ def load_vgg_encoders(weights: Path | None) -> tuple[dict[str, Encoder], dict[st
 def explain_all(
     encoders: dict[str, Encoder], pairs: Sequence[tuple[TableBlock, TableBlock]], *, bar: Progress
 ) -> dict[str, list[page_evaluation.ExplainedBlockPair]]:
-    """Every pair of small blocks explained by every model."""
+    """Explain every pair of small blocks with every model.
+
+    Args:
+        encoders: Encoders by name.
+        pairs: Pairs of blocks.
+        bar: Progress bar.
+    """
     return {
         name: [
             page_evaluation.explain_pair(name, e, p)
@@ -113,7 +126,18 @@ def collect_results(
     checks: page_evaluation.EncoderChecks,
     out_of_domain: list[page_evaluation.OutOfDomainResult],
 ) -> dict[str, Any]:
-    """What results.json holds."""
+    """Return the content of results.json.
+
+    Args:
+        split: The pages.
+        model: The trained digit network.
+        scores: Detections and bigram sums of each test page.
+        similarities: Predicted and true similarity of pairs of blocks.
+        shares: Mean `BigramAgreement` by model.
+        search: Retrieval of distorted copies.
+        checks: Numerical checks of the encoder.
+        out_of_domain: Results on images that are not tables.
+    """
     precision = {name: s["bigram"] for name, s in shares.items() if name != RANDOM_PAIRS}
     return {
         "digit_f1": page_evaluation.digit_f1(scores),
