@@ -1,4 +1,4 @@
-"""Everything the tables study measures, on pages the network was never trained on."""
+"""All evaluations of the tables study, on test pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,13 @@ SMALL_WINDOW_PIXELS = (96, 136)
 
 
 def track_progress(items: Sequence[T], label: str, bar: Progress | None) -> Iterator[T]:
-    """The items one after the other, counted by a progress bar."""
+    """Yield the items and advance a progress bar after each.
+
+    Args:
+        items: The items.
+        label: Label of the bar.
+        bar: The bar; None shows nothing.
+    """
     bar = bar or Progress()
     bar.start(label, len(items))
     for item in items:
@@ -45,7 +51,7 @@ def track_progress(items: Sequence[T], label: str, bar: Progress | None) -> Iter
 
 @dataclass(frozen=True)
 class PageScore:
-    """One page: digits right, spurious and missed, the 100 sums and the transcribed counts."""
+    """One page: detection score, the 100 bigram sums, and the transcribed bigram counts."""
 
     name: str
     digits: digit_metrics.DetectionScore
@@ -61,7 +67,14 @@ def score_pages(
     threshold: float = digit_metrics.DETECTION_THRESHOLD,
     bar: Progress | None = None,
 ) -> list[PageScore]:
-    """Digit detection and bigram sums of whole pages against their transcription."""
+    """Compare digit detections and bigram sums of whole pages with their transcription.
+
+    Args:
+        net: The digit network.
+        pages: Pages to score.
+        threshold: Minimum blob height of a detection.
+        bar: Progress bar.
+    """
     part_two = BigramNet(torch.nn.Identity())
     found = []
     for page in track_progress(pages, "reading digits", bar):
@@ -73,33 +86,33 @@ def score_pages(
 
 
 def digit_f1(scores: Sequence[PageScore]) -> float:
-    """F1 over all digits of all pages."""
+    """Return F1 over all digits of all pages."""
     return sum((s.digits for s in scores), digit_metrics.DetectionScore(0, 0, 0)).f1
 
 
 def bigram_correlation(scores: Sequence[PageScore]) -> float:
-    """Correlation of sums and counts over all pages and coordinates."""
+    """Return the Pearson correlation of sums and counts over all pages and bigrams."""
     return digit_metrics.pearson(
         np.array([s.bigram_sums for s in scores]), np.array([s.bigram_counts for s in scores])
     )
 
 
 def choose_threshold(net: DigitNet, pages: Sequence[Page]) -> float:
-    """The blob height that separates digits best on pages kept for that purpose."""
+    """Return the blob height with the best F1 on the validation pages."""
     if not pages:
         return digit_metrics.DETECTION_THRESHOLD
-    options = (0.4, 0.3, 0.5, 0.2, 0.6, 0.1)  # of equally good ones the first
+    options = (0.4, 0.3, 0.5, 0.2, 0.6, 0.1)  # ties are resolved in this order
     return max(options, key=lambda t: round(digit_f1(score_pages(net, pages, threshold=t)), 3))
 
 
 @torch.no_grad()
 def embed(encoder: Encoder, image: Image.Image) -> np.ndarray:
-    """The embedding of a picture, as an encoder's user gets it."""
+    """Return the embedding of an image."""
     return encoder.module(read_tensor(encoder, image)).flatten().numpy()
 
 
 def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cosine similarity of all rows of a with all rows of b; 0 where a row is empty."""
+    """Return the cosine similarity of all rows of a with all rows of b; 0 for zero rows."""
     norm = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
     return np.divide(a @ b.T, norm, out=np.zeros_like(norm), where=norm > 0)
 
@@ -117,7 +130,13 @@ class Similarities:
 def compare_blocks(
     encoders: dict[str, Encoder], blocks: Sequence[TableBlock], *, bar: Progress | None = None
 ) -> Similarities:
-    """Rank correlation of predicted and true (transcribed) similarity over all pairs of blocks."""
+    """Rank correlation of predicted and true (transcribed) similarity over all pairs of blocks.
+
+    Args:
+        encoders: Encoders by name.
+        blocks: Blocks to compare.
+        bar: Progress bar.
+    """
     upper = np.triu_indices(len(blocks), 1)
     counts = np.array([b.bigram_counts() for b in blocks])
     true, true_dot = cosine_matrix(counts, counts)[upper], (counts @ counts.T)[upper]
@@ -133,7 +152,7 @@ def compare_blocks(
 
 
 def choose_similar_pairs(pages: Sequence[Page], count: int) -> list[tuple[TableBlock, TableBlock]]:
-    """The most similar small blocks of different pages by their transcription, each block used once."""
+    """Return the small blocks of different pages that are most similar by their transcription, each used once."""
     blocks = [
         b for page in pages for b in cut_blocks(page, rows=SMALL_BLOCK_CELLS[0], columns=SMALL_BLOCK_CELLS[1])
     ]
@@ -153,7 +172,13 @@ def choose_similar_pairs(pages: Sequence[Page], count: int) -> list[tuple[TableB
 def draw_random_pairs(
     pages: Sequence[Page], count: int, *, seed: int = 0
 ) -> list[tuple[TableBlock, TableBlock]]:
-    """Small blocks of different pages, drawn at random: how right are explanations where little is alike?"""
+    """Draw random small blocks of different pages, to test explanations of dissimilar inputs.
+
+    Args:
+        pages: Pages to draw from.
+        count: Number of pairs.
+        seed: Seed of the draw.
+    """
     rng = np.random.default_rng(seed)
     blocks = [cut_blocks(page, rows=SMALL_BLOCK_CELLS[0], columns=SMALL_BLOCK_CELLS[1]) for page in pages]
     found = []
@@ -165,7 +190,7 @@ def draw_random_pairs(
 
 @dataclass(frozen=True)
 class ExplainedBlockPair:
-    """One pair of small blocks explained by one model, place by place, and how right that is."""
+    """One pair of small blocks explained by one model, and the agreement of the explanation with the transcription."""
 
     name: str
     blocks: tuple[TableBlock, TableBlock]
@@ -174,7 +199,13 @@ class ExplainedBlockPair:
 
 
 def explain_pair(name: str, encoder: Encoder, blocks: tuple[TableBlock, TableBlock]) -> ExplainedBlockPair:
-    """Explain the similarity of two small blocks on places: digits, rules, the rest."""
+    """Explain the similarity of two small blocks with digits, ruled lines and the rest as regions.
+
+    Args:
+        name: Name of the model; "bigram" selects its input format.
+        encoder: The model.
+        blocks: The two blocks.
+    """
     sides, spots = [], []
     for block in blocks:
         spot = bigram_agreement.segment_block(block, size=SMALL_WINDOW_PIXELS)
@@ -190,7 +221,14 @@ def explain_pair(name: str, encoder: Encoder, blocks: tuple[TableBlock, TableBlo
 def read_window(
     name: str, encoder: Encoder, block: TableBlock, window: tuple[int, int, int, int]
 ) -> torch.Tensor:
-    """A window of a page as the model sees it: inkedness, or the grey scan as an RGB image."""
+    """Return a window of a page as model input: ink for the bigram network, else the grey scan as an RGB image.
+
+    Args:
+        name: Name of the model; "bigram" selects its input format.
+        encoder: The model.
+        block: A block of the page.
+        window: (x0, y0, x1, y1) in network pixels.
+    """
     if name == "bigram":
         return torch.from_numpy(bigram_agreement.crop_window(block.page.network_ink(), window).copy())[
             None, None
@@ -203,7 +241,7 @@ def read_window(
 
 @dataclass(frozen=True)
 class CopySearch:
-    """How often the true copy of a re-photographed block came first, for each distortion, and the misses."""
+    """Share of queries whose true copy was retrieved first, by distortion; `hits` are the results for "all"."""
 
     top1_rate: dict[str, float]
     queries: int
@@ -223,7 +261,15 @@ def search_copies(
     seed: int = 0,
     bar: Progress | None = None,
 ) -> CopySearch:
-    """Search all stored blocks for each distorted query by cosine; the true copy should come first."""
+    """Retrieve each distorted query among all blocks by cosine; the true copy should be first.
+
+    Args:
+        encoder: The model.
+        database: Blocks to search.
+        queries: Blocks of the database to distort and search for.
+        seed: Seed of the distortions.
+        bar: Progress bar.
+    """
     rng = np.random.default_rng(seed)
     table = np.array(
         [embed(encoder, b.crop_scan()) for b in track_progress(database, "indexing blocks", bar)]
@@ -244,7 +290,7 @@ def search_copies(
 
 @dataclass(frozen=True)
 class EncoderChecks:
-    """Conservation of the encoder, push = pull in float64, and the time for a page of 1359×855 px."""
+    """Unattributed share, largest difference between push and pull in float64, and the time for a page of 1359×855 px."""
 
     unattributed: float
     push_pull_gap: float
@@ -253,7 +299,13 @@ class EncoderChecks:
 
 
 def check_encoder(net: DigitNet, page: Page, block: TableBlock) -> EncoderChecks:
-    """Measure what must hold exactly, and how long a whole page takes."""
+    """Measure conservation, the difference between push and pull, and the time for a whole page.
+
+    Args:
+        net: The digit network.
+        page: A test page.
+        block: A small block of that page.
+    """
     window = bigram_agreement.segment_block(block, size=SMALL_WINDOW_PIXELS).window
     ink = torch.from_numpy(bigram_agreement.crop_window(page.network_ink(), window).copy())[
         None, None
@@ -280,7 +332,7 @@ def _to_float64(net: DigitNet) -> DigitNet:
 
 @dataclass(frozen=True)
 class OutOfDomainResult:
-    """Something that is no upright table: what layout finding says, and how many bigrams are seen in it."""
+    """An image that is not an upright table: the outcome of layout detection, and the number of detected bigrams."""
 
     kind: str
     message: str
@@ -289,7 +341,7 @@ class OutOfDomainResult:
 
 
 def evaluate_out_of_domain(encoder: Encoder, page: Page) -> list[OutOfDomainResult]:
-    """Feed the encoder what it is not made for; bigrams are counted per million network pixels."""
+    """Run the encoder on images that are not tables; bigrams are counted per million network pixels."""
     gray = Image.fromarray((255 * page.gray).round().astype(np.uint8))
     like = embed(encoder, gray)
     found = []

@@ -1,4 +1,4 @@
-"""Find a ruled table on a page: straighten it, take away the rules, and read off rows, columns and cells."""
+"""Find a ruled table on a page: deskew it, remove the ruled lines, and detect rows, columns and cells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUT_DIGIT_HEIGHT = DIGIT_HEIGHT_PIXELS * LAYOUT_SCALE
 
 @dataclass(frozen=True)
 class Glyphs:
-    """Bounding boxes of connected shapes: x0, y0, x1, y1, one row each, in layout pixels."""
+    """Bounding boxes of connected components: x0, y0, x1, y1, one row each, in layout pixels."""
 
     boxes: np.ndarray
 
@@ -51,9 +51,9 @@ class Glyphs:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """A straightened page and its table: row centres, column intervals, cell borders and rules.
+    """A deskewed page and its table: row centres, column intervals, cell borders and ruled lines.
 
-    All coordinates are pixels of `ink`; `angle` (degrees) and `scale` say how `ink` came from the scan.
+    All coordinates are pixels of `ink`; `angle` (degrees) and `scale` map the scan to `ink`.
     """
 
     ink: np.ndarray
@@ -66,7 +66,7 @@ class TableLayout:
     rules: np.ndarray
 
     def cell(self, row: int, column: int) -> tuple[float, float, float, float]:
-        """The box x0, y0, x1, y1 of one cell."""
+        """Return the box x0, y0, x1, y1 of one cell."""
         y = self.rows[row]
         return (
             self.borders[column],
@@ -77,7 +77,7 @@ class TableLayout:
 
 
 def find_layout(image: ImageLike) -> TableLayout:
-    """Find the table of one page; raise InputError with the reason where there is none.
+    """Find the table of one page; raise InputError with the reason if there is none.
 
     >>> find_layout("page.jpg").rows.shape  # doctest: +SKIP
     (33,)
@@ -100,7 +100,7 @@ def find_layout(image: ImageLike) -> TableLayout:
 
 
 def straighten(ink: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Scale so that digits are HEIGHT tall and turn so that text lines are level: (ink, angle, factor).
+    """Scale to a digit height of LAYOUT_DIGIT_HEIGHT and rotate text lines to horizontal: (ink, angle, factor).
 
     The angle θ maximises Σ_b n_b², n_b the glyph centres with y − x tan θ in bin b.
     """
@@ -132,7 +132,7 @@ def _levelness(glyphs: Glyphs, angle: float) -> float:
 
 
 def find_rules(ink_mask: np.ndarray) -> np.ndarray:
-    """Mask of the ruled lines: runs far longer than any stroke of a glyph."""
+    """Return the mask of the ruled lines: runs of ink much longer than any stroke of a glyph."""
     from scipy import ndimage
 
     across = ndimage.binary_opening(ink_mask, np.ones((1, round(3 * LAYOUT_DIGIT_HEIGHT)), bool))
@@ -141,13 +141,13 @@ def find_rules(ink_mask: np.ndarray) -> np.ndarray:
 
 
 def find_glyphs(ink_mask: np.ndarray) -> Glyphs:
-    """Boxes of the connected shapes of a mask, specks left out."""
+    """Return the boxes of the connected components of a mask, without specks."""
     boxes = [(s[1].start, s[0].start, s[1].stop, s[0].stop) for s, size in connected(ink_mask) if size >= 6]
     return Glyphs(np.array(boxes, dtype=float).reshape(-1, 4))
 
 
 def _find_rows(digit_glyphs: Glyphs) -> np.ndarray:
-    """Centres of the text lines that run across the page: peaks of the glyphs' y density."""
+    """Return centres of the text lines: peaks of the density of glyphs over y."""
     from scipy import ndimage, signal
 
     top = int(digit_glyphs.y.max()) + 2
@@ -170,7 +170,7 @@ def _find_rows(digit_glyphs: Glyphs) -> np.ndarray:
 
 
 def _find_words(glyphs: Glyphs, y: float) -> np.ndarray:
-    """Intervals [x0, x1] of the words of one line: shapes less than 0.6 digit heights apart."""
+    """Return intervals [x0, x1] of the words of one line: shapes less than 0.6 digit heights apart."""
     on = glyphs.select(
         (np.abs(glyphs.y - y) < 0.45 * LAYOUT_DIGIT_HEIGHT) & (glyphs.height < 1.5 * LAYOUT_DIGIT_HEIGHT)
     )
@@ -189,7 +189,7 @@ def _find_words(glyphs: Glyphs, y: float) -> np.ndarray:
 
 
 def _find_columns(glyphs: Glyphs, rows: np.ndarray, width: int) -> np.ndarray:
-    """Intervals [x0, x1] that words cover in at least 40 % of the text lines."""
+    """Return intervals [x0, x1] that words cover in at least 40 % of the text lines."""
     cover = np.zeros(width)
     for y in rows:
         line = np.zeros(width)
@@ -208,11 +208,11 @@ def _find_columns(glyphs: Glyphs, rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def regularize_columns(columns: np.ndarray, coverage: np.ndarray) -> np.ndarray:
-    """Columns [n, 2] that ran together parted, and faint ones put back, where most columns have one width and one pitch.
+    """Split merged columns [n, 2] and restore faint ones, if most columns have the same width and pitch.
 
-    What is left of a worn rule joins two columns into one, and of faint print too few lines show; but k columns together
-    are k − 1 pitches wider than one, and a missing one leaves room for itself. `coverage` is the share of lines that have
-    print at each x: where there is none, nothing is put.
+    Remains of a worn ruled line merge two columns, and faint print covers too few lines; but k merged columns are k − 1
+    pitches wider than one, and a missing column leaves a gap. `coverage` is the share of lines with print at each x; columns
+    are restored only where there is print.
 
     >>> left = np.array([0.0, 88, 176, 352, 440, 528])
     >>> joined = np.stack([left, left + np.array([71, 71, 159, 71, 71, 71])], axis=1)
@@ -246,7 +246,7 @@ def regularize_columns(columns: np.ndarray, coverage: np.ndarray) -> np.ndarray:
 
 
 def _common_width_and_pitch(columns: np.ndarray) -> tuple[float, float] | None:
-    """Width and pitch that at least four columns, and half of all, have in common; else None."""
+    """Return width and pitch shared by at least four columns and half of all; else None."""
     if len(columns) < 4:
         return None
     widths = columns[:, 1] - columns[:, 0]
@@ -263,9 +263,9 @@ def _common_width_and_pitch(columns: np.ndarray) -> tuple[float, float] | None:
 def _find_faint_column(
     coverage: np.ndarray, left: float, width: float, pitch: float
 ) -> tuple[float, float] | None:
-    """A column where one should be, moved by up to a fifth of a pitch to where most print is; None if hardly any is.
+    """Return the interval with most print within a fifth of a pitch of the expected column; None if there is too little.
 
-    Print counts where a tenth of the lines have it, over most of the column's width.
+    Print counts where at least a tenth of the lines have it; more than 60 % of the column's width must be covered.
     """
     reach = round(0.2 * pitch)
     starts = [
@@ -273,21 +273,21 @@ def _find_faint_column(
     ]
     if not starts:
         return None
-    # Of equally good ones the nearest to where it should be.
+    # Ties are resolved by the distance to the expected position.
     best = max(starts, key=lambda s: (float(coverage[s : s + round(width)].sum()), -abs(s - left)))
     shown = float((coverage[best : best + round(width)] >= 0.1).mean())
     return (float(best), best + width) if shown > 0.6 else None
 
 
 def _is_in_columns(words: np.ndarray, columns: np.ndarray) -> bool:
-    """Does a line keep to the columns? A heading runs across them."""
+    """Return whether the words of a line fit the columns; those of a heading do not."""
     slack = 0.5 * LAYOUT_DIGIT_HEIGHT
     inside = (words[:, :1] >= columns[:, 0] - slack) & (words[:, 1:] <= columns[:, 1] + slack)
     return bool(inside.any(axis=1).mean() >= 0.5) if len(words) else False
 
 
 def _require_cells(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
-    """In a table most glyphs stand in its cells; in a photograph or a text they stand anywhere."""
+    """Raise InputError unless most glyphs are inside cells, as in a table but not in a photograph or a text."""
     on_row = (np.abs(digit_glyphs.y[:, None] - rows[None]) < 0.3 * LAYOUT_DIGIT_HEIGHT).any(axis=1)
     inside = (digit_glyphs.x[:, None] >= columns[:, 0] - 2) & (digit_glyphs.x[:, None] <= columns[:, 1] + 2)
     share = float((on_row & inside.any(axis=1)).mean())
@@ -296,7 +296,7 @@ def _require_cells(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) 
 
 
 def _require_upright(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:
-    """Decimal points make one gap wider; it sits near the front of a number such as 9·093, unless turned."""
+    """Raise InputError if the page is upside down: the gap of the decimal point must be near the front, as in 9·093."""
     front = back = 0
     for y in rows:
         line = digit_glyphs.select(np.abs(digit_glyphs.y - y) < 0.3 * LAYOUT_DIGIT_HEIGHT)
@@ -311,7 +311,7 @@ def _require_upright(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray
 
 
 def _find_borders(columns: np.ndarray, rules: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Cell borders: the vertical rule in each gutter where one is found, else the gutter's middle."""
+    """Return cell borders: the vertical ruled line in each gutter if there is one, else the gutter's centre."""
     body = rules[int(rows.min()) : int(rows.max()) + 1]
     ruled = body.sum(axis=0)
     inner = []

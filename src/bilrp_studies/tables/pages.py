@@ -1,4 +1,4 @@
-"""A page ready for the network: straightened ink, the picture beside it, and every digit in its place."""
+"""A page prepared for the network: deskewed ink and scan, and the position of every digit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bilrp_studies.tables.page_layout import LAYOUT_SCALE, TableLayout, find_lay
 
 @dataclass(frozen=True)
 class Page:
-    """One scanned table with its transcription: `ink` and `gray` are straightened, at twice network scale."""
+    """One scanned table with its transcription: `ink` and `gray` are deskewed, at twice network scale."""
 
     name: str
     digest: str
@@ -30,18 +30,18 @@ class Page:
         return self.layout.ink
 
     def network_ink(self) -> np.ndarray:
-        """The ink at the network's scale, whole page."""
+        """Return the ink of the whole page at network scale."""
         height, width = self.ink.shape
         return np.clip(resize_array(self.ink, (height // LAYOUT_SCALE, width // LAYOUT_SCALE)), 0, 1)
 
 
 def file_digest(path: Path) -> str:
-    """Short fingerprint of a file's content, to tell pages apart whatever they are called."""
+    """Return a short hash of a file's content, which identifies pages regardless of file names."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def read_page(image: Path, transcription: Path) -> Page:
-    """Read, straighten and align one page; raise InputError with the reason where that fails.
+    """Read, deskew and align one page; raise InputError with the reason if that fails.
 
     >>> read_page(Path("images/1.jpg"), Path("data/1.csv")).digits.value.shape  # doctest: +SKIP
     (3200,)
@@ -53,7 +53,7 @@ def read_page(image: Path, transcription: Path) -> Page:
 
 
 def straighten_gray(gray: np.ndarray, layout: TableLayout) -> np.ndarray:
-    """The scan itself, scaled and turned the way the layout's ink was."""
+    """Scale and rotate the scan like the layout's ink."""
     from scipy import ndimage
 
     scaled = resize_array(gray, layout.ink.shape)
@@ -62,7 +62,7 @@ def straighten_gray(gray: np.ndarray, layout: TableLayout) -> np.ndarray:
 
 
 def find_pages(folder: Path) -> list[tuple[Path, Path]]:
-    """Pairs of images/NAME.jpg and data/NAME.csv below a folder, by name."""
+    """Return the pairs of images/NAME.jpg and data/NAME.csv below a folder, sorted by name."""
     pairs = [(i, folder / "data" / f"{i.stem}.csv") for i in sorted((folder / "images").glob("*.jpg"))]
     pairs = [(i, t) for i, t in pairs if t.is_file()]
     if not pairs:

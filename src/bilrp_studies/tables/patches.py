@@ -20,10 +20,10 @@ NETWORK_PITCH_PIXELS = 8.0
 
 @dataclass(frozen=True)
 class Patches:
-    """Patches [n, SIDE, SIDE] with what is known at their centre.
+    """Patches [n, PATCH_PIXELS, PATCH_PIXELS] with the label of their centre.
 
-    `label` is the digit, or −1 for a negative; `reach` [n, 2] is how far from the centre (x, y, in network
-    pixels) that label tells the truth.
+    `label` is the digit, or −1 for a negative; `reach` [n, 2] is the distance from the centre (x, y, in network pixels) up
+    to which that label is valid.
     """
 
     ink: np.ndarray
@@ -38,7 +38,7 @@ class Patches:
 
 
 def join_patches(parts: Sequence[Patches]) -> Patches:
-    """All patches of several sets."""
+    """Concatenate several sets of patches."""
     return Patches(
         np.concatenate([p.ink for p in parts]),
         np.concatenate([p.label for p in parts]),
@@ -47,7 +47,7 @@ def join_patches(parts: Sequence[Patches]) -> Patches:
 
 
 def _cut_squares(page: Page, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Squares of SIDE layout pixels around points given in network pixels; paper beyond the page."""
+    """Cut squares of PATCH_PIXELS layout pixels around points in network pixels; outside the page there is no ink."""
     half = PATCH_PIXELS // 2
     padded = np.pad(page.ink, half)
     left, top = np.round(x * LAYOUT_SCALE).astype(int), np.round(y * LAYOUT_SCALE).astype(int)
@@ -68,7 +68,13 @@ def _make_patches(page: Page, points: np.ndarray, label: np.ndarray, reach: tupl
 
 
 def digit_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
-    """At most `count` certain digits of a page, as even over the ten classes as the page allows."""
+    """Return certain digits of a page, as evenly over the ten classes as the page allows.
+
+    Args:
+        page: The page.
+        count: Maximum number of digits.
+        seed: Determines the choice.
+    """
     rng = np.random.default_rng(seed)
     certain = np.flatnonzero(page.digits.certain)
     queues = [rng.permutation(certain[page.digits.value[certain] == d]).tolist() for d in range(10)]
@@ -84,7 +90,13 @@ def digit_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
 
 
 def negative_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
-    """About `count` places without a digit: points, gutters, gaps between lines, letters, rules, paper."""
+    """Return positions without a digit: decimal points, gutters, gaps between lines, letters, ruled lines, blank paper.
+
+    Args:
+        page: The page.
+        count: Approximate number of patches.
+        seed: Determines the choice.
+    """
     rng = np.random.default_rng(seed)
     kinds = [
         (decimal_point_centers(page), (2.0, 6.0)),
@@ -104,7 +116,7 @@ def negative_patches(page: Page, count: int, *, seed: int = 0) -> Patches:
 
 
 def photo_negative_patches(count: int, *, seed: int = 0) -> Patches:
-    """Patches of photographs and textures, where there is no digit anywhere: the paper's non-table pages."""
+    """Return patches of photographs and textures without any digit, in place of the paper's non-table pages."""
     from skimage import data as samples
 
     from bilrp.encoders.binarization import estimate_ink, load_gray
@@ -121,7 +133,7 @@ def photo_negative_patches(count: int, *, seed: int = 0) -> Patches:
 
 
 def decimal_point_centers(page: Page) -> np.ndarray:
-    """Middles of the wide gaps inside numbers, where the decimal point is."""
+    """Return the centres of the wide gaps within numbers, where the decimal point is."""
     d = page.digits
     a, b = d.bigrams().T
     wide = (d.x[b] - d.x[a] > 1.3 * NETWORK_PITCH_PIXELS) & d.certain[a]
@@ -129,7 +141,7 @@ def decimal_point_centers(page: Page) -> np.ndarray:
 
 
 def gutter_centers(page: Page) -> np.ndarray:
-    """Beside the last digit of each certain number, on the rule or the gap that follows it."""
+    """Return points to the right of the last digit of each certain number, on the ruled line or gap that follows."""
     d = page.digits
     last = np.ones(len(d), bool)
     last[d.bigrams()[:, 0]] = False
@@ -138,7 +150,7 @@ def gutter_centers(page: Page) -> np.ndarray:
 
 
 def line_gap_centers(page: Page) -> np.ndarray:
-    """Halfway down to the next line of numbers."""
+    """Return points halfway between a digit and the next line of numbers."""
     d = page.digits
     rows = np.array([np.median(d.y[d.row == r]) for r in range(d.row.max() + 1)])
     step = np.diff(rows, append=np.nan)[d.row]
@@ -147,10 +159,10 @@ def line_gap_centers(page: Page) -> np.ndarray:
 
 
 def letter_centers(page: Page) -> np.ndarray:
-    """Centres of glyphs that must be letters: in long words, or in words with small letters, off the body.
+    """Return centres of glyphs that must be letters: in long words, or in words with lower-case letters, outside the table.
 
-    Page numbers and years have at most four glyphs, so a word of six is no number; and no digit is as low
-    as a small letter.
+    Page numbers and years have at most four glyphs, so a word of six is not a number; and no digit is as low as a lower-case
+    letter.
     """
     d = page.digits
     glyphs, found = page.layout.glyphs, []
@@ -173,7 +185,7 @@ def letter_centers(page: Page) -> np.ndarray:
 
 
 def _group_words(glyphs: Glyphs) -> list[Glyphs]:
-    """Chains of glyphs that follow one another on a line."""
+    """Group glyphs that follow one another on a line."""
     order = np.argsort(glyphs.boxes[:, 0])
     words: list[list[int]] = []
     for i in order:
@@ -193,14 +205,14 @@ def _group_words(glyphs: Glyphs) -> list[Glyphs]:
 
 
 def _rule_points(page: Page, rng: np.random.Generator) -> np.ndarray:
-    """Points on ruled lines, away from every digit."""
+    """Return points on ruled lines, away from every digit."""
     y, x = np.nonzero(page.layout.rules)
     some = rng.permutation(len(x))[:4000]
     return _drop_near_digits(page, np.stack([x[some], y[some]], axis=1) / LAYOUT_SCALE, 6.5, 8.0)
 
 
 def _paper_points(page: Page, rng: np.random.Generator) -> np.ndarray:
-    """Random points away from every digit and every glyph."""
+    """Return random points away from every digit and every glyph."""
     height, width = page.ink.shape
     points = rng.uniform(0.05, 0.95, size=(400, 2)) * np.array([width, height])
     points = points[page.ink[points[:, 1].astype(int), points[:, 0].astype(int)] == 0] / LAYOUT_SCALE

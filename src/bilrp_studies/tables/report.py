@@ -1,4 +1,4 @@
-"""The study of tables as a page: each finding with its picture."""
+"""The report of the tables study: each finding with its figure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,15 @@ def build_report(
     learning_curve: list[dict[str, Any]],
     results: dict[str, Any],
 ) -> Report:
-    """The report of a finished study."""
+    """Build the report of a finished study.
+
+    Args:
+        split: The pages.
+        model: The trained digit network.
+        measurements: All measurements.
+        learning_curve: Rows of the learning curve; may be empty.
+        results: Content of results.json.
+    """
     sections = [
         Section(
             "The question", [Paragraph(text) for text in (QUESTION, MODEL, _describe_pages(split, model))]
@@ -49,7 +57,7 @@ def build_report(
 
 
 def _answer(results: dict[str, Any]) -> str:
-    """The findings in words, with their figures."""
+    """Return the findings as a paragraph with their numbers."""
     similar, precise = results["similarity_spearman"], results["digit_pair_precision"]
     spread = results["relevance_shares"]["bigram"]
     against = (
@@ -163,7 +171,7 @@ def _explanations(measurements: Measurements, results: dict[str, Any]) -> list[P
 
 
 def _scan_window(block: TableBlock) -> np.ndarray:
-    """The scan behind a small block's window, paper made white."""
+    """Return the scan of a small block's window, contrast stretched so that paper is white."""
     window = bigram_agreement.segment_block(block, size=page_evaluation.SMALL_WINDOW_PIXELS).window
     x0, y0, x1, y1 = (LAYOUT_SCALE * edge for edge in window)
     part = bigram_agreement.crop_window(block.page.gray, (x0, y0, x1, y1), pad_mode="edge")

@@ -1,4 +1,4 @@
-"""What can be chosen in the study of scanned tables."""
+"""Settings of the tables study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class TablesSettings(Settings):
-    """Which pages, how the network is trained, and how many pairs to explain."""
+    """Pages, training of the network, and number of pairs to explain."""
 
     data: Path = path_option(help="Scans and transcriptions: images/NAME.jpg and data/NAME.csv.")
     out: Path = path_option(Path("out/tables"), "Folder for the report and the trained weights.")

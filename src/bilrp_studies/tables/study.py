@@ -1,4 +1,4 @@
-"""Section 6: a bigram network for scanned tables, learned from few labels, validated through explanations."""
+"""Tables study (section 6): a bigram network for scanned tables, trained on few labels and validated by explanations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bilrp_studies.tables.settings import TablesSettings
 
 
 def run(settings: TablesSettings) -> Report:
-    """Train unless weights are given, measure on pages never trained on, and report.
+    """Train unless weights are given, measure on test pages, and return the report.
 
     >>> run(TablesSettings(data=Path("historic_tables"))).results["digit_f1"]  # doctest: +SKIP
     0.99

@@ -1,4 +1,4 @@
-"""Blocks of cells cut from pages, and re-photographed: moved, scaled, turned, blurred, noisy, yellowed."""
+"""Blocks of cells cut from pages, and simulated re-photography: shift, scale, rotation, blur, noise, yellowing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW, COLUMN = 16.0, 43.7
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Some neighbouring cells of a page: their window (x0, y0, x1, y1 in network pixels) and their text."""
+    """Neighbouring cells of a page; `window` is (x0, y0, x1, y1) in network pixels."""
 
     page: Page
     rows: tuple[int, int]
@@ -29,12 +29,12 @@ class TableBlock:
         return f"{self.page.name} rows {self.rows[0] + 1}–{self.rows[1]} columns {self.columns[0] + 1}–{self.columns[1]}"
 
     def bigram_counts(self) -> np.ndarray:
-        """Bigram counts of the block's transcription."""
+        """Return the bigram counts of the block's transcription."""
         cells = [row[slice(*self.columns)] for row in self.page.transcription.values[slice(*self.rows)]]
         return count_bigrams([text for row in cells for text in row])
 
     def crop_scan(self, *, margin: float = 0.0) -> Image.Image:
-        """The block as it is on the scan (twice the network's scale); beyond the page there is paper."""
+        """Crop the block from the scan (twice network scale); outside the page the border is repeated."""
         x0, y0, x1, y1 = (round(v * LAYOUT_SCALE) for v in self.window)
         extra = round(margin * LAYOUT_SCALE)
         height, width = self.page.gray.shape
@@ -44,7 +44,13 @@ class TableBlock:
 
 
 def cut_blocks(page: Page, *, rows: int, columns: int) -> list[TableBlock]:
-    """All disjoint blocks of rows × columns value cells, a remainder at the edges left out."""
+    """Return all disjoint blocks of rows × columns value cells; a remainder at the edges is left out.
+
+    Args:
+        page: The page.
+        rows: Rows of a block.
+        columns: Columns of a block.
+    """
     d = page.digits
     blocks = []
     for top in range(0, page.transcription.shape[0] - rows + 1, rows):
@@ -62,10 +68,14 @@ DISTORTIONS = ("shift", "scale", "rotation", "blur", "noise", "yellowing", "all"
 
 
 def distort(block: TableBlock, kind: str, rng: np.random.Generator) -> Image.Image:
-    """Photograph a block again under one distortion, or all of them at once.
+    """Simulate a new photograph of a block with one distortion, or with all of them.
 
-    Moved by up to ±4 px (half a digit), scaled by ±10 %, turned by ±2°, blurred, with noise, or yellowed
-    and darkened towards one corner.
+    Shift by up to ±4 px (half a digit), scale by ±10 %, rotation by ±2°, blur, noise, or yellowing with a darker corner.
+
+    Args:
+        block: The block.
+        kind: One of DISTORTIONS.
+        rng: Source of randomness.
     """
     picture = block.crop_scan(margin=24).convert("RGB")
     on = {k: kind in (k, "all") for k in DISTORTIONS}
@@ -86,7 +96,7 @@ def distort(block: TableBlock, kind: str, rng: np.random.Generator) -> Image.Ima
 def _transform_view(
     image: Image.Image, block: TableBlock, scale: float, angle: float, shift: np.ndarray
 ) -> Image.Image:
-    """The block's window seen turned, moved and at another distance; the surrounding page fills corners."""
+    """Crop the block's window rotated, shifted and scaled; the surrounding page fills the corners."""
     x0, y0, x1, y1 = block.window
     width, height = round((x1 - x0) * LAYOUT_SCALE * scale), round((y1 - y0) * LAYOUT_SCALE * scale)
     cos, sin = np.cos(np.radians(angle)) / scale, np.sin(np.radians(angle)) / scale
@@ -99,7 +109,7 @@ def _transform_view(
 
 
 def _age_paper(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Old paper: warm, stained, and darker towards one corner."""
+    """Simulate old paper: yellowed, and darker towards one corner."""
     height, width = array.shape[:2]
     corner = rng.integers(0, 2, size=2)
     y, x = np.linspace(0, 1, height)[:, None], np.linspace(0, 1, width)[None]

@@ -1,1 +1,1 @@
-"""Section 4 of the paper: explanations against a known truth, on sequences of digits."""
+"""Toy study (section 4 of the paper): explanations compared with a known ground truth, on sequences of digits."""

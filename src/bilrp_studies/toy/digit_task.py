@@ -1,4 +1,4 @@
-"""The task with a known answer: count the matches between two sequences of six digits, and networks that learn it."""
+"""The task with known ground truth: count the matches between two sequences of six digits; and its networks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ SEQUENCE_LENGTH, NUM_DIGITS, DIGIT_DIM = (
     6,
     10,
     10,
-)  # digits in a sequence, kinds of digits, size of a digit's vector
+)  # digits per sequence, digit classes, dimensions of a digit's vector
 LAYER_SIZES = (SEQUENCE_LENGTH * DIGIT_DIM, 100, 100, 50)
-DIGIT_OVERLAP = (
-    0.5  # what the vectors of two digits have in common; the paper says "correlated", not how much
-)
+DIGIT_OVERLAP = 0.5  # size of the component shared by all digits; the paper says "correlated", not how much
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of digit sequences: digits [n, 6] and inputs [n, 60] of both sides, and the true matches [n, 6, 6]."""
+    """Pairs of digit sequences: digits [n, 6] and inputs [n, 60] of both sides."""
 
     digits_a: Tensor
     digits_b: Tensor
@@ -34,15 +32,15 @@ class Pairs:
 
     @property
     def truth(self) -> Tensor:
-        """T[i, j] = 1 where digit i of the first sequence is digit j of the second."""
+        """T[i, j] = 1 where digit i of the first sequence equals digit j of the second; [n, 6, 6]."""
         return (self.digits_a[:, :, None] == self.digits_b[:, None, :]).float()
 
 
 def make_digit_vectors(seed: int, overlap: float = DIGIT_OVERLAP) -> Tensor:
     """Ten correlated unit vectors in R₊¹⁰: v_k ∝ e_k + c·u_k with u_k uniform in [0.6, 1.4]¹⁰ and c = `overlap`.
 
-    What they share makes the task hard (cosines around 0.75 for c = 0.5); what sets them apart is of the same size for
-    every digit and seed, so that every network learns it.
+    The shared component makes the task hard (cosines around 0.75 for c = 0.5); the distinguishing component has the same
+    size for every digit and seed, so that every network learns the task.
 
     >>> make_digit_vectors(0).shape
     torch.Size([10, 10])
@@ -57,7 +55,7 @@ def make_digit_vectors(seed: int, overlap: float = DIGIT_OVERLAP) -> Tensor:
 
 
 def mean_cosine(vectors: Tensor) -> float:
-    """The mean cosine of two different digits.
+    """Return the mean cosine of two different digits.
 
     >>> mean_cosine(torch.eye(10))
     0.0
@@ -68,19 +66,26 @@ def mean_cosine(vectors: Tensor) -> float:
 def draw_pairs(
     vectors: Tensor, count: int, generator: torch.Generator, *, require_match: bool = False
 ) -> Pairs:
-    """Random pairs of sequences; with `require_match`, only pairs with at least one match, which alone have a truth."""
+    """Draw random pairs of sequences.
+
+    Args:
+        vectors: Vectors of the ten digits.
+        count: Number of pairs.
+        generator: Source of randomness.
+        require_match: Keep only pairs with at least one match; without one the ground truth is zero.
+    """
     drawn = torch.randint(
         NUM_DIGITS, (2, 2 * count if require_match else count, SEQUENCE_LENGTH), generator=generator
     )
     if require_match:
         some = (drawn[0, :, :, None] == drawn[1, :, None, :]).any(-1).any(-1)
-        drawn = drawn[:, some][:, :count]  # about 4 % have none, so twice as many are enough
+        drawn = drawn[:, some][:, :count]  # about 4 % have no match, so drawing twice as many is enough
     a, b = (vectors[side].flatten(1) for side in drawn)
     return Pairs(drawn[0], drawn[1], a, b)
 
 
 def make_network(seed: int) -> nn.Sequential:
-    """60-100-100-50 with ReLUs and no biases, so that relevance conserves the similarity (Prop. 1)."""
+    """Return a 60-100-100-50 network with ReLUs and no biases, so that relevance conserves the similarity (Prop. 1)."""
     generator = torch.Generator().manual_seed(seed)
     modules: list[nn.Module] = []
     for inputs, outputs in pairwise(LAYER_SIZES):
@@ -99,10 +104,18 @@ def train(
     learning_rate: float = 1e-3,
     bar: Progress | None = None,
 ) -> list[nn.Sequential]:
-    """Fit ⟨φ(x), φ(x')⟩ to the number of matches, one network for each seed, side by side.
+    """Fit ⟨φ(x), φ(x')⟩ to the number of matches; one network per seed, trained in parallel.
 
-    Each iteration draws `batch_size` fresh sequences for either side and compares all batch² pairs of them, which costs
-    hardly more than comparing them one to one and makes training much steadier. Adam, a rate that rises and falls.
+    Each iteration draws new sequences for both sides and compares all batch² pairs, which costs little more than comparing
+    them one to one and makes training much more stable. Optimiser: Adam with a one-cycle learning rate.
+
+    Args:
+        vectors: Vectors of the ten digits, for each network.
+        seeds: Seed of each network's weights and data.
+        iterations: Training iterations.
+        batch_size: New sequences per side and iteration.
+        learning_rate: Maximum learning rate.
+        bar: Progress bar, advanced by iterations.
     """
     nets = [make_network(seed) for seed in seeds]
     stacked = [
@@ -140,11 +153,11 @@ def train(
 
 
 def predict(net: nn.Module, pairs: Pairs) -> Tensor:
-    """y = ⟨φ(x), φ(x')⟩ for each pair."""
+    """Return y = ⟨φ(x), φ(x')⟩ for each pair."""
     both = net(torch.cat([pairs.a, pairs.b]))
     return (both[: len(pairs.a)] * both[len(pairs.a) :]).sum(1)
 
 
 def weight_matrices(net: nn.Sequential) -> list[Tensor]:
-    """The three weight matrices."""
+    """Return the three weight matrices."""
     return [layer.weight.detach() for layer in net if isinstance(layer, nn.Linear)]

@@ -1,4 +1,4 @@
-"""The two figures of section 4: connectivity patterns beside the ground truth, and ACS over γ."""
+"""The two figures of section 4: relevance patterns next to the ground truth, and ACS over γ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RED, BLUE, TEXT_COLOR, MUTED_COLOR = "#b2182b", "#2166ac", "#222222", "#777777"
 
 
 def plot_patterns(run: SeedResult) -> Figure:
-    """Each method's connections between the digits of two sequences, beside the true matches."""
+    """Plot the links of each method between the digits of two sequences, next to the true matches."""
     from matplotlib.figure import Figure
 
     columns = ["truth", *METHODS]
@@ -46,7 +46,13 @@ def plot_patterns(run: SeedResult) -> Figure:
 def plot_gamma_curve(
     gammas: Sequence[float], curves: Sequence[Sequence[float]], paper_gamma: float
 ) -> Figure:
-    """ACS over γ: the mean, and each seed."""
+    """Plot ACS over γ: the mean, and each seed.
+
+    Args:
+        gammas: Values of γ.
+        curves: ACS at each γ, for each seed.
+        paper_gamma: The paper's γ, marked by a line.
+    """
     from matplotlib.figure import Figure
 
     values = np.array(curves)
@@ -57,7 +63,7 @@ def plot_gamma_curve(
         axes.plot(gammas, one, color=RED, alpha=0.25, linewidth=1)
     axes.plot(gammas, mean, color=RED, linewidth=2.2, marker="o", markersize=4, label="mean over seeds")
     best = int(mean.argmax())
-    # Beyond the best γ all seeds fall together, so that the upper right corner is free for words.
+    # Beyond the best γ the curves of all seeds fall, so the upper right corner is free for the annotation.
     axes.annotate(
         f"best uniform γ = {gammas[best]:g}: ACS {mean[best]:.3f}",
         (gammas[best], mean[best]),
@@ -98,9 +104,9 @@ def plot_gamma_curve(
 
 
 def _draw_connections(axes: Any, relevance: Tensor, above: Sequence[int], below: Sequence[int]) -> None:
-    """Two rows of digits, and a line for each pair, as strong as its relevance."""
+    """Draw two rows of digits, and a line for each pair with opacity and width by relevance."""
     strength = (relevance / relevance.abs().max().clamp(min=1e-12)).double()
-    order = torch.argsort(strength.abs().flatten())  # weak lines first, so that strong ones stay visible
+    order = torch.argsort(strength.abs().flatten())  # weak lines first: strong ones stay visible
     for flat in order.tolist():
         i, j = divmod(flat, relevance.shape[1])
         value = float(strength[i, j])

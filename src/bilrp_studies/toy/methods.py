@@ -1,4 +1,4 @@
-"""Five methods on thousands of small inputs at once: a plain batched twin of the engine, tested to equal it."""
+"""Five methods, batched over thousands of small inputs; tested to give the same results as the engine."""
 
 from __future__ import annotations
 
@@ -29,9 +29,15 @@ TITLES = {
 def compute_parts(
     net: nn.Sequential, x: Tensor, gammas: Sequence[float], *, tangent: Tensor | None = None
 ) -> Tensor:
-    """Parts [n, 6, 50] of many inputs [n, 60]: the digits pushed through LRP-γ, one γ for each weighted layer.
+    """Parts [n, 6, 50] of many inputs [n, 60]: digits pushed through LRP-γ, one γ per linear layer.
 
-    J = diag(a'/z) ρ(W) with ρ(W) = W + γ W⁺ and z = ρ(W)a, frozen at x. `tangent` is what is pushed, x by default.
+    J = diag(a'/z) ρ(W) with ρ(W) = W + γ W⁺ and z = ρ(W)a, frozen at x.
+
+    Args:
+        net: The network.
+        x: Inputs at which the rules are frozen.
+        gammas: γ of each linear layer.
+        tangent: The vectors that are pushed; x if None.
     """
     member = torch.eye(SEQUENCE_LENGTH).repeat_interleave(DIGIT_DIM, dim=1)
     pushed = (x if tangent is None else tangent)[:, None] * member
@@ -45,7 +51,13 @@ def compute_parts(
 
 
 def bilrp_relevance(net: nn.Sequential, pairs: Pairs, gammas: Sequence[float] | float = GAMMA) -> Tensor:
-    """BiLRP, [n, 6, 6]: R = P P'ᵀ. γ = 0 is Hessian×Product (Prop. 2)."""
+    """BiLRP, [n, 6, 6]: R = P P'ᵀ. γ = 0 is Hessian×Product (Prop. 2).
+
+    Args:
+        net: The network.
+        pairs: Pairs to explain.
+        gammas: γ of each linear layer, or one for all.
+    """
     given = [gammas] * 3 if isinstance(gammas, (int, float)) else gammas
     return compute_parts(net, pairs.a, given) @ compute_parts(net, pairs.b, given).mT
 
@@ -57,7 +69,13 @@ def saliency(pairs: Pairs) -> Tensor:
 
 
 def curvature(net: nn.Sequential, pairs: Pairs, chunk: int = 250) -> Tensor:
-    """Curvature, [n, 6, 6]: the squared Hessian, H = Jᵀ J', summed over the features of two digits."""
+    """Curvature, [n, 6, 6]: the squared Hessian, H = Jᵀ J', summed over the features of two digits.
+
+    Args:
+        net: The network.
+        pairs: Pairs to explain.
+        chunk: Pairs per batch.
+    """
     found = []
     for a, b in zip(pairs.a.split(chunk), pairs.b.split(chunk), strict=True):
         hessian = jacobian(net, a).mT @ jacobian(net, b)
@@ -68,7 +86,7 @@ def curvature(net: nn.Sequential, pairs: Pairs, chunk: int = 250) -> Tensor:
 
 
 def jacobian(net: nn.Sequential, x: Tensor) -> Tensor:
-    """J [n, 50, 60]: the product of gated weights."""
+    """J [n, 50, 60]: the product of the weights, masked by the ReLUs."""
     found, a = torch.eye(x.shape[1]), x
     for weight in weight_matrices(net):
         a = torch.relu(a @ weight.T)
@@ -77,7 +95,14 @@ def jacobian(net: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def integrated_hessians(net: nn.Sequential, pairs: Pairs, *, baseline: Tensor, steps: int = 16) -> Tensor:
-    """Integrated Hessians along the product path from `baseline` [60], [n, 6, 6], by Gauss-Legendre quadrature."""
+    """Integrated Hessians along the product path, [n, 6, 6], by Gauss-Legendre quadrature.
+
+    Args:
+        net: The network.
+        pairs: Pairs to explain.
+        baseline: Start of the path, [60].
+        steps: Points of the quadrature.
+    """
     nodes, shares = np.polynomial.legendre.leggauss(steps)
     sides = []
     for x in (pairs.a, pairs.b):
@@ -91,7 +116,7 @@ def integrated_hessians(net: nn.Sequential, pairs: Pairs, *, baseline: Tensor, s
 
 
 def explain_all(net: nn.Sequential, pairs: Pairs) -> dict[str, Tensor]:
-    """The relevance of every method, [n, 6, 6] each."""
+    """Return the relevance of every method, [n, 6, 6] each."""
     return {
         "saliency": saliency(pairs),
         "curvature": curvature(net, pairs),
@@ -102,7 +127,13 @@ def explain_all(net: nn.Sequential, pairs: Pairs) -> dict[str, Tensor]:
 
 
 def tune_gammas(net: nn.Sequential, tuning_pairs: Pairs, test_pairs: Pairs) -> dict[str, Any]:
-    """γ by layer and the best uniform γ, both found on `tuning_pairs`, both judged on `test_pairs`."""
+    """Search γ by layer and the best uniform γ; evaluate both on other pairs.
+
+    Args:
+        net: The network.
+        tuning_pairs: Pairs on which γ is chosen.
+        test_pairs: Pairs on which both choices are evaluated.
+    """
     best, reached, tried = search_gammas(
         lambda gammas: evaluation.acs(bilrp_relevance(net, tuning_pairs, gammas), tuning_pairs.truth),
         3,

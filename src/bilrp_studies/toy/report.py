@@ -1,4 +1,4 @@
-"""The toy study as a page: what the numbers say, whichever way they fall."""
+"""The report of the toy study."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from bilrp_studies.toy.toy_results import SeedResult, mean, sample_std
 
 
 def build_report(runs: Sequence[SeedResult], results: dict[str, Any], settings: ToySettings) -> Report:
-    """The report of a finished study."""
+    """Build the report of a finished study.
+
+    Args:
+        runs: Results of each seed.
+        results: Content of results.json.
+        settings: The settings of the study.
+    """
     title = "Is the explanation true? Digits with a known answer"
     return Report(title, describe_results(results), _sections(runs, results, settings), results)
 
 
 def describe_results(results: dict[str, Any]) -> str:
-    """What the numbers say, whichever way they fall."""
+    """Return a paragraph that summarises the results, favourable or not."""
     acs = results["acs"]
     gain = acs["bilrp"] - acs["hessian_product"]
     holds = "holds in every seed" if results["ordered_in_every_seed"] else "does NOT hold in every seed"
@@ -49,7 +55,7 @@ def _describe_tuning(results: dict[str, Any]) -> str:
 
 
 def _describe_digit_cosine(results: dict[str, Any]) -> str:
-    """Whether BiLRP is ahead of Hessian×Product on other digits too."""
+    """Say whether BiLRP is better than Hessian×Product for more and less correlated digits too."""
     rows = results["by_likeness"]
     lost = " and ".join(
         f"{r['cosine']:.2f}" for r in rows if r["acs"]["bilrp"] <= r["acs"]["hessian_product"]

@@ -1,4 +1,4 @@
-"""What can be chosen in the toy study."""
+"""Settings of the toy study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class ToySettings(Settings):
-    """How many networks to train, how long, and how many pairs to explain."""
+    """Number of networks, training length, and number of pairs to explain."""
 
     out: Path = path_option(Path("out/toy"), "Folder for the report.")
     seeds: int = option(5, "Networks to train and explain.", minimum=1)

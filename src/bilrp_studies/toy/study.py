@@ -1,4 +1,4 @@
-"""Section 4 of the paper: explanations of similarity against a known truth, on sequences of digits.
+"""Toy study (section 4 of the paper): explanations of similarity compared with a known ground truth.
 
 A network is trained to count the matches between two sequences of six digits. It does so almost without error, so
 its explanations should be the 6×6 pattern of matches.
@@ -14,17 +14,17 @@ from bilrp_studies.toy.digit_task import DIGIT_OVERLAP, make_digit_vectors, trai
 from bilrp_studies.toy.settings import ToySettings
 from bilrp_studies.toy.toy_results import collect_results, cosine_row, measure_network
 
-OTHER_OVERLAPS = (0.1, 0.25, 1.0)  # how much the findings owe to how alike digits are
+OTHER_OVERLAPS = (0.1, 0.25, 1.0)  # to test how the results depend on the correlation of digits
 
 
 def run(settings: ToySettings) -> Report:
-    """The whole study: networks from the first seed on, and what their explanations have to do with the truth.
+    """Run the whole study: train one network per seed and compare its explanations with the ground truth.
 
     >>> run(ToySettings(seeds=1, pairs=10, iterations=100)).results["seeds"]
     1
     """
-    # Far apart, so that no two runs share a generator: a run uses its seed and the five after it. The networks on other
-    # digits repeat the first run in everything else.
+    # Seeds are multiples of 10 because a run uses its seed and the five after it. The networks on more or less correlated
+    # digits use the first run's seed.
     first, count = settings.seed, settings.seeds
     numbers = [10 * k for k in range(first, first + count)] + [10 * first] * len(OTHER_OVERLAPS)
     codes = [

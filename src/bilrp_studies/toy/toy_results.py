@@ -1,4 +1,4 @@
-"""What one network's explanations have to do with the truth, and what all of them say together."""
+"""Agreement of explanations with the ground truth, for one network and over all seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bilrp_studies.toy.methods import (
 
 @dataclass(frozen=True, eq=False)
 class SeedResult:
-    """What one seed gave."""
+    """Results of one seed."""
 
     seed: int
     digit_cosine: float
@@ -40,7 +40,14 @@ class SeedResult:
 
 
 def measure_network(net: nn.Sequential, vectors: Tensor, seed: int, *, pairs: int = 1000) -> SeedResult:
-    """Explain `pairs` test pairs with every method, by a network that is trained already."""
+    """Explain test pairs of a trained network with every method and compare with the ground truth.
+
+    Args:
+        net: The trained network.
+        vectors: Vectors of the ten digits.
+        seed: Seed of the test pairs.
+        pairs: Number of test pairs.
+    """
     test, tuning = (
         draw_pairs(vectors, pairs, torch.Generator().manual_seed(seed + k), require_match=True)
         for k in (3, 4)
@@ -64,13 +71,19 @@ def measure_network(net: nn.Sequential, vectors: Tensor, seed: int, *, pairs: in
 
 
 def select_typical_pairs(relevance: dict[str, Tensor], truth: Tensor, count: int = 2) -> Tensor:
-    """The pairs to show: those where the cosines of all methods lie nearest to their averages, neither best nor worst."""
+    """Return the indices of the pairs whose cosines, over all methods, are nearest to the averages.
+
+    Args:
+        relevance: Relevance [n, 6, 6] of each method.
+        truth: Ground truth, [n, 6, 6].
+        count: Number of pairs.
+    """
     cosines = torch.stack([evaluation.cosine(found, truth) for found in relevance.values()])
     return (cosines - cosines.mean(1, keepdim=True)).square().sum(0).argsort()[:count]
 
 
 def cosine_row(run: SeedResult) -> dict[str, Any]:
-    """One row of the table over digits more or less alike."""
+    """Return one row of the table over the correlation of digits."""
     best = int(np.argmax(run.gamma_curve))
     return {
         "cosine": run.digit_cosine,
@@ -82,7 +95,7 @@ def cosine_row(run: SeedResult) -> dict[str, Any]:
 
 
 def collect_results(runs: Sequence[SeedResult]) -> dict[str, Any]:
-    """results.json: mean and spread over seeds, the γ curve, tuning, and every seed by itself."""
+    """Return the content of results.json: mean and spread over seeds, the γ curve, tuning, and every seed."""
     curve = np.array([r.gamma_curve for r in runs]).mean(0)
     tuned_acs, uniform_acs = ([r.tuning[key] for r in runs] for key in ("acs", "uniform_acs"))
     return {
@@ -100,7 +113,7 @@ def collect_results(runs: Sequence[SeedResult]) -> dict[str, Any]:
             "uniform_acs": mean(uniform_acs),
             "uniform_acs_std": sample_std(uniform_acs),
             "gain": mean([r.tuning["gain"] for r in runs]),
-            # Seeds are independent: the error of their mean is that of a sum of independent parts.
+            # Seeds are independent, so their variances add.
             "gain_error": math.sqrt(sum(r.tuning["gain_error"] ** 2 for r in runs)) / len(runs),
             "better_in": sum(r.tuning["gain"] > 0 for r in runs),
         },
@@ -120,7 +133,7 @@ def collect_results(runs: Sequence[SeedResult]) -> dict[str, Any]:
 
 
 def has_paper_order(acs: dict[str, float], tolerance: float = 0.05) -> bool:
-    """The paper's order: saliency ≈ curvature < Hessian×Product < BiLRP."""
+    """Return whether the paper's order holds: saliency ≈ curvature < Hessian×Product < BiLRP."""
     low = max(acs["saliency"], acs["curvature"])
     close = abs(acs["saliency"] - acs["curvature"]) < tolerance
     return close and low + tolerance < acs["hessian_product"] < acs["bilrp"]

@@ -1,1 +1,1 @@
-"""Section 5.1: which layer's similarity carries over to another task, and why."""
+"""Transfer study (section 5.1): which layer's similarity transfers to another task, and why."""

@@ -1,4 +1,4 @@
-"""The transfer study's pictures: one pair at several layers, and both measures over the layers."""
+"""Figures of the transfer study: one pair at several layers, and accuracy and effective regions over layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 def plot_layers(
     explanations: Sequence[Explanation], titles: Sequence[str], *, style: str = "faces"
 ) -> Figure:
-    """The paper's figure: one pair, its arcs at several layers beside each other, and how wide each spreads."""
+    """Plot the links of one pair at several layers side by side, with the number of effective regions, as in the paper.
+
+    Args:
+        explanations: Explanations of the same pair.
+        titles: Title of each panel.
+        style: Preset for the links.
+    """
     canvas = new_figure((5.2 * len(explanations), 2.75))
     for place, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
         axes = canvas.add_axes((place / len(explanations) + 0.01, 0.02, 1 / len(explanations) - 0.02, 0.84))
@@ -42,7 +48,14 @@ def plot_accuracies(
     region_count: int,
     paper_accuracies: Mapping[int, float],
 ) -> Figure:
-    """Accuracy and effective regions over the layers, beside the paper's accuracies."""
+    """Plot accuracy and effective regions over the layers, with the paper's accuracies.
+
+    Args:
+        accuracies: Accuracy by layer.
+        effective_regions: Effective regions of each explained pair, by layer.
+        region_count: Number of regions of an image, the upper limit of the axis.
+        paper_accuracies: The paper's accuracies by layer.
+    """
     canvas = new_figure((6.4, 4.6))
     above, below = canvas.subplots(2, 1, sharex=True)
     layers = list(accuracies)

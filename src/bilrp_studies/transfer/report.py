@@ -1,4 +1,4 @@
-"""The transfer study as a page: the table beside the paper's, the chart, and what the layers look at."""
+"""The report of the transfer study: accuracies with those of the paper, a chart, and explanations by layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,17 @@ def build_report(
     explanations: Sequence[Mapping[int, Explanation]],
     best_layer: int,
 ) -> Report:
-    """The report of a finished study."""
+    """Build the report of a finished study.
+
+    Args:
+        contents: The images read, with skipped files and notes.
+        settings: The settings of the study.
+        labels: Class of each image.
+        accuracies: Accuracy by layer.
+        pairs: The explained pairs.
+        explanations: Explanations of each pair, by layer.
+        best_layer: The layer of highest accuracy.
+    """
     spread = {
         layer: [count_effective_regions(pair[layer].relevance) for pair in explanations]
         for layer in accuracies

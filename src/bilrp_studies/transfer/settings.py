@@ -1,4 +1,4 @@
-"""What can be chosen in the transfer study."""
+"""Settings of the transfer study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp_studies.common.study import Settings, option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class TransferSettings(Settings):
-    """Which pictures, at which layers, how often split, and how many pairs to explain."""
+    """Images, layers, number of splits, and number of pairs to explain."""
 
     data: Path = path_option(help="Folder of pictures: DIR/<class>/*.jpg")
     out: Path = path_option(Path("out/transfer"), "Folder for the report.")

@@ -1,7 +1,7 @@
-"""How transferable is the similarity model? (Section 5.1 and Table 1 of the paper.)
+"""Transfer study (section 5.1 and Table 1 of the paper): how transferable is the similarity model?
 
-A linear SVM on each layer says how well the layer's similarity serves another task; BiLRP on a test picture and its most
-similar training picture says why: where relevance sits on a few regions, little else was kept to tell things apart.
+A linear SVM on each layer measures how well the layer's similarity serves another task. BiLRP on a test image and its most
+similar training image shows why: relevance on few regions means that little other information was retained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bilrp_studies.transfer.train_test_pairs import choose_pairs, explain_pairs
 
 
 def run(settings: TransferSettings) -> Report:
-    """The whole study: `data/<class>/*.jpg` in, a report out.
+    """Run the whole study on `data/<class>/*.jpg` and return its report.
 
     >>> run(TransferSettings(data=Path("faces"), crop=0.6)).results["accuracy"]["17"]  # doctest: +SKIP
     0.83

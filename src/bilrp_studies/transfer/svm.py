@@ -1,4 +1,4 @@
-"""A linear support vector machine on random halves: how well a layer's similarity serves another task."""
+"""Accuracy of a linear SVM on random halves: how well a layer's similarity serves another task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Accuracy:
 
 
 def split_halves(labels: np.ndarray, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A random half of every class for training, the other for testing; an odd one goes to either by chance.
+    """Return a random half of every class for training, the other for testing; odd classes are rounded at random.
 
     >>> train, test = split_halves(np.array([0, 0, 1, 1]), seed=0)
     >>> sorted(labels[train])
@@ -48,7 +48,13 @@ def split_halves(labels: np.ndarray, *, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def assign_folds(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
-    """A fold for every item, each class dealt out as evenly as it goes (also classes smaller than `count`)."""
+    """Assign a fold to every item, each class distributed as evenly as possible.
+
+    Args:
+        labels: Class of each item; classes may be smaller than `count`.
+        count: Number of folds.
+        seed: Seed of the assignment.
+    """
     draw = np.random.default_rng(seed)
     fold, dealt = np.empty(len(labels), dtype=int), 0
     for label in np.unique(labels):
@@ -61,9 +67,16 @@ def assign_folds(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
 def evaluate_svm(
     kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, *, seed: int = 0
 ) -> tuple[float, float]:
-    """(test accuracy, C) of a linear SVM, C by 4-fold grid search on the training half.
+    """Return (test accuracy, C) of a linear SVM, with C by 4-fold grid search on the training half.
 
-    The kernel is divided by its mean diagonal on the training half, so that one C means the same at every layer.
+    The kernel is divided by its mean diagonal on the training half, so that C is comparable across layers.
+
+    Args:
+        kernel: Gram matrix of all items.
+        labels: Class of each item.
+        train: Indices of the training half.
+        test: Indices of the test half.
+        seed: Seed of the folds.
     """
     scale = float(np.mean(np.diag(kernel)[train]))
     scaled = kernel / (scale if scale > 0 else 1.0)
@@ -83,7 +96,7 @@ def evaluate_svm(
 def _count_correct(
     kernel: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, cost: float
 ) -> int:
-    """How many of `test` an SVM trained on `train` names rightly."""
+    """Return how many of `test` an SVM trained on `train` classifies correctly."""
     from sklearn.svm import SVC
 
     machine = SVC(C=cost, kernel="precomputed").fit(kernel[np.ix_(train, train)], labels[train])
@@ -93,7 +106,14 @@ def _count_correct(
 def measure_accuracies(
     kernels: Mapping[int, np.ndarray], labels: np.ndarray, settings: TransferSettings, bar: Progress
 ) -> list[Accuracy]:
-    """Every layer's machine on the same random splits."""
+    """Evaluate the SVM of every layer on the same random splits.
+
+    Args:
+        kernels: Gram matrix of all images, by layer.
+        labels: Class of each image.
+        settings: Number of splits and seed.
+        bar: Progress bar.
+    """
     bar.start("support vector machines", len(kernels) * settings.splits)
     found = []
     for kernel in kernels.values():

@@ -1,4 +1,4 @@
-"""Test pictures and their most similar training pictures, explained, and on how many regions that rests."""
+"""Test images and their most similar training images, explained, and the number of effective regions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,27 @@ from bilrp_studies.transfer.svm import split_halves
 
 @dataclass(frozen=True)
 class TrainTestPair:
-    """A test picture and its most similar training picture, by place in the list of pictures."""
+    """Indices of a test image and its most similar training image."""
 
     test: int
     train: int
 
 
 def choose_pairs(kernel: np.ndarray, labels: np.ndarray, *, count: int, seed: int) -> list[TrainTestPair]:
-    """Test pictures of as many classes as possible, each with the training picture of highest cosine.
+    """Choose test images of as many classes as possible, each with the training image of highest cosine.
 
-    The cosine, not the dot product: else a few training pictures with long features win every comparison.
+    By dot product a few training images with large norm would win every comparison.
+
+    Args:
+        kernel: Gram matrix of all images.
+        labels: Class of each image.
+        count: Number of pairs.
+        seed: Seed of the split and the choice.
     """
     train, test = split_halves(labels, seed=seed)
     draw = np.random.default_rng(seed)
     order = draw.permutation(test)
-    # the first picture of every class, then the second …: no class twice before all have had their turn
+    # round-robin over classes: the first image of every class, then the second …
     seen: dict[int, int] = {}
     turn = []
     for label in labels[order].tolist():
@@ -51,7 +57,15 @@ def explain_pairs(
     settings: TransferSettings,
     bar: Progress,
 ) -> list[dict[int, Explanation]]:
-    """Every pair at every layer; decompositions already on disk are read, not made."""
+    """Explain every pair at every layer; cached decompositions are loaded.
+
+    Args:
+        model: The layers, and the cache.
+        pixels: All images, uint8.
+        pairs: Pairs to explain.
+        settings: Regions and projection.
+        bar: Progress bar, advanced once per pair.
+    """
     options: dict[str, Any] = {"regions": settings.regions, "project": settings.project}
     new = {i for pair in pairs for i in (pair.test, pair.train) if not is_cached(model, pixels[i], **options)}
     bar.start(f"explanations ({len(new)} pictures to decompose)", len(pairs))
@@ -63,7 +77,7 @@ def explain_pairs(
 
 
 def count_effective_regions(relevance: Tensor | np.ndarray) -> float:
-    """On how many regions does the relevance sit? exp(H) of what each region adds to the score, mean of both sides.
+    """Number of regions that carry the relevance: exp(H) of the regions' positive contributions, mean of both sides.
 
     p_I = max(0, Σ_I' R_II') / Σ_I max(0, Σ_I' R_II'), n = exp(−Σ_I p_I log p_I): k regions with equal shares give k.
 

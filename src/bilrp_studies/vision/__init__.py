@@ -1,1 +1,1 @@
-"""Which rules say something about networks with batch norm? MobileNetV2 and EfficientNet-Lite0 on photographs."""
+"""Vision study: composites for networks with batch norm, on MobileNetV2 and EfficientNet-Lite0."""

@@ -1,4 +1,4 @@
-"""One pair of photographs under every candidate: a planted patch, a known warp, occlusion, and what is unattributed."""
+"""Metrics of every candidate composite on one pair of photographs: planted patches, a warp, occlusion, unattributed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CANDIDATE_COMPOSITES: Mapping[str, Composite] = {
 
 
 class CachedDecomposer:
-    """Decompositions under one candidate; the last few are kept, for neighbouring pairs share a picture."""
+    """Decomposes images with one composite; the last few are cached, since consecutive pairs share an image."""
 
     def __init__(self, encoder: Encoder, region_size: int, composite: Composite):
         self.encoder, self.region_size, self.composite = encoder, region_size, composite
@@ -61,7 +61,17 @@ def measure_pair(
     number: int,
     seed: int,
 ) -> dict[str, dict[str, float]]:
-    """{candidate: {measure: value}} of one pair of photographs; what is planted on blurred ones is a third, made small."""
+    """Return {candidate: {measure: value}} for one pair of photographs.
+
+    Args:
+        encoder: The network.
+        decomposers: One per candidate composite.
+        a: The first photograph, (1, C, H, W).
+        b: The second photograph.
+        patch_source: A third photograph, planted as a small copy into the blurred pair.
+        number: Index of the pair; selects the warp and the seed.
+        seed: Seed of the study.
+    """
     side = next(iter(decomposers.values())).region_size
     regions, generator = grid(side)(a), torch.Generator().manual_seed(seed + number)
     blur = evaluation.blur_baseline(side)
@@ -94,12 +104,12 @@ def measure_pair(
 
 
 def _mean_rank_correlation(relevance: Tensor, references: Sequence[Tensor]) -> float:
-    """Mean rank correlation with what covering says, for each of the ways to cover."""
+    """Return the mean rank correlation with the occlusion effects, over the ways of filling."""
     return sum(evaluation.rank_correlation(relevance, truth) for truth in references) / len(references)
 
 
 def _random_corner(x: Tensor, region_size: int, generator: torch.Generator) -> tuple[int, int]:
-    """Where two by two whole regions begin."""
+    """Draw the top left corner of a block of two by two whole regions."""
     down, across = (
         region_size * int(torch.randint(n // region_size - 1, (), generator=generator)) for n in x.shape[2:]
     )
@@ -109,7 +119,15 @@ def _random_corner(x: Tensor, region_size: int, generator: torch.Generator) -> t
 def plant_small_copy(
     a: Tensor, b: Tensor, patch_source: Tensor, region_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A small copy of a third photograph in both, each at its own place."""
+    """Paste a small copy of a third photograph into both, at different positions; return both and the match matrix.
+
+    Args:
+        a: The first image.
+        b: The second image.
+        patch_source: The image to scale down to two by two regions.
+        region_size: Side of a region in pixels.
+        generator: Source of randomness.
+    """
     patch = F.interpolate(patch_source, (2 * region_size, 2 * region_size), mode="bilinear", antialias=True)[
         0
     ]
@@ -118,7 +136,14 @@ def plant_small_copy(
 
 
 def paste_patch(a: Tensor, b: Tensor, region_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A piece of a, pasted into b at another place; a stays as it is."""
+    """Paste a patch of a into b at another position; return the new b and the match matrix.
+
+    Args:
+        a: Source image, unchanged.
+        b: Image to paste into.
+        region_size: Side of a region in pixels; the patch covers two by two regions.
+        generator: Source of randomness.
+    """
     (top, left), at_b = _random_corner(a, region_size, generator), _random_corner(b, region_size, generator)
     patch = a[0, :, top : top + 2 * region_size, left : left + 2 * region_size]
     _, image, where = evaluation.paste_patch(a, b, patch=patch, at_a=(top, left), at_b=at_b)
@@ -129,10 +154,17 @@ def paste_patch(a: Tensor, b: Tensor, region_size: int, generator: torch.Generat
 def occlusion_effects(
     encoder: Encoder, a: Tensor, b: Tensor, regions: Regions, fills: Sequence[Callable[[Tensor], Tensor]]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """What covering does to the score, for each way to cover: to pairs of regions, and to single regions of a.
+    """Effects of occlusion on the score, for each fill: of pairs of regions, and of single regions of a.
 
-    y(a, b) − y(a∖I, b) − y(a, b∖I') + y(a∖I, b∖I') is ⟨φ(a) − φ(a∖I), φ(b) − φ(b∖I')⟩ for a dot product: as many runs as
-    there are regions, not pairs.
+    y(a, b) − y(a∖I, b) − y(a, b∖I') + y(a∖I, b∖I') is ⟨φ(a) − φ(a∖I), φ(b) − φ(b∖I')⟩ for a dot product, which takes one
+    forward pass per region instead of one per pair.
+
+    Args:
+        encoder: The network.
+        a: The first image.
+        b: The second image.
+        regions: Regions of both images.
+        fills: Functions that return an image of replacement pixels.
     """
     masks = regions.masks(torch.arange(regions.count), a.dtype)[:, 0] > 0
     pairs, single = [], []

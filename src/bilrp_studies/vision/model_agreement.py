@@ -1,4 +1,4 @@
-"""MobileNetV2 and VGG-16 on the same pairs: on which do their explanations agree, and on which not?"""
+"""Agreement between the explanations of MobileNetV2 and VGG-16 on the same pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bilrp_studies.vision.settings import VisionSettings
 
 
 class PooledVGG(nn.Module):
-    """VGG-16 with its last map averaged, as MobileNet has it: else one compares place with place, the other does not."""
+    """VGG-16 with global average pooling, like MobileNet's; without it VGG-16 compares position by position."""
 
     def __init__(self, network: vgg.VGG16):
         super().__init__()
@@ -32,7 +32,7 @@ class PooledVGG(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class PairAgreement:
-    """One pair by both: the rank correlations of pairs of regions, and of the regions of either picture."""
+    """One pair explained by both networks: rank correlation over pairs of regions, and over the regions of each image."""
 
     a: str
     b: str
@@ -43,7 +43,7 @@ class PairAgreement:
 
 
 def load_pooled_vgg(settings: VisionSettings) -> Encoder:
-    """VGG-16 at its last pooling under the paper's rules, its map averaged."""
+    """Load VGG-16 at its last pooling with the paper's composite and global average pooling."""
     encoder = vgg.vgg16(weights=settings.weights, size=settings.size, progress=settings.progress)
     assert isinstance(encoder.module, vgg.VGG16)
     return replace(encoder, module=PooledVGG(encoder.module), name="vgg16:31, averaged", layers=None)
@@ -52,7 +52,14 @@ def load_pooled_vgg(settings: VisionSettings) -> Encoder:
 def compare_models(
     encoders: tuple[Encoder, Encoder], images: Sequence[LabeledImage], settings: VisionSettings, bar: Progress
 ) -> list[PairAgreement]:
-    """Every pair of neighbouring photographs by both networks."""
+    """Compare the explanations of both networks on every pair of consecutive photographs.
+
+    Args:
+        encoders: The two networks.
+        images: The photographs.
+        settings: Number of pairs and regions.
+        bar: Progress bar, advanced once per pair.
+    """
     bar.start("beside VGG-16", min(len(images), settings.pairs + 1) - 1)
     found, before = [], None
     for item in images[: settings.pairs + 1]:

@@ -1,4 +1,4 @@
-"""The vision study as a page: the candidates under every measure, and MobileNetV2 beside VGG-16."""
+"""The report of the vision study: the candidate composites under every measure, and MobileNetV2 against VGG-16."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ MEASURES = {
     "occlusion of pairs": "occlusion of pairs",
     "occlusion": "occlusion",
 }
-MAX_PAIRS_SHOWN = 5  # pairs on which two networks agree most and least
+MAX_PAIRS_SHOWN = 5  # of the pairs with most agreement, and of those with least
 
 
 def build_report(
     rows: Rows, agreements: Sequence[PairAgreement], settings: VisionSettings, photographs: FolderContents
 ) -> Report:
-    """The report, from the numbers of every pair."""
+    """Build the report from the measures of every pair.
+
+    Args:
+        rows: Measures of each pair, by network.
+        agreements: Agreement of MobileNetV2 with VGG-16 on each pair.
+        settings: The settings of the study.
+        photographs: The photographs read, with skipped files and notes.
+    """
     results = collect_results(rows, agreements, settings)
     results["skipped"] = [{"file": s.file, "reason": s.reason} for s in photographs.skipped]
     return Report(
@@ -46,7 +53,13 @@ def build_report(
 def collect_results(
     rows: Rows, agreements: Sequence[PairAgreement], settings: VisionSettings
 ) -> dict[str, Any]:
-    """results.json: every measure of every candidate with its interval, and every pair's agreement."""
+    """Return the content of results.json: every measure of every candidate with its interval, and every pair's agreement.
+
+    Args:
+        rows: Measures of each pair, by network.
+        agreements: Agreement of MobileNetV2 with VGG-16 on each pair.
+        settings: The settings of the study.
+    """
     options = {"block": len(WARPS), "resamples": settings.resamples, "seed": settings.seed}
     table = {
         net: {
@@ -71,7 +84,7 @@ def collect_results(
 
 
 def describe_results(results: Mapping[str, Any]) -> str:
-    """One paragraph: what each candidate leaves, and how well it finds what was planted."""
+    """Return a paragraph: how much each candidate leaves unattributed, and how well it finds a planted patch."""
     said = []
     for net, table in results["table"].items():
         least = min(table, key=lambda name: table[name]["unattributed"]["mean"])
@@ -119,7 +132,7 @@ def _protocol(settings: VisionSettings) -> str:
 def _agreement_blocks(
     agreements: Sequence[PairAgreement], results: Mapping[str, Any]
 ) -> list[Paragraph | Table | Picture]:
-    """The pairs on which both agree most and least, and pictures of the two ends."""
+    """Tabulate the pairs with most and least agreement, and plot the first and the last."""
     order = sorted(agreements, key=lambda each: each.regions, reverse=True)
     shown = (
         order if len(order) <= 2 * MAX_PAIRS_SHOWN else [*order[:MAX_PAIRS_SHOWN], *order[-MAX_PAIRS_SHOWN:]]

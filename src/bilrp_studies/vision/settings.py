@@ -1,4 +1,4 @@
-"""What can be chosen in the vision study."""
+"""Settings of the vision study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bilrp_studies.common.study import option, path_option
 
 @dataclass(frozen=True, kw_only=True)
 class VisionSettings(PhotographSettings):
-    """Which photographs, how many pairs, and how fine."""
+    """Photographs, number of pairs, image and region size."""
 
     out: Path = path_option(
         Path("out/vision"), "Folder for the report; an interrupted study goes on from there."

@@ -1,7 +1,7 @@
-"""Which rules say something about networks with batch norm? Five candidates on MobileNetV2 and EfficientNet-Lite0.
+"""Vision study: five candidate composites on networks with batch norm, MobileNetV2 and EfficientNet-Lite0.
 
-Batch norm makes biases that swallow a score under LRP-γ. Planted patches, known warps and occlusion judge what is left by
-each candidate. What one pair gave is kept in OUT/cache, so that an interrupted study goes on where it stopped.
+Batch norm produces biases that absorb most of a score under LRP-γ. Planted patches, known warps and occlusion evaluate the
+remaining relevance of each candidate. The results of each pair are cached in OUT/cache, so an interrupted study resumes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bilrp_studies.vision import model_agreement, report
 from bilrp_studies.vision.composite_metrics import CANDIDATE_COMPOSITES, CachedDecomposer, measure_pair
 from bilrp_studies.vision.settings import VisionSettings
 
-CACHE_VERSION = 1  # of what one pair gives: another number, and nothing kept before is read
-MIN_PHOTOGRAPHS = 3  # photographs: a pair, and one to plant
+CACHE_VERSION = 1  # of the cached measures of a pair; changing it invalidates the cache
+MIN_PHOTOGRAPHS = 3  # a pair, and one to plant
 
 
 def run(settings: VisionSettings) -> Report:
-    """The whole study: a folder of photographs in, a report out.
+    """Run the whole study on a folder of photographs and return its report.
 
     >>> found = run(VisionSettings(data=Path("photos"))).results  # doctest: +SKIP
     >>> found["table"]["mobilenet"]["secant to the blurred picture"]["unattributed"]  # doctest: +SKIP
@@ -55,13 +55,21 @@ def run(settings: VisionSettings) -> Report:
 def measure_pairs(
     encoder: Encoder, pixels: Sequence[Any], settings: VisionSettings, cache: Cache, bar: Progress
 ) -> list[dict[str, dict[str, float]]]:
-    """What each pair of neighbouring photographs gave; pairs already judged are read."""
+    """Return the measures of each pair of consecutive photographs; cached ones are loaded.
+
+    Args:
+        encoder: The network.
+        pixels: The photographs.
+        settings: The settings of the study.
+        cache: Cache of the measures.
+        bar: Progress bar, advanced once per pair.
+    """
     inputs = [read_tensor(encoder, each) for each in pixels]
     given = {
         name: CachedDecomposer(encoder, settings.regions, book) for name, book in CANDIDATE_COMPOSITES.items()
     }
     assert isinstance(encoder.module, nn.Module)
-    # Neither how many pairs there are nor how they are resampled changes what one pair gives.
+    # The number of pairs and of resamples does not affect the results of one pair.
     chosen = settings.result_options() | {"pairs": 0, "resamples": 0}
     names = [book.name for book in CANDIDATE_COMPOSITES.values()]
     origin = {
