@@ -59,7 +59,13 @@ def resolve_vector(session: CollectionSession, spec: VectorSpec) -> np.ndarray:
 
 
 def find_neighbours(session: CollectionSession, spec: VectorSpec, k: int) -> dict[str, Any]:
-    """Return the k nearest items, without the item itself; a group's own members are included."""
+    """Return the k nearest items, without the item itself; a group's own members are included.
+
+    Args:
+        session: the served collection.
+        spec: the vector to rank by, and the similarity.
+        k: number of items.
+    """
     at = session.position(spec.id) if spec.group is None else None
     order, scores = session.collection.items.top_k(
         resolve_vector(session, spec), k + (at is not None), spec.similarity
@@ -112,7 +118,14 @@ def round_values(values: np.ndarray) -> list[float]:
 
 
 def explain_pair(session: CollectionSession, a: str, b: str, similarity: str) -> Explanation:
-    """Explain one pair, with the images at full resolution."""
+    """Explain one pair, with the images at full resolution.
+
+    Args:
+        session: the served collection.
+        a: id of the first item or query.
+        b: id of the second.
+        similarity: "cosine" or "dot".
+    """
     sides = [
         replace(session.parts(key), view=session.full_view(key), name=session.name(key)) for key in (a, b)
     ]
@@ -120,7 +133,11 @@ def explain_pair(session: CollectionSession, a: str, b: str, similarity: str) ->
 
 
 def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: str) -> dict[str, Any]:
-    """Return the payload of a pair for `mount` in the browser."""
+    """Return the payload of a pair for `mount` in the browser.
+
+    Args:
+        session, a, b, similarity: as for `explain_pair`.
+    """
     return page.build_payload(explain_pair(session, a, b, similarity)) | {
         "palette": "paper",
         "compact": False,

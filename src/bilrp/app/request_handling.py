@@ -64,7 +64,13 @@ def media_type(request: Request) -> str:
 
 
 async def receive_body(request: Request, limit: int, message: str) -> bytes:
-    """Return the request body of at most `limit` bytes; raise 413 with `message` as soon as more arrives."""
+    """Return the request body of at most `limit` bytes; raise 413 with `message` as soon as more arrives.
+
+    Args:
+        request: the request.
+        limit: maximum number of bytes.
+        message: the reason in the 413 response.
+    """
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -78,7 +84,13 @@ def _reject_constant(name: str) -> float:
 
 
 def get_str(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """Return a string of at most 1000 characters."""
+    """Return a string of a JSON body, of at most 1000 characters; 422 for anything else.
+
+    Args:
+        body: the JSON object.
+        name: its key.
+        default: value if the key is missing; None: the key is required.
+    """
     value = body.get(name, default)
     if not isinstance(value, str) or len(value) > 1000:
         raise HTTPError(422, f"{name} must be a string of at most 1000 characters")
@@ -86,7 +98,14 @@ def get_str(body: dict[str, Any], name: str, default: str | None = None) -> str:
 
 
 def parse_int(value: object, name: str, default: int, maximum: int) -> int:
-    """Parse an integer from a JSON body or a URL; larger ones become `maximum`, None and "" the default."""
+    """Parse an integer from a JSON body or a URL; larger ones become `maximum`, None and "" the default.
+
+    Args:
+        value: the value from the request.
+        name: name of the value, for the error message.
+        default: result for a missing value.
+        maximum: larger values are reduced to it.
+    """
     if value is None or value == "":
         return default
     if not isinstance(value, int | str) or not re.fullmatch("[0-9]{1,12}", str(value)):

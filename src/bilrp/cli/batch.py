@@ -102,7 +102,13 @@ def decompose_input(
 
 
 def display_names(explanation: Explanation, a: str, b: str) -> tuple[str, str]:
-    """Return the names of both inputs; a text is named by its beginning."""
+    """Return the names of both inputs; a text is named by its beginning.
+
+    Args:
+        explanation: the explanation; names stored in it take precedence.
+        a: the first command-line argument, a path or a text.
+        b: the second one.
+    """
     from bilrp.cli import texts
 
     return explanation.a.name or texts.shorten(a), explanation.b.name or texts.shorten(b)

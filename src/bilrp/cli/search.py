@@ -204,7 +204,13 @@ def _describe_recall(
 
 
 def with_full_view(collection: Collection, decomposition: Decomposition, query: Any) -> Decomposition:
-    """Replace the stored thumbnail by the image from its file, if that still exists."""
+    """Replace the stored thumbnail by the image from its file, if that still exists.
+
+    Args:
+        collection: the collection.
+        decomposition: decomposition of the query.
+        query: the query, as for `Collection.view`.
+    """
     from bilrp.inputs import Image
 
     return (

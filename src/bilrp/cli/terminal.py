@@ -42,7 +42,11 @@ def load_encoder(
 def load_encoder_or_dual(
     name: str, *, weights: str | None = None, size: str | None = None, resize: str | None = None
 ) -> Encoder | DualEncoder:
-    """Load an encoder, or a dual encoder of images and texts; the arguments are those of `load_encoder`."""
+    """Load an encoder, or a dual encoder of images and texts.
+
+    Args:
+        name, weights, size, resize: as for `load_encoder`.
+    """
     from bilrp.encoders.registry import load_encoder_or_pair
 
     return load_encoder_or_pair(
@@ -155,7 +159,13 @@ def print_summary(
 
 
 def wrap_encoder_error(encoder: Encoder, x: Tensor, error: Exception) -> Exception:
-    """Return an error that names the encoder if the encoder alone raises on this input, else the error itself."""
+    """Return an error that names the encoder if the encoder alone raises on this input, else the error itself.
+
+    Args:
+        encoder: the encoder.
+        x: the input on which the explanation failed.
+        error: the exception of the explanation.
+    """
     import torch
 
     from bilrp.errors import BilrpError, describe_error

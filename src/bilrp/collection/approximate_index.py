@@ -136,7 +136,13 @@ def build_index(uri: str, similarity: str) -> Any:
 
 
 def measure_recall(dataset: Any, similarity: str, true_neighbours: TrueNeighbours) -> ApproximateIndex:
-    """Double the number of probed partitions until recall reaches `MIN_RECALL` or all are probed."""
+    """Measure recall, doubling the number of probed partitions until it reaches `MIN_RECALL` or all are probed.
+
+    Args:
+        dataset: The items table with its index.
+        similarity: Similarity of the index, "dot" or "cosine".
+        true_neighbours: Sample queries with their exact neighbours.
+    """
     max_probes = 4 * max(1, dataset.count_rows()) ** 0.5  # Lance splits partitions that have grown
     probes, recall = 0, 0.0
     while recall < MIN_RECALL and probes < max_probes:

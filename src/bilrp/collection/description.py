@@ -124,7 +124,13 @@ def check_encoder(
 
 
 def check_origin(path: str, description: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
-    """Raise `MismatchError` if an origin differs from the collection's, naming the difference."""
+    """Raise `MismatchError` if an origin differs from the collection's, naming the difference.
+
+    Args:
+        path: The collection, for the error message.
+        description: Its description.
+        origin: Origin of a decomposition.
+    """
     difference = diff_origins(description["origin"], origin)
     if difference:
         raise MismatchError(f"{path} was made by another encoder: they differ in {difference}")

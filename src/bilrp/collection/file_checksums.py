@@ -37,7 +37,13 @@ def list_files(name: str, dataset: Any) -> dict[str, int | None]:
 
 
 def manifest_path(name: str, uri: str, version: int) -> str:
-    """Return the manifest file of a version, which lists the table's files and holds the description."""
+    """Return the manifest file of a version, which lists the table's files and holds the description.
+
+    Args:
+        name: Name of the table.
+        uri: Folder of the table.
+        version: Version number.
+    """
     ascending = f"_versions/{version}.manifest"  # naming scheme of older Lance releases
     descending = f"_versions/{MAX_VERSION - version:020}.manifest"
     return f"{name}/{ascending if (Path(uri) / ascending).exists() else descending}"

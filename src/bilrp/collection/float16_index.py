@@ -46,6 +46,11 @@ class Float16Index:
         For ‖v‖ = 1 the error of a score is at most ‖φ − s h‖ + 2 n u ‖φ‖: the rounding to float16, and two sums of n terms
         in any order. At least k scores reach the k-th largest lower bound, so items whose upper bound is below it are
         excluded. Cosines of items whose norm float32 cannot represent well are never excluded.
+
+        Args:
+            vector: The query v.
+            k: Number of items.
+            cosine: Rank by cosine instead of the dot product.
         """
         norm, rounding = self.norm.astype(np.float64), self.rounding_error.astype(np.float64)
         scores = self.scale.astype(np.float64) * self.dot(normalize(vector))

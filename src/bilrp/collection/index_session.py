@@ -89,6 +89,11 @@ class IndexSession:
         """Describe a new collection, or check that the encoder is the collection's; once, on the first usable input.
 
         Inputs that are already indexed are read for this too, to detect another encoder when nothing is new.
+
+        Args:
+            encoder: The encoder of this run.
+            results: Inputs as read.
+            batch_encoder: Embeds the first usable input.
         """
         for each in () if self.described else results:
             item = each.item

@@ -192,7 +192,13 @@ def _index_on_workers(
 def make_missing_parts(
     collection: Collection, workers: RayWorkerPool | None, progress: bool
 ) -> list[tuple[str, str]]:
-    """Compute missing parts, on a cluster if there are workers; return (source, error) of each failure."""
+    """Compute missing parts, on a cluster if there are workers; return (source, error) of each failure.
+
+    Args:
+        collection: The collection.
+        workers: Workers of a Ray cluster; None computes locally.
+        progress: Show a progress bar.
+    """
     if workers is None:
         return collection.make_parts(progress=progress)
     missing, failed = [collection.ids[position] for position in collection.positions_without_parts()], []

@@ -101,6 +101,11 @@ def pack(parts: Tensor) -> PackedParts:
 def scatter_columns(columns: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
     """Expand values [..., columns] to all coordinates, zero elsewhere.
 
+    Args:
+        columns: Coordinates of the values.
+        values: Values [..., columns].
+        width: Number of coordinates of the result.
+
     >>> scatter_columns(np.array([1, 3]), np.array([5.0, 7.0]), 4).tolist()
     [0.0, 5.0, 0.0, 7.0]
     """

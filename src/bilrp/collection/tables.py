@@ -156,7 +156,11 @@ def append_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema:
 
 
 def write_fragments(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> list[str]:
-    """Write rows as fragments of an existing table, invisible until `commit_fragments`; arguments as in `append_rows`."""
+    """Write rows as fragments of an existing table, invisible until `commit_fragments`; return them as JSON.
+
+    Args:
+        path, name, rows, schema: As for `append_rows`.
+    """
     if not rows:
         return []
     with _wrap_write_errors(path):
@@ -167,7 +171,13 @@ def write_fragments(path: str, name: str, rows: Sequence[Mapping[str, Any]], sch
 
 
 def commit_fragments(path: str, name: str, fragments: Sequence[str]) -> None:
-    """Add the fragments of `write_fragments` to their table in one commit."""
+    """Add the fragments of `write_fragments` to their table in one commit.
+
+    Args:
+        path: The collection.
+        name: The table.
+        fragments: Fragments as JSON.
+    """
     if fragments:
         dataset, lance = open_table(path, name), import_lance()
         if dataset is None:
@@ -219,7 +229,13 @@ def _wrap_write_errors(path: str) -> Iterator[None]:
 
 
 def delete_rows(path: str, name: str, key: str) -> None:
-    """Delete the rows of an id in one commit."""
+    """Delete the rows of an id in one commit.
+
+    Args:
+        path: The collection.
+        name: The table.
+        key: The id.
+    """
     dataset = open_table(path, name)
     if dataset is not None:
         with wrap_errors(f"cannot write {path}"):
@@ -230,7 +246,13 @@ def delete_rows(path: str, name: str, key: str) -> None:
 
 
 def update_rows(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Update some columns of the rows with these ids, in one commit."""
+    """Update some columns of the rows with these ids, in one commit.
+
+    Args:
+        path: The collection.
+        name: The table.
+        rows: Rows with `id` and the columns to change.
+    """
     import pyarrow as pa
 
     dataset = open_table(path, name) if rows else None
@@ -259,14 +281,26 @@ def table_path(path: str, name: str) -> str:
 
 
 def read_columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dict[str, list[Any]]:
-    """Read columns of all rows, or of those that match the SQL condition `where`."""
+    """Read columns of all rows, or of those that match the SQL condition `where`.
+
+    Args:
+        dataset: The table.
+        names: Columns to read.
+        where: SQL condition; None reads all rows.
+    """
     with wrap_errors(DAMAGED_MESSAGE):
         table = dataset.to_table(columns=list(names), filter=where)
         return {name: table.column(name).to_pylist() for name in names}
 
 
 def take_rows(dataset: Any, row_numbers: Sequence[int] | np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-    """Return columns of the rows with these numbers, in this order, as Arrow arrays."""
+    """Return columns of the rows with these numbers, in this order, as Arrow arrays.
+
+    Args:
+        dataset: The table.
+        row_numbers: Numbers of the rows, in the order of the result.
+        names: Columns to read.
+    """
     with wrap_errors(DAMAGED_MESSAGE):
         table = dataset.take([int(row) for row in row_numbers], columns=list(names))
         return {name: table.column(name) for name in names}

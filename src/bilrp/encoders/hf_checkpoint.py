@@ -64,7 +64,13 @@ def import_transformers(extra: str, purpose: str) -> Any:
 
 
 def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
-    """Raise `InputError` for remote code, an unknown architecture, missing weights, or implausible files."""
+    """Raise `InputError` for remote code, an unknown architecture, missing weights, or implausible files.
+
+    Args:
+        folder: model folder.
+        config: its config.json.
+        transformers: the imported transformers package.
+    """
     _reject_remote_code(folder, config)
     kind = config.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:

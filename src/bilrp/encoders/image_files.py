@@ -94,7 +94,7 @@ def list_images(folder: str | Path) -> list[Path]:
 
 
 def check_image_file(path: Path) -> None:
-    """Refuse what cannot be read at a known price: a folder, nothing, a pipe, an empty or an enormous file."""
+    """Raise `InputError` for a folder, a missing or empty file, a special file such as a pipe, or one that is too large."""
     if path.is_dir():
         raise InputError(f"{path}: a folder, not an image file")
     if not path.exists():

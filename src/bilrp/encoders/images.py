@@ -66,7 +66,10 @@ def read_with_view(
     std: Sequence[float] = STD,
     max_pixels: int = MAX_PIXELS,
 ) -> Item:
-    """Read an image as in `read`, together with the original image for display; parameters as in `read`.
+    """Read an image as in `read`, together with the original image for display.
+
+    Args:
+        raw_input, size, resize, mean, std, max_pixels: as for `read`.
 
     >>> read_with_view("cat.jpg").view.size
     (640, 480)

@@ -33,7 +33,15 @@ class FailureLog(logging.Handler):
 
 
 def download(project: str, filename: str, sha256: str, size: int, output: Path) -> list[str]:
-    """Write the file to `output` and return [], or return the reasons why no candidate was accepted."""
+    """Write the file to `output` and return [], or return the reasons why no candidate was accepted.
+
+    Args:
+        project: name of the project on the index.
+        filename: file name of the archive.
+        sha256: expected sha256 of the archive.
+        size: its length in bytes.
+        output: the file to write.
+    """
     from pip._internal.commands import create_command
 
     log = FailureLog()

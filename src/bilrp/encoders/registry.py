@@ -301,7 +301,11 @@ def load_encoder_or_pair(
     progress: bool = False,
     families: tuple[EncoderFamily, ...] = FAMILIES,
 ) -> Encoder | DualEncoder:
-    """Return the encoder with this name, or the pair of encoders of an image-text model; parameters as in `load`."""
+    """Return the encoder with this name, or the pair of encoders of an image-text model.
+
+    Args:
+        name, size, resize, weights, pretrained, progress, families: as for `load`.
+    """
     family, (_, _, rest) = _find_family(name, families), name.partition(":")
     if family is None:
         family, rest = _import_family(name, families)

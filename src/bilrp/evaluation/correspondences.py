@@ -213,7 +213,13 @@ def paste_patch(
 
 
 def match_pasted_regions(pixel_map: Tensor, a: Regions, b: Regions) -> Tensor:
-    """Return 0/1 [regions of a, regions of b]: 1 where more than half of both regions is the pasted patch."""
+    """Return 0/1 [regions of a, regions of b]: 1 where more than half of both regions is the pasted patch.
+
+    Args:
+        pixel_map: the map that `paste_patch` returns.
+        a: rectangular regions of the first image.
+        b: rectangular regions of the second image.
+    """
     boxes = _region_boxes(pixel_map, a, b)
     known = ~pixel_map.isnan().any(-1)
     covered = torch.zeros(b.labels.shape[1:], dtype=torch.bool)

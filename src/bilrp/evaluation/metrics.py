@@ -238,7 +238,11 @@ def insertion(
 ) -> Curve:
     """Insert regions into two baselines in `insertion_order`, and record the similarity; a large area is best.
 
-    The counterpart of `deletion` (Petsiuk et al. 2018), with the same parameters.
+    The counterpart of `deletion` (Petsiuk et al. 2018).
+
+    Args:
+        encoder, explanation, a, b, steps, similarity: as for `deletion`.
+        baseline: values before insertion: a number, or a function of the input such as `blur_baseline(8)`.
 
     >>> from bilrp import explain
     >>> from torch import nn

@@ -54,7 +54,13 @@ def second_order(
 
 
 def redistribute(relevance: Tensor, contributions_a: Tensor, contributions_b: Tensor) -> Tensor:
-    """Return Σ_kk' (c_jk c'_j'k' / Σ_jj' c_jk c'_j'k') R_kk', one pair (k, k') at a time; 0 where the sum is 0."""
+    """Return Σ_kk' (c_jk c'_j'k' / Σ_jj' c_jk c'_j'k') R_kk', one pair (k, k') at a time; 0 where the sum is 0.
+
+    Args:
+        relevance: R_kk' on pairs of outputs.
+        contributions_a: c_jk [inputs, outputs] of the first input's layer.
+        contributions_b: c'_j'k' of the second.
+    """
     out = contributions_a.new_zeros(contributions_a.shape[0], contributions_b.shape[0])
     for k, l in relevance.nonzero().tolist():  # noqa: E741
         pairs = torch.outer(contributions_a[:, k], contributions_b[:, l])

@@ -57,7 +57,13 @@ def randomization(
 
 
 def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Encoder:
-    """Return a copy of the encoder whose last `depth` weighted modules have normal weights of the same mean and std."""
+    """Return a copy of the encoder whose last `depth` weighted modules have normal weights of the same mean and std.
+
+    Args:
+        encoder: encoder whose module is an nn.Module; it is not modified.
+        depth: number of modules to randomise, counted from the output.
+        seed: seed of the random weights.
+    """
     encoder = as_encoder(encoder)
     module = deepcopy(encoder.module)
     layers = weighted_modules(module)
@@ -66,7 +72,7 @@ def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Enc
             f"this encoder has {len(layers)} layers with weights, depth must be 1 … {len(layers)}, got {depth}"
         )
     generator = torch.Generator().manual_seed(seed)
-    # One draw for each layer from the top down, so that deeper randomisation keeps the shallower one's values.
+    # Draw from the output down, so that a larger depth gives the upper layers the same random weights.
     for layer in reversed(layers[-depth:]):
         for parameter in layer.parameters(recurse=False):
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
@@ -117,7 +123,13 @@ def stability(
 
 
 def add_noise(x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """Return x plus normal noise with standard deviation `noise` × std(x)."""
+    """Return x plus normal noise with standard deviation `noise` × std(x).
+
+    Args:
+        x: the input.
+        noise: standard deviation relative to that of x.
+        generator: source of randomness.
+    """
     return x + noise * x.std() * torch.randn(x.shape, generator=generator).to(x)
 
 

@@ -150,7 +150,15 @@ def make_sheet(height: float) -> Axes:
 def draw_heading(
     axes: Axes, title: str, lines: Sequence[str], explanation: Explanation, palette: Palette
 ) -> None:
-    """Draw the title, the lines of the summary and the legend of colours."""
+    """Draw the title, the lines of the summary and the legend of colours.
+
+    Args:
+        axes: The sheet.
+        title: Title of the figure.
+        lines: Lines of the summary.
+        explanation: Decides whether the legend is that of a distance.
+        palette: Colours of positive and negative findings.
+    """
     _draw_line(axes, MARGIN_INCHES, 0.38, title, size=13, weight="bold")
     for n, line in enumerate(lines):
         _draw_line(axes, MARGIN_INCHES, 0.66 + 0.165 * n, line, size=9)

@@ -102,7 +102,13 @@ def write(
     entries: Sequence[GalleryEntry], path: str | os.PathLike[str], *, title: str, lead: str = "", columns: int = 1,
     style: str | None = None, palette: str = "paper", special_tokens: bool = False,
 ) -> Path:  # fmt: skip
-    """Write the page to `path` atomically; the other arguments are those of `render_html`."""
+    """Write the page to `path` atomically.
+
+    Args:
+        entries: The explanations.
+        path: The file to write.
+        title, lead, columns, style, palette, special_tokens: As for `render_html`.
+    """
     text = render_html(
         entries,
         title=title,

@@ -58,7 +58,13 @@ def sparsify(relevance: Tensor, *, low: float | int) -> Tensor:
 
 
 def threshold(relevance: Tensor, *, low: float | int, high: float | int) -> Tensor:
-    """R ← clip(R, [−Δ, Δ]) / Δ with Δ = h − l."""
+    """R ← clip(R, [−Δ, Δ]) / Δ with Δ = h − l.
+
+    Args:
+        relevance: Relevance after `sparsify`.
+        low: l.
+        high: h; entries of this strength before `sparsify` become ±1.
+    """
     delta = high - low
     return relevance.clamp(-delta, delta) / delta
 

@@ -89,7 +89,14 @@ class ImagePanel:
         return np.stack(self.to_sheet(points[..., 0], points[..., 1]), axis=-1)
 
     def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
-        """Outline these regions, with a white line below so that it is visible on any image."""
+        """Outline these regions, with a white line below so that it is visible on any image.
+
+        Args:
+            axes: Where to draw.
+            numbers: The regions.
+            color: Of the outline.
+            strength: 0 … 1; a stronger outline is more opaque.
+        """
         from matplotlib.collections import LineCollection
 
         edges = list(self.outline_edges(numbers))
@@ -152,7 +159,13 @@ class ImagePanel:
         return self.view.map_to_view(box, (rows, columns))
 
     def ribbon_path(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
-        """Return the point on the outline of these regions, at half their area, where the ribbon starts."""
+        """Return the point on the outline of these regions, at half their area, where the ribbon starts.
+
+        Args:
+            numbers: The regions.
+            right: Start at their right edge instead of their left.
+            lane: Not used: ribbons of images need no lanes.
+        """
         inside = np.isin(self.labels, numbers)
         rows = np.nonzero(inside.any(1))[0]
         weight = inside[rows].sum(1)
@@ -190,7 +203,14 @@ class TextPanel:
             )  # fmt: skip
 
     def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
-        """Draw a box around each of these words."""
+        """Draw a box around each of these words.
+
+        Args:
+            axes: Where to draw.
+            numbers: The words.
+            color: Of the boxes.
+            strength: 0 … 1; a stronger box is more opaque.
+        """
         from matplotlib.patches import FancyBboxPatch
 
         for word in (self.words[n] for n in numbers):
@@ -208,7 +228,13 @@ class TextPanel:
         return len({word.top for word in self.words})
 
     def ribbon_path(self, numbers: Sequence[int], *, right: bool, lane: int = 0) -> np.ndarray:
-        """Return the path from a word along the space under its line to the edge of the text."""
+        """Return the path from a word along the space under its line to the edge of the text.
+
+        Args:
+            numbers: The words.
+            right: Go to the right edge of the text instead of the left.
+            lane: Lane under the line, so that ribbons do not overlap.
+        """
         word = self._outermost_word(numbers, right=right)
         under = word.top + word.height + LANE_SPACING_INCHES * (0.7 + lane % MAX_LANES)
         if right:
@@ -344,7 +370,14 @@ def draw_ribbon(
 def draw_badges(
     axes: Axes, positions: Sequence[np.ndarray], colors: Sequence[str], *, horizontal: bool = False
 ) -> None:
-    """Draw numbers from 1 at these positions, each moved down (or right, if `horizontal`) off the others."""
+    """Draw numbers from 1 at these positions, each moved down (or right, if `horizontal`) off the others.
+
+    Args:
+        axes: Where to draw.
+        positions: Positions (x, y) in inches.
+        colors: Colour of each badge.
+        horizontal: Move overlapping badges to the right instead of down.
+    """
     badges: list[np.ndarray] = []
     for number, (position, color) in enumerate(zip(positions, colors, strict=True), 1):
         badge = position.astype(float).copy()
@@ -355,7 +388,14 @@ def draw_badges(
 
 
 def draw_badge(axes: Axes, position: np.ndarray, number: int, color: str) -> None:
-    """Draw a number on a disc."""
+    """Draw a number on a disc.
+
+    Args:
+        axes: Where to draw.
+        position: Centre (x, y) in inches.
+        number: The number.
+        color: Of the disc.
+    """
     from matplotlib.patches import Circle
 
     x, y = float(position[0]), float(position[1])

@@ -63,7 +63,7 @@ def _format_reference_part(explanation: Explanation) -> str:
 
 
 def _name_reference_kind(explanation: Explanation) -> str:
-    """Return what the reference input is called: picture, text or input."""
+    """Return the name of the reference input in messages: picture, text or input."""
     kinds = {type(side.view) for side in (explanation.a, explanation.b) if side.reference is not None}
     return {(Image,): "picture", (Text,): "text"}.get(tuple(kinds), "input")
 

@@ -71,7 +71,13 @@ def measure_width(text: str, font_size: float) -> float:
 
 
 def wrap(text: str, *, width: float, font_size: float) -> list[str]:
-    """Break a text into lines of at most `width` inches; a number and its % stay together."""
+    """Break a text into lines of at most `width` inches; a number and its % stay together.
+
+    Args:
+        text: The text.
+        width: Maximum length of a line in inches.
+        font_size: In points.
+    """
     lines: list[str] = []
     for word in text.replace(" %", "\u00a0%").split(" "):
         longer = f"{lines[-1]} {word}" if lines else word

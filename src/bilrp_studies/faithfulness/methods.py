@@ -26,7 +26,7 @@ MODEL_FREE_METHODS = (
 
 @dataclass(frozen=True, eq=False)
 class SideParts:
-    """What a method needs of one image at one layer; two of them give the relevance of a pair."""
+    """Parts, embedding and seed of one image at one layer; two of them give the relevance of a pair."""
 
     parts: Tensor
     embedding: Tensor

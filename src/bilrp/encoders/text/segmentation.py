@@ -1,7 +1,7 @@
 """Assign tokens to words, sentences and spans by the tokenizer's character offsets.
 
-An assignment has one region number for each token, in the order of the text; −1 is no region. Special tokens, which have
-no characters ([CLS], </s>, a prompt), always are regions of their own.
+An assignment is one region number per token, in the order of the text; −1 means that the token is in no region. Special
+tokens, which have no characters ([CLS], </s>, a prompt), are always separate regions.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class TokenizedText:
         text: str, spans: Sequence[CharSpan | None], special_tokens: Sequence[str]
     ) -> TokenizedText:
         """Create a TokenizedText whose spans do not include surrounding white space.
+
+        Args:
+            text: the text.
+            spans: characters [start, stop) of each token; None for special tokens.
+            special_tokens: name of each special token, else "".
 
         >>> TokenizedText.from_spans("A cat", [None, (0, 1), (1, 5)], ["[CLS]", "", ""]).spans
         (None, (0, 1), (2, 5))
