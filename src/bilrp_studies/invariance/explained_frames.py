@@ -23,7 +23,7 @@ LINK_KINDS = ("moving", "static", "rest", "unattributed")
 class RelevanceSplit:
     """Relevance of one pair at one layer, split by motion: moving + static + rest + unattributed = score.
 
-    `point` is the part of `moving` between regions that contain the same moving points, ± one region.
+    `point` is the part of `moving` on links that end where the region's points went, ± one region.
     """
 
     score: float

@@ -119,7 +119,7 @@ def _random_corner(x: Tensor, region_size: int, generator: torch.Generator) -> t
 def plant_small_copy(
     a: Tensor, b: Tensor, patch_source: Tensor, region_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Paste a small copy of a third photograph into both, at different positions; return both and the match matrix.
+    """Paste a small copy of a third photograph into both, at different positions; return both and the pixel map.
 
     Args:
         a: The first image.
@@ -136,7 +136,7 @@ def plant_small_copy(
 
 
 def paste_patch(a: Tensor, b: Tensor, region_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Paste a patch of a into b at another position; return the new b and the match matrix.
+    """Paste a patch of a into b at another position; return the new b and the pixel map.
 
     Args:
         a: Source image, unchanged.
