@@ -122,7 +122,9 @@ def test_damaged_photographs_are_skipped_and_named(tmp_path):
     found = nearest_neighbours.find_photographs(tmp_path)
     kept, skipped = nearest_neighbours.filter_readable(found, read)
     assert [p.name for p in kept] == ["a.png", "c.png"]
-    assert [p.name for p in skipped] == ["b.png"] and "not a supported image file" in skipped[tmp_path / "b.png"]
+    assert [p.name for p in skipped] == ["b.png"] and "not a supported image file" in skipped[
+        tmp_path / "b.png"
+    ]
     with pytest.raises(InputError, match=r"1 can be read, 1 not, the first: .*b\.png"):
         nearest_neighbours.filter_readable(found[:2], read)
 
