@@ -66,6 +66,7 @@ def test_factors_of_one_shape_are_chosen_as_ever() -> None:
         bilrp.decompose(lambda x: torch.atan(x) * torch.atan(x.flip(1)), X)
 
 
+@pytest.mark.wrong_types
 def test_rows_of_ones_own_are_part_of_the_origin() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
     plain, listed, scaled = (
@@ -112,6 +113,7 @@ ENTRIES = {
 }
 
 
+@pytest.mark.wrong_types
 @pytest.mark.parametrize("name", ENTRIES)
 def test_entries_that_are_none(name: str) -> None:
     entries, words = ENTRIES[name]
@@ -119,6 +121,7 @@ def test_entries_that_are_none(name: str) -> None:
         composites.first_match(*entries, otherwise=UNIFORM)
 
 
+@pytest.mark.wrong_types
 def test_otherwise_is_a_book_or_a_rule() -> None:
     with pytest.raises(RuleError, match=r"uniform\(0.25\)"):
         composites.first_match(("round", rules.jacobian()), otherwise=...)  # type: ignore[arg-type]
