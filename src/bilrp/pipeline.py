@@ -34,11 +34,13 @@ from bilrp.engine.passes.hoist_pooling import hoist_poolings
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
 from bilrp.engine.refinement import Refinement, start_refinement
+from bilrp.engine.remainder import locate_remainder
 from bilrp.engine.sparse_parts import AnyParts, densify
 from bilrp.errors import InputError, RuleError
 from bilrp.inputs import Item, Text
 from bilrp.progress import progress_bar
 from bilrp.regions import Regions, RegionSpec
+from bilrp.rules.composites import locates_remainder
 from bilrp.rules.freezing import freeze, prepare_tape
 from bilrp.similarity import random_projection
 from bilrp.trace.devices import defer_checks
@@ -231,6 +233,9 @@ def prepare(
             with nullcontext() if ready.reference is None else MODEL_RUN_LOCK:
                 references = read_reference_values(ready, encoder.forward_fn(item.model_input), values)
             program, keep = freeze(ready, chosen, max(tapped, default=None)), frozenset(map(Key, tapped))
+            if locates_remainder(chosen) and not taps and ready.reference is None:
+                program = locate_remainder(program, ready.read_value)
+            keep |= set() if program.remainder is None else {program.remainder.key}
             program = hoist_poolings(rewrite_channels_first(program, keep), keep)
         # The tape is dropped here, to free activations that no map references before parts are computed.
         return PreparedInput(program, partition, item, origin, project, mode, taps, results, references)

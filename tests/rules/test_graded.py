@@ -9,7 +9,7 @@ from torch import nn
 import bilrp
 from bilrp import composites, rules
 from bilrp.errors import RuleError
-from bilrp.rules.composites import format_call, paper_gamma
+from bilrp.rules.composites import GradedBias, format_call, paper_gamma
 from bilrp.trace.recorder import record
 from models import randomize_norms
 
@@ -23,7 +23,7 @@ def net() -> nn.Module:
     """Maps of 16, 8, 4 and 2 pixels, a layer without stride among them, and a linear head."""
     layers = [_block(3, 4, 2), _block(4, 4, 1), _block(4, 5, 2), _block(5, 5, 2), _block(5, 6, 2)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)]
-    return randomize_norms(nn.Sequential(*layers, *head)).double()
+    return randomize_norms(nn.Sequential(*layers, *head).double())
 
 
 @pytest.fixture
@@ -32,22 +32,30 @@ def x() -> torch.Tensor:
 
 
 def test_gamma_falls_with_the_size_of_the_map(net: nn.Module, x: torch.Tensor) -> None:
-    table = [
-        row.rule for row in bilrp.ops(net, x, composite=composites.graded()) if row.rule.startswith("gamma")
-    ]
+    composite = composites.graded((0.5, 0.25, 0.1, 0.0), bias="inputs")
+    table = [row.rule for row in bilrp.ops(net, x, composite=composite) if row.rule.startswith("gamma")]
     gammas = [0.5, 0.5, 0.25, 0.1, 0.0, 0.0]  # the head counts as the smallest map
     assert table == [rules.gamma(value, bias="inputs").name for value in gammas]
 
 
 def test_nothing_is_unattributed(net: nn.Module, x: torch.Tensor) -> None:
-    decomposition = bilrp.decompose(net, x, regions=8, composite=composites.graded())
-    assert decomposition.unattributed.abs().max() < 1e-12 * decomposition.embedding.abs().max()
+    options: list[tuple[GradedBias, torch.Tensor]] = [
+        (
+            "position",
+            net.get_parameter("7.bias").detach(),
+        ),  # the head's bias comes after the last feature map
+        ("inputs", torch.zeros(4)),
+    ]
+    for bias, expected in options:
+        decomposition = bilrp.decompose(net, x, regions=8, composite=composites.graded(bias=bias))
+        left = decomposition.embedding - decomposition.parts.sum(0)
+        torch.testing.assert_close(left, expected.to(left), rtol=0, atol=1e-12)
     left = bilrp.decompose(net, x, regions=8, composite=composites.graded(bias="rest"))
     assert left.unattributed.abs().max() > 1e-3 * left.embedding.abs().max()
 
 
-@pytest.mark.parametrize("bias", ["inputs", "rest"])
-def test_push_equals_pull(net: nn.Module, x: torch.Tensor, bias: rules.BiasOption) -> None:
+@pytest.mark.parametrize("bias", ["position", "inputs", "rest"])
+def test_push_equals_pull(net: nn.Module, x: torch.Tensor, bias: GradedBias) -> None:
     composite = composites.graded(bias=bias)
     pushed = bilrp.decompose(net, x, regions=8, composite=composite, mode="push").parts
     pulled = bilrp.decompose(net, x, regions=8, composite=composite, mode="pull").parts
@@ -55,7 +63,7 @@ def test_push_equals_pull(net: nn.Module, x: torch.Tensor, bias: rules.BiasOptio
 
 
 def test_one_gamma_is_the_same_everywhere(net: nn.Module, x: torch.Tensor) -> None:
-    graded = bilrp.decompose(net, x, regions=8, composite=composites.graded((0.25,)))
+    graded = bilrp.decompose(net, x, regions=8, composite=composites.graded((0.25,), bias="inputs"))
     uniform = bilrp.decompose(net, x, regions=8, composite=composites.bias_to_inputs(0.25))
     assert torch.equal(graded.parts, uniform.parts)
 
@@ -66,23 +74,24 @@ def test_on_vgg_it_is_the_schedule_of_the_paper(random_weights: dict[str, torch.
     net = VGG16(31)
     net.load_state_dict(random_weights)
     tape = record(net, torch.rand(1, 3, 64, 64))
-    bound = composites.graded(bias="rest").for_tape
+    bound = composites.graded((0.5, 0.25, 0.1, 0.0), bias="rest").for_tape
     assert bound is not None
     choose = bound(tape)
     for step in tape.steps:
         if composites.is_weighted(step):
             number = int(step.name.split(".")[-1]) + 1
-            assert choose(step) is not None and choose(step).name == rules.gamma(paper_gamma(number)).name
+            rule = choose(step)
+            assert rule is not None and rule.name == rules.gamma(paper_gamma(number)).name
 
 
 def test_it_can_be_extended(net: nn.Module, x: torch.Tensor) -> None:
     composite = composites.first_match(("0.0", rules.flat()), otherwise=composites.graded())
     table = [row.rule for row in bilrp.ops(net, x, composite=composite)]
-    assert table[0] == "flat" and "gamma(0.1, bias=inputs)" in table
+    assert table[0] == "flat" and "gamma(0.25, bias=inputs)" in table
 
 
 def test_how_it_is_written_in_a_call() -> None:
-    assert format_call(composites.graded()) == "bilrp.composites.graded((0.5, 0.25, 0.1, 0))"
+    assert format_call(composites.graded()) == "bilrp.composites.graded((0.5, 0.25, 0, 0))"
     assert eval(format_call(composites.graded((0.1,)))).name == "graded(0.1)"
 
 
@@ -93,3 +102,33 @@ def test_wrong_arguments_say_what_to_do(x: torch.Tensor) -> None:
         composites.graded((-1.0,))
     with pytest.raises(RuleError, match="whole tape"):
         composites.graded()(record(nn.Conv2d(3, 2, 3).double(), x).steps[0])
+
+
+def test_position_adds_the_remainder_of_each_position_to_the_region_there(
+    net: nn.Module, x: torch.Tensor
+) -> None:
+    """By hand: a 2×2 map of a 32×32 image, so that regions of 16 pixels are its positions."""
+    assert isinstance(net, nn.Sequential)
+    composite = composites.graded()
+    left = composites.Composite(
+        "left", composites.first_match(otherwise=composite).choose_rule, None, composite.for_tape
+    )
+    whole = bilrp.decompose(net, x, regions=16, composite=composite)
+    without = bilrp.decompose(net, x, regions=16, composite=left)
+    remainder = bilrp.decompose(net[:5], x, regions=16, composite=left).unattributed.reshape(6, 4)
+    expected = without.parts + (net.get_parameter("7.weight") @ remainder / 4).T
+    torch.testing.assert_close(whole.parts, expected.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_position_follows_regions_that_are_smaller_and_leave_something_out(
+    net: nn.Module, x: torch.Tensor
+) -> None:
+    """Parts of a union are the sum of parts; regions outside the partition keep their share unattributed."""
+    fine = bilrp.decompose(net, x, regions=4, composite=composites.graded())
+    coarse = bilrp.decompose(net, x, regions=16, composite=composites.graded())
+    blocks = fine.parts.reshape(2, 4, 2, 4, -1).sum((1, 3)).reshape(4, -1)
+    torch.testing.assert_close(blocks, coarse.parts, rtol=1e-9, atol=1e-12)
+    labels = torch.full((3, 32, 32), -1)
+    labels[:, :16, :16] = 0
+    corner = bilrp.decompose(net, x, regions=labels, composite=composites.graded())
+    torch.testing.assert_close(corner.parts[0], coarse.parts[0], rtol=1e-9, atol=1e-12)

@@ -13,6 +13,7 @@ from bilrp.engine.plan import Plan, make_plan
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
 from bilrp.engine.push_sparse import BufferPool, NativeSparseTangent, TorchSparseTangent
+from bilrp.engine.remainder import remainder_parts
 from bilrp.engine.sparse_parts import (
     AnyParts,
     PartsChunk,
@@ -54,6 +55,7 @@ def compute_parts(
         Parts by value number (those of taps may be sparse), and the plan.
     """
     coordinates = program.result.numel() if weights is None else len(weights)
+    located, program = program, replace(program, remainder=None)
     context = PlanContext(
         program, partition, coordinates, frozenset(map(Key, taps)), get_memory_budget(program.x.device)
     )
@@ -65,6 +67,8 @@ def compute_parts(
         "use larger regions, a smaller input (--size), or project=256",
     )
     parts = execute_plan(context, plan, weights=weights, bar=bar)
+    if located.remainder is not None:
+        parts[program.output] = densify(parts[program.output]) + remainder_parts(located, partition, weights)
     return {key.value: value_parts for key, value_parts in parts.items()}, plan
 
 

@@ -77,6 +77,19 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
+class Remainder:
+    """What the maps leave unattributed at a feature map, see `engine.remainder`.
+
+    Args:
+        key: The feature map; all later links depend on it alone.
+        value: F − J x, (1, C, h, w).
+    """
+
+    key: Key
+    value: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
     """A frozen tape.
 
@@ -86,6 +99,7 @@ class Program:
         output: Key of the embedding.
         result: The recorded embedding.
         weights: The model's own weights, which do not count as memory of the program.
+        remainder: Unattributed part of a feature map that is attributed to regions by position.
     """
 
     x: Tensor
@@ -93,6 +107,7 @@ class Program:
     output: Key
     result: Tensor
     weights: tuple[Tensor, ...] = ()
+    remainder: Remainder | None = None
 
 
 def push(
@@ -129,18 +144,55 @@ def push_from(links: Sequence[Link], start: dict[Key, Tensor], outputs: set[Key]
 
 def pull(program: Program, cotangents: Float[Tensor, "k ..."]) -> Float[Tensor, "k 1 *features"]:
     """Pull cotangents (K, *embedding.shape) to the relevance of the input, R = x ⊙ c (+ c of the mask)."""
-    back = pull_to(program, cotangents)
+    observed = None if program.remainder is None else program.remainder.key
+    back = pull_to(program, cotangents, observed)
     zero = cotangents.new_zeros(len(cotangents), *program.x.shape)
     relevance = program.x * back.get(INPUT, zero)
-    return relevance + back[INPUT_MASK] if INPUT_MASK in back else relevance
+    if INPUT_MASK in back:
+        relevance = relevance + back[INPUT_MASK]
+    if program.remainder is None or program.remainder.key not in back:
+        return relevance
+    value = program.remainder.value
+    rows, columns = position_weights(program.x.shape, value.shape, value)
+    by_position = (back[program.remainder.key] * value).sum(2, keepdim=True)
+    return relevance + rows.T @ by_position @ columns / program.x.shape[1]
 
 
-def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
-    """Pull cotangents of the output through all links; return the cotangents of the program's inputs."""
+def position_weights(image: Sequence[int], feature_map: Sequence[int], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return A [h, H] and B [w, W] with A M Bᵀ = the mean of an image M over the pixels of each position.
+
+    Args:
+        image: Shape (1, C, H, W) of the image.
+        feature_map: Shape (1, C', h, w) of the feature map.
+        like: A tensor of the same dtype and device.
+    """
+    return _mean_matrix(feature_map[2], image[2], like), _mean_matrix(feature_map[3], image[3], like)
+
+
+def _mean_matrix(positions: int, pixels: int, like: Tensor) -> Tensor:
+    """Return [positions, pixels]: the weights of adaptive average pooling along one axis."""
+    number = torch.arange(positions)
+    start, stop = number * pixels // positions, -(-(number + 1) * pixels // positions)
+    pixel = torch.arange(pixels)
+    inside = (pixel >= start[:, None]) & (pixel < stop[:, None])
+    return (inside / inside.sum(1, keepdim=True)).to(like)
+
+
+def pull_to(program: Program, cotangents: Tensor, observed: Key | None = None) -> dict[Key, Tensor]:
+    """Pull cotangents of the output through all links; return the cotangents of the program's inputs.
+
+    Args:
+        program: The frozen tape.
+        cotangents: Cotangents of the output, (K, *embedding.shape).
+        observed: Key of an intermediate value whose cotangent is returned too.
+    """
     alive: dict[Key, Tensor] = {program.output: cotangents}
     sums: set[Key] = set()  # allocated here, so they may be changed in place
+    kept: dict[Key, Tensor] = {}
     for link in reversed(program.links):
         cotangent = alive.pop(link.target, None)
+        if cotangent is not None and link.target == observed:
+            kept = {link.target: cotangent}
         # Skip zero cotangents (another branch of a cat). Not on accelerators, where the synchronisation takes longer
         # than the product.
         if cotangent is None or (is_on_cpu(cotangent) and not bool(cotangent.any())):
@@ -153,7 +205,7 @@ def pull_to(program: Program, cotangents: Tensor) -> dict[Key, Tensor]:
                 sums.add(source)
             else:
                 alive[source] = part
-    return alive
+    return alive | kept
 
 
 def chunks(total: int, size: int, advance: Callable[[int], None] | None = None) -> Iterator[slice]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from torch import nn
 
@@ -19,7 +19,6 @@ from bilrp.errors import RuleError, to_printable
 from bilrp.rules.attnlrp import halves, shared_attention
 from bilrp.rules.reference_inputs import Reference, ReferenceLike, as_reference
 from bilrp.rules.rule import Rule, format_number
-from bilrp.rules.weighted_rules import BiasOption
 from bilrp.trace.fingerprint import hash_code
 from bilrp.trace.layer_weights import extract_weights, is_convolution
 from bilrp.trace.tape import Step, Tape
@@ -29,6 +28,12 @@ Condition = str | Callable[[Step], bool]
 
 CompositeLike: TypeAlias = CompositeFunction | Rule
 """A composite (a function step -> rule), or one rule for every step with weights."""
+
+GradedBias: TypeAlias = Literal["position", "inputs", "rest"]
+"""Where the biases of a convolutional network go, see `graded`."""
+
+GRADED_BIAS_OPTIONS: tuple[GradedBias, ...] = get_args(GradedBias)
+DEFAULT_GAMMAS = (0.5, 0.25, 0.0, 0.0)
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -45,12 +50,14 @@ class Composite:
         choose_rule: Function step → rule.
         reference: A reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
         for_tape: Function tape → composite, for a composite whose choice depends on the whole tape.
+        locate_remainder: Attribute what is left at the last feature map to regions by position (`engine.remainder`).
     """
 
     name: str
     choose_rule: CompositeFunction
     reference: Reference | None = None
     for_tape: Callable[[Tape], CompositeFunction] | None = None
+    locate_remainder: bool = False
 
     def __call__(self, step: Step) -> Rule | None:
         return self.choose_rule(step)
@@ -147,24 +154,33 @@ def bias_to_inputs(gamma: float = 0.25) -> Composite:
     )
 
 
-def graded(gammas: Sequence[float] = (0.5, 0.25, 0.1, 0.0), *, bias: BiasOption = "inputs") -> Composite:
-    """The paper's schedule for any convolutional network: γ falls with depth, and is 0 at the last feature map.
+def graded(gammas: Sequence[float] = DEFAULT_GAMMAS, *, bias: GradedBias = "position") -> Composite:
+    """The paper's schedule for any convolutional network: γ falls with depth and is 0 at the last feature maps.
 
     A layer's depth is the size of its feature map: the last γ is for the network's smallest map, the one before it for
-    maps of twice that side, and so on; the first is for all larger ones. On VGG-16 these are the paper's values.
+    maps of twice that side, and so on; the first is for all larger ones. The paper's values for VGG-16 are
+    `graded((0.5, 0.25, 0.1, 0.0), bias="rest")`.
 
     Args:
         gammas: γ by map, from the largest map to the smallest.
-        bias: "inputs" distributes each bias to the inputs of its layer in proportion to |w·a|, so that nothing is left
-            unattributed in networks with batch norm, whose biases are large; "rest" leaves biases unattributed.
+        bias: What happens to biases, which batch norm makes large. "position": those of layers with γ > 0 are distributed
+            to the inputs of the layer in proportion to |w·a|; what is left unattributed at the last feature map goes to
+            the regions at its positions. "inputs": all go to the inputs. "rest": all are left unattributed.
 
-    >>> graded().name
-    'graded(0.5, 0.25, 0.1, 0)'
+    >>> graded().name, graded((0.25,), bias="rest").name
+    ('graded(0.5, 0.25, 0, 0)', 'graded(0.25, bias=rest)')
     """
     if not gammas:
         raise RuleError("graded needs at least one gamma, as in graded((0.5, 0.25, 0.1, 0.0))")
-    by_level = [rules.gamma(value, bias=bias) for value in reversed(gammas)]
-    suffix = "" if bias == "inputs" else f", bias={bias}"
+    if bias not in GRADED_BIAS_OPTIONS:
+        raise RuleError(f"unknown bias={bias!r} for graded: use one of {', '.join(GRADED_BIAS_OPTIONS)}")
+    by_level = [
+        rules.gamma(
+            value, bias="inputs" if bias == "inputs" or (bias == "position" and value > 0) else "rest"
+        )
+        for value in reversed(gammas)
+    ]
+    suffix = "" if bias == "position" else f", bias={bias}"
     name = f"graded({', '.join(map(format_number, gammas))}{suffix})"
 
     def for_tape(tape: Tape) -> CompositeFunction:
@@ -181,7 +197,7 @@ def graded(gammas: Sequence[float] = (0.5, 0.25, 0.1, 0.0), *, bias: BiasOption 
     def refuse(step: Step) -> Rule | None:
         raise RuleError(f"{name} chooses by the whole tape: bind it with bind_to_tape(composite, tape)")
 
-    return Composite(name, refuse, for_tape=for_tape)
+    return Composite(name, refuse, for_tape=for_tape, locate_remainder=bias == "position")
 
 
 def map_side(step: Step) -> float | None:
@@ -279,12 +295,18 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> C
         choose,
         composite_reference(rest),
         None if bound is None else lambda tape: first_match(*entries, otherwise=bound(tape)),
+        locates_remainder(rest),
     )
 
 
 def composite_reference(composite: CompositeFunction) -> Reference | None:
     """Return the reference input of a composite, or None."""
     return getattr(composite, "reference", None)
+
+
+def locates_remainder(composite: CompositeFunction) -> bool:
+    """Return whether the composite attributes what is left at the last feature map by position."""
+    return bool(getattr(composite, "locate_remainder", False))
 
 
 def is_weighted(step: Step) -> bool:

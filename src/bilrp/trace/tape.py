@@ -140,6 +140,13 @@ class Tape:
     input: int = 0
     reference: ReferenceValues | None = field(default=None, repr=False)
 
+    def read_value(self, number: int) -> Tensor:
+        """Return the recorded tensor with this value number, after the ReLU that is fused into its step."""
+        if number == self.input:
+            return self.x
+        step = next(step for step in self.steps if step.output == number)
+        return step.result if step.gate is None else step.result * step.gate
+
     def consumers(self) -> dict[int, list[Step]]:
         """Return the steps that use each value, by value number."""
         uses: dict[int, list[Step]] = {}
