@@ -174,7 +174,7 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
         b: the second input.
     """
     if not isinstance(encoder_or_pair, tuple):
-        loaded = _load_named(encoder_or_pair)
+        loaded = load_named(encoder_or_pair)
         return encoder_for(loaded, a), encoder_for(loaded, b)
     if len(encoder_or_pair) != 2:
         raise InputError(
@@ -187,11 +187,11 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
 
 def encoder_for(encoder: EncoderLike | DualEncoder, x: InputLike) -> Encoder:
     """Return the encoder that reads x: of a DualEncoder, the one for images or the one for texts."""
-    loaded = _load_named(encoder)
+    loaded = load_named(encoder)
     return loaded.encoder_for(x) if isinstance(loaded, DualEncoder) else as_encoder(loaded)
 
 
-def _load_named(encoder: EncoderLike | DualEncoder) -> EncoderLike | DualEncoder:
+def load_named(encoder: EncoderLike | DualEncoder) -> EncoderLike | DualEncoder:
     """Load an encoder that is given by its name; return anything else unchanged."""
     if not isinstance(encoder, str):
         return encoder

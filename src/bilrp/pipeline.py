@@ -159,6 +159,14 @@ class PreparedInput:
         parts, plan = self.compute(partition, progress=progress)
         return densify(parts[self.program.output.value]), plan
 
+    def pull(self, vectors: Tensor) -> Tensor:
+        """Return [regions, n], ⟨P_I, v⟩ of each region and each of the vectors [n, h], by one backward sweep for all."""
+        with torch.no_grad():
+            parts, _ = compute_parts(self.program, self.partition, vectors, mode="pull")
+        values = densify(parts[self.program.output.value])
+        _check_finite(values, self.origin["composite"])
+        return values
+
     def begin_refinement(self, max_regions: int | None) -> Refinement:
         """Start a refinement to at most `max_regions` regions, at its coarsest partition."""
         return start_refinement(self.partition, self.compute_parts, max_regions)

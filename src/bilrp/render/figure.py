@@ -113,7 +113,7 @@ def plot_side_by_side(
     margin, head, gap = 0.15, 0.38, 0.5
     column = (width - 2 * margin - gap * (count - 1)) / count
     height = head + 1.065 * aspect * column + margin
-    figure = _new_figure((width, height))
+    figure = new_figure((width, height))
     figure.set_dpi(150)  # the default resolution of savefig
     for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
         x = (margin + number * (column + gap)) / width
@@ -240,13 +240,24 @@ def tint_regions(image: np.ndarray, boxes: Tensor, values: np.ndarray, palette: 
         values: A value for each region.
         palette: Colours of positive and negative values.
     """
+    weight = np.zeros(image.shape[:2])
+    for (top, left, bottom, right), value in zip(boxes.tolist(), values, strict=True):
+        weight[top:bottom, left:right] = value
+    return tint_pixels(image, weight, palette)
+
+
+def tint_pixels(image: np.ndarray, weight: np.ndarray, palette: Palette) -> np.ndarray:
+    """Return the image in grey, each pixel tinted by its weight in [−1, 1].
+
+    Args:
+        image: The image, uint8 [height, width, 3].
+        weight: A weight for each pixel, [height, width].
+        palette: Colours of positive and negative weights.
+    """
     from matplotlib.colors import to_rgb
 
     grey = image.astype(np.float64) @ [0.299, 0.587, 0.114] / 255
     base = np.repeat((0.35 + 0.65 * grey)[..., None], 3, axis=2)
-    weight = np.zeros(grey.shape)
-    for (top, left, bottom, right), value in zip(boxes.tolist(), values, strict=True):
-        weight[top:bottom, left:right] = value
     tint = np.where(weight[..., None] > 0, to_rgb(palette.positive), to_rgb(palette.negative))
     strength = 0.85 * np.abs(weight)[..., None] ** 0.75
     return base * (1 - strength) + tint * strength
@@ -276,7 +287,7 @@ def plot_matrix(
         _region_names(side.regions, n) for side, n in zip((visible.a, visible.b), values.shape, strict=True)
     )
     width, height = (min(14, max(3.2, 1.8 + 0.32 * n)) for n in reversed(values.shape))
-    figure = _new_figure((width, height + 0.8))
+    figure = new_figure((width, height + 0.8))
     axes = figure.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))
     colormap = LinearSegmentedColormap.from_list("bilrp", [colors.negative, "#ffffff", colors.positive])
     largest = float(np.abs(values).max()) or 1.0
@@ -309,7 +320,8 @@ def _has_images(explanation: Any) -> bool:
     return all(side.input_image is not None and side.regions.boxes is not None for side in sides)
 
 
-def _new_figure(size: tuple[float | int, float | int]) -> Figure:
+def new_figure(size: tuple[float | int, float | int]) -> Figure:
+    """Return an empty white figure of this size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -329,7 +341,7 @@ def _make_axes(
     upper = 1.065 * tallest * unit
     lower = 0.72 * tallest * unit if heatmaps else 0.0
     height = head + upper + (lower + 0.2 if heatmaps else 0.0) + foot
-    figure = _new_figure((width, height))
+    figure = new_figure((width, height))
     inner = 1 - 2 * margin / width
     top = figure.add_axes((margin / width, 1 - (head + upper) / height, inner, upper / height))
     if not heatmaps:
