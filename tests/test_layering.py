@@ -15,7 +15,7 @@ import bilrp
 import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
-RESULT_MODULES = {"decomposition", "explanation", "groups", "many", "pipeline"}
+RESULT_MODULES = {"attribution", "decomposition", "explanation", "groups", "highlights", "many", "pipeline"}
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
 STUDY_IMPORTS = {
@@ -39,6 +39,8 @@ ALLOWED_IMPORTS = {
     "encoder": {"inputs", "regions", "rules", "similarity", "trace"},
     "decomposition": {"encoder", "engine", "inputs", "io", "regions"},
     "pipeline": {"decomposition", "encoder", "engine", "inputs", "progress", "regions", "rules", "similarity", "trace"},
+    "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
+    "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity"},
     "explanation": {
         "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
     },
@@ -63,6 +65,7 @@ ALLOWED_IMPORTS = {
 # Imports of higher layers, each inside the function that needs it: methods that draw, and encoders by name.
 LAZY_IMPORTS = {
     "bilrp.encoder": {"bilrp.encoders.registry"},
+    "bilrp.attribution": {"bilrp.render.attribution_figure"},
     "bilrp.explanation": {"bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.page"},
     "bilrp.collection.core": {"bilrp.app.widgets"},
 }

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         rules,
         similarity,
     )
+    from bilrp.attribution import Attribution, Span, attribute
     from bilrp.decomposition import Decomposition
     from bilrp.encoder import Encoder, ops
     from bilrp.evaluation.tuning import tune
     from bilrp.explanation import Explanation, explain, pair
     from bilrp.groups import contrast, explain_many, explain_sets
+    from bilrp.highlights import Highlight, highlight
     from bilrp.many import decompose_many
     from bilrp.pipeline import decompose, refine
 
@@ -32,24 +34,33 @@ __version__ = "0.1.0"
 
 # Public names, and the module that defines each.
 _EXPORTS = {
+    "Attribution": "bilrp.attribution",
     "Decomposition": "bilrp.decomposition",
     "Encoder": "bilrp.encoder",
     "Explanation": "bilrp.explanation",
+    "Highlight": "bilrp.highlights",
+    "Span": "bilrp.attribution",
+    "attribute": "bilrp.attribution",
     "contrast": "bilrp.groups",
     "decompose": "bilrp.pipeline",
     "decompose_many": "bilrp.many",
     "explain": "bilrp.explanation",
     "explain_many": "bilrp.groups",
     "explain_sets": "bilrp.groups",
+    "highlight": "bilrp.highlights",
     "ops": "bilrp.encoder",
     "pair": "bilrp.explanation",
     "refine": "bilrp.pipeline",
     "tune": "bilrp.evaluation.tuning",
 }
 __all__ = [
+    "Attribution",
     "Decomposition",
     "Encoder",
     "Explanation",
+    "Highlight",
+    "Span",
+    "attribute",
     "baselines",
     "collection",
     "composites",
@@ -62,6 +73,7 @@ __all__ = [
     "explain",
     "explain_many",
     "explain_sets",
+    "highlight",
     "ops",
     "pair",
     "refine",

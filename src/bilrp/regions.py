@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -87,6 +87,9 @@ RegionSpec: TypeAlias = Regions | RegionFunction | int | Tensor | np.ndarray | s
 
 RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None]
 """One spec for both inputs, or one for each."""
+
+JOINED_WORDS = "joined_words"
+"""The spec of `words(punctuation="join")`."""
 
 
 def as_spec_pair(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:
@@ -201,6 +204,26 @@ def tokens(names: tuple[str, ...] | list[str] | None = None) -> RegionFunction:
         return Regions(index, x.shape[1], kind="tokens()", names=None if names is None else tuple(names))
 
     return spec
+
+
+def words(*, punctuation: Literal["split", "join"] = "split") -> str:
+    """Make each word of a text a region.
+
+    Args:
+        punctuation: "split" makes punctuation regions of its own; "join" joins it, with code ticks, quotes and brackets,
+            to the word that it touches, so that a text has as many regions as words.
+
+    >>> words(), words(punctuation="join")
+    ('words', 'joined_words')
+    """
+    if punctuation not in ("split", "join"):
+        raise InputError(f"punctuation is 'split' or 'join', got {punctuation!r}")
+    return JOINED_WORDS if punctuation == "join" else "words"
+
+
+def sentences() -> str:
+    """Make each sentence of a text a region."""
+    return "sentences"
 
 
 def default_regions(x: Tensor) -> Regions:

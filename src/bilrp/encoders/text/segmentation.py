@@ -7,6 +7,7 @@ tokens, which have no characters ([CLS], </s>, a prompt), are always separate re
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import torch
 
 from bilrp.errors import InputError
 from bilrp.inputs import Text
-from bilrp.regions import Regions
+from bilrp.regions import JOINED_WORDS, Regions
 
 CharSpan = tuple[int, int]
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 else:  # checked by `_check_spans`, with a clearer message than beartype's
     TextRegionSpec = Any
 
-TEXT_REGION_KINDS = ("words", "tokens", "sentences")
+TEXT_REGION_KINDS = ("words", JOINED_WORDS, "tokens", "sentences")
+PUNCTUATION_CATEGORIES = ("P", "Sk", "Sm", "Sc", "Z", "C")  # with code ticks and operators; emoji are So
+OPENING_CATEGORIES = ("Ps", "Pi")
 # Scripts written without spaces: adjacent letters do not form words there, so each token is a word.
 UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "BOPOMOFO")
 ZERO_WIDTH_JOINER = "\u200d"
@@ -105,6 +108,8 @@ class TokenizedText:
                 f"unknown regions {spec!r} of a text: use {', '.join(TEXT_REGION_KINDS)}, or (start, stop) "
                 f"spans of characters"
             )
+        if spec == JOINED_WORDS:
+            return self._join_punctuation(self._merge_adjacent(_is_one_word))
         if spec in ("words", "tokens"):
             return self._merge_adjacent(_is_one_word if spec == "words" else None)
         return self._assign_to_spans(
@@ -121,6 +126,45 @@ class TokenizedText:
                 same = belong_together(self.text, before, span)
             numbers.append((numbers[-1] if numbers else -1) + (not same))
         return numbers
+
+    def _join_punctuation(self, words: list[int]) -> list[int]:
+        """Return the regions with each word of punctuation only joined to a neighbouring word.
+
+        It joins the word that it touches: between two, an opening bracket and what follows it the next one, anything else
+        the previous one. Punctuation between spaces joins the previous word.
+        """
+        spans = self._build_view(words, words[-1] + 1)[0].spans
+        kinds = ["special" if s is None else "mark" if self._is_mark(s) else "word" for s in spans]
+        owners = list(range(len(spans)))
+        for kind, run in itertools.groupby(range(len(spans)), key=kinds.__getitem__):
+            marks = list(run)
+            if kind != "mark":
+                continue
+            before, after = marks[0] - 1, marks[-1] + 1
+            has_before, has_after = (0 <= n < len(spans) and kinds[n] == "word" for n in (before, after))
+            own = len(marks)  # how many join the word before them
+            if has_before and has_after:
+                own = self._count_trailing_marks([s for s in spans[before : after + 1] if s is not None])
+            for n, mark in enumerate(marks):
+                to_next = has_after and (n >= own or not has_before)
+                owners[mark] = after if to_next else before if has_before else marks[0]
+        numbers = {owner: n for n, owner in enumerate(sorted(set(owners)))}
+        return [numbers[owners[word]] for word in words]
+
+    def _count_trailing_marks(self, spans: Sequence[CharSpan]) -> int:
+        """Return how many of the marks between two words, spans[0] and spans[-1], join the first."""
+        gaps = [n for n, (a, b) in enumerate(itertools.pairwise(spans)) if b[0] > a[1]]
+        if gaps:  # the marks after the last space touch the second word
+            return gaps[-1]
+        marks = spans[1:-1]
+        opening = (n for n, (start, _) in enumerate(marks) if _is_opening(self.text[start]))
+        return next(opening, len(marks))
+
+    def _is_mark(self, span: CharSpan) -> bool:
+        """Return whether a span has punctuation only."""
+        return all(
+            unicodedata.category(c).startswith(PUNCTUATION_CATEGORIES) for c in self.text[slice(*span)]
+        )
 
     def _assign_to_spans(self, spans: Sequence[CharSpan]) -> list[int]:
         """Number the regions in the order of the text; a token belongs to the span it starts in."""
@@ -192,6 +236,11 @@ def _is_combining(character: str) -> bool:
     return (
         unicodedata.category(character)[0] == "M" or character == ZERO_WIDTH_JOINER or character in SKIN_TONES
     )
+
+
+def _is_opening(character: str) -> bool:
+    """Return whether a character opens a bracket or a quotation."""
+    return unicodedata.category(character) in OPENING_CATEGORIES
 
 
 def _is_word_character(text: str, index: int) -> bool:

@@ -1,0 +1,165 @@
+"""Highlights: both one-sided attributions as characters of the original texts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bilrp
+from bilrp.encoders.text.segmentation import TokenizedText
+from bilrp.errors import InputError
+from bilrp.regions import words
+from dual_encoder_folders import PAIRS
+from text_folders import ARCHITECTURES
+
+QUERY = "Where do the kittens sleep?"
+PASSAGES = [
+    "A cat sat on the mat.",
+    'Call `model.encode(cats)` (two dogs) -- it\'s "fast"!\n\n| a | b |',
+    "猫が好きです。 שלום, עולם! 👩‍🚀👍🏽 e\u0301 \u200f؟ x\u0000y",
+    "Two dogs run through the snow; " * 400,
+]
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "xlm-r"])
+def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bilrp.Encoder:
+    architecture = next(each for each in ARCHITECTURES if each.name == request.param)
+    folder = architecture.save(tmp_path_factory.mktemp(request.param))
+    return bilrp.encoders.sentence(folder, dtype=torch.float64, max_seq_length=60)
+
+
+def test_both_sides_are_attributions_and_add_up(encoder: bilrp.Encoder) -> None:
+    hits = bilrp.highlight(encoder, QUERY, PASSAGES, regions="words")
+    assert len(hits) == len(PASSAGES)
+    for passage, hit in zip(PASSAGES, hits, strict=True):
+        for (x, y), spans, rest in (
+            ((QUERY, passage), hit.query, hit.query_unattributed),
+            ((passage, QUERY), hit.passage, hit.unattributed),
+        ):
+            one = bilrp.attribute(encoder, x, y, regions="words")
+            assert [s.weight for s in spans] == pytest.approx([s.weight for s in one.spans()], abs=1e-9)
+            assert sum(s.weight for s in spans) + rest == pytest.approx(hit.score, abs=1e-9)
+            assert hit.score == pytest.approx(one.score, abs=1e-12)
+
+
+def test_spans_cut_the_original_text(encoder: bilrp.Encoder) -> None:
+    for passage, hit in zip(PASSAGES, bilrp.highlight(encoder, QUERY, PASSAGES), strict=True):
+        for text, spans in ((QUERY, hit.query), (passage, hit.passage)):
+            assert spans and all(text[s.start : s.end] == s.text for s in spans)
+            assert [s.start for s in spans] == sorted(s.start for s in spans)
+            assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
+    # All visible characters of what was not truncated are in a span.
+    text, spans = PASSAGES[0], bilrp.highlight(encoder, QUERY, PASSAGES[:1])[0].passage
+    assert {n for s in spans for n in range(s.start, s.end)} >= {
+        n for n, c in enumerate(text) if not c.isspace()
+    }
+
+
+def test_the_matrix_is_that_of_the_two_sided_explanation(encoder: bilrp.Encoder) -> None:
+    for passage, hit in zip(PASSAGES, bilrp.highlight(encoder, QUERY, PASSAGES, matrix=True), strict=True):
+        both = bilrp.explain(encoder, QUERY, passage, regions=words(punctuation="join"))
+        rows, columns = (
+            [n for n, span in enumerate(side.view.spans) if span is not None]  # type: ignore[union-attr]
+            for side in (both.a, both.b)
+        )
+        assert hit.matrix is not None and hit.matrix.shape == (len(hit.query), len(hit.passage))
+        assert torch.allclose(hit.matrix, both.relevance[rows][:, columns], rtol=0, atol=1e-9)
+
+
+def test_many_passages_give_what_each_alone_gives(encoder: bilrp.Encoder) -> None:
+    """More passages than regions of the query: its parts are used in place of pulls."""
+    passages = [f"{n} dogs run." for n in range(12)]
+    together = bilrp.highlight(encoder, "cats", passages)
+    for passage, hit in list(zip(passages, together, strict=True))[::5]:
+        (alone,) = bilrp.highlight(encoder, "cats", [passage])
+        for a, b in ((hit.query, alone.query), (hit.passage, alone.passage)):
+            assert [s.weight for s in a] == pytest.approx([s.weight for s in b], abs=1e-9)
+
+
+def test_a_dictionary_is_ready_for_json(encoder: bilrp.Encoder) -> None:
+    hit = bilrp.highlight(encoder, QUERY, PASSAGES[2:3], matrix=True)[0]
+    row = json.loads(json.dumps(hit.to_dict(), allow_nan=False))
+    assert row["score"] == hit.score and row["unattributed"] == hit.unattributed
+    assert [bilrp.Span(**span) for span in row["passage"]] == hit.passage
+    assert hit.matrix is not None and row["matrix"] == hit.matrix.tolist()
+    assert "matrix" not in bilrp.highlight(encoder, QUERY, PASSAGES[:1])[0].to_dict()
+
+
+def test_what_is_not_a_list_of_passages_is_refused(encoder: bilrp.Encoder) -> None:
+    assert bilrp.highlight(encoder, QUERY, []) == []
+    with pytest.raises(InputError, match="list"):
+        bilrp.highlight(encoder, QUERY, PASSAGES[0])
+    with pytest.raises(InputError, match="empty"):
+        bilrp.highlight(encoder, QUERY, ["  "])
+    with pytest.raises(InputError, match="not linear"):
+        bilrp.highlight(encoder, QUERY, PASSAGES[:1], similarity="squared_distance")
+
+
+def test_images_have_values(tmp_path: Path) -> None:
+    dual = bilrp.encoders.clip(PAIRS[0].save(tmp_path), dtype=torch.float64)
+    image = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    hits = bilrp.highlight(dual, "A cat sat on the mat.", [image, "The dogs run."], matrix=True)
+    expected = bilrp.attribute(dual, image, "A cat sat on the mat.")
+    assert torch.allclose(hits[0].values, expected.values, rtol=0, atol=1e-9) and hits[0].passage == []
+    assert hits[0].unattributed == pytest.approx(expected.unattributed)
+    assert hits[0].to_dict()["values"] == hits[0].values.tolist() and "values" not in hits[1].to_dict()
+    assert hits[0].matrix is not None and hits[0].matrix.shape == (len(hits[0].query), len(hits[0].values))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "expected"),
+    [
+        ("Hello, world!", ["Hello", ",", "world", "!"], ["Hello,", "world!"]),
+        ("a `b.c(d)` e", ["a", "`", "b", ".", "c", "(", "d", ")", "`", "e"], ["a", "`b.", "c", "(d)`", "e"]),
+        ('("x") y', ["(", '"', "x", '"', ")", "y"], ['("x")', "y"]),
+        ("a — b", ["a", "—", "b"], ["a —", "b"]),
+        ("- a", ["-", "a"], ["- a"]),
+        ("a -- (b", ["a", "-", "-", "(", "b"], ["a --", "(b"]),
+        ("... !", [".", ".", ".", "!"], ["... !"]),
+        ("x=[1]", ["x", "=", "[", "1", "]"], ["x=", "[1]"]),
+        ("ok 👍!", ["ok", "👍", "!"], ["ok", "👍!"]),
+        ("猫。犬", ["猫", "。", "犬"], ["猫。", "犬"]),
+    ],
+)
+def test_punctuation_joins_the_word_that_it_touches(text: str, pieces: list, expected: list) -> None:
+    place, spans = 0, []
+    for piece in pieces:
+        place = text.index(piece, place)
+        spans.append((place, place + len(piece)))
+        place += len(piece)
+    for special in ([], [None]):
+        tokens = TokenizedText.from_spans(
+            text,
+            [*special, *spans, *special],
+            ["[X]"] * len(special) + [""] * len(spans) + ["[X]"] * len(special),
+        )
+        names = list(tokens.segment("joined_words", 2)[0].names or ())
+        assert names[len(special) : len(names) - len(special)] == expected
+
+
+@given(
+    st.lists(st.sampled_from(["a", "bc", ".", "(", ")", "`", " ", "👍", "猫", "—"]), min_size=1, max_size=12)
+)
+def test_joined_words_are_unions_of_words_in_order(pieces: list[str]) -> None:
+    text, spans = "".join(pieces), []
+    for n, piece in enumerate(pieces):
+        start = sum(map(len, pieces[:n]))
+        if piece != " ":
+            spans.append((start, start + len(piece)))
+    if not spans:
+        return
+    tokens = TokenizedText.from_spans(text, [None, *spans, None], ["[CLS]", *[""] * len(spans), "[SEP]"])
+    joined, single = tokens.assign_regions("joined_words"), tokens.assign_regions("words")
+    assert all(b - a in (0, 1) for a, b in itertools.pairwise(joined)) and joined[0] == 0
+    assert len({(a, b) for a, b in zip(single, joined, strict=True)}) == max(single) + 1
+    assert joined.count(0) == 1 and joined.count(max(joined)) == 1  # special tokens stay alone
+    names = tokens.segment("joined_words", 1)[0].names
+    if any(c.isalnum() or c == "👍" for c in text):
+        assert names and all(any(c.isalnum() or c == "👍" for c in name) for name in names[1:-1])
