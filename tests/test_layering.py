@@ -40,7 +40,7 @@ ALLOWED_IMPORTS = {
     "decomposition": {"encoder", "engine", "inputs", "io", "regions"},
     "pipeline": {"decomposition", "encoder", "engine", "inputs", "progress", "regions", "rules", "similarity", "trace"},
     "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
-    "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity"},
+    "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity", "trace"},
     "explanation": {
         "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
     },

@@ -25,6 +25,7 @@ from bilrp.inputs import Item, Text
 from bilrp.pipeline import PreparedInput, prepare
 from bilrp.regions import RegionSpec, RegionSpecs, as_spec_pair, words
 from bilrp.similarity import Similarity, resolve_similarity
+from bilrp.trace.fingerprint import hash_weights_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,20 +131,23 @@ def highlight(
     readers = [resolve_encoders(loaded, item, passage)[1] for passage in passages]
     items = [read_item(each, passage) for each, passage in zip(readers, passages, strict=True)]
     chosen = resolve_similarity(similarity, *(each.similarity for each in (reader, *readers)))
-    asked = _prepare(reader, item, specs[0], composite)
-    # By the cheaper side: the parts of the query, or one pull for each passage.
-    parts = asked.compute_parts(asked.partition)[0] if matrix or len(items) > asked.partition.count else None
     forms: list[LinearForm] = []
     hits: list[tuple[Attribution, Tensor | None]] = []
-    for each, passage in zip(readers, items, strict=True):
-        ready = _prepare(each, passage, specs[1], composite)
-        form = make_form(chosen, asked.embeddings[None], ready.embeddings[None])
-        vectors = form.vectors(1)
-        if matrix:
-            vectors = torch.cat([vectors, form.vectors(1, parts)])
-        values = ready.pull(vectors)
-        forms.append(form)
-        hits.append((make_attribution(ready, values[:, 0], [form]), values[:, 1:].T if matrix else None))
+    with hash_weights_once():
+        asked = _prepare(reader, item, specs[0], composite)
+        # By the cheaper side: the parts of the query, or one pull for each passage.
+        parts = (
+            asked.compute_parts(asked.partition)[0] if matrix or len(items) > asked.partition.count else None
+        )
+        for each, passage in zip(readers, items, strict=True):
+            ready = _prepare(each, passage, specs[1], composite)
+            form = make_form(chosen, asked.embeddings[None], ready.embeddings[None])
+            vectors = form.vectors(1)
+            if matrix:
+                vectors = torch.cat([vectors, form.vectors(1, parts)])
+            values = ready.pull(vectors)
+            forms.append(form)
+            hits.append((make_attribution(ready, values[:, 0], [form]), values[:, 1:].T if matrix else None))
     if not forms:
         return []
     vectors = torch.cat([form.vectors(0) for form in forms])

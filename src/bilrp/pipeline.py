@@ -28,7 +28,7 @@ from bilrp.encoder import (
     resolve_regions,
 )
 from bilrp.engine import memory
-from bilrp.engine.executor import compute_parts
+from bilrp.engine.executor import compute_parts, pull_vectors
 from bilrp.engine.passes.channels_first import rewrite_channels_first
 from bilrp.engine.passes.hoist_pooling import hoist_poolings
 from bilrp.engine.plan import Plan
@@ -162,8 +162,7 @@ class PreparedInput:
     def pull(self, vectors: Tensor) -> Tensor:
         """Return [regions, n], ⟨P_I, v⟩ of each region and each of the vectors [n, h], by one backward sweep for all."""
         with torch.no_grad():
-            parts, _ = compute_parts(self.program, self.partition, vectors, mode="pull")
-        values = densify(parts[self.program.output.value])
+            values = pull_vectors(self.program, self.partition, vectors)
         _check_finite(values, self.origin["composite"])
         return values
 

@@ -72,6 +72,23 @@ def compute_parts(
     return {key.value: value_parts for key, value_parts in parts.items()}, plan
 
 
+def pull_vectors(program: Program, partition: Regions, vectors: Tensor) -> Tensor:
+    """Return [regions, n], ⟨P_I, v⟩ of each region and each of the vectors [n, h], without the parts.
+
+    One backward sweep for as many vectors as fit into the memory budget; there is nothing to plan.
+
+    Args:
+        program: The frozen tape.
+        partition: Regions of the input.
+        vectors: What the embedding is multiplied with.
+    """
+    largest = max((link.shapes.numel for link in program.links), default=program.x.numel())
+    size = max(1, get_memory_budget(program.x.device) // (3 * program.x.element_size() * largest))
+    seeds = vectors.reshape(-1, *program.result.shape)
+    rows = [partition.pool(pull(program, seeds[chunk])) for chunk in chunks(len(seeds), size)]
+    return torch.cat(rows).T.to(program.result.dtype)
+
+
 def execute_plan(
     context: PlanContext, plan: Plan, *, weights: Tensor | None = None, bar: Progress | None = None
 ) -> dict[Key, AnyParts]:

@@ -82,6 +82,8 @@ def verify_substitute(step: Step, function: Callable[..., Tensor]) -> Callable[.
             return function
         if equal(output, expected):
             return function
+        if float((output - expected).abs().amax()) <= slack * float(expected.abs().amax()) < math.inf:
+            return function  # cheap, and usually true
         largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
         if torch.allclose(output, expected, rtol=slack, atol=slack * largest, equal_nan=True):
             return function

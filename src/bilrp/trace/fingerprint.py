@@ -6,6 +6,8 @@ import functools
 import hashlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import getclosurevars
 from threading import Lock
 from typing import Any
@@ -20,6 +22,7 @@ HASH_DIGITS = 16  # hexadecimal digits
 MAX_CACHED_HASHES = 32  # sets of weights
 _HASH_CACHE: dict[Any, str] = {}
 _HASH_CACHE_LOCK = Lock()
+_KNOWN_HASHES: ContextVar[dict[Any, str] | None] = ContextVar("known_hashes", default=None)
 LITERAL_TYPES = (
     type(None),
     bool,
@@ -48,9 +51,13 @@ def hash_tensors(tensors: Iterable[Tensor]) -> str:
 def hash_weights(weights: Sequence[Tensor]) -> str:
     """Return `hash_tensors(weights)`, cached by memory addresses, version counters and a checksum.
 
-    Addresses and versions are not enough: writes through `.data` or numpy change neither.
+    Addresses and versions are not enough: writes through `.data` or numpy change neither. Within `hash_weights_once`
+    they are.
     """
-    key = (get_memory_keys(weights), compute_checksum(weights))
+    keys, known = get_memory_keys(weights), _KNOWN_HASHES.get()
+    if known is not None and keys in known:
+        return known[keys]
+    key = (keys, compute_checksum(weights))
     with _HASH_CACHE_LOCK:
         weights_hash = _HASH_CACHE.get(key)
     if weights_hash is None:
@@ -59,7 +66,19 @@ def hash_weights(weights: Sequence[Tensor]) -> str:
             _HASH_CACHE[key] = weights_hash
             for oldest in list(_HASH_CACHE)[:-MAX_CACHED_HASHES]:
                 del _HASH_CACHE[oldest]
+    if known is not None:
+        known[keys] = weights_hash
     return weights_hash
+
+
+@contextmanager
+def hash_weights_once() -> Iterator[None]:
+    """Within the block, hash each set of weights once: for one call that runs the same model on many inputs."""
+    token = _KNOWN_HASHES.set({})
+    try:
+        yield
+    finally:
+        _KNOWN_HASHES.reset(token)
 
 
 def get_memory_keys(tensors: Iterable[Tensor]) -> tuple[Any, ...]:

@@ -198,9 +198,11 @@ def move_channels_last(tensor: Tensor) -> Tensor:
 
 
 def vmap_or_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `torch.vmap(function)`, with a loop as fallback for operations that vmap does not support."""
+    """Return `torch.vmap(function)`, with a loop for a batch of one and for operations that vmap does not support."""
 
     def call(*tensors: Tensor) -> Any:
+        if len(tensors[0]) == 1:  # without the cost of vmap, which exceeds that of a small operation
+            return _loop(function, tensors)
         with suppress_warnings():
             try:
                 return torch.vmap(function)(*tensors)
@@ -224,6 +226,9 @@ VMAP_ERROR_MESSAGES = (
 def _loop(function: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Any:
     """Call `function` on each slice of the leading axis and stack the results."""
     results = [function(*each) for each in zip(*tensors, strict=True)]
+    if len(results) == 1:
+        only = results[0]
+        return only[None] if isinstance(only, Tensor) else tuple(output[None] for output in only)
     if isinstance(results[0], Tensor):
         return torch.stack(results)
     return tuple(torch.stack(outputs) for outputs in zip(*results, strict=True))
