@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text as Line
     from torch import Tensor
 
+    from bilrp.attribution import Attribution
     from bilrp.decomposition import Decomposition
     from bilrp.encoder import Encoder
     from bilrp.explanation import Explanation
@@ -110,24 +111,46 @@ def highlight_words(explanation: Explanation, *, special_tokens: bool = False) -
     return lines.get().rstrip("\n")
 
 
+def shade_texts(sides: Sequence[Attribution]) -> str:
+    """Return the texts among these attributions, each word shaded by its value relative to the largest of its text.
+
+    Colours are used only if the output is a terminal.
+    """
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    with console.capture() as lines:
+        for side in sides:
+            if isinstance(side.view, Text):
+                values = side.values[side.span_regions].detach().cpu().double()
+                view = Text(side.view.text, tuple(side.view.spans[region] for region in side.span_regions))
+                line = _shade_view(view, view.region_texts, values / (float(values.abs().max()) or 1.0))
+                console.print("  ", line, sep="", soft_wrap=True)
+    return lines.get().rstrip("\n")
+
+
 def _highlight_side(side: Decomposition, strength: Tensor) -> Line:
+    """Return the text of a side with a background for each word."""
+    assert isinstance(side.view, Text)
+    return _shade_view(side.view, side.regions.names or side.view.region_texts, strength)
+
+
+def _shade_view(view: Text, names: Sequence[str], strength: Tensor) -> Line:
     """Return a text with a background for each word: white to red for positive, white to blue for negative values."""
     from rich.text import Text as Line
 
-    assert isinstance(side.view, Text)
     line, position = Line(), 0
-    names = side.regions.names or side.view.region_texts
-    for region in _reading_order(side.view.spans):
-        span, value = side.view.spans[region], float(strength[region])
+    for region in _reading_order(view.spans):
+        span, value = view.spans[region], float(strength[region])
         if span is None:
             space = "" if not len(line) or line.plain.endswith(" ") else " "
             line.append(space).append(to_printable(names[region]), style=_shade(value)).append(" ")
             continue
         start, stop = max(span[0], position), span[1]
-        line.append(to_printable(" ".join(side.view.text[position:start].split("\n"))), style="dim")
-        line.append(to_printable(side.view.text[start:stop]), style=_shade(value))
+        line.append(to_printable(" ".join(view.text[position:start].split("\n"))), style="dim")
+        line.append(to_printable(view.text[start:stop]), style=_shade(value))
         position = max(position, stop)
-    return line.append(to_printable(side.view.text[position:]), style="dim")  # beyond the encoder's limit
+    return line.append(to_printable(view.text[position:]), style="dim")  # beyond the encoder's limit
 
 
 def _reading_order(spans: Sequence[tuple[int, int] | None]) -> list[int]:

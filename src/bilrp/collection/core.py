@@ -28,9 +28,11 @@ from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
 from bilrp.explanation import Explanation, pair
+from bilrp.highlights import Highlight, highlight
 from bilrp.inputs import Item, View
 from bilrp.pipeline import decompose_item
 from bilrp.progress import progress_bar
+from bilrp.regions import RegionSpecs
 from bilrp.similarity import Similarity, resolve_similarity
 
 if TYPE_CHECKING:
@@ -449,6 +451,38 @@ class Collection:
         sides = [self._restore_decomposition(*each) for each in zip(at, packed, strict=True)]
         common = torch.from_numpy(packed_parts.intersect_columns(*packed)[0]).long()
         return pair(*sides, similarity=similarity, coordinates=common)
+
+    def highlight(
+        self,
+        query: Query,
+        hits: Sequence[Neighbour | int | str],
+        *,
+        similarity: str | Similarity | None = None,
+        regions: RegionSpecs | None = None,
+        matrix: bool = False,
+    ) -> list[Highlight]:
+        """Weigh the words or regions of a query and of its hits by what they contribute, without stored parts.
+
+        Args:
+            query: An item or any input.
+            hits: The result of `nearest`, or positions or ids of items.
+            similarity: "dot", "cosine" or a `Similarity`; the encoder's own by default.
+            regions: As for `bilrp.highlight`.
+            matrix: Also compute the relevance of each pair of words.
+
+        >>> collection.highlight("Where do cats sleep?", collection.nearest("Where do cats sleep?", 5))  # doctest: +SKIP
+        """
+        positions = [
+            self._require_position(hit.position if isinstance(hit, Neighbour) else hit) for hit in hits
+        ]
+        if isinstance(query, Decomposition):
+            raise InputError("highlight runs the encoder on the query: give the input, not its decomposition")
+        at = self.position(query)
+        item = self._read_query(query if at is None else self.original_input(at))
+        self._check_encoder(item)
+        passages = [self._read_query(self.original_input(p)) for p in positions]
+        chosen = resolve_similarity(similarity, self.description["origin"].get("similarity"))
+        return highlight(self.encoder, item, passages, similarity=chosen, regions=regions, matrix=matrix)
 
     def mean(self, group: str | Sequence[int]) -> Float[Tensor, " h"]:
         """Return the mean embedding m of a group, given by name or positions."""
