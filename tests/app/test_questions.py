@@ -237,3 +237,17 @@ def test_the_app_is_whole_and_the_same_at_every_address(talking, made):
         for p in ("/", "/map", f"/item/{made.ids[0]}", "/audit", "/group?name=a/b", "/contrast")
     }
     assert len(pages) == 1
+
+
+def test_hits_are_highlighted_without_parts(talking, made):
+    key, hits = made.ids[0], [made.ids[3], made.ids[8]]
+    found = post_query(talking, "/api/highlight", id=key, hits=hits, similarity="dot")
+    expected = made.highlight(0, [3, 8], similarity="dot")
+    assert [row["id"] for row in found["highlights"]] == hits
+    for row, hit in zip(found["highlights"], expected, strict=True):
+        assert row["values"] == pytest.approx(hit.values.tolist()) and row["score"] == pytest.approx(
+            hit.score
+        )
+    for wrong in ([], "x", [1], [key] * 100):
+        assert talking.post("/api/highlight", json={"id": key, "hits": wrong}).status_code == 422
+    assert talking.post("/api/highlight", json={"id": key, "hits": ["0" * 16]}).status_code == 404

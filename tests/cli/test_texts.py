@@ -158,3 +158,35 @@ def test_pictures_and_pages_of_texts(command, folder: Path, tmp_path: Path) -> N
     assert code == 0, err
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("why.png", "why.html", "why.npz"))
     assert "kittens" in (tmp_path / "why.html").read_text(encoding="utf-8")
+
+
+def test_highlight_prints_words_or_json(command, folder: Path, tmp_path: Path) -> None:
+    text = "\n  The kittens (two) rested — on a rug!\n"
+    (tmp_path / "note.txt").write_text(text, encoding="utf-8")
+    shared = ("highlight", "A cat sat.", "note.txt", "Two dogs run.", "-e", f"sentence:{folder}")
+    code, out, err = command(*shared)
+    assert code == 0 and err == "" and "\x1b" not in out
+    assert "note.txt" in out and "(two)" in out and "unattributed" in out
+    code, out, err = command(*shared, "--json", "--matrix")
+    hits = json.loads(out)["highlights"]
+    assert code == 0 and [hit["source"] for hit in hits] == ["note.txt", "Two dogs run."]
+    assert all(text[s["start"] : s["end"]] == s["text"] for s in hits[0]["passage"])
+    assert sum(s["weight"] for s in hits[0]["passage"]) + hits[0]["unattributed"] == pytest.approx(
+        hits[0]["score"]
+    )
+    assert len(hits[0]["matrix"]) == len(hits[0]["query"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("@none.txt", "a"), "none.txt"),
+        (("a", ""), "the text is empty"),
+        (("a", "b", "--regions", "8"), "--regions 8: for texts"),
+        (("a", "b", "--similarity", "squared_distance"), "squared_distance is not linear"),
+        (("a", "b", "--similarity", "x"), "unknown similarity"),
+    ],
+)
+def test_slips_of_highlight_are_one_line(command, folder: Path, arguments, expected: str) -> None:
+    code, out, err = command("highlight", *arguments, "-e", f"sentence:{folder}")
+    assert code == 2 and out == "" and err.count("\n") == 1 and expected in err

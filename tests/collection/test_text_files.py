@@ -111,3 +111,19 @@ def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
             ):
                 pass
     assert not said
+
+
+def test_hits_of_a_text_are_highlighted(tmp_path: Path, encoder: Encoder) -> None:
+    texts = ["The cat sat.", "It rains. Stay in!", "Two dogs run through the snow; one jumps."]
+    found = collection.build(texts, encoder, tmp_path / "x.lance")
+    near = found.nearest("A dog ran.", 2)
+    hits = found.highlight("A dog ran.", near)
+    for neighbour, hit in zip(near, hits, strict=True):
+        text = found.original_input(neighbour.position)
+        assert hit.score == pytest.approx(neighbour.score, abs=1e-5)
+        assert all(str(text)[s.start : s.end] == s.text for s in hit.passage)
+    again = found.highlight("A dog ran.", [near[0].position, near[1].id])
+    assert [hit.to_dict() for hit in again] == [hit.to_dict() for hit in hits]
+    assert found.highlight(0, [1])[0].query[0].text == str(found.original_input(0)).split()[0]
+    with pytest.raises(InputError, match="decomposition"):
+        found.highlight(found.decomposition(0), [1])

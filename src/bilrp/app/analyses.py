@@ -14,6 +14,7 @@ from bilrp.app.security import HTTPError
 from bilrp.collection.items_table import top_k_indices
 from bilrp.collection.subquery import query_vector
 from bilrp.explanation import Explanation, pair
+from bilrp.highlights import highlight
 from bilrp.inputs import Image
 from bilrp.render import page
 
@@ -130,6 +131,29 @@ def explain_pair(session: CollectionSession, a: str, b: str, similarity: str) ->
         replace(session.parts(key), view=session.full_view(key), name=session.name(key)) for key in (a, b)
     ]
     return pair(sides[0], sides[1], similarity=similarity)
+
+
+def highlight_hits(
+    session: CollectionSession, key: str, ids: Sequence[str], similarity: str
+) -> dict[str, Any]:
+    """Return `Highlight.to_dict` of each hit with its id and name.
+
+    Args:
+        session: the served collection.
+        key: the item or query.
+        ids: the hits.
+        similarity: "cosine" or "dot".
+    """
+    hits = highlight(
+        session.collection.encoder,
+        session.item(key),
+        [session.item(each) for each in ids],
+        similarity=similarity,
+    )
+    rows = [
+        {"id": each, "name": session.name(each), **hit.to_dict()} for each, hit in zip(ids, hits, strict=True)
+    ]
+    return {"id": key, "highlights": rows}
 
 
 def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: str) -> dict[str, Any]:

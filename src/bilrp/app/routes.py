@@ -95,7 +95,7 @@ class CollectionRoutes:
         post = {
             "/api/neighbours": self.neighbours, "/api/side": self.side, "/api/heat": self.heat, "/api/pair": self.pair,
             "/api/contrast": self.contrast, "/api/cover": self.cover, "/api/map": self.map, "/api/audit": self.audit,
-            "/api/query": self.query, "/api/add": self.add,
+            "/api/query": self.query, "/api/add": self.add, "/api/highlight": self.highlight,
         }  # fmt: skip
         return [
             *(Route(view, serve_index) for view in PAGE_PATHS),
@@ -181,6 +181,19 @@ class CollectionRoutes:
         needed = [key, *(spec.id for spec in specs if spec.needs_parts)]
         work = partial(analyses.compute_attribution, session, key, specs)
         return await self._respond_with_parts(request, session, work, *needed)
+
+    async def highlight(self, request: Request) -> Response:
+        """Weigh the words or regions of an item or query and of its hits; needs no parts."""
+        body, session = await read_json(request), self.session
+        key, hits = get_str(body, "id"), body.get("hits")
+        if not isinstance(hits, list) or not 0 < len(hits) <= MAX_TARGETS:
+            raise HTTPError(422, f"hits must be a list of 1 to {MAX_TARGETS} ids")
+        ids = [get_str({"hits": each}, "hits") for each in hits]
+        for each in (key, *ids):
+            session.position(each)  # 404 for an unknown id
+        similarity = get_similarity(body, session.collection)
+        work = partial(analyses.highlight_hits, session, key, ids, similarity)
+        return await respond(request, self.limiter, self.queue, work)
 
     async def pair(self, request: Request) -> Response:
         body, session = await read_json(request), self.session
