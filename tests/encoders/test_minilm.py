@@ -173,3 +173,17 @@ def test_a_sentence_of_n_tokens_costs_at_most_n_passes_and_a_tenth(minilm: bilrp
     with FlopCounterMode(display=False) as all_of_it:
         bilrp.decompose(minilm, text)
     assert all_of_it.get_total_flops() <= 1.1 * x.shape[1] * once.get_total_flops()
+
+
+def test_highlights_are_the_products_of_parts(minilm: bilrp.Encoder) -> None:
+    """In float32, with the original text in every span, also where it is truncated."""
+    query, passages = TEXTS[0], [*TEXTS[1:3], "Cats `sleep()` (anywhere) — 👩‍🚀 שלום. " * 200]
+    spec = bilrp.regions.words(punctuation="join")
+    asked = bilrp.decompose(minilm, query, regions=spec)
+    for passage, hit in zip(passages, bilrp.highlight(minilm, query, passages), strict=True):
+        assert all(passage[s.start : s.end] == s.text for s in hit.passage)
+        if len(passage) < 1000:
+            parts = bilrp.decompose(minilm, passage, regions=spec)
+            scale = asked.embedding.norm() * parts.embedding.norm()
+            assert float((hit.values - parts.parts @ asked.embedding / scale).abs().max()) < 1e-6
+            assert float((hit.sides[0].values - asked.parts @ parts.embedding / scale).abs().max()) < 1e-6

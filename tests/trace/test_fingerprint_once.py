@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -66,3 +67,17 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
         before = hash_and_count()[0]
         change()
         assert hash_and_count() == (whole(weights), count) and hash_and_count()[0] != before
+
+
+def test_weights_are_summed_once_within_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the block by address and version counter; a write that torch counts is seen there too."""
+    sums: list[int] = []
+    summed = fingerprint.compute_checksum
+    monkeypatch.setattr(fingerprint, "compute_checksum", lambda weights: sums.append(1) or summed(weights))
+    weights = [torch.rand(3, 4), torch.rand(5)]
+    with fingerprint.hash_weights_once():
+        first = fingerprint.hash_weights(weights)
+        assert fingerprint.hash_weights(weights) == first and len(sums) == 1
+        weights[0].add_(1)
+        assert fingerprint.hash_weights(weights) != first and len(sums) == 2
+    assert fingerprint.hash_weights(weights) != first and len(sums) == 3
