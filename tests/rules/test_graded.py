@@ -132,3 +132,11 @@ def test_position_follows_regions_that_are_smaller_and_leave_something_out(
     labels[:, :16, :16] = 0
     corner = bilrp.decompose(net, x, regions=labels, composite=composites.graded())
     torch.testing.assert_close(corner.parts[0], coarse.parts[0], rtol=1e-9, atol=1e-12)
+
+
+def test_one_pull_gives_the_products_of_the_parts(net: nn.Module, x: torch.Tensor) -> None:
+    """Remainders by position are part of a backward sweep too."""
+    decomposition = bilrp.decompose(net, x, regions=8, composite=composites.graded())
+    vector = torch.randn(4, dtype=torch.float64)
+    attribution = bilrp.attribute(net, x, vector, similarity="dot", regions=8, composite=composites.graded())
+    torch.testing.assert_close(attribution.values, decomposition.parts @ vector, rtol=1e-9, atol=1e-12)

@@ -20,7 +20,7 @@ CLS_TOKEN_MODELS = {
     "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "vit", "vit_msn",
 }  # fmt: skip
 VisionPooling = Literal["cls", "pooler", "mean"]
-DEFAULT_PATCH_PIXELS = 8  # side of a region if the model has no patches
+DEFAULT_PATCH_PIXELS = 16  # side of a region if the model has no patches
 MAX_REGIONS = 32 * 32  # patches are merged if there are more
 
 
@@ -95,7 +95,7 @@ def _choose_pooling(pooling: str | None, model_type: str) -> str:
 
 
 def patch_regions(patch_size: Any) -> RegionFunction:
-    """Return the model's patches as regions, or 8×8 pixels; 2×2 patches are merged while there are more than 1,024.
+    """Return the model's patches as regions, or 16×16 pixels; 2×2 patches are merged while there are more than 1,024.
 
     >>> patch_regions(16)(torch.zeros(1, 3, 224, 224)).count, patch_regions(4)(torch.zeros(1, 3, 224, 224)).count
     (196, 784)

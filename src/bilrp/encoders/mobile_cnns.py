@@ -32,6 +32,8 @@ EFFICIENTNET_STAGES = (
     (6, 320, 1, 1, 3),
 )  # fmt: skip
 EMBEDDING_SIZE = 1280
+TRAINED_SIDE_PIXELS = 224  # with smaller images the last feature map has too few positions to say where
+REGION_SIDE_PIXELS = 16  # half a position of the last feature map
 MIN_SIDE_PIXELS = 32  # five layers halve the side
 
 
@@ -144,7 +146,7 @@ class MobileCNN(nn.Module):
 def mobilenet(
     *,
     weights: str | Path | None = None,
-    size: int | tuple[int, int] | None = 128,
+    size: int | tuple[int, int] | None = TRAINED_SIDE_PIXELS,
     resize: str = images.DEFAULT_RESIZE,
     pretrained: bool = True,
     progress: bool = False,
@@ -166,7 +168,7 @@ def mobilenet(
 def efficientnet(
     *,
     weights: str | Path | None = None,
-    size: int | tuple[int, int] | None = 128,
+    size: int | tuple[int, int] | None = TRAINED_SIDE_PIXELS,
     resize: str = images.DEFAULT_RESIZE,
     pretrained: bool = True,
     progress: bool = False,
@@ -198,7 +200,7 @@ def _build_encoder(
         read=partial(
             images.read_with_view, size=size, resize=resize, mean=architecture.mean, std=architecture.std
         ),
-        regions=regions.grid(8),
+        regions=regions.grid(REGION_SIDE_PIXELS),
         name=architecture.name,
         to_image=partial(images.to_image, mean=architecture.mean, std=architecture.std),
         similarity="cosine",

@@ -140,8 +140,9 @@ def _mobile_maker(function_name: str) -> Callable[[str, EncoderOptions], Encoder
             raise InputError(
                 f"{function_name}:{argument}: {function_name} takes no argument; for a model folder use vision:{argument}"
             )
+        size = mobile_cnns.TRAINED_SIDE_PIXELS if options.size is None else options.input_size
         return getattr(mobile_cnns, function_name)(
-            weights=options.weights, size=options.input_size, resize=options.resize or images.DEFAULT_RESIZE,
+            weights=options.weights, size=size, resize=options.resize or images.DEFAULT_RESIZE,
             pretrained=options.pretrained, progress=options.progress,
         )  # fmt: skip
 

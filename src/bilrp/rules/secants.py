@@ -79,15 +79,6 @@ def _secant_value(frozen_map: Map, reference: ReferenceValues, values: tuple[Ten
 ELEMENTWISE_KINDS = {"activation", "elementwise_nonzero", "arithmetic"}
 
 
-def has_secant(step: Step) -> bool:
-    """Return whether the step has a secant, tested by freezing it with its own run as the reference."""
-    try:
-        _freeze_secant(replace(step, reference=ReferenceValues(step.values, step.result)), 0.0)
-    except RuleError:
-        return False
-    return True
-
-
 def value_pairs(step: Step) -> list[tuple[Tensor, Tensor]]:
     """Return the pair (value at the input, value at the reference) of every live operand."""
     assert step.reference is not None
