@@ -15,6 +15,7 @@ RETURNED_TYPES = {
     "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
     "bilrp.findings.breakdown": ("ScoreBreakdown",),
+    "bilrp.findings.differences": ("Difference", "DistanceBreakdown"),
     "bilrp.findings.grouping": ("Finding",),
     "bilrp.groups": ("Contrast", "Evidence", "ManyExplanation", "JointMatch"),
     "bilrp.engine.plan": ("Plan",),

@@ -20,6 +20,12 @@ from bilrp.engine.sparse_parts import stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import grouping
 from bilrp.findings.breakdown import ScoreBreakdown
+from bilrp.findings.differences import (
+    Difference,
+    DistanceBreakdown,
+    break_down_distance,
+    extract_differences,
+)
 from bilrp.findings.grouping import Finding
 from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
 from bilrp.findings.summary import summarize
@@ -133,6 +139,51 @@ class Explanation:
         a, b = select_regions(self.a.regions, rows), select_regions(self.b.regions, columns)
         findings = grouping.extract_findings(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
+
+    def differences(self, k: int = 3, *, shared: bool = True) -> list[Difference]:
+        """Return the k groups of regions that add most to the squared distance of the two embeddings, largest first.
+
+        Region I of a adds ⟨P_I, φ − φ'⟩, region I' of b adds ⟨P'_I', φ' − φ⟩: large for what is in one input and not in the
+        other, negative for what brings the two together. Every region is in exactly one group, so that with k large
+        enough the contributions and `distance.unattributed` add up to `distance.squared_distance`. For cosine,
+        embeddings and parts are divided by the length of the embedding, so the distance is 2 − 2 cosine; for the dot
+        product and all others they are taken as they are.
+
+        Args:
+            k: maximum number of differences.
+            shared: regions whose parts are each other's closest have the mean of what the two add (see
+                `findings.differences`); False: each has exactly its own ⟨P_I, φ − φ'⟩.
+
+        >>> import torch
+        >>> net = torch.nn.Linear(3, 3, bias=False)
+        >>> _ = torch.nn.init.eye_(net.weight)
+        >>> explanation = explain(net, torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[1.0, 2.0, 4.0]]), similarity="dot")
+        >>> explanation.differences(1)
+        [Difference(side='b', regions=[2], contribution=16.0)]
+        """
+        if shared:
+            return self._shared_differences[: max(0, k)]
+        regions, views = (self.a.regions, self.b.regions), (self.a.view, self.b.view)
+        return extract_differences(self.distance, regions, views)[: max(0, k)]
+
+    @cached_property
+    def distance(self) -> DistanceBreakdown:
+        """What each region adds to the squared distance of the two embeddings (of length one for cosine)."""
+        if self.a.embedding.shape != self.b.embedding.shape:
+            raise InputError(
+                f"differences need two embeddings of one size, and these have {self.a.embedding.numel()} and "
+                f"{self.b.embedding.numel()} coordinates"
+            )
+        return break_down_distance(
+            (self.a.parts, self.b.parts),
+            (self.a.embedding, self.b.embedding),
+            normalize=self.similarity == "cosine",
+        )
+
+    @cached_property
+    def _shared_differences(self) -> list[Difference]:
+        regions, views = (self.a.regions, self.b.regions), (self.a.view, self.b.view)
+        return extract_differences(self.distance.share_between_counterparts(), regions, views)
 
     def summary(self, *, random_scores: Sequence[float] | None = None) -> str:
         """Return one sentence: the score, the main matches, what lowers it, the unattributed part, and warnings.
