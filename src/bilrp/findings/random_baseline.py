@@ -10,67 +10,109 @@ import numpy as np
 QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
 
+MEDIAN_INDEX = QUANTILE_PERCENTS.index(50)
+RANDOM_PAIRS = "random pairs"
+PHOTOGRAPHS = "random pairs of everyday photographs"
+SENTENCES = "pairs of unrelated sentences"
+# The word for a cosine above this percentile of the random pairs.
+VERDICTS = {99: "Very similar", 95: "Similar", 75: "Slightly similar"}
+NOT_SIMILAR = "Not similar"
+
+
 class RandomBaseline(NamedTuple):
-    """Cosines of random pairs: their number, and their quantiles at QUANTILE_PERCENTS."""
+    """Cosines of random pairs: their number, their quantiles at QUANTILE_PERCENTS, and what they are pairs of."""
 
     pair_count: int
     quantiles: tuple[float, ...]
+    pairs: str = RANDOM_PAIRS
+
+    def find_percentile(self, cosine: float) -> int | None:
+        """Return the largest of QUANTILE_PERCENTS whose quantile is below the cosine; None if it is below all.
+
+        >>> compute_baseline([0.1, 0.2, 0.3]).find_percentile(0.25)
+        50
+        """
+        quantiles = zip(QUANTILE_PERCENTS, self.quantiles, strict=True)
+        return max((percent for percent, quantile in quantiles if cosine > quantile), default=None)
 
 
-def compute_baseline(cosines: Sequence[float] | np.ndarray) -> RandomBaseline:
+def compute_baseline(cosines: Sequence[float] | np.ndarray, *, pairs: str = RANDOM_PAIRS) -> RandomBaseline:
     """Return the baseline of a reference set from the cosines of its pairs.
+
+    Args:
+        cosines: Of all pairs.
+        pairs: What they are pairs of, for the sentence.
 
     >>> compute_baseline([0.1, 0.2, 0.3]).quantiles[4]
     0.2
     """
-    return RandomBaseline(
-        len(cosines), tuple(float(q) for q in np.percentile(np.asarray(cosines, float), QUANTILE_PERCENTS))
-    )
+    quantiles = np.percentile(np.asarray(cosines, float), QUANTILE_PERCENTS)
+    return RandomBaseline(len(cosines), tuple(float(q) for q in quantiles), pairs)
 
 
-def compare_with_baseline(cosine: float, baseline: RandomBaseline, pair_description: str) -> str:
-    """Describe a cosine relative to the random pairs.
+def judge(cosine: float, baseline: RandomBaseline) -> tuple[str, str]:
+    """Return a verdict on a cosine in words, and the comparison with random pairs that it rests on.
 
     Args:
-        cosine: The cosine to describe.
+        cosine: The cosine to judge.
         baseline: Cosines of random pairs.
-        pair_description: Which pairs these are, for the sentence.
 
-    >>> compare_with_baseline(0.9, compute_baseline([0.1, 0.2, 0.3]), "taken at random")
-    'more than any of 3 pairs taken at random (half of them are below 0.2)'
+    >>> judge(0.9, compute_baseline([0.1, 0.2, 0.3]))
+    ('Very similar', 'more than any of 3 random pairs')
+    >>> judge(0.2, compute_baseline([0.1, 0.2, 0.3]))
+    ('Not similar', 'no more than usual among 3 random pairs')
     """
-    pairs = f"{baseline.pair_count:,} pair{'s' if baseline.pair_count != 1 else ''} {pair_description}"
-    half = f"half of them are below {baseline.quantiles[QUANTILE_PERCENTS.index(50)]:.2g}"
-    quantiles = zip(QUANTILE_PERCENTS, baseline.quantiles, strict=True)
-    percent = max((percent for percent, quantile in quantiles if cosine > quantile), default=None)
+    percent = baseline.find_percentile(cosine)
+    pairs = f"{baseline.pair_count:,} {baseline.pairs}"
+    pairs = pairs.replace(" pairs", " pair") if baseline.pair_count == 1 else pairs
+    verdict = next((word for least, word in VERDICTS.items() if (percent or 0) >= least), NOT_SIMILAR)
     if percent is None:
-        return f"less than any of {pairs} ({half})"
-    if percent == 100:
-        return f"more than any of {pairs} ({half})"
-    return f"more than {percent} % of {pairs} ({half})"
+        return verdict, f"less than any of {pairs}"
+    if verdict == NOT_SIMILAR:
+        return verdict, f"no more than usual among {pairs}"
+    return verdict, f"more than {'any' if percent == 100 else f'{percent} %'} of {pairs}"
 
 
 def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> RandomBaseline | None:
-    """Return the baseline measured for these weights, this layer and inputs of these sizes, or None.
+    """Return the baseline measured for these weights, this layer and images of these sizes (texts have any), or None.
 
     >>> look_up_baseline({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
     True
     """
-    layer = VGG16_LAYER_BY_WEIGHTS.get(str(origin.get("weights")))
-    if layer is None or any(tuple(shape) != BASELINE_IMAGE_SIZE_PIXELS for shape in shapes):
+    weights = str(origin.get("weights"))
+    if weights in TEXT_BASELINES:
+        return TEXT_BASELINES[weights]
+    if any(tuple(shape) != BASELINE_IMAGE_SIZE_PIXELS for shape in shapes):
         return None
-    return VGG16_BASELINES.get(origin.get("layer", layer))
+    layer = VGG16_LAYER_BY_WEIGHTS.get(weights)
+    return (
+        PHOTOGRAPH_BASELINES.get(weights)
+        if layer is None
+        else VGG16_BASELINES.get(origin.get("layer", layer))
+    )
 
 
-# All 2,016 pairs of 64 images of Pascal VOC 2007 at 128 × 128 pixels, uncropped, by layer of VGG-16. The hashes are of the
-# weights of the network up to that layer. A test measures the quantiles again.
+# Photographs: all 2,016 pairs of 64 images of Pascal VOC 2007 at 128 × 128 pixels, uncropped. Sentences: all 1,770 pairs
+# of the 60 in benchmarks/everyday_sentences.txt. Measured with benchmarks/random_pairs.py; tests measure some of them
+# again. The hashes are of the weights, for VGG-16 of the network up to that layer.
 BASELINE_IMAGE_SIZE_PIXELS = (128, 128)
+MAX_BASELINE_WORDS = 30  # of a text: the sentences have 5 to 12 words, and long texts have larger cosines
 VGG16_BASELINES = {
-    5: RandomBaseline(2016, (0.182, 0.281, 0.297, 0.321, 0.346, 0.377, 0.403, 0.423, 0.457, 0.506)),
-    10: RandomBaseline(2016, (0.180, 0.252, 0.267, 0.286, 0.306, 0.327, 0.345, 0.356, 0.379, 0.439)),
-    17: RandomBaseline(2016, (0.149, 0.202, 0.216, 0.233, 0.251, 0.268, 0.285, 0.294, 0.311, 0.354)),
-    24: RandomBaseline(2016, (0.076, 0.125, 0.137, 0.157, 0.181, 0.207, 0.232, 0.247, 0.290, 0.424)),
-    31: RandomBaseline(2016, (0.029, 0.058, 0.068, 0.090, 0.118, 0.156, 0.207, 0.251, 0.346, 0.570)),
+    5: RandomBaseline(
+        2016, (0.182, 0.281, 0.297, 0.321, 0.346, 0.377, 0.403, 0.423, 0.457, 0.506), PHOTOGRAPHS
+    ),
+    10: RandomBaseline(
+        2016, (0.180, 0.252, 0.267, 0.286, 0.306, 0.327, 0.345, 0.356, 0.379, 0.439), PHOTOGRAPHS
+    ),
+    17: RandomBaseline(
+        2016, (0.149, 0.202, 0.216, 0.233, 0.251, 0.268, 0.285, 0.294, 0.311, 0.354), PHOTOGRAPHS
+    ),
+    24: RandomBaseline(
+        2016, (0.076, 0.125, 0.137, 0.157, 0.181, 0.207, 0.232, 0.247, 0.290, 0.424), PHOTOGRAPHS
+    ),
+    31: RandomBaseline(
+        2016, (0.029, 0.058, 0.068, 0.090, 0.118, 0.156, 0.207, 0.251, 0.346, 0.570), PHOTOGRAPHS
+    ),
 }
 VGG16_LAYER_BY_WEIGHTS = {
     "9f969b125b349b51": 5,
@@ -78,4 +120,20 @@ VGG16_LAYER_BY_WEIGHTS = {
     "04fd0295ee7d4063": 17,
     "cc904d143701fdc9": 24,
     "c938bfd98fc4df15": 31,
+}
+PHOTOGRAPH_BASELINES = {
+    # MobileNetV2
+    "e76d44c581ecd5fe": RandomBaseline(
+        2016, (0.231, 0.386, 0.411, 0.445, 0.478, 0.517, 0.558, 0.591, 0.664, 0.762), PHOTOGRAPHS
+    ),
+    # EfficientNet-Lite0
+    "f37680e4ac58d067": RandomBaseline(
+        2016, (0.108, 0.181, 0.198, 0.236, 0.280, 0.333, 0.388, 0.426, 0.535, 0.648), PHOTOGRAPHS
+    ),
+}
+TEXT_BASELINES = {
+    # MiniLM
+    "f575070ab52cf231": RandomBaseline(
+        1770, (-0.186, -0.063, -0.038, 0.002, 0.047, 0.105, 0.168, 0.203, 0.284, 0.373), SENTENCES
+    ),
 }

@@ -1,0 +1,62 @@
+"""Measure the baselines of random pairs in `bilrp.findings.random_baseline`: cosines of all pairs of a reference set.
+
+    python benchmarks/random_pairs.py minilm                     the sentences in everyday_sentences.txt
+    python benchmarks/random_pairs.py mobilenet PHOTOGRAPHS      64 photographs of a folder
+
+It prints the hash of the weights, the number of pairs and their quantiles.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import bilrp
+from bilrp.encoder import read_item
+from bilrp.findings.random_baseline import RandomBaseline, compute_baseline
+
+SENTENCES = Path(__file__).with_name("everyday_sentences.txt")
+PHOTOGRAPH_COUNT = 64
+
+
+def measure_baseline(encoder: bilrp.Encoder, inputs: Sequence[str | Path]) -> RandomBaseline:
+    """Return the baseline of all pairs of these inputs.
+
+    Args:
+        encoder: the encoder.
+        inputs: texts or image files, which should have nothing to do with each other.
+    """
+    rows = []
+    for each in inputs:
+        item = read_item(encoder, each)
+        with torch.no_grad():
+            rows.append(encoder.forward_fn(item.model_input)(item.x).flatten().double())
+    unit = torch.nn.functional.normalize(torch.stack(rows))
+    return compute_baseline((unit @ unit.T)[tuple(torch.triu_indices(len(rows), len(rows), 1))].numpy())
+
+
+def main(name: str, folder: str | None = None) -> None:
+    """Print the baseline of an encoder.
+
+    Args:
+        name: of the encoder.
+        folder: with photographs; None: the reference sentences.
+    """
+    encoder = bilrp.encoders.load(name)
+    if folder is None:
+        inputs: Sequence[str | Path] = SENTENCES.read_text(encoding="utf-8").splitlines()
+    else:
+        files = sorted(Path(folder).glob("*.jpg"))
+        inputs = files[:: max(1, len(files) // PHOTOGRAPH_COUNT)][:PHOTOGRAPH_COUNT]
+    baseline = measure_baseline(encoder, inputs)
+    item = read_item(encoder, inputs[0])
+    weights = bilrp.decompose(encoder, item, regions=None).origin["weights"]
+    print(f"{name}, weights {weights}, input {tuple(item.x.shape)}: {baseline.pair_count:,} pairs")
+    print(f"({', '.join(f'{quantile:.3f}' for quantile in baseline.quantiles)})")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
