@@ -96,7 +96,20 @@ class Explanation:
             reference_terms_a=reference[0],
             reference_terms_b=reference[1],
             reference_score=self.reference_score,
+            scale=self._score_scale(),
         )
+
+    def _score_scale(self) -> float | None:
+        """Return what a score of two such embeddings can reach; None for similarities without a known scale."""
+        lengths = [
+            float(torch.linalg.vector_norm(side.embedding.detach().double())) for side in (self.a, self.b)
+        ]
+        scales = {
+            "cosine": 1.0,
+            "dot": lengths[0] * lengths[1],
+            "squared_distance": lengths[0] ** 2 + lengths[1] ** 2,
+        }
+        return scales.get(self.similarity)
 
     def _without_special_tokens(self) -> tuple[list[int], list[int], Tensor]:
         """Return the regions of each side that are not special tokens, and the relevance among them in float64."""
@@ -137,7 +150,8 @@ class Explanation:
     def _all_findings(self) -> list[Finding]:
         rows, columns, relevance = self._without_special_tokens()
         a, b = select_regions(self.a.regions, rows), select_regions(self.b.regions, columns)
-        findings = grouping.extract_findings(relevance.numpy(), a, b, score=self.score, k=relevance.numel())
+        score = 0.0 if self.breakdown.is_near_zero else self.score  # no shares of a score near zero
+        findings = grouping.extract_findings(relevance.numpy(), a, b, score=score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
 
     def differences(self, k: int = 3, *, shared: bool = True) -> list[Difference]:
@@ -186,7 +200,7 @@ class Explanation:
         return extract_differences(self.distance.share_between_counterparts(), regions, views)
 
     def summary(self, *, random_scores: Sequence[float] | None = None) -> str:
-        """Return one sentence: the score, the main matches, what lowers it, the unattributed part, and warnings.
+        """Return a verdict, what carries it, what adds up to the score, and warnings, in a few sentences.
 
         Args:
             random_scores: cosines of random pairs, to compare the score with.

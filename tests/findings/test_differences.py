@@ -106,6 +106,8 @@ def test_words_and_special_tokens_are_not_grouped():
 def test_embeddings_of_two_sizes_have_no_distance():
     net = nn.Conv1d(2, 3, 1).double()
     a, b = torch.rand(1, 2, 4, dtype=torch.float64), torch.rand(1, 2, 5, dtype=torch.float64)
-    e = bilrp.explain(lambda x: net(x).transpose(1, 2), a, b, similarity="maxsim", regions=bilrp.regions.features())
+    e = bilrp.explain(
+        lambda x: net(x).transpose(1, 2), a, b, similarity="maxsim", regions=bilrp.regions.features()
+    )
     with pytest.raises(InputError, match="one size"):
         e.differences()

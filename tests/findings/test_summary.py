@@ -14,7 +14,7 @@ import bilrp
 from bilrp.findings import formatting, random_baseline
 from bilrp.findings.grouping import Finding
 from bilrp.findings.special_tokens import select_regions
-from bilrp.findings.summary import list_warnings, summarize
+from bilrp.findings.summary import describe_verdict, list_warnings, summarize
 from bilrp.inputs import Text
 from bilrp.regions import Regions, labels, tokens
 from bilrp.render import findings_figure as findings
@@ -37,23 +37,22 @@ def make_explanation(seed: int = 0, **options) -> bilrp.Explanation:
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
-def test_cosine_and_dot_are_both_there_and_true(similarity):
+def test_the_cosine_and_the_score_are_there_and_true(similarity):
     e = make_explanation(similarity=similarity)
     a, b = e.a.embedding.double(), e.b.embedding.double()
-    summary = e.summary()
-    assert f"osine {float(torch.cosine_similarity(a, b, dim=0)):.3g}" in summary
-    assert f"dot {formatting.format_number(float(a @ b))}" in summary
-    if similarity == "squared_distance":
-        assert summary.startswith(f"Squared distance {formatting.format_number(e.score)}")
-    assert summary.endswith(".") and summary.count(". ") == 0, "one sentence"
+    verdict = describe_verdict(e)
+    assert f"osine {formatting.format_number(float(torch.cosine_similarity(a, b, dim=0)))}" in verdict
+    assert e.summary().startswith(verdict)
+    if similarity != "cosine":
+        assert f"{similarity.replace('_', ' ')} {formatting.format_number(e.score)}" in verdict
 
 
-def test_the_first_findings_are_named_with_their_shares():
+def test_the_first_findings_are_named_by_number_with_their_shares():
     e = make_explanation()
     first = e.findings()[0]
     assert first.relevance == pytest.approx(float(e.relevance[first.a][:, first.b].double().sum()))
-    assert f"({formatting.format_share(assert_not_none(first.share))} of the score)" in e.summary()
-    assert "what matches most is upper left with bottom" in e.summary()
+    assert f"Carried by match 1 ({formatting.format_share(assert_not_none(first.share))})" in e.summary()
+    assert not re.search(r" px|upper|lower|middle|bottom", e.summary()), "no sizes and directions of images"
 
 
 def test_what_counts_against_and_what_is_unattributed():
@@ -65,35 +64,30 @@ def test_what_counts_against_and_what_is_unattributed():
     )
     summary = replace(e, relevance=R).summary()
     assert (
-        f"{formatting.format_percent(for_it)} counts for it and {formatting.format_percent(-against)} against it"
-        in summary
+        f"Of the score {formatting.format_share(for_it)} is explained by matching regions, "
+        f"{formatting.format_share(-against)} counts against it, 30 % is unattributed." in summary
     )
     assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "the terms add up"
-    assert "30 % is unattributed" in summary
     assert "nothing is unattributed" in e.summary()
 
 
 def test_self_terms_of_a_distance_set_the_two_apart():
     e = make_explanation(similarity="squared_distance")
     assert e.self_terms is not None
+    far = replace(e, score=10 * assert_not_none(e.breakdown.scale))  # not near zero: shares
     apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.self_terms))
-    summary = e.summary()
-    assert (
-        f"{formatting.format_percent(apart / e.score)} sets them apart and " in summary
-        and "counts for" not in summary
-    )
+    summary = far.summary()
+    assert f"{formatting.format_share(apart / far.score)} sets the two apart, " in summary
     alike = float(e.relevance.double().clamp(max=0).sum())
-    assert f"{formatting.format_percent(-alike / e.score)} brings them together" in summary
-    assert re.search(r"what matches most is .+ \(−[\d,.]+ % of the score\)", summary), (
-        "it lowers the distance"
-    )
+    assert f"{formatting.format_share(-alike / far.score)} brings them together" in summary
+    assert re.search(r"Most alike: .+ \(−[\d,.]+ %\)", summary), "it lowers the distance"
 
 
 def test_the_warning_about_the_unattributed_comes_first():
     e = make_explanation()
     summary = replace(e, score=3 * e.score).summary()
-    assert summary.index("warning: more than half of the score is unattributed") < summary.index(
-        "what matches most"
+    assert summary.index("Warning: more than half of the score is unattributed.") < summary.index(
+        "Carried by"
     )
     assert "more than half" not in e.summary()
 
@@ -126,6 +120,23 @@ def test_a_score_of_zero_has_no_shares():
     assert "%" not in e.summary()
 
 
+def test_a_score_near_zero_has_relevance_in_units_of_the_score_and_no_shares():
+    e = make_explanation()
+    small = replace(e, score=0.04 * assert_not_none(e.breakdown.scale))
+    assert small.breakdown.is_near_zero and not e.breakdown.is_near_zero
+    assert all(finding.share is None for finding in small.findings())
+    summary = small.summary()
+    assert "%" not in summary
+    assert f"match 1 ({formatting.format_signed(small.findings()[0].relevance)})" in summary
+    assert f"The score is near zero ({formatting.format_number(small.score)})" in summary
+    assert "unattributed" in summary and "more than half" not in summary
+
+
+def test_inputs_that_are_the_same_are_called_so():
+    e = make_explanation()
+    assert describe_verdict(bilrp.pair(e.a, e.a)).startswith("Practically the same picture to the model (")
+
+
 def test_the_border_is_named_where_it_has_more_than_its_area():
     e = make_explanation()
     assert "border" not in e.summary()
@@ -141,8 +152,8 @@ def test_one_region_that_dominates_is_named():
     R = torch.full_like(e.relevance, 0.001)
     R[27] = 1.0
     summary = replace(e, relevance=R, score=float(R.sum())).summary()
-    assert re.search(r"one region of A \(middle, 8 × 8 px\) has 9\d % of the relevance", summary)
-    assert "one region of B" not in summary
+    assert re.search(r"One region of A \(middle, 8 × 8 px\) has 9\d % of the relevance", summary)
+    assert "ne region of B" not in summary
 
 
 def test_nothing_stands_out_in_an_even_spread():
@@ -150,8 +161,8 @@ def test_nothing_stands_out_in_an_even_spread():
     e = bilrp.explain(make_net(), *torch.rand(2, 1, 3, 256, 256, generator=rng), regions=8, similarity="dot")
     R = torch.rand(e.relevance.shape, generator=rng)
     even = replace(e, relevance=R, score=float(R.sum()))
-    assert "nothing stands out" in even.summary()
-    assert "nothing stands out" not in make_explanation().summary()
+    assert "Nothing stands out" in even.summary()
+    assert "Nothing stands out" not in make_explanation().summary()
 
 
 def test_words_are_quoted_and_places_of_other_regions_are_numbers():
@@ -177,23 +188,64 @@ def test_segments_have_places():
     assert formatting.describe_location(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
 
 
-def test_a_reference_says_how_much_is_much():
+def test_random_pairs_say_how_much_is_much():
     e = make_explanation()
+    small = e.a.embedding.clone()
+    small[0] *= 30  # a cosine below 0.99
+    e = replace(e, a=replace(e.a, embedding=small))
     cosine = float(torch.cosine_similarity(e.a.embedding, e.b.embedding, dim=0))
-    assert "more than any of 3 pairs taken at random" in e.summary(random_scores=[0.1, 0.2, 0.3])
-    assert "more than 50 % of 2 pairs" in e.summary(random_scores=[cosine - 0.2, cosine + 0.1])
-    assert "less than any of 1 pair taken" in e.summary(random_scores=[1.1])
-    assert "at random" not in e.summary()
+    assert "more than any of 3 random pairs" in e.summary(random_scores=[-0.1, -0.2, -0.3])
+    assert e.summary(random_scores=[-0.1, -0.2, -0.3]).startswith("Very similar")
+    assert "no more than usual among 2 random pairs" in e.summary(random_scores=[cosine - 0.2, cosine + 0.1])
+    assert "less than any of 1 random pair;" in e.summary(random_scores=[1.1])
+    assert e.summary(random_scores=[1.1]).startswith("Not similar")
+    assert "random" not in e.summary() and "1 is the same" in e.summary()
+
+
+@pytest.mark.parametrize(
+    ("percentile", "verdict"),
+    [
+        (0, "Not similar"),
+        (60, "Not similar"),
+        (80, "Slightly similar"),
+        (96, "Similar"),
+        (99.5, "Very similar"),
+    ],
+)
+def test_verdicts_follow_the_percentile(percentile, verdict):
+    cosines = np.linspace(0, 1, 1001)
+    word, comparison = random_baseline.judge(
+        percentile / 100 + 1e-6, random_baseline.compute_baseline(cosines)
+    )
+    assert word == verdict
+    assert "1,001 random pairs" in comparison
 
 
 def test_a_part_is_not_compared_with_whole_photographs(monkeypatch):
     monkeypatch.setattr(
-        random_baseline, "look_up_baseline", lambda *_: random_baseline.compute_baseline([-1.0])
+        random_baseline, "look_up_baseline", lambda *_: random_baseline.compute_baseline([-1.0] * 2)
     )
     e = make_explanation()
-    assert "of photographs taken at random" in e.summary()
+    small = e.a.embedding.clone()
+    small[0] *= 30
+    e = replace(e, a=replace(e.a, embedding=small))
+    assert "random pairs" in e.summary()
     part = replace(e.a, regions=select_regions(e.a.regions, [3, 4]), parts=e.a.parts[[3, 4]])
-    assert "at random" not in replace(e, a=part, relevance=e.relevance[[3, 4]]).summary()
+    assert "random pairs" not in replace(e, a=part, relevance=e.relevance[[3, 4]]).summary()
+
+
+def test_long_texts_are_not_compared_with_sentences():
+    def make_side(words: int) -> bilrp.Decomposition:
+        regions = tokens(("word",) * words)(torch.zeros(1, words, 3))
+        spans = tuple((5 * n, 5 * n + 4) for n in range(words))
+        view = Text(" ".join(["word"] * words), spans)
+        origin = {"encoder": "minilm", "weights": "f575070ab52cf231"}
+        parts = torch.rand(words, 3, generator=torch.Generator().manual_seed(words))
+        return bilrp.Decomposition(parts, torch.tensor([1.0, words / 10, 0.0]), regions, origin, view=view)
+
+    short, longer = make_side(6), make_side(31)
+    assert "pairs of unrelated sentences" in bilrp.pair(short, make_side(12), similarity="cosine").summary()
+    assert "unrelated" not in bilrp.pair(short, longer, similarity="cosine").summary()
 
 
 @pytest.mark.data
@@ -213,7 +265,7 @@ def test_the_stored_baseline_is_what_the_photographs_give(data):
     assert random_baseline.look_up_baseline(explanation.a.origin, (96, 96)) is None
     middle = random_baseline.compute_baseline(pairs.tolist()).quantiles[4]
     assert middle == pytest.approx(baseline.quantiles[4], abs=0.03)
-    comparison = "pairs of photographs taken at random (half of them are below 0.12)"
+    comparison = "random pairs of everyday photographs"
     assert comparison in explanation.summary()
     for resize, compared in (("stretch", True), ("crop", False), ("pad", False)):
         encoder = vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors", resize=resize)
@@ -222,13 +274,13 @@ def test_the_stored_baseline_is_what_the_photographs_give(data):
         ) is compared
 
 
-def test_findings_at_the_same_position_are_merged():
+def test_matches_of_an_image_are_numbered_as_on_its_cards():
     e = make_explanation()
     R = torch.zeros_like(e.relevance)
-    R[27, 27], R[36, 36], R[0, 0] = 3.0, 2.0, 1.0
-    findings = [Finding([27], [27], 3.0, 0.5), Finding([36], [36], 2.0, 1 / 3), Finding([0], [0], 1.0, 1 / 6)]
-    summary = summarize(replace(e, relevance=R, score=6.0), findings)
-    assert "middle with middle (50 % and 33 % of the score) and upper left with upper left (17 %)" in summary
+    R[27, 27], R[36, 36], R[0, 0] = 3.0, -2.0, 1.0
+    findings = [Finding([27], [27], 3.0, 1.5), Finding([36], [36], -2.0, -1.0), Finding([0], [0], 1.0, 0.5)]
+    summary = summarize(replace(e, relevance=R, score=2.0), findings)
+    assert "Carried by match 1 (150 %) and match 3 (50 %)." in summary
 
 
 def test_the_list_for_pages_is_the_findings():

@@ -101,4 +101,4 @@ def test_where_biases_swallow_a_score_it_is_said_first() -> None:
             nn.init.constant_(layer.bias, 2.0)
     swallowed = bilrp.explain(encoder, a, b, regions=16, composite=composites.uniform(0.25), similarity="dot")
     assert evaluation.conservation(swallowed).unattributed_share > 0.5
-    assert ": warning: more than half of the score is unattributed" in swallowed.summary()
+    assert ". Warning: more than half of the score is unattributed" in swallowed.summary()

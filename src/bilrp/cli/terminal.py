@@ -83,8 +83,8 @@ def collect_summary(
         top: number of pairs of regions to list.
         special_tokens: list pairs with special tokens too.
     """
-    from bilrp.findings.summary import is_estimate, list_warnings
-    from bilrp.render.findings_figure import serialize_findings
+    from bilrp.findings.summary import describe_verdict, is_estimate, list_warnings
+    from bilrp.render.findings_figure import serialize_differences, serialize_findings
     from bilrp.render.visibility import list_visible_regions, select_visible
 
     e, breakdown = explanation, explanation.breakdown
@@ -97,10 +97,15 @@ def collect_summary(
         "score": breakdown.score,
         "estimate": is_estimate(e),
         "summary": e.summary(),
+        "verdict": describe_verdict(e),
         "findings": serialize_findings(e),
+        **serialize_differences(e, special_tokens=special_tokens),
         "warnings": list_warnings(e, e.findings()),
         "explained": breakdown.explained,
         "unattributed": breakdown.unattributed,
+        "near_zero": breakdown.is_near_zero,
+        "positive_share": breakdown.compute_share(breakdown.positive),
+        "negative_share": breakdown.compute_share(breakdown.negative),
         "explained_share": breakdown.compute_share(breakdown.explained),
         "unattributed_share": breakdown.compute_share(breakdown.unattributed),
         "special_tokens": breakdown.special_tokens,
@@ -245,6 +250,7 @@ def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
         f"{values['encoder']}, {values['similarity']}, {rows} × {columns} regions",
         "",
         wrap(values["summary"]),
+        *([wrap(f"Differs most: {values['differs_most']}.")] if values["differs_most"] else []),
         "",
         *_format_findings(values["findings"], terminal_width()),
         *_format_breakdown(values),
@@ -263,7 +269,7 @@ def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
 
 def _format_breakdown(values: dict[str, Any]) -> list[str]:
     """Format the terms that add up to the score, one per line, with their share of it; the page uses the same words."""
-    from bilrp.findings.formatting import format_column, format_percent
+    from bilrp.findings.formatting import format_column, format_share
 
     rest = 0.0 if values["closed"] else values["unattributed"]  # rounding
     terms = {"pairs that raise it": values["positive"], "pairs that lower it": values["negative"]}
@@ -274,21 +280,25 @@ def _format_breakdown(values: dict[str, Any]) -> list[str]:
         terms["  reference against reference"] = values["references"]
     terms["estimate" if values["estimate"] else "score"] = score = values["score"]
     width = max(map(len, terms))
+    shares = {
+        name: "" if values["near_zero"] else format_share(value / score) for name, value in terms.items()
+    }
     return [
-        f"  {name:<{width}}{value:>14}{format_percent(terms[name] / score, 1) if score else '':>11}".rstrip()
+        f"  {name:<{width}}{value:>14}{shares[name]:>11}".rstrip()
         for name, value in zip(terms, format_column([*terms.values()]), strict=True)
     ]
 
 
 def _format_findings(findings: Sequence[dict[str, Any]], width: int, max_findings: int = 6) -> list[str]:
-    """Format the strongest findings, one per line: number, share of the score, location in a and b."""
-    from bilrp.findings.formatting import format_share
+    """Format the strongest findings, one per line: number, share of the score (near zero: relevance), locations."""
+    from bilrp.findings.formatting import format_share, format_signed
 
     if not findings:
         return []
-    lines = ["  findings, by their share of the score"]
+    near_zero = findings[0]["share"] is None
+    lines = [f"  matches, by their {'relevance' if near_zero else 'share of the score'}"]
     for number, finding in enumerate(findings[:max_findings], 1):
-        share = "" if finding["share"] is None else format_share(finding["share"])
+        share = format_signed(finding["relevance"]) if near_zero else format_share(finding["share"])
         label = to_printable(finding["label"])
         label = label if len(label) <= width - 18 else f"{label[: width - 19]}…"
         lines.append(f"  {number:>4} {share:>8}   {label}")

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from bilrp.findings.formatting import format_column
 
 MAX_ROUNDING_SHARE = 1e-5  # of a score: anything smaller is rounding
+# Below this part of its scale a score is near zero: its terms cancel, and shares of it would be hundreds of per cent. Half
+# of all pairs of unrelated sentences have a cosine below 0.047 (`random_baseline`).
+NEAR_ZERO_FRACTION = 0.05
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class ScoreBreakdown:
         reference_terms_a: Part of `unattributed`: regions of a with the reference input of b.
         reference_terms_b: The same with a and b exchanged.
         reference_score: Part of `unattributed`: the two reference inputs with each other.
+        scale: What a score of the same inputs can reach, e.g. ‖φ‖‖φ'‖ for the dot product; None: the sum of the absolute
+            terms.
 
     >>> print(ScoreBreakdown(score=10.0, positive=12.0, negative=-3.0))
     score 10.00: for 12.00, against −3.00, unattributed 1.00
@@ -41,6 +46,7 @@ class ScoreBreakdown:
     reference_terms_a: float = 0.0
     reference_terms_b: float = 0.0
     reference_score: float = 0.0
+    scale: float | None = None
 
     @property
     def explained(self) -> float:
@@ -57,9 +63,20 @@ class ScoreBreakdown:
         """Whether the unattributed part is only rounding; False for a score of 0."""
         return self.score != 0 and abs(self.unattributed) <= MAX_ROUNDING_SHARE * abs(self.score)
 
+    @property
+    def is_near_zero(self) -> bool:
+        """Whether the score is less than a twentieth of its scale: terms are then shown as they are, not as shares of it.
+
+        >>> ScoreBreakdown(score=0.02, positive=0.3, negative=-0.28, scale=1.0).is_near_zero
+        True
+        """
+        terms = (self.positive, self.negative, self.special_tokens, self.self_terms_a, self.self_terms_b)
+        scale = sum(map(abs, (*terms, self.unattributed))) if self.scale is None else self.scale
+        return abs(self.score) <= NEAR_ZERO_FRACTION * scale
+
     def compute_share(self, value: float) -> float | None:
-        """Return value / score, or None for a score of 0."""
-        return value / self.score if self.score else None
+        """Return value / score, or None for a score near zero."""
+        return None if self.is_near_zero else value / self.score
 
     def __str__(self) -> str:
         """Return all terms with the same number of decimals."""

@@ -30,6 +30,15 @@ def format_number(value: float | int) -> str:
     return (f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:z.4g}").replace("-", "−")
 
 
+def format_signed(value: float) -> str:
+    """Format a number as `format_number` does, with its sign.
+
+    >>> format_signed(0.0204), format_signed(-3.0), format_signed(0.0)
+    ('+0.0204', '−3', '0')
+    """
+    return f"{'+' if value > 0 else ''}{format_number(value)}"
+
+
 def format_column(values: Sequence[float]) -> list[str]:
     """Format numbers with the same decimals, so that the largest shows four significant digits.
 
@@ -53,14 +62,16 @@ def format_percent(share: float | int | None, digits: int = 0) -> str:
 
 
 def format_share(share: float | int) -> str:
-    """Format a share as a percentage with two significant digits.
+    """Format a share as a percentage with two significant digits: every share of a score, in sentences, tables and pages.
 
     >>> format_share(0.1068), format_share(0.0631), format_share(-0.0021)
     ('11 %', '6.3 %', '−0.21 %')
     """
     value = abs(100 * share)
+    if value < 0.0005:
+        return "0 %"
     sign = "−" if share < 0 else ""
-    if value == 0 or value >= 9.95:
+    if value >= 9.95:
         return f"{sign}{value:,.0f} %"
     return f"{sign}{value:.1f} %" if value >= 0.995 else f"{sign}{value:.2g} %"
 

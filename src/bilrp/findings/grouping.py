@@ -34,7 +34,7 @@ MAX_GROWTH_ROUNDS = 20  # most blocks converge after three
 
 @dataclass(frozen=True)
 class Finding:
-    """Regions of a that match regions of b, their summed relevance, and its share of the score (None for a score of 0).
+    """Regions of a that match regions of b, their summed relevance, and its share of the score (None near zero).
 
     >>> Finding([3, 4], [7], relevance=2.0, share=0.5).a
     [3, 4]
@@ -58,7 +58,7 @@ def extract_findings(
         relevance: Relevance [regions of a, regions of b].
         a: Regions of the first input.
         b: Regions of the second input.
-        score: The similarity that shares refer to.
+        score: The similarity that shares refer to; 0: no shares.
         k: Maximum number of findings.
 
     >>> import torch

@@ -1,6 +1,6 @@
-"""Summarize an explanation in one sentence: score, strongest findings, what counts against, warnings.
+"""Summarize an explanation in a few sentences: a verdict, what carries it, what adds up to the score, warnings.
 
-Every number is computed from the explanation.
+Every number is computed from the explanation, and every share is formatted by `format_share`, as in tables, files and pages.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ import torch
 from torch import Tensor
 
 from bilrp.findings import random_baseline
-from bilrp.findings.formatting import describe_location, format_number, format_percent, format_share
+from bilrp.findings.breakdown import NEAR_ZERO_FRACTION, ScoreBreakdown
+from bilrp.findings.differences import Difference, DistanceBreakdown
+from bilrp.findings.formatting import (
+    describe_location,
+    format_number,
+    format_percent,
+    format_share,
+    format_signed,
+)
 from bilrp.findings.grouping import Finding
 from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text, View
 from bilrp.regions import Regions
 
 MAX_NAMED_FINDINGS = 3
-MIN_MENTIONED_SHARE = 0.005  # of the score; smaller terms are left out
+MIN_MENTIONED_SHARE = 0.005  # of the score, or of its scale near zero; smaller terms are left out
+MIN_SAME_COSINE = 0.99  # from here on the two are practically the same to the model
 # Beyond these limits the summary contains a warning.
 MIN_NAMED_SHARE = 0.05  # of the score, in the named findings together
 MAX_BORDER_DENSITY_RATIO = 1.5  # share of the relevance on the outermost regions, relative to their area
@@ -30,6 +39,7 @@ MAX_BORDER_AREA_FRACTION = 0.5  # outermost regions that cover more are not call
 MAX_PADDING_SHARE = 0.05  # of the relevance
 MAX_CROPPED_FRACTION = 0.2  # of the image
 DOMINANT_SHARE = 0.5  # of the relevance, in one region
+COSINE_SIMILARITIES = ("cosine", "dot", "squared_distance")  # what a cosine says about the score
 FEW_REGIONS = 4  # with at most this many regions, one may dominate without a warning
 MAX_UNATTRIBUTED_SHARE = 0.5  # of the score
 
@@ -63,6 +73,10 @@ class ExplanationLike(Protocol):
     @property
     def unattributed(self) -> float: ...
     @property
+    def breakdown(self) -> ScoreBreakdown: ...
+    @property
+    def distance(self) -> DistanceBreakdown: ...
+    @property
     def similarity(self) -> str: ...
     @property
     def is_distance(self) -> bool: ...
@@ -77,22 +91,40 @@ class ExplanationLike(Protocol):
 def summarize(
     explanation: ExplanationLike, findings: Sequence[Finding], *, random_scores: Sequence[float] | None = None
 ) -> str:
-    """Return one sentence: the score, the first findings, what counts for and against, and warnings.
+    """Return the verdict, what carries it, what adds up to the score, and warnings, one sentence each.
 
     Args:
         explanation: What to summarize.
         findings: Its findings, strongest first.
         random_scores: Cosines of random pairs to compare the score with.
     """
-    warnings = list_warnings(explanation, findings)
+    verdict = describe_verdict(explanation, random_scores=random_scores)
+    warnings = [f"{warning[0].upper()}{warning[1:]}." for warning in list_warnings(explanation, findings)]
     first = 1 if is_mostly_unattributed(explanation) else 0  # that warning comes before the findings
-    clauses = [
-        *warnings[:first],
-        _describe_matches(explanation, findings),
-        *_describe_totals(explanation),
-        *warnings[first:],
-    ]
-    return f"{_describe_score(explanation, random_scores)}: {'; '.join(clauses)}."
+    is_weak = verdict.startswith(random_baseline.NOT_SIMILAR)
+    carried = _describe_matches(explanation, findings, is_weak=is_weak)
+    sentences = [verdict, *warnings[:first], carried, _describe_account(explanation), *warnings[first:]]
+    return " ".join(sentences)
+
+
+def describe_differences(explanation: ExplanationLike, differences: Sequence[Difference]) -> str:
+    """Return what sets the two apart: words, or positions in images, with their share of the squared distance.
+
+    Args:
+        explanation: What to describe.
+        differences: Its differences, largest first.
+    """
+    if explanation.distance.is_zero:
+        return "nothing: the two embeddings are equal"
+    phrases = []
+    for difference in differences:
+        side = explanation.a if difference.side == "a" else explanation.b
+        share = explanation.distance.compute_share(difference.contribution)
+        if share is None or share < MIN_MENTIONED_SHARE:
+            continue
+        place = _describe_regions(side, difference.regions, include_size=False)
+        phrases.append(f"{place} of {difference.side.upper()} ({format_share(share)})")
+    return _join_phrases(phrases) if phrases else "nothing stands out"
 
 
 def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
@@ -101,9 +133,9 @@ def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
 
 
 def is_mostly_unattributed(explanation: ExplanationLike) -> bool:
-    """Return whether more than half of the score is unattributed."""
-    limit = MAX_UNATTRIBUTED_SHARE * abs(explanation.score)
-    return bool(explanation.score) and abs(explanation.unattributed) > limit
+    """Return whether more than half of the score is unattributed; a score near zero has no shares."""
+    share = explanation.breakdown.compute_share(explanation.unattributed)
+    return share is not None and abs(share) > MAX_UNATTRIBUTED_SHARE
 
 
 def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> list[str]:
@@ -112,7 +144,7 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
     named_share = sum(abs(f.share or 0.0) for f in findings[:MAX_NAMED_FINDINGS])
     if is_mostly_unattributed(explanation):
         warnings.append("warning: more than half of the score is unattributed")
-    elif explanation.score and named_share < MIN_NAMED_SHARE:
+    elif not explanation.breakdown.is_near_zero and named_share < MIN_NAMED_SHARE:
         warnings.append("nothing stands out: the similarity is spread over many small matches")
     mass = explanation.relevance.detach().cpu().double().abs().numpy()
     if not mass.sum():
@@ -145,22 +177,43 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
     return warnings
 
 
-def _describe_score(explanation: ExplanationLike, random_scores: Sequence[float] | None) -> str:
-    """Return the score with cosine and dot product, and how they compare with random pairs."""
-    a, b = (side.embedding.detach().cpu().double() for side in (explanation.a, explanation.b))
-    dot, norms = float(a @ b), float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
-    cosine = dot / norms if norms else None
+def describe_verdict(explanation: ExplanationLike, *, random_scores: Sequence[float] | None = None) -> str:
+    """Return one sentence: how similar the two are, in words, and compared with random pairs if these are known.
+
+    Args:
+        explanation: What to judge.
+        random_scores: Cosines of random pairs; None: those that were measured for the encoder.
+    """
+    dot, norms = _compute_products(explanation)
     dimensions = _projected_dimensions(explanation.a.origin)
     if dimensions is not None:
-        return _describe_estimate(explanation, dot, norms, dimensions)
-    scores = {"cosine": f"{cosine:.3g}"} if cosine is not None else {}
-    scores["dot"] = format_number(dot)
-    name = "cosine" if explanation.similarity == "dot" and cosine is not None else explanation.similarity
-    score = scores.pop(name, format_number(explanation.score))
-    others = ", ".join(f"{name} {value}" for name, value in scores.items())
-    description = f"{name.replace('_', ' ').capitalize()} {score}{f' ({others})' if others else ''}"
-    comparison = _compare_with_random_pairs(explanation, cosine, random_scores)
-    return f"{description}, {comparison}" if comparison else description
+        return f"{_describe_estimate(explanation, dot, norms, dimensions)}."
+    name = explanation.similarity.replace("_", " ")
+    score = f"{name} {format_number(explanation.score)}"
+    if explanation.similarity not in COSINE_SIMILARITIES or not norms:
+        return f"{score[0].upper()}{score[1:]}."
+    cosine = dot / norms
+    scores = [f"cosine {format_number(cosine)}"] + ([] if name == "cosine" else [score])
+    scores = ", ".join(reversed(scores) if explanation.is_distance else scores)
+    if cosine >= MIN_SAME_COSINE:
+        kind = {"picture": " picture", "text": " text"}.get(_name_input_kind(explanation), "")
+        return f"Practically the same{kind} to the model ({scores})."
+    baseline = _choose_baseline(explanation, random_scores)
+    if baseline is not None:
+        verdict, comparison = random_baseline.judge(cosine, baseline)
+        weak = "; the strongest of weak matches are shown" if verdict == random_baseline.NOT_SIMILAR else ""
+        return f"{verdict} ({scores}): {comparison}{weak}."
+    if cosine < NEAR_ZERO_FRACTION:
+        return f"{random_baseline.NOT_SIMILAR} ({scores}): the strongest of weak matches are shown."
+    return f"{scores[0].upper()}{scores[1:]} (a cosine of 1 is the same, 0 has nothing in common)."
+
+
+def _compute_products(explanation: ExplanationLike) -> tuple[float, float]:
+    """Return ⟨φ, φ'⟩ and ‖φ‖‖φ'‖; 0 for embeddings of two sizes."""
+    a, b = (side.embedding.detach().cpu().double() for side in (explanation.a, explanation.b))
+    if a.shape != b.shape:
+        return 0.0, 0.0
+    return float(a @ b), float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
 
 
 def _describe_estimate(explanation: ExplanationLike, dot: float, norms: float, dimensions: int) -> str:
@@ -174,65 +227,101 @@ def _describe_estimate(explanation: ExplanationLike, dot: float, norms: float, d
     )
 
 
-def _compare_with_random_pairs(
-    explanation: ExplanationLike, cosine: float | None, random_scores: Sequence[float] | None
-) -> str:
-    if cosine is None:
-        return ""
+def _choose_baseline(
+    explanation: ExplanationLike, random_scores: Sequence[float] | None
+) -> random_baseline.RandomBaseline | None:
+    """Return the random pairs to compare with: those given, else those measured for the encoder on inputs like these."""
     if random_scores is not None and len(random_scores):
-        return random_baseline.compare_with_baseline(
-            cosine, random_baseline.compute_baseline(random_scores), "taken at random"
-        )
-    if not (_covers_whole_input(explanation.a) and _covers_whole_input(explanation.b)):
-        return ""  # the baselines were measured on whole photographs
-    shapes = explanation.a.regions.labels.shape[-2:], explanation.b.regions.labels.shape[-2:]
-    baseline = random_baseline.look_up_baseline(explanation.a.origin, *shapes)
-    if baseline is None:
-        return ""
-    return random_baseline.compare_with_baseline(cosine, baseline, "of photographs taken at random")
+        return random_baseline.compute_baseline(random_scores)
+    sides = (explanation.a, explanation.b)
+    if not all(_covers_whole_input(side) and not _is_long_text(side) for side in sides):
+        return None  # the baselines were measured on whole photographs and on sentences
+    return random_baseline.look_up_baseline(
+        explanation.a.origin, *(side.regions.labels.shape[-2:] for side in sides)
+    )
 
 
-def _describe_matches(explanation: ExplanationLike, findings: Sequence[Finding]) -> str:
-    """Return the strongest findings that make the two similar (for a distance, those that lower it)."""
+def _is_long_text(side: DecompositionLike) -> bool:
+    return isinstance(side.view, Text) and len(side.view.text.split()) > random_baseline.MAX_BASELINE_WORDS
+
+
+def _describe_matches(explanation: ExplanationLike, findings: Sequence[Finding], *, is_weak: bool) -> str:
+    """Return the strongest findings that make the two similar (for a distance, those that lower it), by their number."""
     sign = -1 if explanation.is_distance else 1
-    strongest = [f for f in findings if sign * f.relevance > 0 and f.share is not None][:MAX_NAMED_FINDINGS]
+    strongest = [(n, f) for n, f in enumerate(findings, 1) if sign * f.relevance > 0][:MAX_NAMED_FINDINGS]
     if not strongest:
-        return "no regions stand out as alike"
-    shares: dict[str, list[str]] = {}  # by position: findings at the same position are merged
-    for f in strongest:
-        in_a = _describe_regions(explanation.a, f.a, include_size=False)
-        in_b = _describe_regions(explanation.b, f.b, include_size=False)
-        shares.setdefault(f"{in_a} with {in_b}", []).append(format_share(f.share or 0.0))
-    matches = [
-        f"{position} ({_join_phrases(percents)}{' of the score' if n == 0 else ''})"
-        for n, (position, percents) in enumerate(shares.items())
-    ]
-    return f"what matches most is {_join_phrases(matches)}"
+        return "No regions stand out as alike."
+    matches = [f"{_name_match(explanation, f, n)} ({format_relevance(f)})" for n, f in strongest]
+    lead = "Most alike:" if explanation.is_distance else "Strongest:" if is_weak else "Carried by"
+    return f"{lead} {_join_phrases(matches)}."
 
 
-def _describe_totals(explanation: ExplanationLike) -> list[str]:
-    """Return what counts for and against the similarity and what is unattributed; they add up to the score."""
-    if not explanation.score:
-        return []
-    pairs = explanation.relevance.detach().cpu().double() / abs(explanation.score)
-    positive, negative = float(pairs.clamp(min=0).sum()), -float(pairs.clamp(max=0).sum())
-    clauses = []
+def format_relevance(finding: Finding) -> str:
+    """Return a finding's share of the score or, for a score near zero, its relevance in units of the score.
+
+    >>> format_relevance(Finding([0], [0], 0.02, 0.1)), format_relevance(Finding([0], [0], 0.02, None))
+    ('10 %', '+0.02')
+    """
+    return format_signed(finding.relevance) if finding.share is None else format_share(finding.share)
+
+
+def _name_match(explanation: ExplanationLike, finding: Finding, number: int) -> str:
+    """Return the words of a finding, or its number on the cards and badges of images."""
+    sides = ((explanation.a, finding.a), (explanation.b, finding.b))
+    has_words = [isinstance(side.view, Text) or side.regions.names is not None for side, _ in sides]
+    if not any(has_words) and any(to_label_image(side.regions) is not None for side, _ in sides):
+        return f"match {number}"
+    if has_words[0] != has_words[1]:
+        side, numbers = sides[has_words.index(True)]
+        return f"match {number}, {_describe_regions(side, numbers)}"
+    return " with ".join(_describe_regions(side, numbers) for side, numbers in sides)
+
+
+def _describe_account(explanation: ExplanationLike) -> str:
+    """Return what adds up to the score: shares of it or, near zero, the terms themselves."""
+    terms = explanation.breakdown
+    near_zero = terms.is_near_zero
+    positive, negative = terms.positive + terms.self_terms_a + terms.self_terms_b, terms.negative
+    least = MIN_MENTIONED_SHARE * (1.0 if not near_zero else terms.scale or 0.0)
+
+    def amount(value: float) -> str:
+        share = terms.compute_share(value)
+        return format_number(value) if share is None else format_share(share)
+
+    def matters(value: float) -> bool:
+        share = terms.compute_share(value)
+        return abs(value if share is None else share) >= least and value != 0
+
+    noun = {"text": "words"}.get(_name_input_kind(explanation), "regions")
     if explanation.is_distance:
-        self_terms = sum(float(t.detach().cpu().double().sum()) for t in explanation.self_terms or ())
-        apart = format_percent(positive + self_terms / abs(explanation.score))
-        clauses.append(f"{apart} sets them apart and {format_percent(negative)} brings them together")
-    elif negative >= MIN_MENTIONED_SHARE:
-        clauses.append(f"{format_percent(positive)} counts for it and {format_percent(negative)} against it")
-    unattributed = explanation.unattributed / explanation.score
-    if abs(unattributed) < MIN_MENTIONED_SHARE:
-        return [*clauses, "nothing is unattributed"]
-    clause = f"{format_share(unattributed)} is unattributed"
-    if explanation.reference_terms is not None:
-        terms = sum(float(t.detach().cpu().double().sum()) for t in explanation.reference_terms)
-        share = (terms + explanation.reference_score) / explanation.score
-        part = "all of it" if abs(unattributed - share) < MIN_MENTIONED_SHARE else format_share(share)
-        clause += f" ({part} against the reference {_name_input_kind(explanation)})"
-    return [*clauses, clause]
+        clauses = [f"{amount(positive)} sets the two apart", f"{amount(-negative)} brings them together"]
+    else:
+        clauses = [f"{amount(positive)} is explained by matching {noun}"]
+        clauses += [f"{amount(-negative)} counts against it"] if matters(negative) else []
+    if matters(terms.special_tokens):
+        clauses.append(f"{amount(terms.special_tokens)} comes from special tokens")
+    if matters(terms.unattributed):
+        clauses.append(f"{amount(terms.unattributed)} is unattributed{_describe_reference(explanation)}")
+    else:
+        clauses.append("nothing is unattributed")
+    name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
+    if near_zero:
+        return f"The {name} is near zero ({format_number(explanation.score)}): {', '.join(clauses)}."
+    return f"Of the {name} {', '.join(clauses)}."
+
+
+def _describe_reference(explanation: ExplanationLike) -> str:
+    """Return how much of the unattributed part is against the reference input, in parentheses, or ""."""
+    if explanation.reference_terms is None:
+        return ""
+    terms = explanation.breakdown
+    value = terms.reference_terms_a + terms.reference_terms_b + terms.reference_score
+    share, rest = terms.compute_share(value), terms.compute_share(terms.unattributed - value)
+    if rest is not None and abs(rest) < MIN_MENTIONED_SHARE:
+        part = "all of it"
+    else:
+        part = format_number(value) if share is None else format_share(share)
+    return f" ({part} against the reference {_name_input_kind(explanation)})"
 
 
 def _name_input_kind(explanation: ExplanationLike) -> str:

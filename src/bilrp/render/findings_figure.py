@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bilrp.findings.formatting import describe_location, format_share
-from bilrp.findings.summary import label_finding
+from bilrp.findings.formatting import describe_location
+from bilrp.findings.summary import describe_differences, format_relevance, label_finding
 from bilrp.render import scene, score_line, typesetting
 from bilrp.render.scene import (
     BADGE_RADIUS_INCHES,
@@ -21,7 +21,7 @@ from bilrp.render.scene import (
     Panel,
     TextPanel,
 )
-from bilrp.render.visibility import select_visible
+from bilrp.render.visibility import list_visible_regions, select_visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,8 @@ MAX_PANEL_HEIGHT_INCHES = 3.9
 CARDS_PER_ROW = 3
 CARD_HEIGHT_INCHES = 1.0
 FULL_WIDTH_SHARE = 0.03  # of the score: a finding with less never has a ribbon of full width
+MAX_NAMED_DIFFERENCES = 3
+MIN_DIFFERENCE_FRACTION = 0.1  # of the largest difference; smaller ones are left out
 MIN_DRAWN_FRACTION = 0.05  # of the strongest finding; weaker ones are not drawn
 
 
@@ -57,6 +59,58 @@ def serialize_findings(explanation: Explanation, k: int = 12) -> list[dict[str, 
         }
         for finding in explanation.findings(k)
     ]
+
+
+def serialize_differences(
+    explanation: Explanation, k: int = 6, *, special_tokens: bool = False
+) -> dict[str, Any]:
+    """Return what differs as a JSON-ready dict: the squared distance, the largest differences, and a phrase about them.
+
+    Without a distance (embeddings of two sizes) the list is empty.
+
+    Args:
+        explanation: What to serialize.
+        k: Maximum number of differences.
+        special_tokens: Include special tokens of texts.
+
+    >>> import torch, bilrp
+    >>> net = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = torch.nn.init.eye_(net.weight)
+    >>> e = bilrp.explain(net, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 2.0]]), similarity="dot")
+    >>> serialize_differences(e)["differs_most"]
+    'region 1 of B (100 %)'
+    """
+    if explanation.a.embedding.shape != explanation.b.embedding.shape:
+        return {"squared_distance": None, "differences": [], "differs_most": ""}
+    breakdown = explanation.distance
+    sides = {"a": explanation.a, "b": explanation.b}
+    visible = {
+        name: {*list_visible_regions(side, special_tokens=special_tokens)} for name, side in sides.items()
+    }
+    every = explanation.differences(explanation.a.regions.count + explanation.b.regions.count)
+    shown = [d for d in every if d.contribution > 0 and visible[d.side] >= {*d.regions}]
+    shown = [d for d in shown[:k] if d.contribution >= MIN_DIFFERENCE_FRACTION * shown[0].contribution]
+    shown = [] if breakdown.is_zero else shown
+    return {
+        "squared_distance": {
+            "value": breakdown.squared_distance,
+            "unattributed": breakdown.unattributed,
+            "normalized": breakdown.is_normalized,
+        },
+        "differences": [
+            {
+                "side": difference.side,
+                "regions": difference.regions,
+                "contribution": difference.contribution,
+                "share": breakdown.compute_share(difference.contribution),
+                "label": describe_location(
+                    sides[difference.side].regions, sides[difference.side].view, difference.regions
+                ),
+            }
+            for difference in shown
+        ],
+        "differs_most": describe_differences(explanation, shown[:MAX_NAMED_DIFFERENCES]),
+    }
 
 
 def draw_findings(
@@ -263,7 +317,7 @@ def draw_cards(
     for n, finding in enumerate(findings):
         x, y = MARGIN_INCHES + n % CARDS_PER_ROW * column, top + n // CARDS_PER_ROW * (card_height + 0.5)
         color = palette.positive if finding.relevance > 0 else palette.negative
-        share = "" if finding.share is None else f"{format_share(finding.share)} of the score"
+        share = format_relevance(finding) + ("" if finding.share is None else " of the score")
         scene.draw_badge(axes, np.array([x + BADGE_RADIUS_INCHES, y + 0.1]), n + 1, color)
         _draw_line(axes, x + 2.7 * BADGE_RADIUS_INCHES, y + 0.14, share, size=9, weight="bold")
         left = x

@@ -17,6 +17,7 @@ import numpy as np
 
 from bilrp.errors import InputError, to_printable
 from bilrp.findings.region_layout import to_label_image
+from bilrp.findings.summary import describe_verdict
 from bilrp.inputs import MAX_VIEW_SIDE_PIXELS, Image, Text
 from bilrp.io import files
 from bilrp.render import bundle, findings_figure, links
@@ -158,7 +159,12 @@ def build_payload(
         "similarity": str(explanation.similarity),
         "distance": explanation.is_distance,
         "account": serialize_breakdown(full),
+        "near_zero": full.breakdown.is_near_zero,
         "summary": full.summary(),
+        "verdict": describe_verdict(full),
+        **_number_visible(
+            findings_figure.serialize_differences(full, special_tokens=special_tokens), numbers
+        ),
         "findings": findings_figure.serialize_findings(explanation),
         "pairs": encode_pairs(relevance),
         "a": serialize_side(explanation.a) | {"numbers": numbers[0]},
@@ -168,6 +174,17 @@ def build_payload(
         "names": _display_names(explanation, names),
         "styles": {name: _link_parameters(style) for name, style in links.STYLES.items()},
         "facts": _origin_facts(explanation),
+    }
+
+
+def _number_visible(differences: dict[str, Any], numbers: list[list[int]]) -> dict[str, Any]:
+    """Return serialized differences with the numbers that the page gives to visible regions."""
+    position = {side: {n: k for k, n in enumerate(every)} for side, every in zip("ab", numbers, strict=True)}
+    return differences | {
+        "differences": [
+            one | {"regions": [position[one["side"]][n] for n in one["regions"]]}
+            for one in differences["differences"]
+        ]
     }
 
 

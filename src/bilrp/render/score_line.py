@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bilrp.findings.formatting import format_number, format_percent
+from bilrp.findings.formatting import format_number, format_share
 from bilrp.inputs import Image, Text
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def _name_reference_kind(explanation: Explanation) -> str:
 
 
 def _format_share_suffix(share: float | None) -> str:
-    return "" if share is None else f" ({format_percent(abs(share))})"
+    return "" if share is None else f" ({format_share(abs(share))})"
