@@ -1,7 +1,7 @@
 // The score breakdown: a waterfall chart whose last step is the score, and a row for the selection.
 
 import { node } from "./dom.js";
-import { decimals, nounOf, percent, formatSigned } from "./words.js";
+import { decimals, nounOf, ofScore, percent, formatSigned } from "./words.js";
 
 const ACCOUNT = [
   ["positive", "pairs that raise it"],
@@ -52,7 +52,7 @@ export function buildAccount({ data, whole }, table, explained) {
       bar.setAttribute("width", Math.abs(at(to) - at(from)));
       number.textContent = value == null ? "—" : formatSigned(value, digits);
       number.dataset.value = value ?? "";
-      share.textContent = value == null ? "" : percent(value, whole);
+      share.textContent = value == null || !whole ? "" : percent(value, whole);
       row.classList.toggle("none", value == null);
     };
   };
@@ -68,5 +68,5 @@ function accountWords(data, whole) {
   const { unattributed, score, marks = 0 } = data.account;
   const special = marks ? `, ${percent(marks, whole)} by pairs with a special token` : "";
   const source = "rest" in data.account ? "what the reference has in common, which belongs" : "biases and other constants that belong";
-  return `${percent(score - unattributed - marks, whole)} of the score is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
+  return `${ofScore(score - unattributed - marks, whole)} is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

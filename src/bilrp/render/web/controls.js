@@ -40,6 +40,7 @@ export function showControls(app) {
   }
   elements.paper.checked = state.paper;
   elements.draw.value = state.draw;
+  for (const button of app.dom.switch.children) button.setAttribute("aria-pressed", button.dataset.draw === state.draw);
 }
 
 /** Set one parameter; the other is moved so that l < h. */
@@ -50,7 +51,7 @@ function withParameter(drawing, name, value) {
 }
 
 /** The state for Algorithm 1, which draws pairs. */
-const paperState = (state) => ({ paper: true, draw: state.draw === "findings" ? "pairs" : state.draw });
+const paperState = (state) => ({ paper: true, draw: ["findings", "differences"].includes(state.draw) ? "pairs" : state.draw });
 
 /** The change of state when a control was used. */
 function applyControl(app, { type, name, value, checked }) {
@@ -72,8 +73,15 @@ export function listenControls(app) {
     if (target.type === "range") form.elements.style.value = "";
     Object.assign(app.state, applyControl(app, target));
     showControls(app);
-    if (target.name in app.state.shown) listAll(app);
+    if (target.name in app.state.shown || target.name === "draw") listAll(app);
     return repaint(app);
+  });
+  app.dom.switch.addEventListener("click", ({ target }) => {
+    if (!target.dataset.draw) return;
+    Object.assign(app.state, { draw: target.dataset.draw, pinned: null, listed: null, peek: null });
+    showControls(app);
+    listAll(app);
+    repaint(app);
   });
   form.addEventListener("click", ({ target }) => {
     if (target.dataset.save) save(app, target.dataset.save);

@@ -115,12 +115,21 @@ export async function buildModel(data) {
   const { rows, columns } = data.pairs;
   const every = (n) => Array.from({ length: n }, (_, i) => i);
   const unit = fourthMoment(relevance);
-  const { score, positive, negative } = data.account;
+  const { score } = data.account;
   const shares = {
     a: partners(relevance, rows, columns, "b", every(columns)),
     b: partners(relevance, rows, columns, "a", every(rows)),
   };
   const findings = (data.findings ?? []).map((one, k) => ({ ...one, k, ...findingSums(relevance, rows, columns, one) }));
+  const differences = (data.differences ?? []).map((one, k) => ({
+    ...one,
+    k,
+    a: [],
+    b: [],
+    [one.side]: one.regions,
+    relevance: -one.contribution,
+    best: { [one.side]: one.regions[0] },
+  }));
   const strongestPair = largest(relevance);
   return Object.freeze({
     data,
@@ -130,9 +139,10 @@ export async function buildModel(data) {
     unit,
     shares,
     findings,
+    differences,
     strongestPair,
     strongestSum: Math.max(strongestPair, largest(shares.a), largest(shares.b), largest(findings.map((f) => f.relevance))),
-    // shares refer to the score or, if that is zero, to the sum of absolute values
-    whole: Math.abs(score) > 1e-9 * (positive - negative) ? Math.abs(score) : positive - negative,
+    // shares refer to the score; near zero there are none, and the colour scale has the units of the score
+    whole: data.near_zero ? 0 : Math.abs(score),
   });
 }

@@ -4,7 +4,7 @@ import { node } from "./dom.js";
 import { change } from "./paint.js";
 import { shownFindings } from "./scene.js";
 import { thumb } from "./thumbnails.js";
-import { capital, nameOf, percent, same, shortName } from "./words.js";
+import { capital, nameOf, ofScore, percent, same, shortName } from "./words.js";
 
 /** Let a list entry show its selection while hovered, and pin it when clicked. */
 export function makeButton(app, el, choice) {
@@ -34,11 +34,12 @@ function entry(app, one) {
   const { data, whole } = app.model;
   const sides = ["a", "b"];
   const share = percent(one.relevance, whole);
+  const said = ofScore(one.relevance, whole);
   const names = sides.map((side) => nameOf(data, side, one[side])).join(" with ");
   const sign = one.relevance > 0 ? "positive" : "negative";
   const el = node(
     "button",
-    { type: "button", class: sign, "aria-label": `Finding ${one.k + 1}: ${capital(names)}, ${share} of the score` },
+    { type: "button", class: sign, "aria-label": `Finding ${one.k + 1}: ${capital(names)}, ${said}` },
     node("span", { class: "pair" }, ...sides.map((side) => thumb(app, side, one[side], [128, 100], 0.5, one.best[side]))),
     node("span", { class: "number" }, `${one.k + 1}`),
     node("span", { class: "share" }, share),
@@ -47,7 +48,29 @@ function entry(app, one) {
   return makeButton(app, el, { finding: one.k });
 }
 
+/** A difference: number, its regions, and its share of the squared distance. */
+function differenceEntry(app, one) {
+  const { data } = app.model;
+  const share = percent(one.share, 1);
+  const name = capital(nameOf(data, one.side, one.regions));
+  const el = node(
+    "button",
+    { type: "button", class: "negative", "aria-label": `Difference ${one.k + 1}: ${name}, ${share} of the squared distance` },
+    node("span", { class: "pair" }, thumb(app, one.side, one.regions, [128, 100], 0.5)),
+    node("span", { class: "number" }, `${one.k + 1}`),
+    node("span", { class: "share" }, share),
+    node("span", { class: "where" }, `in ${one.side.toUpperCase()}`),
+  );
+  return makeButton(app, el, { side: one.side, set: one.regions });
+}
+
+/** The list below the figure: differences while they are drawn, else findings. */
 export function listFindings(app) {
+  if (app.state.draw === "differences") {
+    app.dom.found.replaceChildren(...app.model.differences.map((one) => node("li", {}, differenceEntry(app, one))));
+    app.dom.found.hidden = false;
+    return;
+  }
   const findings = shownFindings(app);
   app.dom.found.replaceChildren(...findings.map((one) => node("li", {}, entry(app, one))));
   app.dom.found.hidden = !findings.length;

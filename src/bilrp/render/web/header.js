@@ -26,9 +26,17 @@ export function leadParts(data, safe) {
   ];
 }
 
-export function buildHeader({ data }, { title, summary, facts, controls }) {
+export function buildHeader({ data }, { title, summary, differs, facts, controls }) {
+  const spaced = (text) => text.replaceAll(" %", "\u00a0%");
   title.textContent = data.title;
-  summary.textContent = (data.summary ?? scoreWords(data)).replaceAll(" %", "\u00a0%");
+  const { verdict = "" } = data;
+  const words = data.summary ?? scoreWords(data);
+  // the verdict stands out, the rest follows it
+  if (verdict && words.startsWith(verdict)) summary.replaceChildren(node("strong", {}, spaced(verdict)), spaced(words.slice(verdict.length)));
+  else summary.textContent = spaced(words);
+  const inWords = data.differs_most && data.a.names && data.b.names; // the differences of images are drawn
+  differs.textContent = inWords ? spaced(`Differs most: ${data.differs_most}.`) : "";
+  differs.hidden = !inWords;
   for (const [key, value] of data.facts) facts.append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
   const { style } = controls.elements;
   for (const name of Object.keys(data.styles)) style.append(node("option", { value: name }, name.replace("_", " ")));

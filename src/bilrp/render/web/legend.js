@@ -2,7 +2,7 @@
 
 import { node, set } from "./dom.js";
 import { ALPHA, ticks } from "./scale.js";
-import { percent } from "./words.js";
+import { ofScore, percent } from "./words.js";
 
 const BAR = 190; // maximum length in pixels of the bar of one sign
 const GAP = 26; // between the two bars
@@ -46,7 +46,7 @@ export function paintLegend(app, svg, scale, ink) {
   const least = `±${tickWords(scale.low, model.whole)}`;
   children.push(label(least, width / 2, 42, "middle", ink.soft));
   svg.replaceChildren(...children);
-  const about = `Colour: from ${percent(scale.low, model.whole)} to ${percent(scale.high, model.whole)} of the score`;
+  const about = `Colour: from ${percent(scale.low, model.whole)} to ${ofScore(scale.high, model.whole)}`;
   set(svg, { width, height: LEGEND_HIGH, viewBox: `0 0 ${width} ${LEGEND_HIGH}`, role: "img", "aria-label": about });
   set(svg, { "data-low": scale.low, "data-high": scale.high });
 }
@@ -63,7 +63,8 @@ function spreadLabels(values, scale, bar) {
 }
 
 /** A tick value as a percentage with two significant digits. */
-const tickWords = (value, whole) => `${value < 0 ? "−" : ""}${Number(Math.abs((100 * value) / whole).toPrecision(2))} %`;
+const tickWords = (value, whole) => (whole ? shareTick(value, whole) : `${value < 0 ? "−" : ""}${Number(Math.abs(value).toPrecision(2))}`);
+const shareTick = (value, whole) => `${value < 0 ? "−" : ""}${Number(Math.abs((100 * value) / whole).toPrecision(2))} %`;
 
 const label = (text, x, y, anchor, fill) =>
   node("svg:text", { x, y, "text-anchor": anchor, "font-size": 11.5, fill }, text);

@@ -47,7 +47,7 @@ export function paintLinks(app, scene, ink) {
     const [from, to] = ends((shape, side) => arcEnd(shape, side, one.ends[side], stacked));
     set(path, { d: arc(from, to, stacked), ...line(one.value), "stroke-opacity": Number(one.strength.toPrecision(4)) });
   });
-  paintBadges(app, scene.findings, ink);
+  paintBadges(app, [...scene.findings, ...scene.differences], ink);
 }
 
 /** Invisible, wider copies of the ribbons that receive pointer events. */
@@ -96,7 +96,7 @@ function paintBadges(app, findings, ink) {
   const free = ([x, y]) => taken.every(([u, v]) => Math.hypot(x - u, y - v) > 2 * BADGE);
   const { a, b } = app.layout;
   const marks = findings.flatMap((one) =>
-    (a.shape.words && b.shape.words ? ["both"] : ["a", "b"]).flatMap((side) => {
+    (one.side ? [one.side] : a.shape.words && b.shape.words ? ["both"] : ["a", "b"]).flatMap((side) => {
       const spots = side === "both" ? spotsOnRibbon(app, one) : badgeSpots(app, side, one);
       const spot = clampToStage(app, spots.find(free) ?? spots[0]);
       if (spot) taken.push(spot);
@@ -109,7 +109,7 @@ function paintBadges(app, findings, ink) {
     if (!group.childElementCount) group.append(node("svg:circle", { r: BADGE }), node("svg:text"));
     const [circle, text] = group.children;
     const colour = one.relevance > 0 ? ink.positive : ink.negative;
-    set(group, { transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`, "data-finding": one.k });
+    set(group, { transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`, "data-finding": one.side ? null : one.k });
     set(circle, { fill: colour, stroke: ink.paper, "stroke-width": 1.5 });
     set(text, { "text-anchor": "middle", "dominant-baseline": "central", "font-size": 11, "font-weight": 700, fill: ink.onsign });
     text.textContent = one.k + 1;

@@ -2,10 +2,10 @@
 
 import { onlySigns, OTHER, strongest } from "./data.js";
 import { node } from "./dom.js";
-import { makeButton, listFindings } from "./findings.js";
+import { listFindings, makeButton } from "./findings.js";
 import { partnersOf } from "./scene.js";
 import { thumb } from "./thumbnails.js";
-import { capital, nameOf, percent } from "./words.js";
+import { capital, nameOf, ofScore, percent } from "./words.js";
 
 /** The pairs to list. */
 function matchesOf(app) {
@@ -31,7 +31,7 @@ function entryOf(app, match) {
     {
       type: "button",
       class: value > 0 ? "positive" : "negative",
-      "aria-label": `${capital(names)}: ${percent(value, whole)} of the score`,
+      "aria-label": `${capital(names)}: ${ofScore(value, whole)}`,
     },
     ...["a", "b"].map((side) => thumb(app, side, sets[side], [60, 60], 1.6)),
     node("span", { class: "share" }, percent(value, whole)),

@@ -39,7 +39,7 @@ const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "con
 /** The elements of the page by name. */
 function findParts(page) {
   const find = (name) => page.querySelector(`.${name}`);
-  const parts = Object.fromEntries([...PARTS, "lead", "facts"].map((name) => [name, find(name)]));
+  const parts = Object.fromEntries([...PARTS, "differs", "switch", "lead", "facts"].map((name) => [name, find(name)]));
   const [title, figure] = ["h1", "figure"].map((name) => page.querySelector(name));
   return { page, title, figure, entries: [], ...parts };
 }
@@ -80,7 +80,9 @@ async function start(shadow, data, look, signal) {
   const { elements } = dom.controls;
   elements.safe.checked = look.palette === "safe";
   elements.theme.value = look.theme;
-  if (!model.findings.length) elements.draw[0].parentElement.hidden = true;
+  dom.switch.hidden = !model.findings.length || !model.differences.length;
+  for (const [k, list] of [model.findings, model.differences].entries())
+    if (!list.length) elements.draw[k].parentElement.hidden = true;
   page.classList.toggle("compact", app.compact);
   page.querySelector(".more").open = !app.compact;
   page.querySelector(".paper").open = app.state.paper;

@@ -4,7 +4,7 @@
 import { node, pool, set } from "./dom.js";
 import { union, view } from "./geometry.js";
 import { ALPHA } from "./scale.js";
-import { capital, nameOf, nounOf, percent } from "./words.js";
+import { capital, nameOf, nounOf, ofScore } from "./words.js";
 
 const THIN = { fill: "none", "vector-effect": "non-scaling-stroke", "pointer-events": "none" };
 
@@ -14,7 +14,7 @@ function createRegions({ data, shares, whole }, side) {
       class: "region",
       role: "option",
       "aria-selected": "false",
-      "aria-label": `${capital(nameOf(data, side, [i]))}: ${percent(shares[side][i], whole)} of the score`,
+      "aria-label": `${capital(nameOf(data, side, [i]))}: ${ofScore(shares[side][i], whole)}`,
       tabindex: i ? -1 : 0,
       "data-side": side,
       "data-i": i,
@@ -140,7 +140,7 @@ export function applyZoom(app, side) {
 }
 
 /** Opacity of the layer that fades an image: more while partners are tinted, less below lines. */
-const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length ? 0.15 : scene.arcs.length ? 0.35 : 0);
+const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length + scene.differences.length ? 0.15 : scene.arcs.length ? 0.35 : 0);
 
 export function paintPanel(app, side, scene, ink) {
   const nodes = app.dom.panels[side];
@@ -176,7 +176,7 @@ function paintRegions({ paths, last }, values, ink, side) {
 
 /** Outlines of findings and of the selection: a line on a lighter, wider one. */
 function paintOutlines(nodes, side, scene, shape, ink) {
-  const findings = scene.active ? [] : scene.findings;
+  const findings = scene.active ? [] : [...scene.findings, ...scene.differences.filter((one) => one.side === side)];
   const lines = pool(nodes.findings, 2 * findings.length, "svg:path");
   findings.forEach((one, k) => {
     const d = union(shape, new Set(one[side]));

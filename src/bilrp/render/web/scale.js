@@ -15,8 +15,9 @@ export function nice(value, up) {
 }
 
 function logarithmic(model) {
-  const { whole, strongestPair, strongestSum } = model;
-  if (!strongestPair || !whole) return fixed(1, 10);
+  const { strongestPair, strongestSum } = model;
+  const whole = model.whole || 1;
+  if (!strongestPair) return fixed(1, 10);
   const low = nice(strongestPair / whole / DEPTH) * whole;
   return fixed(low, Math.max(nice(strongestSum / whole, true) * whole, 10 * low));
 }
@@ -44,7 +45,8 @@ function paper({ unit }, { l, h, p }) {
 export const scaleOf = (model, state) => (state.paper ? paper(model, state.drawing) : logarithmic(model));
 
 /** Tick values above the low end: powers of ten of the score, and the high end. */
-export function ticks(scale, { whole }, state) {
+export function ticks(scale, model, state) {
+  const whole = model.whole || 1;
   if (state.paper) return [0.5, 1].map((strength) => scale.value(strength));
   const powers = [];
   for (let power = Math.ceil(Math.log10(scale.low / whole)); 10 ** power * whole < scale.high; power++)

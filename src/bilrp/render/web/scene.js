@@ -2,7 +2,7 @@
 
 import { onlySigns, OTHER, partners, strongest, sum } from "./data.js";
 import { scaleOf } from "./scale.js";
-import { capital, counted, decimals, nameOf, nounOf, percent, formatSigned } from "./words.js";
+import { capital, counted, decimals, nameOf, nounOf, ofScore, percent, formatSigned } from "./words.js";
 
 const FAINTEST = 1 / 256; // less than a grey level
 const MOST_PAIRS = 150; // drawn at once: more are hard to distinguish
@@ -38,7 +38,7 @@ const tint = (scale, values) => values.map((v) => Math.sign(v) * scale.strength(
 export function sceneOf(app) {
   const active = activeOf(app);
   const scale = scaleOf(app.model, app.state);
-  const rest = { active, scale, light: { a: null, b: null }, chosen: { a: [], b: [] }, arcs: [], findings: [] };
+  const rest = { active, scale, light: { a: null, b: null }, chosen: { a: [], b: [] }, arcs: [], findings: [], differences: [] };
   if (!active) return { ...rest, ...restScene(app, scale) };
   return { ...rest, ...(active.finding == null ? choiceScene(app, scale, active) : findingScene(app, scale, active)) };
 }
@@ -87,6 +87,7 @@ const pairArc = ({ relevance, columns }, scale, pair) => ({
 function restScene(app, scale) {
   const { model, state } = app;
   if (state.draw === "findings") return { findings: drawnFindings(app) };
+  if (state.draw === "differences") return { differences: model.differences };
   if (state.draw === "pairs") return { arcs: restPairs(app, scale) };
   const share = (side) => tint(scale, onlySigns(model.shares[side], state.shown));
   return { light: { a: share("a"), b: share("b") } };
@@ -122,18 +123,18 @@ export function describe(app, scene) {
   const probe = partner ?? (state.pinned && state.probe?.side === OTHER[side] ? state.probe.i : null);
   if (probe != null) {
     const number = formatSigned(values[probe], decimals([values[probe]]));
-    return `${who} with ${briefName(model, OTHER[side], [probe])}: ${percent(values[probe], model.whole)} of the score (${number}).`;
+    return `${who} with ${briefName(model, OTHER[side], [probe])}: ${ofScore(values[probe], model.whole)}${model.whole ? ` (${number})` : ""}.`;
   }
   const best = strongest(onlySigns(values, state.shown), 3);
   const list = best.map((j) => `${briefName(model, OTHER[side], [j])}: ${percent(values[j], model.whole)}`);
-  return regionWords(who, percent(sum(values), model.whole), list);
+  return regionWords(who, ofScore(sum(values), model.whole), list);
 }
 
 function regionWords(who, share, list) {
   const tail = list.length
     ? `Strongest partner${list.length > 1 ? "s" : ""}: ${list.join("; ")}.`
     : "It has no partner of this sign.";
-  return `${who}: ${share} of the score. ${tail}`;
+  return `${who}: ${share}. ${tail}`;
 }
 
 /** Sentences as long as those that `describe` gives for one region, a finding and at rest. */
@@ -144,19 +145,19 @@ export function longestSentences(app) {
     longest(Array.from({ length: model.data[side].count }, (_, i) => briefName(model, side, [i]))),
   );
   const regions = [[a, b], [b, a]].map(([one, other]) =>
-    regionWords(capital(one), WIDEST_SHARE, Array(3).fill(`${other}: ${WIDEST_SHARE}`)),
+    regionWords(capital(one), `${WIDEST_SHARE} of the score`, Array(3).fill(`${other}: ${WIDEST_SHARE}`)),
   );
   const arcs = { length: MOST_PAIRS };
   const findings = model.findings.map((_, finding) => findingWords(app, { active: { finding }, arcs }));
   const drawn = { arcs, findings: drawnFindings(app) };
-  const rest = ["findings", "pairs", "shares"].map((draw) => restWords({ model, state: { ...state, draw } }, drawn));
+  const rest = ["findings", "differences", "pairs", "shares"].map((draw) => restWords({ model, state: { ...state, draw } }, drawn));
   return [...regions, longest(findings), longest(rest)];
 }
 
 function findingWords({ model }, { active, arcs }) {
   const one = model.findings[active.finding];
   const digits = decimals([one.relevance]);
-  return `Finding ${active.finding + 1}: ${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ${percent(one.relevance, model.whole)} of the score (${formatSigned(one.relevance, digits)}); its strongest ${counted(arcs.length, "pair")} drawn.`;
+  return `Finding ${active.finding + 1}: ${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ${ofScore(one.relevance, model.whole)}${model.whole ? ` (${formatSigned(one.relevance, digits)})` : ""}; its strongest ${counted(arcs.length, "pair")} drawn.`;
 }
 
 function restWords(app, { arcs, findings }) {
@@ -164,13 +165,14 @@ function restWords(app, { arcs, findings }) {
   const noun = nounOf(model.data);
   const tail = `Point at a ${noun}, or press Tab and use the arrow keys.`;
   if (state.draw === "shares") return `Each ${noun}’s share of the score, summed over its partners. ${tail}`;
+  if (state.draw === "differences") return `What sets the two apart is outlined, numbered by its share of their squared distance. ${tail}`;
   if (state.draw === "pairs") {
     const all = counted(model.relevance.length, "pair");
     return `The strongest ${arcs.length.toLocaleString("en")} of ${all} are drawn. ${tail}`;
   }
-  const total = percent(sum(findings.map((one) => one.relevance)), model.whole);
+  const total = ofScore(sum(findings.map((one) => one.relevance)), model.whole);
   const what = findings.length === 1 ? "1 finding is drawn: " : `${findings.length} findings are drawn: together `;
   const weaker = shownFindings(app).length - findings.length;
   const more = weaker ? ` ${counted(weaker, "weaker one")} in the list.` : "";
-  return `${findings.length ? `${what}${total} of the score.${more}` : "No findings of this sign."} ${tail}`;
+  return `${findings.length ? `${what}${total}.${more}` : "No findings of this sign."} ${tail}`;
 }

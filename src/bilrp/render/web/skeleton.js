@@ -5,10 +5,12 @@ export const SKELETON = `
   <header>
     <h1></h1>
     <p class="summary"></p>
+    <p class="differs"></p>
   </header>
 
   <figure>
     <div class="stage"></div>
+    <p class="switch" role="group" aria-label="Show"><button type="button" data-draw="findings">matches</button><button type="button" data-draw="differences">differences</button></p>
     <figcaption>
       <div class="sentence">
         <p class="readout" aria-live="polite" aria-atomic="true"></p>
@@ -23,7 +25,8 @@ export const SKELETON = `
   <form class="controls" aria-label="What is drawn" autocomplete="off">
     <fieldset class="draw">
       <legend>Draw</legend>
-      <label><input type="radio" name="draw" value="findings">findings</label>
+      <label><input type="radio" name="draw" value="findings">matches</label>
+      <label><input type="radio" name="draw" value="differences">differences</label>
       <label><input type="radio" name="draw" value="pairs">single pairs</label>
       <label><input type="radio" name="draw" value="shares">shares of regions</label>
     </fieldset>

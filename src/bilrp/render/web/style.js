@@ -52,6 +52,33 @@ h2 {
   text-wrap: pretty;
   overflow-wrap: anywhere;
 }
+.summary strong {
+  font-weight: 600;
+}
+.differs {
+  max-width: 78ch;
+  margin: -10px 0 18px;
+  color: var(--soft);
+}
+.switch {
+  margin: 10px 0 0;
+}
+.switch button {
+  padding: 4px 14px;
+  border: 1px solid var(--rule);
+  background: none;
+  cursor: pointer;
+}
+.switch button + button {
+  border-left: 0;
+}
+.switch button[aria-pressed="true"] {
+  background: var(--faint);
+  font-weight: 600;
+}
+.compact :is(.switch, .differs) {
+  display: none;
+}
 button,
 select,
 input {

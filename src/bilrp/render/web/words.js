@@ -15,13 +15,20 @@ export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.
 export const capital = (text) => text[0].toUpperCase() + text.slice(1);
 export const same = (x, y) => JSON.stringify(x) === JSON.stringify(y);
 
+/**
+ * A share as a percentage with two significant digits, rounded as by `format_share` in Python.
+ * Without a whole (a score near zero has no shares) the value itself.
+ */
 export function percent(value, whole) {
-  if (!whole) return "—";
-  const share = (100 * value) / whole;
-  const size = Math.abs(share);
-  const digits = size >= 99.95 ? 0 : size >= 1 ? 1 : size >= 0.095 ? 2 : 3;
-  return size < 0.0005 ? "0 %" : `${share < 0 ? "−" : ""}${size.toFixed(digits)} %`;
+  if (!whole) return formatSigned(value, decimals([value]));
+  const size = Math.abs((100 * value) / whole);
+  if (size < 0.0005) return "0 %";
+  const text = size >= 9.95 ? formatNumber(size, 0) : size >= 0.995 ? size.toFixed(1) : String(Number(size.toPrecision(2)));
+  return `${value < 0 ? "−" : ""}${text} %`;
 }
+
+/** '34 % of the score', or the value itself where the score is near zero. */
+export const ofScore = (value, whole) => (whole ? `${percent(value, whole)} of the score` : percent(value, whole));
 
 export const nounOf = (data, side) => {
   const nouns = (side ? [side] : ["a", "b"]).map((s) => (data[s].names ? "word" : data[s].places ? "region" : "part"));
