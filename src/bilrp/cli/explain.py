@@ -63,15 +63,19 @@ def explain(
     """Which parts of A and B make the encoder call them similar? Two images, texts, or one of each."""
     import time
 
+    from bilrp.cli.input_hints import check_inputs, choose_encoders
+
+    if len(inputs) < 2:
+        raise InputError("explain needs two or more inputs: bilrp explain A B")
+    encoder_names = choose_encoders(inputs, encoders)
+    check_inputs(inputs, encoder_names)  # before torch is imported
+
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
     from bilrp.encoder import read_item, resolve_encoders, resolve_regions
     from bilrp.explanation import explain_items
     from bilrp.similarity import resolve_similarity
 
-    if len(inputs) < 2:
-        raise InputError("explain needs two or more inputs: bilrp explain A B")
-    encoder_names = encoders or ["vgg16:31"]
     several = len(inputs) > 2 or len(encoder_names) > 1
     if several and (plan or max_regions is not None):
         raise InputError(f"--{'plan' if plan else 'max-regions'} is for two inputs and one encoder")

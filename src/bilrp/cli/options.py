@@ -46,7 +46,7 @@ Encoders = Annotated[
         "-e",
         metavar="NAME",
         autocompletion=complete_encoders,
-        show_default="vgg16:31",
+        show_default="vgg16:31 for images, minilm for texts",
         help=(
             f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). "
             f"Repeat to compare encoders."

@@ -59,6 +59,7 @@ class EncoderFamily:
         options: options it supports, such as ("size", "resize").
         is_generic: options apply only if the encoder has no reader.
         weights_in_name: the argument is a file of weights.
+        reads: "images" or "texts", to check arguments before the encoder is loaded; None: both, or unknown.
 
     >>> own = EncoderFamily("mine", lambda argument, options: __import__("torch").nn.Flatten(), "mine for vectors")
     >>> load("mine", families=(*FAMILIES, own)).name
@@ -72,6 +73,7 @@ class EncoderFamily:
     options: tuple[str, ...] = ()
     is_generic: bool = False
     weights_in_name: bool = False
+    reads: Literal["images", "texts"] | None = None
 
 
 def _make_vgg(layer: str, options: EncoderOptions) -> Encoder:
@@ -153,22 +155,24 @@ FAMILIES = (
     EncoderFamily(
         "vgg16", _make_vgg, "vgg16:LAYER (1 … 31) for photographs",
         completions=tuple(f"vgg16:{layer}" for layer in (5, 10, 17, 24, 31)), options=("size", "resize", "weights"),
+        reads="images",
     ),
     EncoderFamily(
         "bigram", _make_bigram, "bigram (or bigram:WEIGHTS) for scanned tables of digits", completions=("bigram",),
-        weights_in_name=True,
+        weights_in_name=True, reads="images",
     ),
-    EncoderFamily("minilm", _make_minilm, "minilm for texts", completions=("minilm",)),
+    EncoderFamily("minilm", _make_minilm, "minilm for texts", completions=("minilm",), reads="texts"),
     EncoderFamily("sentence", _make_sentence, "sentence:FOLDER (a saved text model) for texts",
-    completions=("sentence:",)),
+    completions=("sentence:",), reads="texts"),
     EncoderFamily(
         "mobilenet", _mobile_maker("mobilenet"),
         "mobilenet (MobileNetV2) or efficientnet (EfficientNet-Lite0) for photographs",
-        completions=("mobilenet",), options=("size", "resize", "weights"),
+        completions=("mobilenet",), options=("size", "resize", "weights"), reads="images",
     ),
     EncoderFamily("efficientnet", _mobile_maker("efficientnet"), "", completions=("efficientnet",),
-    options=("size", "resize", "weights")),
-    EncoderFamily("vision", _make_vision, "vision:FOLDER (a saved image model) for photographs", completions=("vision:",)),
+    options=("size", "resize", "weights"), reads="images"),
+    EncoderFamily("vision", _make_vision, "vision:FOLDER (a saved image model) for photographs", completions=("vision:",),
+    reads="images"),
     EncoderFamily("clip", _make_clip, "clip:FOLDER (an image-text model) for an image and a text", completions=("clip:",)),
 )  # fmt: skip
 
@@ -187,6 +191,16 @@ def complete_name(incomplete: str, families: tuple[EncoderFamily, ...] = FAMILIE
     ['vgg16:10', 'vgg16:17']
     """
     return [name for family in families for name in family.completions if name.startswith(incomplete)]
+
+
+def input_kind(name: str) -> Literal["images", "texts"] | None:
+    """Return what the encoder of this name reads; None for both, or an encoder of the user's own.
+
+    >>> input_kind("vgg16:17"), input_kind("minilm"), input_kind("mine:encoder")
+    ('images', 'texts', None)
+    """
+    family = _find_family(name, FAMILIES)
+    return None if family is None else family.reads
 
 
 def is_known(name: str) -> bool:

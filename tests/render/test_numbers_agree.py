@@ -1,0 +1,106 @@
+"""Sentence, table, JSON and page payload of 200 random results hold the same numbers."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import torch
+
+import bilrp
+from bilrp.cli import terminal
+from bilrp.findings.formatting import format_number, format_share, format_signed
+from bilrp.inputs import Text
+from bilrp.regions import Regions, grid
+from bilrp.render import page
+
+RESULTS = 200
+
+
+def make_text(draw: random.Random, size: int) -> bilrp.Decomposition:
+    count = draw.randint(2, 6)
+    names = ("[CLS]", *(f"w{n}" for n in range(count)), "[SEP]")
+    spans = (None, *((3 * n, 3 * n + 2) for n in range(count)), None)
+    view = Text(" ".join(names[1:-1]), spans)
+    regions = Regions(labels=torch.arange(count + 2), count=count + 2, kind="tokens", names=names)
+    return make_side(draw, regions, size, view)
+
+
+def make_image(draw: random.Random, size: int) -> bilrp.Decomposition:
+    return make_side(draw, grid(8)(torch.zeros(1, 3, 32, 32)), size, None)
+
+
+def make_side(draw: random.Random, regions: Regions, size: int, view: Text | None) -> bilrp.Decomposition:
+    generator = torch.Generator().manual_seed(draw.randrange(10**6))
+    spread = draw.choice([0.02, 0.3, 1.0])
+    common = torch.full((size,), draw.choice([0.0, 0.0, 0.1, 1.0]), dtype=torch.float64)
+    parts = common + spread * torch.randn(regions.count, size, generator=generator, dtype=torch.float64)
+    rest = draw.choice([0.0, 0.1, 1.0]) * torch.randn(size, generator=generator, dtype=torch.float64)
+    return bilrp.Decomposition(parts, parts.sum(0) + rest, regions, {"encoder": "random"}, view=view)
+
+
+def expected_amount(value: float, about: dict) -> str:
+    return format_number(value) if about["near_zero"] else format_share(value / about["score"])
+
+
+def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
+    draw = random.Random(0)
+    near_zero = 0
+    for _ in range(RESULTS):
+        make = draw.choice([make_text, make_image])
+        size = draw.randint(3, 12)
+        similarity = draw.choice(["dot", "cosine", "squared_distance"])
+        e = bilrp.pair(make(draw, size), make(draw, size), similarity=similarity)
+        about = terminal.collect_summary(e, names=("a", "b"), encoder="random", seconds=None, top=None)
+        payload, printed = page.build_payload(e), " ".join(terminal.format_summary(about).split())
+        summary = about["summary"]
+        near_zero += about["near_zero"]
+
+        # the page has the numbers of the JSON
+        account = payload["account"]
+        for ours, theirs in (("positive", "positive"), ("negative", "negative"), ("score", "score")):
+            assert account[theirs] == about[ours]
+        assert account["unattributed"] == about["unattributed"]
+        assert account.get("marks", 0.0) == about["special_tokens"]
+        assert payload["summary"] == summary and payload["verdict"] == about["verdict"]
+        assert summary.startswith(about["verdict"]) and payload["near_zero"] == about["near_zero"]
+        pairs = zip(payload["findings"], about["findings"], strict=True)
+        assert all((p["relevance"], p["share"]) == (f["relevance"], f["share"]) for p, f in pairs)
+        theirs = [(d["side"], d["contribution"], d["share"]) for d in payload["differences"]]
+        assert theirs == [(d["side"], d["contribution"], d["share"]) for d in about["differences"]]
+
+        # the sentence and the table have the JSON's numbers, by one rounding
+        assert f"{similarity.replace('_', ' ')} {format_number(about['score'])}" in summary.lower()
+        if similarity == "squared_distance":
+            apart = about["positive"] + about["within"]
+            assert f"{expected_amount(apart, about)} sets the two apart" in summary
+            assert f"{expected_amount(-about['negative'], about)} brings them together" in summary
+        else:
+            assert f"{expected_amount(about['positive'], about)} is explained by matching" in summary
+        for phrase, name in (
+            (r"(\S+)(?: %)? counts against it", "negative"),
+            (r"(\S+)(?: %)? comes from special tokens", "special_tokens"),
+            (r"(\S*\d|nothing)(?: %)? is unattributed", "unattributed"),
+        ):
+            for number in re.findall(phrase, summary):
+                value = -about[name] if name == "negative" else about[name]
+                assert number in (expected_amount(value, about).removesuffix(" %"), "nothing")
+        named = [f for f in about["findings"] if (f["relevance"] < 0) == (similarity == "squared_distance")][
+            :3
+        ]
+        for finding in named:
+            share = finding["share"]
+            said = format_signed(finding["relevance"]) if share is None else format_share(share)
+            assert f"({said})" in summary
+        if about["near_zero"]:
+            sentences = summary.split(" One region of")[0]  # shares of the relevance, not of the score
+            assert "%" not in sentences.split(" border")[0] or "of the relevance" in sentences
+            assert all(about[f"{name}_share"] is None for name in ("positive", "negative", "explained"))
+            assert all(f["share"] is None for f in about["findings"])
+        else:
+            assert f"{format_share(about['positive_share'])}" in printed
+            assert f"{format_share(about['negative_share'])}" in printed
+        for difference in about["differences"][:3]:
+            if difference["share"] >= 0.005:
+                assert f"({format_share(difference['share'])})" in about["differs_most"]
+    assert RESULTS / 20 < near_zero < RESULTS, "both kinds occur"
