@@ -78,9 +78,13 @@ class Explanation:
     reference_terms: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     reference_score: float = 0.0
 
-    @cached_property
+    @property
     def breakdown(self) -> ScoreBreakdown:
         """The summands of the score: positive and negative pairs, special tokens, self terms, references, the rest."""
+        return self._breakdown
+
+    @cached_property
+    def _breakdown(self) -> ScoreBreakdown:
         every, pairs = self.relevance.detach().cpu().double(), self._without_special_tokens()[2]
         own, reference = (
             [float(t.detach().cpu().double().sum()) for t in both or ()] or [0.0, 0.0]

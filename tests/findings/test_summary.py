@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -302,3 +303,35 @@ def test_special_tokens_are_not_findings() -> None:
     assert "“”" not in explanation.summary() and "[SEP]" not in explanation.summary()
     rest = float(explanation.relevance.sum()) - sum(f.relevance for f in explanation.findings(99))
     assert rest > 0  # special tokens are in the breakdown
+
+
+@pytest.mark.slow
+def test_the_stored_baseline_of_sentences_is_what_the_sentences_give():
+    from bilrp.encoder import read_item
+
+    minilm = bilrp.encoders.load("minilm")
+    path = Path(__file__).parents[2] / "benchmarks" / "everyday_sentences.txt"
+    sentences = path.read_text(encoding="utf-8").splitlines()
+    items = [read_item(minilm, sentence) for sentence in sentences]
+    rows = torch.stack([minilm.forward_fn(item.model_input)(item.x).flatten() for item in items]).detach()
+    unit = nn.functional.normalize(rows)
+    pairs = (unit @ unit.T)[tuple(torch.triu_indices(len(rows), len(rows), 1))]
+    e = bilrp.explain(minilm, sentences[0], sentences[1])
+    baseline = assert_not_none(random_baseline.look_up_baseline(e.a.origin))
+    assert baseline.pair_count == len(pairs) == 1770
+    assert random_baseline.compute_baseline(pairs.tolist()).quantiles == pytest.approx(
+        baseline.quantiles, abs=2e-3
+    )
+    assert "1,770 pairs of unrelated sentences" in e.summary()
+
+
+@pytest.mark.slow
+def test_the_word_that_was_changed_is_the_first_difference():
+    for a, b, word in (
+        ("The drug is safe.", "The drug is not safe.", "not"),
+        ("A dog runs in the park.", "A dog runs in the big park.", "big"),
+        ("I love this film.", "I hate this film.", "hate"),
+    ):
+        e = bilrp.explain("minilm", a, b)
+        first = e.differences()[0]
+        assert (first.side, [assert_not_none(e.b.regions.names)[n] for n in first.regions]) == ("b", [word])

@@ -21,6 +21,7 @@ from browser_helpers import (
 from test_page import HOSTILE, grid, make_explanation, mask_regions, noise, words
 
 import bilrp
+from bilrp.findings.formatting import format_share
 from bilrp.render import bundle, links, page
 from type_asserts import assert_not_none
 
@@ -486,3 +487,40 @@ def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_t
     assert rows["within_a"]["value"] == pytest.approx(float(within[0].sum()), rel=1e-5)
     total = sum(row["value"] for name, row in rows.items() if name not in {"score", "chosen"})
     assert total == pytest.approx(explanation.score, rel=1e-6)
+
+
+def test_the_switch_goes_from_matches_to_differences(visit, pair):
+    tab = visit(pair)
+    differences = page.build_payload(pair)["differences"]
+    tab.click("button[data-draw=differences]")
+    wait_for_paint(tab)
+    assert tab.locator(".ribbons path").count() == 0 and "What sets the two apart" in tab.inner_text(
+        ".readout"
+    )
+    shares = tab.locator(".found .share").all_text_contents()
+    assert shares == [format_share(one["share"]) for one in differences] and shares
+    assert tab.locator(".badges text").all_text_contents() == [str(n + 1) for n in range(len(shares))]
+    assert tab.locator("input[value=differences]").is_checked()
+    tab.click("button[data-draw=findings]")
+    wait_for_paint(tab)
+    assert tab.locator(".ribbons path").count() > 0
+
+
+def test_shares_are_rounded_as_in_python(visit, pair):
+    tab = visit(pair)
+    shown = tab.evaluate(
+        """() => [...root().querySelectorAll(".account tr")].map(row =>
+            [Number(row.querySelector(".number").dataset.value), row.querySelector(".share").textContent])"""
+    )
+    assert len(shown) > 3
+    for value, share in shown[:-1]:  # the last is the selection
+        assert share == format_share(value / abs(pair.score))
+    cards = tab.locator(".found .share").all_text_contents()
+    assert cards == [format_share(f.relevance / abs(pair.score)) for f in pair.findings()]
+
+
+def test_a_score_near_zero_has_no_shares(visit, pair):
+    tab = visit(replace(pair, score=0.01 * pair.breakdown.scale))
+    drawn = tab.inner_text(".summary") + "".join(tab.locator(".found .share").all_text_contents())
+    assert "of the score" not in tab.inner_text(".readout") and "%" not in drawn.split("One region")[0]
+    assert tab.locator(".account .share").all_text_contents() == [""] * tab.locator(".account .share").count()

@@ -159,13 +159,16 @@ def _group_regions(values: np.ndarray, layout: RegionLayout) -> Iterator[list[in
     remaining = np.ones(len(values), dtype=bool)
     while remaining.any():
         peak = int(np.where(remaining, np.abs(density), -1.0).argmax())
-        for edge in EDGE_FRACTIONS:
-            inside = remaining & (density * np.sign(density[peak]) >= edge * abs(density[peak]))
-            group = layout.select_connected(inside, peak)
-            if (
-                group.sum() <= MAX_SMALL_GROUP_REGIONS
-                or layout.area_fraction[group].sum() <= MAX_AREA_FRACTION
-            ):
-                break
+        group = _grow_group(density * np.sign(density[peak]), layout, remaining, peak)
         remaining &= ~group
         yield np.flatnonzero(group).tolist()
+
+
+def _grow_group(density: np.ndarray, layout: RegionLayout, remaining: np.ndarray, peak: int) -> np.ndarray:
+    """Return a mask of the connected regions around a peak; with a higher edge if the group would be too large."""
+    group = remaining
+    for edge in EDGE_FRACTIONS:
+        group = layout.select_connected(remaining & (density >= edge * density[peak]), peak)
+        if group.sum() <= MAX_SMALL_GROUP_REGIONS or layout.area_fraction[group].sum() <= MAX_AREA_FRACTION:
+            break
+    return group

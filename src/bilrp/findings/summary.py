@@ -75,8 +75,6 @@ class ExplanationLike(Protocol):
     @property
     def breakdown(self) -> ScoreBreakdown: ...
     @property
-    def distance(self) -> DistanceBreakdown: ...
-    @property
     def similarity(self) -> str: ...
     @property
     def is_distance(self) -> bool: ...
@@ -107,22 +105,26 @@ def summarize(
     return " ".join(sentences)
 
 
-def describe_differences(explanation: ExplanationLike, differences: Sequence[Difference]) -> str:
+def describe_differences(
+    explanation: ExplanationLike, distance: DistanceBreakdown, differences: Sequence[Difference]
+) -> str:
     """Return what sets the two apart: words, or positions in images, with their share of the squared distance.
 
     Args:
         explanation: What to describe.
+        distance: The squared distance that shares refer to.
         differences: Its differences, largest first.
     """
-    if explanation.distance.is_zero:
+    if distance.is_zero:
         return "nothing: the two embeddings are equal"
     phrases = []
     for difference in differences:
         side = explanation.a if difference.side == "a" else explanation.b
-        share = explanation.distance.compute_share(difference.contribution)
+        share = distance.compute_share(difference.contribution)
         if share is None or share < MIN_MENTIONED_SHARE:
             continue
         place = _describe_regions(side, difference.regions, include_size=False)
+        place = "much" if place == "all over" else place
         phrases.append(f"{place} of {difference.side.upper()} ({format_share(share)})")
     return _join_phrases(phrases) if phrases else "nothing stands out"
 

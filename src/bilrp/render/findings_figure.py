@@ -109,7 +109,7 @@ def serialize_differences(
             }
             for difference in shown
         ],
-        "differs_most": describe_differences(explanation, shown[:MAX_NAMED_DIFFERENCES]),
+        "differs_most": describe_differences(explanation, breakdown, shown[:MAX_NAMED_DIFFERENCES]),
     }
 
 
