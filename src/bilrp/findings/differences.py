@@ -125,8 +125,12 @@ def find_counterparts(a: Tensor, b: Tensor) -> tuple[tuple[int, int], ...]:
     >>> find_counterparts(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.1, 2.0], [-1.0, 0.0]]))
     ((1, 0),)
     """
-    p, q = (torch.nn.functional.normalize(each.detach().cpu().float()) for each in (a, b))
-    cosine = p @ q.T
+    p, q = (each.detach().cpu().float() for each in (a, b))
+    # not the normalized parts, which are copies
+    lengths = [
+        torch.linalg.vector_norm(each, dim=1).clamp(min=torch.finfo(torch.float32).tiny) for each in (p, q)
+    ]
+    cosine = (p @ q.T / lengths[0][:, None]) / lengths[1]
     partner, back = cosine.argmax(1).tolist(), cosine.argmax(0).tolist()
     return tuple((i, j) for i, j in enumerate(partner) if back[j] == i and float(cosine[i, j]) > 0)
 
