@@ -79,6 +79,8 @@ def test_completion_loads_nothing_heavy(line, expected):
 def test_an_interrupt_while_modules_load_is_quiet(tmp_path, package):
     """A package that never finishes loading stands in for a slow disk."""
     (tmp_path / f"{package}.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
+    for name in ("a.png", "b.png"):  # missing files are told before torch is loaded
+        (tmp_path / name).touch()
     process = subprocess.Popen(
         [sys.executable, "-m", "bilrp", "explain", "a.png", "b.png"],
         cwd=tmp_path,

@@ -71,7 +71,7 @@ def test_regions_of_a_text(command, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("@none.txt", "a"), "none.txt cannot be read as text"),
+        (("@none.txt", "a"), "none.txt: no such file"),
         (("", "a"), "the text is empty"),
         (("a", "b", "--regions", "8"), "--regions 8: for texts give words, tokens or sentences"),
         (("a", "b", "--size", "64"), "--size is for vgg16"),
