@@ -5,8 +5,9 @@ they add up to ‖δ‖². A large positive value belongs to what is in one inpu
 
 The part of an unchanged region also changes with its surroundings: it may add much in a, and its counterpart in b take
 the same away. So two regions that are each other's closest (largest cosine of their parts) share what they add, half each;
-sums stay as they are. On pasted, erased and recoloured patches this put the first difference on the patch in 38 of
-42 photographs with VGG-16 (32 without), and in 21 of 24 with MobileNet (13 without).
+sums stay as they are. On photographs with a pasted, erased or recoloured patch the first difference was centred on the
+patch in 56 of 60 cases with VGG-16 (44 without), and in 23 of 30 with MobileNet (15 without). This was chosen on other
+patches in the same 64 photographs.
 """
 
 from __future__ import annotations
