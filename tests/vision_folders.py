@@ -87,7 +87,7 @@ ARCHITECTURES = (
     ),
     Architecture(
         "resnet", lambda: t.ResNetModel(t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[2, 1])),
-        lambda: t.ConvNextImageProcessorPil(size={"shortest_edge": SIDE}), "pooler", 4,
+        lambda: t.ConvNextImageProcessorPil(size={"shortest_edge": SIDE}), "pooler", 16,
     ),
     Architecture(
         "convnext", lambda: t.ConvNextModel(t.ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2)),
@@ -102,14 +102,14 @@ ARCHITECTURES = (
         lambda: t.EfficientNetModel(t.EfficientNetConfig(
             image_size=SIDE, width_coefficient=0.25, depth_coefficient=0.2, hidden_dim=320
         )),
-        lambda: t.EfficientNetImageProcessorPil(size=SQUARE), "pooler", 4,
+        lambda: t.EfficientNetImageProcessorPil(size=SQUARE), "pooler", 16,
     ),
     Architecture(
         "mobilenet_v1", lambda: t.MobileNetV1Model(t.MobileNetV1Config(image_size=SIDE, depth_multiplier=0.25, min_depth=4)),
-        lambda: t.MobileNetV1ImageProcessorPil(**MIDDLE), "pooler", 4,
+        lambda: t.MobileNetV1ImageProcessorPil(**MIDDLE), "pooler", 16,
     ),
     Architecture(
         "mobilenet_v2", lambda: t.MobileNetV2Model(t.MobileNetV2Config(image_size=SIDE, depth_multiplier=0.25, min_depth=4)),
-        lambda: t.MobileNetV2ImageProcessorPil(**MIDDLE), "pooler", 4,
+        lambda: t.MobileNetV2ImageProcessorPil(**MIDDLE), "pooler", 16,
     ),
 )  # fmt: skip

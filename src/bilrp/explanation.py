@@ -106,7 +106,8 @@ class Explanation:
     def _score_scale(self) -> float | None:
         """Return what a score of two such embeddings can reach; None for similarities without a known scale."""
         lengths = [
-            float(torch.linalg.vector_norm(side.embedding.detach().double())) for side in (self.a, self.b)
+            float(torch.linalg.vector_norm(side.embedding.detach().cpu().double()))
+            for side in (self.a, self.b)
         ]
         scales = {
             "cosine": 1.0,

@@ -129,7 +129,7 @@ def test_complex_numbers_are_refused_and_not_forgotten() -> None:
 def test_the_table_of_a_good_encoder(folder: str) -> None:
     result = CliRunner().invoke(app, ["ops", f"{folder}:residual", "--size", "16"])
     assert result.exit_code == 0, result.output
-    assert "conv2d+relu" in result.output and "gamma(0.25)" in result.output  # folded and fused
+    assert "conv2d+relu" in result.output and "gamma(0)" in result.output  # folded and fused
     assert "batch_norm" not in result.output
     assert "1×3×16×16" in result.output and "2 steps, all with a rule" in result.output
 

@@ -12,6 +12,7 @@ from bilrp import regions
 from bilrp.encoder import Encoder
 from bilrp.encoders import hf_checkpoint
 from bilrp.encoders.image_processor import load_image_processor
+from bilrp.encoders.images import position_regions
 from bilrp.errors import InputError
 from bilrp.regions import RegionFunction, Regions
 
@@ -20,7 +21,6 @@ CLS_TOKEN_MODELS = {
     "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "vit", "vit_msn",
 }  # fmt: skip
 VisionPooling = Literal["cls", "pooler", "mean"]
-DEFAULT_PATCH_PIXELS = 16  # side of a region if the model has no patches
 MAX_REGIONS = 32 * 32  # patches are merged if there are more
 
 
@@ -95,14 +95,17 @@ def _choose_pooling(pooling: str | None, model_type: str) -> str:
 
 
 def patch_regions(patch_size: Any) -> RegionFunction:
-    """Return the model's patches as regions, or 16×16 pixels; 2×2 patches are merged while there are more than 1,024.
+    """Return the model's patches as regions, or 7×7 regions; 2×2 patches are merged while there are more than 1,024.
 
     >>> patch_regions(16)(torch.zeros(1, 3, 224, 224)).count, patch_regions(4)(torch.zeros(1, 3, 224, 224)).count
     (196, 784)
     """
 
     def spec(x: Tensor) -> Regions:
-        height, width = _patch_sides(patch_size)
+        sides = _patch_sides(patch_size)
+        if sides is None:
+            return position_regions(x)
+        height, width = sides
         while -(-x.shape[2] // height) * -(-x.shape[3] // width) > MAX_REGIONS:
             height, width = 2 * height, 2 * width
         return regions.grid((height, width) if height != width else height)(x)
@@ -110,8 +113,8 @@ def patch_regions(patch_size: Any) -> RegionFunction:
     return spec
 
 
-def _patch_sides(patch_size: Any) -> tuple[int, int]:
-    """Return (height, width) of a patch from a configuration's number or pair."""
+def _patch_sides(patch_size: Any) -> tuple[int, int] | None:
+    """Return (height, width) of a patch from a configuration's number or pair; None if it has no patches."""
     first, second = (
         patch_size
         if isinstance(patch_size, list | tuple) and len(patch_size) == 2
@@ -119,4 +122,4 @@ def _patch_sides(patch_size: Any) -> tuple[int, int]:
     )
     if isinstance(first, int) and isinstance(second, int) and min(first, second) >= 1:
         return first, second
-    return DEFAULT_PATCH_PIXELS, DEFAULT_PATCH_PIXELS
+    return None

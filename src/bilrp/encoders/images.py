@@ -14,6 +14,7 @@ from bilrp.encoder import InputLike
 from bilrp.encoders.image_files import MAX_PIXELS, SUFFIXES, list_images, open_image
 from bilrp.errors import InputError
 from bilrp.inputs import Box, Image, Item, display_name
+from bilrp.regions import Regions, grid
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -212,3 +213,17 @@ def _center_box(size: tuple[int, int], ratio: float) -> tuple[float, float, floa
     wide, tall = min(wide, width), min(tall, height)
     left, top = (width - wide) / 2, (height - tall) / 2
     return left, top, left + wide, top + tall
+
+
+POSITIONS, MIN_REGION_PIXELS = 7, 8  # along one side
+
+
+def position_regions(x: Tensor) -> Regions:
+    """Split an image into about 7 × 7 patches, the positions of the last feature map of most convolutional networks.
+
+    Smaller regions than positions get relevance of both signs that nearly cancels.
+
+    >>> position_regions(torch.zeros(1, 3, 224, 224)).count, position_regions(torch.zeros(1, 3, 32, 32)).count
+    (49, 16)
+    """
+    return grid(max(MIN_REGION_PIXELS, min(x.shape[2:]) // POSITIONS))(x)

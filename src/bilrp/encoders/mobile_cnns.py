@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bilrp import regions
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, packages
 from bilrp.encoders.downloads import Package, WeightsError, fetch
@@ -33,7 +32,6 @@ EFFICIENTNET_STAGES = (
 )  # fmt: skip
 EMBEDDING_SIZE = 1280
 TRAINED_SIDE_PIXELS = 224  # with smaller images the last feature map has too few positions to say where
-REGION_SIDE_PIXELS = 16  # half a position of the last feature map
 MIN_SIDE_PIXELS = 32  # five layers halve the side
 
 
@@ -200,7 +198,7 @@ def _build_encoder(
         read=partial(
             images.read_with_view, size=size, resize=resize, mean=architecture.mean, std=architecture.std
         ),
-        regions=regions.grid(REGION_SIDE_PIXELS),
+        regions=images.position_regions,
         name=architecture.name,
         to_image=partial(images.to_image, mean=architecture.mean, std=architecture.std),
         similarity="cosine",
