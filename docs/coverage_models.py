@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -301,6 +302,6 @@ def candidate_shapes(
 
 
 def format_error(error: BaseException) -> str:
-    """Return the type and the first line of an error."""
-    lines = str(error).strip().splitlines()
+    """Return the type and the first line of an error, without the folders of installed packages."""
+    lines = re.sub(r"[^\s']*/site-packages/", "", str(error)).strip().splitlines()
     return f"{type(error).__name__} {lines[0][:160] if lines else ''}".strip()
