@@ -202,6 +202,13 @@ def test_a_file_that_is_gone_leaves_no_line(tmp_path: Path) -> None:
     assert list(known) == [f"{tables.ITEMS_TABLE}/there"] and not odd
 
 
+def test_an_empty_line_is_no_damage(mine: Path) -> None:
+    """`record` starts a new line where it sees another writer's line half written."""
+    file = mine / file_checksums.FILENAME
+    file.write_text(file.read_text().replace("\n", "\n\n", 1))
+    assert integrity.check(str(mine)) == []
+
+
 def test_many_writers_lose_no_checksum(tmp_path: Path) -> None:
     """Twelve threads add lines at once, the first torn by a killed run."""
     names = [f"items.lance/data/{number}" for number in range(120)]

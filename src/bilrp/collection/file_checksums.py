@@ -59,8 +59,10 @@ def read(path: str) -> tuple[dict[str, str], list[int]]:
         return {}, []
     except OSError as error:
         raise InputError(f"{path}/{FILENAME} cannot be read: {describe_error(error)}") from None
-    lines = [LINE_PATTERN.fullmatch(line) for line in text.split("\n")]
-    invalid = [number for number, line in enumerate(lines[:-1], 1) if line is None]
+    texts = text.split("\n")
+    lines = [LINE_PATTERN.fullmatch(line) for line in texts]
+    # an empty line is left by a writer that saw another one's write half done
+    invalid = [number for number, line in enumerate(lines[:-1], 1) if line is None and texts[number - 1]]
     return {line[2]: line[1] for line in lines if line is not None}, invalid
 
 
