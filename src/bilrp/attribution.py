@@ -181,7 +181,13 @@ def attribute(
 
 
 def make_attribution(ready: PreparedInput, values: Tensor, forms: Sequence[LinearForm]) -> Attribution:
-    """Return the attribution of a prepared input; values [regions] belong to one form, [regions, n] to n."""
+    """Return the attribution of a prepared input.
+
+    Args:
+        ready: The input with its rules applied.
+        values: Relevance [regions] of one form, or [regions, n] of n forms.
+        forms: The forms that were pulled.
+    """
     scores = [form.score for form in forms]
     score = scores[0] if values.dim() == 1 else torch.tensor(scores, dtype=torch.float64).to(values)
     return Attribution(values, score, ready.partition, forms[0].name, ready.item.view, ready.item.name)
@@ -222,7 +228,13 @@ class LinearForm:
 
 
 def make_form(similarity: Similarity, a: Tensor, b: Tensor) -> LinearForm:
-    """Return the form of a similarity at two embeddings of any shape."""
+    """Return the form of a similarity at two embeddings.
+
+    Args:
+        similarity: A similarity that is linear in either embedding with the other held fixed; others are refused.
+        a: The first embedding, of any shape.
+        b: The second embedding.
+    """
     if similarity.has_self_terms:
         raise InputError(
             f"{similarity.name} is not linear in one embedding with the other held fixed, so one input alone has no "

@@ -363,7 +363,14 @@ def explain_items(
     progress: bool = False,
     max_regions: int | None = None,
 ) -> Explanation:
-    """Explain two inputs that `read_item` has read, each by its encoder."""
+    """Explain two inputs that `read_item` has read, each by its encoder.
+
+    Args:
+        encoder: One encoder for both inputs, or one for each.
+        a: The first input.
+        b: The second input.
+        similarity, regions, composite, project, mode, progress, max_regions: As for `explain`.
+    """
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     if not wanted.any_size:
@@ -384,7 +391,14 @@ def explain_items(
 def refine_pair(
     a: PreparedInput, b: PreparedInput, *, similarity: Similarity, max_regions: int | None
 ) -> Iterator[Explanation]:
-    """Explain two inputs coarse to fine: on each side the regions of largest Σ|R| are split."""
+    """Explain two inputs coarse to fine: on each side the regions of largest Σ|R| are split.
+
+    Args:
+        a: The first input with its rules applied.
+        b: The second input.
+        similarity: The similarity.
+        max_regions: Number of regions a side to stop at; None goes on to the finest regions.
+    """
     sides = (a, b)
     refined, finer = None, [side.begin_refinement(max_regions) for side in sides]
     while refined is None or any(new is not old for new, old in zip(finer, refined, strict=True)):

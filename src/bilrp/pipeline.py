@@ -115,7 +115,14 @@ def decompose(
 def decompose_item(
     encoder: Encoder, item: Item, *, progress: bool = False, **options: Any
 ) -> dict[int | None, Decomposition]:
-    """Decompose an input that was read: {layer: decomposition}, {None: decomposition} of the output without layers."""
+    """Decompose an input that was read: {layer: decomposition}, {None: decomposition} of the output without layers.
+
+    Args:
+        encoder: The encoder.
+        item: The input, see `read_item`.
+        progress: Show a progress bar.
+        **options: As for `prepare`.
+    """
     ready = prepare(encoder, item, **options)
     parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
@@ -186,7 +193,14 @@ class PreparedInput:
     def build_decomposition(
         self, regions: Regions, parts: AnyParts, *, plan: Plan, layer: int | None = None
     ) -> Decomposition:
-        """Return the decomposition of one layer; layers are projected here, the output already was."""
+        """Return the decomposition of one layer; layers are projected here, the output already was.
+
+        Args:
+            regions: The regions that the parts belong to.
+            parts: Parts [regions, coordinates] of that layer.
+            plan: How they were computed.
+            layer: Number of the layer; None for the output.
+        """
         result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
         weights = make_projection(self.project, result)
 
@@ -215,7 +229,13 @@ def prepare(
     mode: Mode = "auto",
     layers: Sequence[int] | None = None,
 ) -> PreparedInput:
-    """Record the run, apply the rules, and resolve the regions."""
+    """Record the run, apply the rules, and resolve the regions.
+
+    Args:
+        encoder: The encoder.
+        item: The input, see `read_item`.
+        regions, composite, project, mode, layers: As for `decompose`.
+    """
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):

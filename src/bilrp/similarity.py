@@ -61,7 +61,14 @@ class Similarity:
         a: Float[Tensor, " h"],
         b: Float[Tensor, " k"],
     ) -> Float[Tensor, "regions_a regions_b"]:
-        """Return R[I, I'] from the parts of two inputs with embeddings a and b."""
+        """Return R[I, I'].
+
+        Args:
+            parts_a: Parts of the first input.
+            parts_b: Parts of the second input.
+            a: Embedding of the first input.
+            b: Embedding of the second input.
+        """
         return self.relevance_fn(a, b)(parts_a, parts_b)
 
 
@@ -187,6 +194,12 @@ def random_projection(
     dimensions: int, size: int, *, seed: int = 0, like: Tensor
 ) -> Float[Tensor, "{dimensions} {size}"]:
     """Return W (dimensions × size) with entries N(0, 1/dimensions), equal for equal seeds on every device.
+
+    Args:
+        dimensions: Number of random dimensions.
+        size: Number of coordinates of the embedding.
+        seed: Seed of the generator.
+        like: Tensor whose dtype and device the result gets.
 
     >>> random_projection(2, 3, like=torch.zeros(1)).shape
     torch.Size([2, 3])
