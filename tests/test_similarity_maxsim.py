@@ -78,3 +78,13 @@ def test_what_does_not_fit_says_so(encoder: bilrp.Encoder) -> None:
         maxsim(3).score(torch.rand(4), torch.rand(6))
     with pytest.raises(InputError, match=r"maxsim\(width\)"):
         maxsim().score(torch.rand(4), torch.rand(4))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_an_explanation_of_inputs_of_two_lengths_is_stored_and_loaded(suffix: str, tmp_path: Path) -> None:
+    encoder = bilrp.Encoder(torch.nn.Linear(4, 3), name="tokens")
+    x, y = torch.randn(1, 5, 4), torch.randn(1, 7, 4)
+    for similarity, a, b in (("maxsim", x, y), (maxsim(3), x.flatten(1)[:, :4], y.flatten(1)[:, :4])):
+        explanation = bilrp.explain(encoder, a, b, similarity=similarity)
+        loaded = bilrp.Explanation.load(explanation.save(tmp_path / f"why{suffix}"))
+        assert torch.equal(loaded.relevance, explanation.relevance) and loaded.score == explanation.score

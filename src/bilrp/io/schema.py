@@ -53,7 +53,11 @@ def check_decomposition(d: Decomposition) -> None:
 def check_explanation(e: Explanation) -> None:
     """Check an explanation; for named similarities also its score, and that Σ_I' R[I, I'] = R(P_I, Σ P')."""
     shape = e.a.regions.count, e.b.regions.count
-    _require(e.relevance.shape == shape and e.a.embedding.shape == e.b.embedding.shape, "shapes")
+    known = e.similarity in similarities.SIMILARITIES
+    similarity = similarities.resolve_similarity(e.similarity) if known else None
+    any_size = similarity is not None and similarity.any_size
+    _require(e.relevance.shape == shape, "shapes")
+    _require(any_size or e.a.embedding.shape == e.b.embedding.shape, "shapes")
     check_finite("relevance", e.relevance)
     _require(float("-inf") < e.score < float("inf"), "score")
     for side, terms, count in zip("ab", e.self_terms or (), shape, strict=False):
@@ -63,8 +67,9 @@ def check_explanation(e: Explanation) -> None:
         _require(terms.shape == (count,), f"against.{side}")
         check_finite(f"against.{side}", terms)
     _require(float("-inf") < e.reference_score < float("inf"), "references")
-    if e.similarity in similarities.SIMILARITIES and e.a.embedding.numel():
-        _check_relevance(e, similarities.resolve_similarity(e.similarity))
+    # maxsim of flat embeddings has a width that is not stored, so its relevance cannot be recomputed
+    if similarity is not None and e.a.embedding.numel() and not (any_size and len(e.a.shape) < 3):
+        _check_relevance(e, similarity.for_shapes(e.a.shape, e.b.shape))
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
@@ -77,7 +82,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
 def _check_relevance(e: Explanation, similarity: similarities.Similarity) -> None:
     a, b = e.a.embedding.double(), e.b.embedding.double()
     tolerance = max(1e-3, 16 * torch.finfo(e.relevance.dtype).eps)  # rounding differs between machines
-    scale = abs(similarity.score(a.abs(), -b.abs()))
+    scale = abs(similarity.score(a.abs(), b.abs() if similarity.any_size else -b.abs()))
     _require(abs(e.score - similarity.score(a, b)) <= tolerance * scale + 1e-30, "score")
     p, q = e.a.parts.double(), e.b.parts.double()
     if not p.any() and not q.any():
