@@ -160,9 +160,13 @@ def encoder_specific_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str
     >>> encoder_specific_keys({"encoder": "a"}, {"encoder": "b"})
     set()
     """
-    one = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
-    apart = one or a.get("space") is None or a.get("space") != b.get("space")
-    return set() if apart else {"code", "composite", "encoder", "operations", "weights"}
+    same_encoder = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
+    same_space = a.get("space") is not None and a.get("space") == b.get("space")
+    return (
+        {"code", "composite", "encoder", "operations", "weights"}
+        if same_space and not same_encoder
+        else set()
+    )
 
 
 def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike) -> tuple[Encoder, Encoder]:

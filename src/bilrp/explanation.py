@@ -54,7 +54,7 @@ Writer = Callable[..., Path]
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """score = relevance.sum() + self_terms.sum() + unattributed, exactly; relevance is [regions of a, regions of b].
+    """score = relevance.sum() + sums of both self_terms + unattributed, exactly; relevance is [regions of a, regions of b].
 
     Args:
         a, b: the decompositions of the two inputs.
@@ -64,7 +64,7 @@ class Explanation:
         self_terms: P Pᵀ and P' P'ᵀ, for similarities with terms of each side with itself.
         is_distance: the score grows where the two differ, so positive relevance separates them.
         reference_terms: for rules that compare with a reference input, relevance of each region with the other side's
-            reference; relevance.sum() + reference_terms + reference_score = score.
+            reference; they and reference_score are known terms of `unattributed`.
         reference_score: the similarity of the two references.
     """
 

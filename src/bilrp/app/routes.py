@@ -1,4 +1,4 @@
-"""URL routes of the app: each handler checks the request and calls one function of `analyses` or `cached_results`."""
+"""URL routes of the app: handlers check the request; the work is done by `analyses`, `cached_results` and the session."""
 
 from __future__ import annotations
 

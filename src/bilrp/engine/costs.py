@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScheduleCosts:
-    """Cost of each link under each method (one list per method), and of every schedule."""
+    """Cost of each link under each method (a list per method, one number for the windowed pull), and of a schedule."""
 
     context: PlanContext
 

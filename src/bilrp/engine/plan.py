@@ -1,13 +1,14 @@
 """Plan a computation: choose the cheapest schedule, count its work exactly and size its chunks to the budget.
 
-A program is split into up to four stages, in this order, each of them possibly empty:
+A program is split into four stages, in this order, each of them possibly empty:
 
     push_windowed   push on windows around each region     (early convolutions: receptive fields are small)
     push_sparse     push active features only              (deep convolutions after ReLUs: most gates are 0)
     push_dense      push whole values                      (everything else)
     pull_dense      pull the coordinates down to the last pushed value, and contract there
 
-`pull_dense` alone is classical LRP, one backward pass per coordinate. Then the first links may be pulled as
+If nothing is pushed, `pull_dense` alone is classical LRP, one backward pass per coordinate. In that case the first links
+may be pulled as
 
     pull_windowed   pull only where a coordinate's cotangent is not zero   (coordinates that see a small part of the image)
 """

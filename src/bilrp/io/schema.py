@@ -68,8 +68,9 @@ def check_explanation(e: Explanation) -> None:
         check_finite(f"against.{side}", terms)
     _require(float("-inf") < e.reference_score < float("inf"), "references")
     # maxsim of flat embeddings has a width that is not stored, so its relevance cannot be recomputed
-    if similarity is not None and e.a.embedding.numel() and not (any_size and len(e.a.shape) < 3):
-        _check_relevance(e, similarity.for_shapes(e.a.shape, e.b.shape))
+    a, b = e.a.shape or (), e.b.shape or ()
+    if similarity is not None and e.a.embedding.numel() and not (any_size and len(a) < 3):
+        _check_relevance(e, similarity.for_shapes(a, b))
 
 
 def check_finite(name: str, tensor: Tensor) -> None:

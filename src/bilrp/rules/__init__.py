@@ -1,6 +1,6 @@
 """Rules and composites: a rule freezes a step into a linear map at this input, a composite assigns rules to steps.
 
-May import errors, trace and the engine's maps and program.
+May import errors, trace and engine.
 """
 
 from bilrp.rules.activations import clamp, gate
