@@ -169,7 +169,7 @@ def attribute(
     ready = prepare(reader, item, regions=regions, composite=composite)
     embedding, many = ready.embeddings[None], isinstance(y, list | tuple)
     embedded = [_embed_target(loaded, item, each, embedding.numel()) for each in (y if many else [y])]  # type: ignore[union-attr]
-    targets = [t for found, _ in embedded for t in found]
+    targets = [target for vectors, _ in embedded for target in vectors]
     if not targets:
         raise InputError("there is nothing to compare with: give at least one input or embedding")
     readers = [owner for _, owner in embedded if owner is not None]

@@ -41,10 +41,9 @@ def locate_remainder(program: Program, read_value: Callable[[int], Tensor]) -> P
     if key is None or not is_image(program.x.shape):
         return program
     ones = torch.ones_like(program.x)[None]
-    explained = push_from(_links_until(program, key), {INPUT: program.x[None], INPUT_MASK: ones}, {key})[key][
-        0
-    ]
-    return replace(program, remainder=Remainder(key, read_value(key.value) - explained))
+    start = {INPUT: program.x[None], INPUT_MASK: ones}
+    explained = push_from(_links_until(program, key), start, {key})[key]
+    return replace(program, remainder=Remainder(key, read_value(key.value) - explained[0]))
 
 
 def last_feature_map(program: Program) -> Key | None:

@@ -59,6 +59,11 @@ class ScoreBreakdown:
         return self.score - self.explained
 
     @property
+    def references(self) -> float:
+        """The known terms of `unattributed`: everything that involves a reference input."""
+        return self.reference_terms_a + self.reference_terms_b + self.reference_score
+
+    @property
     def is_complete(self) -> bool:
         """Whether the unattributed part is only rounding; False for a score of 0."""
         return self.score != 0 and abs(self.unattributed) <= MAX_ROUNDING_SHARE * abs(self.score)

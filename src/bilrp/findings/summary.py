@@ -316,8 +316,7 @@ def _describe_reference(explanation: ExplanationLike) -> str:
     """Return how much of the unattributed part is against the reference input, in parentheses, or ""."""
     if explanation.reference_terms is None:
         return ""
-    terms = explanation.breakdown
-    value = terms.reference_terms_a + terms.reference_terms_b + terms.reference_score
+    terms, value = explanation.breakdown, explanation.breakdown.references
     share, rest = terms.compute_share(value), terms.compute_share(terms.unattributed - value)
     if rest is not None and abs(rest) < MIN_MENTIONED_SHARE:
         part = "all of it"

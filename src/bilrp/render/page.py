@@ -217,7 +217,7 @@ def serialize_breakdown(explanation: Explanation) -> dict[str, float]:
         terms["marks"] = breakdown.special_tokens
     if explanation.reference_terms is not None:  # the unattributed part in three terms
         against = breakdown.reference_terms_a + breakdown.reference_terms_b
-        rest = breakdown.unattributed - (against + breakdown.reference_score)
+        rest = breakdown.unattributed - breakdown.references
         terms |= {"against": against, "references": breakdown.reference_score, "rest": rest}
     return terms | {"unattributed": breakdown.unattributed, "score": breakdown.score}
 

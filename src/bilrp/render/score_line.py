@@ -55,8 +55,7 @@ def _format_reference_part(explanation: Explanation) -> str:
     """Return how much of the unattributed part involves a reference input, or ""."""
     if explanation.reference_terms is None:
         return ""
-    breakdown = explanation.breakdown
-    part = breakdown.reference_terms_a + breakdown.reference_terms_b + breakdown.reference_score
+    breakdown, part = explanation.breakdown, explanation.breakdown.references
     is_all = abs(breakdown.unattributed - part) <= MAX_ROUNDING_SHARE * abs(breakdown.score)
     kind = _name_reference_kind(explanation)
     return f", {'all' if is_all else format_number(part)} of it against the reference {kind}"
