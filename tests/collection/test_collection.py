@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -369,6 +371,8 @@ def test_nothing_to_index_is_said(tmp_path: Path) -> None:
 
 RUN = """
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 sys.path.insert(0, {tests!r})
 from bilrp.collection import indexing as made
 from collection_helpers import tiny_encoder
@@ -401,6 +405,26 @@ def test_two_processes_index_into_one_collection(tmp_path: Path) -> None:
     runs = [child(str(source), str(tmp_path / "x.lance")) for source in sources]
     assert [run.wait() for run in runs] == [0, 0]
     assert len(collection.open(tmp_path / "x.lance")) == 48
+
+
+def test_writers_that_create_a_table_at_once_lose_no_rows(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    schema, writers = pa.schema([("id", pa.string())]), 4
+    start = threading.Barrier(writers, timeout=20)  # a writer that fails must not hang the others
+
+    def write(writer: int) -> None:
+        for number in range(8):
+            start.wait()
+            tables.append_rows(
+                str(tmp_path / f"{number}.lance"), "items.lance", [{"id": str(writer)}], schema
+            )
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(write, range(writers)))
+    for number in range(8):
+        dataset = tables.open_table(str(tmp_path / f"{number}.lance"), "items.lance")
+        assert sorted(tables.read_columns(dataset, ["id"])["id"]) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are another matter there")

@@ -143,16 +143,29 @@ def append_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema:
     """
     table, location = _to_arrow(rows, schema), table_path(path, name)
     with _wrap_write_errors(path):
-        exists = open_table(path, name) is not None
-        try:
-            if not exists and "://" not in path:
-                file_checksums.remove_table(path, name)
-            import_lance().write_dataset(table, location, mode="append" if exists else "create")
-        except OSError as error:
-            if "already exists" not in str(error):
-                raise
-            import_lance().write_dataset(table, location, mode="append")  # another process created it
+        if open_table(path, name) is not None or not _create_table(path, name, table):
+            import_lance().write_dataset(table, location, mode="append")
     record_checksums(path, name)
+
+
+def _create_table(path: str, name: str, table: Any) -> bool:
+    """Create a table with its first rows; return whether this process did, false if another one was faster.
+
+    Lance's own mode "create" replaces a table that appears between its check and its commit, and loses the rows of the
+    other process. A commit on top of version 0 is refused then.
+    """
+    lance, location = import_lance(), table_path(path, name)
+    if "://" not in path:
+        file_checksums.remove_table(path, name)
+    fragment = lance.fragment.LanceFragment.create(location, table, fragment_id=0)  # not committed yet
+    operation = lance.LanceOperation.Overwrite(table.schema, [fragment])
+    try:
+        lance.LanceDataset.commit(location, operation, read_version=0, max_retries=0)
+    except (OSError, RuntimeError, ValueError):
+        if open_table(path, name) is None:
+            raise
+        return False
+    return True
 
 
 def write_fragments(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> list[str]:
