@@ -1,6 +1,6 @@
 """Measure the baselines of random pairs in `bilrp.findings.random_baseline`: cosines of all pairs of a reference set.
 
-    python benchmarks/random_pairs.py minilm                     the sentences in everyday_sentences.txt
+    python benchmarks/random_pairs.py minilm                     60 everyday sentences
     python benchmarks/random_pairs.py mobilenet PHOTOGRAPHS      64 photographs of a folder
 
 It prints the hash of the weights, the number of pairs and their quantiles.
@@ -16,9 +16,9 @@ import torch
 
 import bilrp
 from bilrp.encoder import read_item
+from bilrp.encoders.sentence_encoder import read_everyday_sentences
 from bilrp.findings.random_baseline import RandomBaseline, compute_baseline
 
-SENTENCES = Path(__file__).with_name("everyday_sentences.txt")
 PHOTOGRAPH_COUNT = 64
 
 
@@ -47,7 +47,7 @@ def main(name: str, folder: str | None = None) -> None:
     """
     encoder = bilrp.encoders.load(name)
     if folder is None:
-        inputs: Sequence[str | Path] = SENTENCES.read_text(encoding="utf-8").splitlines()
+        inputs: Sequence[str | Path] = read_everyday_sentences()
     else:
         files = sorted(Path(folder).glob("*.jpg"))
         inputs = files[:: max(1, len(files) // PHOTOGRAPH_COUNT)][:PHOTOGRAPH_COUNT]

@@ -20,7 +20,7 @@ from bilrp import regions as region_specs
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image, Item, Text, View, display_name
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.composites import CompositeFunction, CompositeLike, as_composite, composite_name
+from bilrp.rules.composites import CompositeFunction, CompositeLike, as_composite, centered, composite_name
 from bilrp.rules.default_composites import choose_composite
 from bilrp.rules.freezing import prepare_tape
 from bilrp.rules.rule_table import tabulate_rules
@@ -59,6 +59,8 @@ class Encoder:
         embedding_space: encoders with the same name here can be compared (the two of an image-text model).
         input_layer: the module inside `module` whose output is explained, where the model's own input is token ids.
         similarity: the default similarity; None is "cosine".
+        typical_inputs: unrelated inputs. With them the default rules are `composites.centered`: what all inputs share is
+            told apart from what is specific to a pair.
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -76,6 +78,7 @@ class Encoder:
     embedding_space: str | None = None
     input_layer: str | None = None
     similarity: str | Similarity | None = None
+    typical_inputs: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.operations, Op | str):
@@ -312,7 +315,10 @@ def resolve_composite(
         composite: the composite that the user asks for, or a rule for all weighted steps.
     """
     chosen = encoder.composite if composite is None else composite
-    return choose_composite(tape) if chosen is None else as_composite(chosen)
+    if chosen is not None:
+        return as_composite(chosen)
+    default = choose_composite(tape)
+    return centered(default) if encoder.typical_inputs else default
 
 
 def make_view(encoder: Encoder, x: Tensor) -> View | None:
@@ -409,8 +415,8 @@ def diff_origins(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     >>> diff_origins({"encoder": "a", "composite": "x"}, {"encoder": "b", "composite": "x"})
     'encoder (a and b)'
     """
-    # Parts do not depend on the similarity; `resolve_similarity` refuses two defaults.
-    keys = sorted({*ours, *theirs} - encoder_specific_keys(ours, theirs) - {"similarity"})
+    # Parts do not depend on the similarity (`resolve_similarity` refuses two defaults) nor on what scores are compared with.
+    keys = sorted({*ours, *theirs} - encoder_specific_keys(ours, theirs) - {"similarity", "random_cosines"})
     return ", ".join(
         f"{key} ({ours.get(key)} and {theirs.get(key)})" for key in keys if ours.get(key) != theirs.get(key)
     )

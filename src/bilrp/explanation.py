@@ -100,8 +100,14 @@ class Explanation:
             reference_terms_a=reference[0],
             reference_terms_b=reference[1],
             reference_score=self.reference_score,
+            is_centered=self.is_centered,
             scale=self._score_scale(),
         )
+
+    @property
+    def is_centered(self) -> bool:
+        """Whether relevance is of what is specific to the two inputs, see `composites.centered`."""
+        return all(str(side.origin.get("composite")).startswith("centered(") for side in (self.a, self.b))
 
     def _score_scale(self) -> float | None:
         """Return what a score of two such embeddings can reach; None for similarities without a known scale."""
@@ -155,7 +161,7 @@ class Explanation:
     def _all_findings(self) -> list[Finding]:
         rows, columns, relevance = self._without_special_tokens()
         a, b = select_regions(self.a.regions, rows), select_regions(self.b.regions, columns)
-        score = 0.0 if self.breakdown.is_near_zero else self.score  # no shares of a score near zero
+        score = 0.0 if self.breakdown.is_near_zero else self.breakdown.specific  # no shares of a score near zero
         findings = grouping.extract_findings(relevance.numpy(), a, b, score=score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
 

@@ -37,10 +37,12 @@ from bilrp.engine.refinement import Refinement, start_refinement
 from bilrp.engine.remainder import locate_remainder
 from bilrp.engine.sparse_parts import AnyParts, densify
 from bilrp.errors import InputError, RuleError
+from bilrp.findings.random_baseline import summarize_cosines
 from bilrp.inputs import Item, Text
+from bilrp.mean_embedding import compute_typical_embeddings, find_typical_embeddings
 from bilrp.progress import progress_bar
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.composites import locates_remainder
+from bilrp.rules.composites import is_centered, locates_remainder
 from bilrp.rules.freezing import freeze, prepare_tape
 from bilrp.similarity import random_projection
 from bilrp.trace.devices import defer_checks
@@ -124,11 +126,9 @@ def decompose_item(
         **options: As for `prepare`.
     """
     ready = prepare(encoder, item, **options)
-    parts, plan = ready.compute(ready.partition, progress=progress)
     if not ready.taps:
-        return {
-            None: ready.build_decomposition(ready.partition, parts[ready.program.output.value], plan=plan)
-        }
+        return {None: ready.decompose(progress=progress)}
+    parts, plan = ready.compute(ready.partition, progress=progress)
     return {
         n: ready.build_decomposition(ready.partition, parts[v], plan=plan, layer=n)
         for n, v in ready.taps.items()
@@ -148,6 +148,7 @@ class PreparedInput:
     taps: Mapping[int, int]  # layer -> number of its value
     embeddings: Mapping[int | None, Tensor]  # layer (None: output) -> embedding
     reference_embeddings: Mapping[int | None, Tensor]  # the same at the reference input, if the rules use one
+    is_centered: bool = False  # the reference is a mean embedding, and the rest is distributed evenly
 
     def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
         """Compute parts [regions, coordinates] of the output and of tapped values."""
@@ -161,8 +162,13 @@ class PreparedInput:
         _check_finite(parts[self.program.output.value], self.origin["composite"])
         return parts, plan
 
+    def decompose(self, *, progress: bool = False) -> Decomposition:
+        """Return the decomposition of the output."""
+        parts, plan = self.compute(self.partition, progress=progress)
+        return self.build_decomposition(self.partition, parts[self.program.output.value], plan=plan)
+
     def compute_parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
-        """Compute parts of the output only."""
+        """Compute parts of the output by the rules alone; `decompose` also distributes what they leave."""
         parts, plan = self.compute(partition, progress=progress)
         return densify(parts[self.program.output.value]), plan
 
@@ -170,8 +176,19 @@ class PreparedInput:
         """Return [regions, n], ⟨P_I, v⟩ of each region and each of the vectors [n, h], by one backward sweep for all."""
         with torch.no_grad():
             values = pull_vectors(self.program, self.partition, vectors)
+            if self.is_centered:
+                values = self._distribute_rest(values, vectors)
         _check_finite(values, self.origin["composite"])
         return values
+
+    def _distribute_rest(self, values: Tensor, vectors: Tensor) -> Tensor:
+        """Add what the rules leave of φ − μ‖φ‖, times the vectors, to the values [regions, n] of each region."""
+        left_out = _left_out(self.partition)
+        explained = values.sum(0)
+        if left_out is not None:
+            explained = explained + pull_vectors(self.program, left_out, vectors).sum(0)
+        wanted = vectors @ (self.embeddings[None] - self.reference_embeddings[None]).flatten()
+        return values + torch.outer(_feature_shares(self.partition).to(values), wanted - explained)
 
     def begin_refinement(self, max_regions: int | None) -> Refinement:
         """Start a refinement to at most `max_regions` regions, at its coarsest partition."""
@@ -212,11 +229,32 @@ class PreparedInput:
             parts = parts if weights is None else densify(parts) @ weights.T
             origin["layer"] = layer
         embedding = flat(result)
+        if self.is_centered and reference is not None:
+            left_out, parts = _left_out(regions), densify(parts)
+            explained = parts.sum(0)
+            if left_out is not None:
+                explained = explained + self.compute_parts(left_out)[0].sum(0)
+            rest = embedding - flat(reference.to(result)) - explained
+            parts = parts + torch.outer(_feature_shares(regions).to(parts), rest)
         return Decomposition(
             parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
             shape=tuple(result.shape) if weights is None else tuple(embedding.shape),
             reference=None if reference is None else flat(reference.to(result)),
         )  # fmt: skip
+
+
+def _feature_shares(regions: Regions) -> Tensor:
+    """Return each region's share of the features of the input, [regions]."""
+    sizes = torch.bincount(regions.labels.flatten() + 1, minlength=regions.count + 1)[1:]
+    return sizes.double() / regions.labels.numel()
+
+
+def _left_out(regions: Regions) -> Regions | None:
+    """Return one region with all features that are in none; None if there are no such features."""
+    outside = regions.labels < 0
+    if not bool(outside.any()):
+        return None
+    return Regions(torch.where(outside, 0, -1), 1, "labels")
 
 
 def prepare(
@@ -245,13 +283,19 @@ def prepare(
     memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
     with torch.no_grad(), defer_checks():
         tape = encoder.record(item.x, item.model_input)
+        chosen = resolve_composite(encoder, tape, composite)
+        typical = None
+        if is_centered(chosen) and not layers:
+            typical = find_typical_embeddings(encoder, tape.fingerprint)
+            if typical is None:
+                typical = compute_typical_embeddings(encoder, tape.fingerprint)
+                tape = encoder.record(item.x, item.model_input)  # other runs may have written to the model's buffers
         taps = _layer_values(encoder, tape, layers)
         tapped_results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
         values: dict[int | None, int] = {**taps} if taps else {None: tape.output}
         results = {n: tapped_results.get(value, tape.result) for n, value in values.items()}
         for result in results.values():
             check_embedding(result)
-        chosen = resolve_composite(encoder, tape, composite)
         partition, item = resolve_regions(encoder, item, regions)
         tapped = frozenset(taps.values())
         origin = make_origin(encoder, tape, chosen, project)
@@ -265,7 +309,14 @@ def prepare(
             keep |= set() if program.remainder is None else {program.remainder.key}
             program = hoist_poolings(rewrite_channels_first(program, keep), keep)
         # The tape is dropped here, to free activations that no map references before parts are computed.
-        return PreparedInput(program, partition, item, origin, project, mode, taps, results, references)
+        if typical is not None:
+            length = torch.linalg.vector_norm(tape.result.double())
+            references = {None: (typical.mean.to(tape.result.device) * length).to(tape.result)}
+            origin["random_cosines"] = summarize_cosines(typical.cosines)
+        centered = typical is not None
+        return PreparedInput(
+            program, partition, item, origin, project, mode, taps, results, references, centered
+        )
 
 
 def refine(

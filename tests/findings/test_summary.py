@@ -310,8 +310,7 @@ def test_the_stored_baseline_of_sentences_is_what_the_sentences_give():
     from bilrp.encoder import read_item
 
     minilm = bilrp.encoders.load("minilm")
-    path = Path(__file__).parents[2] / "benchmarks" / "everyday_sentences.txt"
-    sentences = path.read_text(encoding="utf-8").splitlines()
+    sentences = minilm.typical_inputs
     items = [read_item(minilm, sentence) for sentence in sentences]
     rows = torch.stack([minilm.forward_fn(item.model_input)(item.x).flatten() for item in items]).detach()
     unit = nn.functional.normalize(rows)

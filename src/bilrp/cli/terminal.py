@@ -107,7 +107,9 @@ def collect_summary(
         "positive_share": breakdown.compute_share(breakdown.positive),
         "negative_share": breakdown.compute_share(breakdown.negative),
         "explained_share": breakdown.compute_share(breakdown.explained),
-        "unattributed_share": breakdown.compute_share(breakdown.unattributed),
+        "shared": breakdown.shared if breakdown.is_centered else None,
+        "specific": breakdown.specific,
+        "unattributed_share": breakdown.compute_share(breakdown.unattributed - breakdown.shared),
         "special_tokens": breakdown.special_tokens,
         "special_tokens_share": breakdown.compute_share(breakdown.special_tokens),
         "within": breakdown.self_terms_a + breakdown.self_terms_b,
@@ -271,17 +273,26 @@ def _format_breakdown(values: dict[str, Any]) -> list[str]:
     """Format the terms that add up to the score, one per line, with their share of it; the page uses the same words."""
     from bilrp.findings.formatting import format_column, format_share
 
-    rest = 0.0 if values["closed"] else values["unattributed"]  # rounding
+    shared = values["shared"]
+    rest = 0.0 if values["closed"] else values["unattributed"] - (shared or 0.0)  # rounding
     terms = {"pairs that raise it": values["positive"], "pairs that lower it": values["negative"]}
     optional = {"special tokens": values["special_tokens"], "each with itself": values["within"]}
-    terms |= {name: value for name, value in optional.items() if value} | {"unattributed": rest}
-    if values["against_reference"] is not None:  # part of the unattributed
+    terms |= {name: value for name, value in optional.items() if value}
+    if shared is not None:
+        terms |= {"specific to these two": values["specific"], "shared by any two": shared}
+    else:
+        terms["unattributed"] = rest
+    if values["against_reference"] is not None and shared is None:  # part of the unattributed
         terms["  either against the reference"] = sum(values["against_reference"])
         terms["  reference against reference"] = values["references"]
-    terms["estimate" if values["estimate"] else "score"] = score = values["score"]
+    total = "estimate" if values["estimate"] else "score"
+    terms[total] = values["score"]
     width = max(map(len, terms))
+    whole = values["specific"]  # shares are of it: only a known shared part makes it differ from the score
+    without_share = () if shared is None else ("shared by any two", total)
     shares = {
-        name: "" if values["near_zero"] else format_share(value / score) for name, value in terms.items()
+        name: "" if values["near_zero"] or name in without_share else format_share(value / whole)
+        for name, value in terms.items()
     }
     return [
         f"  {name:<{width}}{value:>14}{shares[name]:>11}".rstrip()

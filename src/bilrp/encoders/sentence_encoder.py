@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from bilrp.errors import InputError
 from bilrp.regions import tokens
 
 FEATURES = ("word", "sum")
+SENTENCES_FILE = Path(__file__).parent / "text" / "everyday_sentences.txt"
 UNLIMITED_TOKENS = 10**6  # from here on a tokenizer's model_max_length means "not set"
 
 
@@ -106,7 +108,14 @@ def sentence(
         regions=tokens(),
         name=name,
         similarity="cosine",
+        typical_inputs=read_everyday_sentences(),
     )
+
+
+@cache
+def read_everyday_sentences() -> tuple[str, ...]:
+    """Return 60 short sentences that have nothing to do with each other."""
+    return tuple(SENTENCES_FILE.read_text(encoding="utf-8").splitlines())
 
 
 @contextmanager

@@ -30,6 +30,8 @@ class ScoreBreakdown:
         reference_terms_a: Part of `unattributed`: regions of a with the reference input of b.
         reference_terms_b: The same with a and b exchanged.
         reference_score: Part of `unattributed`: the two reference inputs with each other.
+        is_centered: The reference is the mean embedding of unrelated inputs (`composites.centered`). Then its terms are
+            what any two inputs share, and shares are of what is specific to the two.
         scale: What a score of the same inputs can reach, e.g. ‖φ‖‖φ'‖ for the dot product; None: the sum of the absolute
             terms.
 
@@ -46,6 +48,7 @@ class ScoreBreakdown:
     reference_terms_a: float = 0.0
     reference_terms_b: float = 0.0
     reference_score: float = 0.0
+    is_centered: bool = False
     scale: float | None = None
 
     @property
@@ -64,30 +67,41 @@ class ScoreBreakdown:
         return self.reference_terms_a + self.reference_terms_b + self.reference_score
 
     @property
+    def shared(self) -> float:
+        """The part of the score that any two inputs share; 0 if that is unknown."""
+        return self.references if self.is_centered else 0.0
+
+    @property
+    def specific(self) -> float:
+        """The part of the score that is specific to the two inputs: all of it if nothing is known to be shared."""
+        return self.score - self.shared
+
+    @property
     def is_complete(self) -> bool:
         """Whether the unattributed part is only rounding; False for a score of 0."""
         return self.score != 0 and abs(self.unattributed) <= MAX_ROUNDING_SHARE * abs(self.score)
 
     @property
     def is_near_zero(self) -> bool:
-        """Whether the score is less than a twentieth of its scale: terms are then shown as they are, not as shares of it.
+        """Whether the specific score is less than a twentieth of its scale: then there are no shares of it.
 
         >>> ScoreBreakdown(score=0.02, positive=0.3, negative=-0.28, scale=1.0).is_near_zero
         True
         """
         terms = (self.positive, self.negative, self.special_tokens, self.self_terms_a, self.self_terms_b)
         scale = sum(map(abs, (*terms, self.unattributed))) if self.scale is None else self.scale
-        return abs(self.score) <= NEAR_ZERO_FRACTION * scale
+        return abs(self.specific) <= NEAR_ZERO_FRACTION * scale
 
     def compute_share(self, value: float) -> float | None:
-        """Return value / score, or None for a score near zero."""
-        return None if self.is_near_zero else value / self.score
+        """Return value / (score − what any two inputs share), or None if that is near zero."""
+        return None if self.is_near_zero else value / self.specific
 
     def __str__(self) -> str:
         """Return all terms with the same number of decimals."""
         self_terms = self.self_terms_a + self.self_terms_b
         optional = {"special tokens": self.special_tokens, "each side with itself": self_terms}
         terms = {"for": self.positive, "against": self.negative, **{k: v for k, v in optional.items() if v}}
-        terms["unattributed"] = self.unattributed
+        terms |= {"shared by any pair": self.shared} if self.is_centered else {}
+        terms["unattributed"] = self.unattributed - self.shared
         score, *values = format_column([self.score, *terms.values()])
         return f"score {score}: " + ", ".join(map(" ".join, zip(terms, values, strict=True)))

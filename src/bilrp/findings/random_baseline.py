@@ -50,6 +50,16 @@ def compute_baseline(cosines: Sequence[float] | np.ndarray, *, pairs: str = RAND
     return RandomBaseline(len(cosines), tuple(float(q) for q in quantiles), pairs)
 
 
+def summarize_cosines(cosines: Sequence[float]) -> dict[str, Any]:
+    """Return the cosines of random pairs as JSON, for the origin of a decomposition: their number and quantiles.
+
+    >>> summarize_cosines([0.1, 0.2, 0.3])["pairs"]
+    3
+    """
+    baseline = compute_baseline(cosines)
+    return {"pairs": baseline.pair_count, "quantiles": [round(q, 3) for q in baseline.quantiles]}
+
+
 def judge(cosine: float, baseline: RandomBaseline) -> tuple[str, str]:
     """Return a verdict on a cosine in words, and the comparison with random pairs that it rests on.
 
@@ -79,7 +89,9 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
     >>> look_up_baseline({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
     True
     """
-    weights = str(origin.get("weights"))
+    weights, measured = str(origin.get("weights")), origin.get("random_cosines")
+    if measured:
+        return RandomBaseline(measured["pairs"], tuple(measured["quantiles"]), SENTENCES)
     if weights in TEXT_BASELINES:
         return TEXT_BASELINES[weights]
     layer = VGG16_LAYER_BY_WEIGHTS.get(weights)
@@ -95,7 +107,7 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
 
 # Photographs: all 2,016 pairs of 64 uncropped images of Pascal VOC 2007, at 128 × 128 pixels
 # (VGG-16) and 224 × 224 (MobileNetV2, EfficientNet-Lite0). Sentences: all 1,770 pairs
-# of the 60 in benchmarks/everyday_sentences.txt. Measured with benchmarks/random_pairs.py; tests measure some of them
+# of the 60 in bilrp/encoders/text/everyday_sentences.txt. Measured with benchmarks/random_pairs.py; tests measure some of them
 # again. The hashes are of the weights, for VGG-16 of the network up to that layer.
 VGG16_SIDE_PIXELS, MOBILE_SIDE_PIXELS = 128, 224
 MAX_BASELINE_WORDS = 30  # of a text: the sentences have 5 to 12 words, and long texts have larger cosines

@@ -136,7 +136,8 @@ def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
 
 def is_mostly_unattributed(explanation: ExplanationLike) -> bool:
     """Return whether more than half of the score is unattributed; a score near zero has no shares."""
-    share = explanation.breakdown.compute_share(explanation.unattributed)
+    terms = explanation.breakdown
+    share = terms.compute_share(terms.unattributed - terms.shared)
     return share is not None and abs(share) > MAX_UNATTRIBUTED_SHARE
 
 
@@ -302,11 +303,19 @@ def _describe_account(explanation: ExplanationLike) -> str:
         clauses += [f"{amount(-negative)} counts against it"] if matters(negative) else []
     if matters(terms.special_tokens):
         clauses.append(f"{amount(terms.special_tokens)} comes from special tokens")
-    if matters(terms.unattributed):
-        clauses.append(f"{amount(terms.unattributed)} is unattributed{_describe_reference(explanation)}")
+    unattributed = terms.unattributed - terms.shared
+    if matters(unattributed):
+        clauses.append(f"{amount(unattributed)} is unattributed{_describe_reference(explanation)}")
     else:
         clauses.append("nothing is unattributed")
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
+    if terms.is_centered:
+        specific = format_number(terms.specific)
+        shared = f"Any two {_name_input_kind(explanation)}s share {format_number(terms.shared)} of the {name}. "
+        shared = shared if abs(terms.shared) > NEAR_ZERO_FRACTION * (terms.scale or 0.0) else ""
+        if near_zero:
+            return f"{shared}What is specific to these two is near zero ({specific}): {', '.join(clauses)}."
+        return f"{shared}Of what is specific to these two ({specific}) {', '.join(clauses)}."
     if near_zero:
         return f"The {name} is near zero ({format_number(explanation.score)}): {', '.join(clauses)}."
     return f"Of the {name} {', '.join(clauses)}."
@@ -314,7 +323,7 @@ def _describe_account(explanation: ExplanationLike) -> str:
 
 def _describe_reference(explanation: ExplanationLike) -> str:
     """Return how much of the unattributed part is against the reference input, in parentheses, or ""."""
-    if explanation.reference_terms is None:
+    if explanation.reference_terms is None or explanation.breakdown.is_centered:
         return ""
     terms, value = explanation.breakdown, explanation.breakdown.references
     share, rest = terms.compute_share(value), terms.compute_share(terms.unattributed - value)

@@ -40,8 +40,12 @@ def format_score_line(explanation: Explanation) -> str:
     terms = [f"{format_number(on_pairs)} explained by {by}{share}"]
     if breakdown.special_tokens:
         terms.append(_format_term(breakdown, breakdown.special_tokens, "with special tokens"))
-    if not breakdown.is_complete:
-        unattributed = _format_term(breakdown, breakdown.unattributed, "unattributed")
+    if breakdown.is_centered:
+        sign = "−" if breakdown.shared < 0 else "+"
+        terms.append(f"{sign} {format_number(abs(breakdown.shared))} shared by any two")
+    rest = breakdown.unattributed - breakdown.shared
+    if abs(rest) > MAX_ROUNDING_SHARE * abs(breakdown.score):
+        unattributed = _format_term(breakdown, rest, "unattributed")
         terms.append(unattributed + _format_reference_part(explanation))
     return f"{score} = {' '.join(terms)}"
 
@@ -53,7 +57,7 @@ def _format_term(breakdown: ScoreBreakdown, value: float, label: str) -> str:
 
 def _format_reference_part(explanation: Explanation) -> str:
     """Return how much of the unattributed part involves a reference input, or ""."""
-    if explanation.reference_terms is None:
+    if explanation.reference_terms is None or explanation.breakdown.is_centered:
         return ""
     breakdown, part = explanation.breakdown, explanation.breakdown.references
     is_all = abs(breakdown.unattributed - part) <= MAX_ROUNDING_SHARE * abs(breakdown.score)

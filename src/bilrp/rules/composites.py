@@ -51,6 +51,7 @@ class Composite:
         reference: A reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
         for_tape: Function tape → composite, for a composite whose choice depends on the whole tape.
         locate_remainder: Attribute what is left at the last feature map to regions by position (`engine.remainder`).
+        is_centered: Decompose φ(x) − μ, see `centered`.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Composite:
     reference: Reference | None = None
     for_tape: Callable[[Tape], CompositeFunction] | None = None
     locate_remainder: bool = False
+    is_centered: bool = False
 
     def __call__(self, step: Step) -> Rule | None:
         return self.choose_rule(step)
@@ -268,6 +270,34 @@ def attnlrp(gamma: float = 0.0) -> Composite:
     return Composite(f"attnlrp({format_number(gamma)})", choose)
 
 
+def centered(composite: CompositeLike) -> Composite:
+    """Decompose φ(x) − μ‖φ(x)‖, with μ the mean of the normalized embeddings of the encoder's `typical_inputs`.
+
+    Some encoders give any two inputs a high cosine, because all embeddings point in one direction. μ is what they share:
+    it is no longer attributed to regions but stays as the known part of `unattributed`, and the relevance of pairs adds
+    up to what is specific to the two inputs, ⟨φ/‖φ‖ − μ, φ'/‖φ'‖ − μ⟩ for cosine. What the rules leave of φ(x) − μ‖φ(x)‖
+    is distributed evenly over the features of the input.
+
+    Args:
+        composite: The rules.
+
+    >>> centered(transformer()).name
+    'centered(transformer(0))'
+    """
+    inner = as_composite(composite)
+    if composite_reference(inner) is not None:
+        raise RuleError(f"{composite_name(inner)} has a reference input, so it cannot be centered as well")
+    bound = getattr(inner, "for_tape", None)
+    return Composite(
+        f"centered({composite_name(inner)})",
+        inner,
+        None,
+        None if bound is None else lambda tape: centered(bound(tape)),
+        locates_remainder(inner),
+        is_centered=True,
+    )
+
+
 def conv_attention(gamma: float = 0.25) -> Composite:
     """For networks with convolutions and attention: γ on convolutions, LRP-0 on linear steps, frozen attention."""
     return Composite(f"conv_attention({format_number(gamma)})", resnet(gamma).choose_rule)
@@ -309,6 +339,11 @@ def locates_remainder(composite: CompositeFunction) -> bool:
     return bool(getattr(composite, "locate_remainder", False))
 
 
+def is_centered(composite: CompositeFunction) -> bool:
+    """Return whether the composite decomposes φ(x) − μ, see `centered`."""
+    return bool(getattr(composite, "is_centered", False))
+
+
 def is_weighted(step: Step) -> bool:
     """Return whether a step is a linear layer or convolution with constant weights."""
     return extract_weights(step) is not None
@@ -329,6 +364,9 @@ def format_call(composite: CompositeFunction) -> str:
     ('bilrp.composites.uniform(0.25)', "bilrp.composites.secant('blurred')", '...')
     """
     name = getattr(composite, "name", "")
+    if match := re.fullmatch(r"centered\((.+)\)", name):
+        inner = format_call(Composite(match[1], composite))
+        return "..." if inner == "..." else f"bilrp.composites.centered({inner})"
     if re.fullmatch(r"(uniform|transformer|resnet|bias_to_inputs|conv_attention|attnlrp)\([-.e\d]+\)", name):
         return f"bilrp.composites.{name}"
     if name in {"hessian_product", "paper_vgg"}:

@@ -1,0 +1,85 @@
+"""Embeddings of unrelated inputs: what all embeddings of an encoder share, and how similar random pairs are."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bilrp.encoder import MODEL_RUN_LOCK, Encoder, read_item
+from bilrp.errors import InputError
+from bilrp.inputs import Item
+
+_lock = threading.Lock()
+_computed: weakref.WeakKeyDictionary[Encoder, tuple[str, TypicalEmbeddings]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class TypicalEmbeddings:
+    """The mean of normalized embeddings in float64, and the sorted cosines of all pairs of them."""
+
+    mean: Float[Tensor, " h"]
+    cosines: tuple[float, ...]
+
+
+def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings | None:
+    """Return what was computed for these weights, or None.
+
+    Args:
+        encoder: The encoder.
+        fingerprint: Hash of the weights, as on a tape.
+    """
+    with _lock:
+        known, embeddings = _computed.get(encoder, ("", None))
+    return embeddings if known == fingerprint else None
+
+
+def compute_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings:
+    """Embed the encoder's typical inputs, and keep the result for these weights.
+
+    Args:
+        encoder: An encoder with `typical_inputs`.
+        fingerprint: Hash of the weights.
+    """
+    if not encoder.typical_inputs:
+        raise InputError(
+            f"composites.centered needs unrelated inputs of {encoder.name or 'the encoder'} for the mean embedding: "
+            "bilrp.Encoder(..., typical_inputs=(...))"
+        )
+    unit = torch.nn.functional.normalize(embed_typical_inputs(encoder).double(), dim=1)
+    pairs = (unit @ unit.T)[tuple(torch.triu_indices(len(unit), len(unit), 1))]
+    computed = TypicalEmbeddings(unit.mean(0), tuple(np.sort(pairs.cpu().numpy()).tolist()))
+    with _lock:
+        _computed[encoder] = fingerprint, computed
+    return computed
+
+
+def embed_typical_inputs(encoder: Encoder) -> Float[Tensor, "n h"]:
+    """Return the embeddings of the encoder's typical inputs; those of one shape are run together where the model allows."""
+    items = [read_item(encoder, each, quiet=True) for each in encoder.typical_inputs]
+    by_shape: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for number, item in enumerate(items):
+        by_shape[tuple(item.x.shape)].append(number)
+    embeddings: dict[int, Tensor] = {}
+    with torch.no_grad(), MODEL_RUN_LOCK:
+        for numbers in by_shape.values():
+            rows = _embed_together(encoder, [items[number] for number in numbers])
+            embeddings |= dict(zip(numbers, rows, strict=True))
+    return torch.stack([embeddings[number] for number in range(len(items))])
+
+
+def _embed_together(encoder: Encoder, items: list[Item]) -> list[Tensor]:
+    """Embed inputs of one shape in one run, or one by one where the model does not return one row for each."""
+    first = encoder.forward_fn(items[0].model_input)(items[0].x)
+    rest = items[1:]
+    if rest and all(item.model_input is None for item in items) and first.dim() == 2:
+        rows = encoder.module(torch.cat([item.x for item in rest]))
+        if rows.shape == (len(rest), *first.shape[1:]):
+            return [first.flatten(), *rows]
+    return [first.flatten(), *(encoder.forward_fn(item.model_input)(item.x).flatten() for item in rest)]
