@@ -1,6 +1,10 @@
-// Where we are: each view has an address that can be shared, and goes back and forward.
+// @ts-check
+// URLs of the views, and the browser's history: each view has a URL that can be shared.
 
-/** Numbers in few letters: [1, 2, 3, 7] is "1-3.7". */
+/**
+ * Write numbers as a short string: [1, 2, 3, 7] is "1-3.7".
+ * @param {number[]} numbers
+ */
 export function packed(numbers) {
   const runs = [];
   for (const i of [...new Set(numbers)].sort((x, y) => x - y))
@@ -9,6 +13,10 @@ export function packed(numbers) {
   return runs.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(".");
 }
 
+/**
+ * Read the numbers of `packed`; a string of another form has none.
+ * @param {string} [text]
+ */
 export function unpacked(text) {
   if (!/^\d+(-\d+)?(\.\d+(-\d+)?)*$/.test(text ?? "")) return [];
   return text.split(".").flatMap((run) => {
@@ -17,7 +25,11 @@ export function unpacked(text) {
   });
 }
 
-/** An address of the app from its path and what else it says; what is empty is left out. */
+/**
+ * A URL of the app from its path and parameters; empty parameters are left out.
+ * @param {string} path
+ * @param {Record<string, any>} [said]
+ */
 export function to(path, said = {}) {
   const kept = Object.entries(said).filter(([, value]) => value != null && value !== "");
   const query = new URLSearchParams(kept).toString();
@@ -28,18 +40,26 @@ export const item = (id, said) => to(`/item/${id}`, said);
 export const pair = (a, b, said) => to(`/pair/${a}/${b}`, said);
 export const group = (name) => to("/group", { name });
 
-/** What the address says: {view, id, a, b, …}. */
+/** The current URL as { view, rest: other parts of the path, said: parameters }. */
 export function here() {
   const [view = "", ...rest] = location.pathname.split("/").slice(1).map(decodeURIComponent);
   return { view: view || "collection", rest, said: Object.fromEntries(new URLSearchParams(location.search)) };
 }
 
-/** Change the address without showing another view: `push` makes a step to go back to. */
+/**
+ * Change the URL without showing another view.
+ * @param {string} address
+ * @param {boolean} push whether to add an entry to the history
+ */
 export function rewrite(address, push) {
   const now = location.pathname + location.search;
   if (address !== now) history[push ? "pushState" : "replaceState"](null, "", address);
 }
 
+/**
+ * Show the view of a URL.
+ * @param {string} address
+ */
 export function go(address) {
   history.pushState(null, "", address);
   dispatchEvent(new PopStateEvent("popstate"));

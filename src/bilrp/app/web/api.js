@@ -1,7 +1,10 @@
-// Questions to the server: answers at once, or line by line with how far the work is; given up when nobody waits.
+// @ts-check
+// Requests to the server. Slow ones stream their progress, one JSON object per line, and are aborted by their signal.
 
+// identifies this tab, so that the server can share its time between visitors
 const VISITOR = Array.from(crypto.getRandomValues(new Uint8Array(16)), (t) => t.toString(16).padStart(2, "0")).join("");
 
+/** A request that the server refused, with the HTTP status (0: the connection was lost). */
 export class Failed extends Error {
   constructor(status, words) {
     super(words);
@@ -17,7 +20,11 @@ async function checked(reply) {
 
 export const fetched = async (path, signal) => (await checked(await fetch(path, { signal }))).json();
 
-/** Pages that are asked for once each, by their number; one that failed is asked for again. */
+/**
+ * Return a function that fetches a page by its number, once each; a page that failed is fetched again.
+ * @param {(page: number) => string} url
+ * @param {AbortSignal} [signal]
+ */
 export function createPages(url, signal) {
   const pages = new Map();
   return (page) => {
@@ -36,7 +43,7 @@ const pause = (seconds, signal) =>
     signal?.addEventListener("abort", () => (clearTimeout(timer), fail(signal.reason)), { once: true });
   });
 
-/** Read lines of JSON until the one that has the answer. */
+/** Read lines of JSON until the one that contains the answer. */
 async function lastOf(reply, told) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -54,7 +61,14 @@ async function lastOf(reply, told) {
   }
 }
 
-/** Ask a question; `told` hears {waiting}, {what, done, total}. Where the server is busy, it is asked again. */
+/**
+ * Send a request and return its answer; repeated while the server is busy (HTTP 503).
+ * @param {string} path
+ * @param {object} question the body, sent as JSON
+ * @param {{ signal?: AbortSignal, told?: (progress: any) => void }} [options]
+ *   told: called with {busy}, {waiting} or {what, done, total}
+ * @returns {Promise<any>}
+ */
 export async function ask(path, question, { signal, told } = {}) {
   for (;;) {
     const reply = await fetch(path, {
@@ -69,14 +83,21 @@ export async function ask(path, question, { signal, told } = {}) {
   }
 }
 
-/** Bring a file or a text; what comes back is known by its id until the server forgets it. */
+/**
+ * Upload a file or a text as a query; its id is valid until the server drops it from its cache.
+ * @param {File | string} content
+ * @param {string} name
+ */
 export async function bring(content, name) {
   const kind = typeof content === "string" ? "text/plain" : content.type || "application/octet-stream";
   const at = `/api/query?name=${encodeURIComponent(name)}`;
   return (await checked(await fetch(at, { method: "POST", headers: { "content-type": kind }, body: content }))).json();
 }
 
-/** How far it is, in words. */
+/**
+ * Progress of a request as a sentence.
+ * @param {any} news an object that `told` of `ask` receives
+ */
 export function progress({ waiting, busy, what, done, total }) {
   if (busy) return "The server is busy; asking again …";
   if (waiting) return `${waiting} before you …`;

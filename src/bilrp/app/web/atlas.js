@@ -1,4 +1,5 @@
-// The map: every item as a point where its embedding lies; near points are opened by click or by keyboard.
+// @ts-check
+// The map: every item as a point, by the first two coordinates of its projected embedding; a click or Enter opens it.
 
 import { node } from "../page/dom.js";
 import { counted } from "../page/words.js";
@@ -6,14 +7,14 @@ import * as address from "./address.js";
 import { ask, createPages, fetched, progress } from "./api.js";
 
 const COLOURS = ["#4269d0", "#c2571a", "#3a8a5c", "#a463a4", "#b0354f", "#7f6a3c", "#2f8fa3", "#d9488b"];
-const MARKS = ["disc", "square", "triangle"]; // beyond as many groups as colours, other marks
-const APART = COLOURS.length * MARKS.length; // groups that are told apart
-export const UNKNOWN = 0xffff; // the group of an item that is in none that is told apart: grey
-const FAR = 24; // pixels from which a point is still pointed at
+const MARKS = ["disc", "square", "triangle"]; // the next shape is used when all colours are
+const APART = COLOURS.length * MARKS.length; // number of groups that are drawn differently
+export const UNKNOWN = 0xffff; // an item of no such group: grey
+const FAR = 24; // largest distance in pixels at which the pointer selects a point
 
 const decode = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 
-/** Labels of items by position, in pages, as they are pointed at. */
+/** Return a function that fetches the label of an item by its position, one page at a time. */
 function createLabels(signal) {
   const page = createPages((n) => `/api/items?offset=${100 * n}&limit=100`, signal);
   return async (i) => (await page(Math.floor(i / 100))).items[i % 100];
@@ -26,7 +27,7 @@ export async function atlas(root, { about, signal }) {
   const places = decode(found.places);
   const count = places.length / 2;
   const label = createLabels(signal);
-  const group = await groupsOf(about, count, signal); // before anything is shown: what is seen can be used
+  const group = await groupsOf(about, count, signal); // before the map is shown, so that it can be used at once
   const canvas = node("canvas", { tabindex: 0, role: "application", "aria-roledescription": "map of items", "aria-label": `Map of ${counted(count, "item")}: arrows walk from point to point, Enter opens one` });
   const tip = node("a", { class: "tip", hidden: "" });
   const told = node("p", { class: "note", role: "status" });
@@ -108,7 +109,11 @@ export async function atlas(root, { about, signal }) {
   draw();
 }
 
-/** How a group is drawn: a colour and a mark, no two alike; those that are not told apart have none. */
+/**
+ * Colour and mark of a group, different for each of the first `APART` groups; others have none.
+ * @param {number} k
+ * @returns {{ colour?: string, mark?: string }}
+ */
 export const look = (k) => (k < APART ? { colour: COLOURS[k % COLOURS.length], mark: MARKS[Math.floor(k / COLOURS.length)] } : {});
 
 /** The middle and the extent of all points along both axes. */
@@ -131,7 +136,7 @@ function step(from, [dx, dy], count, spot) {
   return best;
 }
 
-/** The number of each item's group: colours only, so a large collection is told apart by its first pages alone. */
+/** The number of each item's group, for its colour. Only the first 4,000 items are fetched; later ones are `UNKNOWN`. */
 export async function groupsOf(about, count, signal) {
   const groups = new Map(about.groups.map(({ name }, k) => [name, k]));
   const found = new Uint16Array(count).fill(UNKNOWN);

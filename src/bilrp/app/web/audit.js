@@ -1,4 +1,5 @@
-// The audit: where the similarity of near neighbours sits, and what looks like a shortcut; each opens its examples.
+// @ts-check
+// The audit: where in the images the similarity of near neighbours is, and possible shortcuts with example pairs.
 
 import { node } from "../page/dom.js";
 import { counted } from "../page/words.js";
@@ -7,7 +8,7 @@ import { ask, progress } from "./api.js";
 
 const percent = (value) => `${(100 * value).toFixed(0)} %`;
 
-/** A map of 16 × 16 places, the darker the more; a mask is drawn as its outline's cells. */
+/** A heat map of 16 × 16 cells, darker for larger values; cells of the mask are marked. */
 function places(values, mask, label) {
   const high = values.length;
   const wide = values[0].length;

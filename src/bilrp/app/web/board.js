@@ -1,5 +1,6 @@
-// The board: one item, large, whose regions or words can be brushed, clicked, or walked with the keyboard.
-// A brush takes regions; with Shift it leaves them out. Enter and Shift+Enter do the same, Escape clears.
+// @ts-check
+// Region selection: one item, large, whose regions or words are selected by dragging, by clicks or by the keyboard.
+// Dragging selects regions (`part`); with Shift it excludes them (`without`). Enter and Shift+Enter do the same, Escape clears.
 
 import { node, pool, set } from "../page/dom.js";
 import { neighbour, shapeOf, union, within } from "../page/geometry.js";
@@ -17,7 +18,7 @@ const measure = (text) => {
   return pen.measureText(text).width;
 };
 
-/** Which region lies under a pointer, in the board's own units. */
+/** The region under the pointer, or the nearest one. */
 function regionUnder(board, event) {
   const at = event.target.closest?.(".region");
   if (at) return Number(at.dataset.i);
@@ -31,7 +32,7 @@ function regionUnder(board, event) {
   return best;
 }
 
-/** Where a pointer is, in the board's own units, also where the picture does not fill its element. */
+/** The pointer's position in units of the SVG, also where the image does not fill its element. */
 function pointOf({ svg }, event) {
   const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   return [x, y];
@@ -63,8 +64,15 @@ function letters(side, shape) {
 }
 
 /**
- * Build a board in `root`. `changed(state, done)` hears {part, without}; `done` is false while a brush is still moving.
- * `only` is the one list that brushes fill (a cover-up has no other).
+ * Show an item in `root` for the selection of regions.
+ * @param {HTMLElement} root
+ * @param {any} side the item's regions and view, as in the payload of a page
+ * @param {object} options
+ * @param {string} [options.src] URL of the image
+ * @param {string} options.label accessible name of the list of regions
+ * @param {(state: { part: number[], without: number[] }, done: boolean) => void} options.changed called after every
+ *   change; `done` is false during a drag
+ * @param {"part" | "without" | null} [options.only] the list that every selection changes, also with Shift
  */
 export function createBoard(root, side, { src, label, changed, only = null }) {
   const shape = shapeOf(side, Math.max(root.clientWidth, 240), measure);
@@ -112,15 +120,16 @@ function show(board, state) {
   board.paths.forEach((path, i) => set(path, { "aria-selected": chosen.has(i) }));
 }
 
+/** Show a selection and report it. */
 function become(board, state, done) {
   show(board, state);
   board.changed(state, done);
 }
 
-/** One of the two lists, and nothing in the other: ranked by some regions, or without some. */
+/** The state with these regions in one of the two lists and nothing in the other. */
 const stateOf = (only, shift, regions) => ({ part: [], without: [], [only ?? (shift ? "without" : "part")]: regions.sort((x, y) => x - y) });
 
-/** A region taken, or given back where it was taken before. */
+/** The state after a region was added to its list, or removed from it. */
 function toggled({ state, only }, i, shift) {
   const had = new Set(state[only ?? (shift ? "without" : "part")]);
   if (!had.delete(i)) had.add(i);
@@ -159,8 +168,14 @@ function listen(board) {
   svg.addEventListener("keydown", (event) => key(board, event) && event.preventDefault());
 }
 
-/** Everything from where a brush began to where it is: regions in the box, words in between. */
+/**
+ * The state of a drag: regions inside its rectangle, or all words from its start to its end.
+ * @param {any} board
+ * @param {{ start: number, before: any, shift?: boolean, add?: boolean }} drag
+ * @param {number} now the region under the pointer
+ */
 function brushed({ shape, only }, { start, shift, add, before }, now) {
+  /** @type {(ends: number[]) => number[]} */
   const span = ([from, to]) => Array.from({ length: to - from + 1 }, (_, k) => from + k);
   const order = [Math.min(start, now), Math.max(start, now)];
   const found = shape.words ? span(order) : within(shape.centres, shape.centres[start], shape.centres[now]);
@@ -168,11 +183,13 @@ function brushed({ shape, only }, { start, shift, add, before }, now) {
   return stateOf(only, shift, [...new Set([...had, ...found])]);
 }
 
+/** Make region i the one that Tab reaches. */
 function rove({ paths }, i) {
   for (const path of paths) if (path.getAttribute("tabindex") === "0") set(path, { tabindex: -1 });
   set(paths[i], { tabindex: 0 });
 }
 
+/** Handle a key; return whether it was handled. */
 function key(board, event) {
   const at = event.target.closest?.(".region");
   if (!at || event.ctrlKey || event.metaKey || event.altKey) return false;

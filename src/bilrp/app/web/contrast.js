@@ -1,4 +1,5 @@
-// Why this and not that: what of an item speaks for one and against another, of two neighbours or two groups.
+// @ts-check
+// Contrast: which regions of an item raise its similarity to one of two neighbours or groups more than to the other.
 
 import { node } from "../page/dom.js";
 import * as address from "./address.js";
@@ -24,7 +25,7 @@ function chooser(about, said) {
   return form;
 }
 
-/** Items to show it on: the one asked for, else typical ones of both groups. */
+/** The items to explain: the one in the URL, else typical items of both groups. */
 async function examples(said, sides, signal) {
   if (said.item) return [{ id: said.item }];
   const groups = sides.filter((side) => side.group !== undefined);

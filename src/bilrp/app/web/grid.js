@@ -1,14 +1,15 @@
-// The collection as a grid of thumbnails (or lines of text): only what is in sight is there, whatever the number.
+// @ts-check
+// The collection as a grid of thumbnails or lines of text; only visible rows are in the document.
 
 import { node, set } from "../page/dom.js";
 import { counted } from "../page/words.js";
 import * as address from "./address.js";
 import { createPages } from "./api.js";
 
-const PAGE = 100; // items asked for at once
-const SPARE = 2; // rows beyond what is in sight
+const PAGE = 100; // items per request
+const SPARE = 2; // rows above and below the visible ones
 const ROW = { image: 176, text: 64 };
-const LEAST = { image: 150, text: 320 }; // pixels across
+const LEAST = { image: 150, text: 320 }; // minimum width of a cell in pixels
 
 const cell = ({ id, name, group }, kind, number, total) => {
   const shown =
@@ -103,7 +104,7 @@ export async function collection(root, { about, said, signal }) {
   tools.choose.addEventListener("change", changed);
   tools.el.addEventListener("submit", (event) => event.preventDefault());
 
-  /** Arrows walk through all items, also those that are not there yet. */
+  /** Arrow keys move through all items, also those that are not in the document yet. */
   list.addEventListener("keydown", async (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -state.across, ArrowDown: state.across, Home: -Infinity, End: Infinity, PageDown: 5 * state.across, PageUp: -5 * state.across };
     if (!(event.key in steps) || event.ctrlKey || event.metaKey || event.altKey) return;

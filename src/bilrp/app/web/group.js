@@ -1,4 +1,5 @@
-// A group: what holds it together, who is typical and who is not, and who else is near.
+// @ts-check
+// A group: its typical and untypical items, near items of other groups, and what each shares with the group's mean.
 
 import { node } from "../page/dom.js";
 import { counted } from "../page/words.js";

@@ -1,13 +1,14 @@
-// An item with its heat map: a picture with its regions coloured, or words on coloured ground. Only to be looked at.
+// @ts-check
+// An item with its heat map: an image with coloured regions, or words with coloured backgrounds. Not interactive.
 
 import { node } from "../page/dom.js";
 import { shapeOf } from "../page/geometry.js";
 import { isMark, pieces } from "../page/text.js";
 
-const LEVELS = 10; // of opacity: few paths for many regions
+const LEVELS = 10; // of opacity, so that many regions need few paths
 const ALPHA = 0.72;
 
-/** Strength of colour of each value, in [-1, 1]: linear, from half of what a region has on average to the strongest. */
+/** Colour strength of each value, in [-1, 1]: linear from half of the mean |value| (0) to the largest (1). */
 export function strengths(values) {
   const sizes = values.map(Math.abs);
   const least = sizes.reduce((s, v) => s + v, 0) / (2 * sizes.length);
@@ -27,7 +28,7 @@ function layers(shape, values) {
   );
 }
 
-/** The picture of a side at some address, and its regions coloured by value. */
+/** The image at a URL with its regions coloured by value. */
 function picture(side, values, src, label) {
   const shape = shapeOf(side, 0, null);
   const { width, height } = side.view ?? shape;
@@ -37,7 +38,7 @@ function picture(side, values, src, label) {
   return node("svg:svg", about, image, ...(values ? layers(shape, values) : []));
 }
 
-/** The text of a side, each word on ground of its colour; marks of the tokenizer's own are left out. */
+/** The text with the background of each word coloured by value; special tokens are left out. */
 function words(side, values, label) {
   const shown = values ? strengths(values) : [];
   const said = pieces(side).filter(({ i }) => i === null || !isMark(side, i));
@@ -52,6 +53,6 @@ function words(side, values, label) {
   return node("p", { class: "heat words", "aria-label": label, role: "img" }, ...spaced);
 }
 
-/** {src} is where the picture is; `values` may still be on their way. */
+/** The heat map of a side; `src` is the URL of its image, and without `values` nothing is coloured. */
 export const heat = (side, values, src, label) =>
   side.places ? picture(side, values, src, label) : words(side, values, label);

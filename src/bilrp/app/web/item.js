@@ -1,4 +1,5 @@
-// One item: large, with its one-sided heat map; beside it its neighbours, which follow the part that is brushed.
+// @ts-check
+// One item, large, with its one-sided heat map, and its neighbours, ranked by the selected regions.
 
 import { node } from "../page/dom.js";
 import { counted } from "../page/words.js";
@@ -9,14 +10,14 @@ import { heat } from "./heat.js";
 
 const SHOWN = 12;
 const MORE = 48;
-const AGAINST = 6; // neighbours whose mean the item's own heat map is against
+const AGAINST = 6; // number of neighbours whose mean the heat map of the item refers to
 
 const HELP =
   "Brush or click parts to rank by them, with Shift to leave them out. By keyboard: arrows walk, Enter takes a part, Shift+Enter leaves it out, Shift+arrows brush, Escape clears.";
 
 const score = (value) => value.toFixed(3).replace("-", "−");
 
-/** What the neighbours are ranked by, in words. */
+/** A sentence that says what the neighbours are ranked by. */
 function words({ part, without }, kind) {
   const noun = kind === "text" ? "word" : "region";
   if (part.length) return `Ranked by ${counted(part.length, noun)}`;
@@ -37,14 +38,14 @@ function card(near, number, { id, rival, kind, said }) {
   return { el, place, versus };
 }
 
-/** A query is added only when somebody asks for it; then it is opened as an item. */
+/** The button that adds a query to the collection and then opens it as an item. */
 function adding(id, { signal, say }) {
   const button = node("button", { type: "button", class: "add" }, "Add it to the collection");
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
       const added = await ask("/api/add", { id }, { signal, told: (news) => say(progress(news)) });
-      location.assign(address.item(added.id)); // anew: there is one more of them
+      location.assign(address.item(added.id)); // reload: the number of items changed
     } catch (error) {
       button.disabled = false;
       if (!signal.aborted) say(error.message);
@@ -56,7 +57,7 @@ function adding(id, { signal, say }) {
 export async function item(root, { about, rest: [id], said, signal, say }) {
   const kind = about.kind;
   const by = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
-  const written = (similarity) => (similarity === about.similarity ? "" : similarity); // in an address
+  const written = (similarity) => (similarity === about.similarity ? "" : similarity); // in a URL: the default is left out
   const state = { part: address.unpacked(said.part), without: address.unpacked(said.without), count: SHOWN, near: [], rival: null };
   const heading = node("h1", {}, "…");
   const crumbs = node("p", { class: "lead" });
@@ -75,8 +76,8 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   root.replaceChildren(node("header", {}, heading, crumbs), node("div", { class: "split" }, left, right));
 
   let board = null;
-  let turn = new AbortController(); // of the question that is being asked
-  let own = null; // the item's own heat map, against the whole of its first neighbours
+  let turn = new AbortController(); // of the current request
+  let own = null; // values of the item's heat map with its first neighbours
   const here = () => address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: written(by) });
 
   const listed = () => {
@@ -97,7 +98,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
     return say(state.rival ? "Choose another: why this one and not that?" : "");
   };
 
-  /** Neighbours at once, then their heat maps one after the other; a newer question ends this one. */
+  /** Rank the neighbours, then load their heat maps one after the other; a new call aborts this one. */
   const rank = async (settled) => {
     turn.abort();
     turn = new AbortController();
@@ -129,7 +130,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   const become = ({ part, without }, done) => {
     Object.assign(state, { part, without });
     delete list.dataset.done;
-    if (done) address.rewrite(here(), true); // a brush is one step
+    if (done) address.rewrite(here(), true); // one history entry per drag
     rank(done);
   };
   const both = (next) => {

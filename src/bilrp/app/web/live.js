@@ -1,4 +1,5 @@
-// A pair without a collection: settings on top, how long they will take, and the pair as the page draws it.
+// @ts-check
+// One pair without a collection: settings with the estimated time, and the interactive explanation.
 
 import { node } from "../page/dom.js";
 import { mount } from "../page/mount.js";

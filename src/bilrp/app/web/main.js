@@ -1,4 +1,5 @@
-// The app: a bar that stays, one view at a time by its address, and a place to drop a query on.
+// @ts-check
+// Entry point of the app: navigation bar, one view at a time by URL, and queries by upload, drop or paste.
 
 import { node } from "../page/dom.js";
 import { THEME } from "../page/theme.js";
@@ -28,7 +29,7 @@ function remembered(name) {
   try {
     return localStorage.getItem(`bilrp-${name}`) ?? LOOKS[name];
   } catch {
-    return LOOKS[name]; // a browser that keeps nothing
+    return LOOKS[name]; // the browser blocks storage
   }
 }
 
@@ -37,7 +38,7 @@ function look(name, value) {
   try {
     localStorage.setItem(`bilrp-${name}`, value);
   } catch {
-    // then it holds for this tab
+    // the browser blocks storage: the setting is valid in this tab only
   }
 }
 
@@ -58,7 +59,7 @@ function buildBar(about) {
   document.querySelector(".bar").replaceChildren(home, nav, about.live ? "" : queryOf(about), looks);
 }
 
-/** A query from outside: a file, or a text; it is looked at and not added. */
+/** The form for a query: an image file or a text, which is not added to the collection. */
 function queryOf(about) {
   const form = node("form", { class: "query" });
   if (about.kind === "text") {
@@ -98,7 +99,7 @@ function listenDrops(kind) {
     else if (text && kind === "text") brought(text, text.slice(0, 60));
   });
   addEventListener("paste", (event) => {
-    if (event.target.closest?.("input, textarea")) return;
+    if (/** @type {any} */ (event.target).closest?.("input, textarea")) return;
     const [file] = event.clipboardData.files;
     const text = event.clipboardData.getData("text/plain").trim();
     if (file && kind === "image") brought(file, file.name || "pasted");
@@ -141,7 +142,7 @@ async function start() {
   if (!about.live) listenDrops(about.kind);
   addEventListener("popstate", () => show(about, true));
   document.addEventListener("click", (event) => {
-    const link = event.target.closest?.("a[href^='/']");
+    const link = /** @type {any} */ (event.target).closest?.("a[href^='/']");
     if (!link || link.hasAttribute("download") || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     address.go(link.getAttribute("href"));

@@ -1,4 +1,5 @@
-// The views in a notebook: a pair as the page draws it, or a collection to wander in; what is chosen, Python can read.
+// @ts-check
+// Notebook widgets: an explanation, or a collection to browse; the selection is a traitlet that Python reads.
 
 import { node } from "../page/dom.js";
 import { mount } from "../page/mount.js";
@@ -10,7 +11,7 @@ import { heat } from "./heat.js";
 const PAGE = 60;
 const NEAR = 12;
 
-/** One explanation; `selected` is what is pinned: {side, regions, partner, finding}, or empty. */
+/** Show one explanation; the traitlet `selected` is the pinned selection {side, regions, partner, finding}, or {}. */
 export function explanation({ model, el }) {
   const place = node("div");
   el.append(place);
@@ -22,7 +23,7 @@ export function explanation({ model, el }) {
   return () => handle.destroy();
 }
 
-/** Questions go to Python and come back by their number. */
+/** Return { ask, close }: requests to Python by messages, matched with their replies by number. */
 function transport(model) {
   const waiting = new Map();
   let number = 0;
@@ -41,7 +42,7 @@ function transport(model) {
   return { ask, close: () => model.off("msg:custom", hear) };
 }
 
-/** A collection: items, then one of them with its neighbours, ranked by the part that is brushed. */
+/** Show a collection: all items, or one of them with its neighbours, ranked by the selected regions. */
 export function collection({ model, el }) {
   const { ask, close } = transport(model);
   const host = node("div");

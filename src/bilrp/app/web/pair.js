@@ -1,4 +1,5 @@
-// A pair: the page's own view of it, kept once made; what can be taken away; and a cover-up that puts it to the test.
+// @ts-check
+// A pair: its interactive explanation, downloads, and an occlusion test that compares it with the model's own score.
 
 import { node } from "../page/dom.js";
 import { mount } from "../page/mount.js";
@@ -37,7 +38,7 @@ export async function pair(root, { about, rest: [a, b], said, signal }) {
   root.append(coverUp({ a, b, payload, similarity, signal, names: [one, other] }));
 }
 
-/** Paint over a part of A: the model's own score then, beside what the explanation says it will be. */
+/** The occlusion test: cover regions of A and compare the model's new score with the one that the explanation predicts. */
 function coverUp({ a, b, payload, similarity, signal, names }) {
   const place = node("div", { class: "place" });
   const table = node("table", { class: "scores" });
@@ -68,7 +69,7 @@ function coverUp({ a, b, payload, similarity, signal, names }) {
   let board = null;
   details.addEventListener("toggle", () => {
     if (board || !details.open) return;
-    const { numbers } = payload.a; // a text's marks are not drawn: the server counts them
+    const { numbers } = payload.a; // special tokens are not drawn, but the server counts them
     const changed = ({ part }, done) => done && run(part.map((i) => numbers?.[i] ?? i));
     board = createBoard(place, payload.a, { src: payload.a.view?.src, label: `Parts of ${names[0]} to cover`, changed, only: "part" });
     place.classList.add("covering");
