@@ -51,6 +51,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/python tests/javascript_types.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

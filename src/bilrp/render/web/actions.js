@@ -1,3 +1,4 @@
+// @ts-check
 // Actions of pointer and keyboard: zoom, scroll to a region, pin.
 
 import { OTHER, strongest } from "./data.js";

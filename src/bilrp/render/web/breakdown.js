@@ -1,3 +1,4 @@
+// @ts-check
 // The score breakdown: a waterfall chart whose last step is the score, and a row for the selection.
 
 import { node } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Switches and sliders.
 
 import { save } from "./export.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Decode the payload, Algorithm 1, sums over regions. Does not use the DOM.
 
 export const OTHER = { a: "b", b: "a" };

@@ -1,7 +1,15 @@
+// @ts-check
 // Create elements and set their attributes.
 
 export const SVG = "http://www.w3.org/2000/svg";
 
+/**
+ * Create an element (`svg:` before the name: of SVG) with attributes and children; null and "" are left out.
+ * @param {string} name
+ * @param {Record<string, any>} [attributes]
+ * @param {any[]} children elements and texts
+ * @returns {any}
+ */
 export function node(name, attributes = {}, ...children) {
   const el = name.startsWith("svg:") ? document.createElementNS(SVG, name.slice(4)) : document.createElement(name);
   set(el, attributes);

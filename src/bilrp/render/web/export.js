@@ -1,3 +1,4 @@
+// @ts-check
 // Save the current view as SVG or PNG: a copy of the stage with names, legend and texts.
 
 import { accountDigits, accountRows } from "./breakdown.js";

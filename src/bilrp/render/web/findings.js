@@ -1,3 +1,4 @@
+// @ts-check
 // The list of findings: number, both positions, share. Hovering over one shows it alone, with its pairs.
 
 import { node } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // gallery(root, { title, lead, columns, chapters }): several explanations on one page, each drawn when it scrolls into view.
 
 import { node } from "./dom.js";

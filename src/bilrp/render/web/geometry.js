@@ -1,13 +1,20 @@
+// @ts-check
 // Layout of the two sides, zoom, arcs and ribbons. Does not use the DOM.
 
 import { labelMap, maskCentres, outlines } from "./outlines.js";
 import { flowWords, GUTTER, runsOf, exitPath } from "./text.js";
 
 const round = (x) => Math.round(100 * x) / 100;
+/** @type {(box: number[]) => number[]} */
 const middle = ([top, left, bottom, right]) => [(left + right) / 2, (top + bottom) / 2];
+/** @type {(boxes: number[][]) => number[]} */
 const boundingBox = (boxes) => [0, 1, 2, 3].map((d) => Math[d < 2 ? "min" : "max"](...boxes.map((box) => box[d])));
 const clamp = (t, low, high) => Math.min(Math.max(t, low), high);
 
+/**
+ * @param {number[]} box
+ * @param {number} [corner] radius of rounded corners
+ */
 function boxPath([top, left, bottom, right], corner = 0) {
   if (!corner) return `M${left} ${top}H${right}V${bottom}H${left}Z`;
   const turn = (x, y) => `a${corner} ${corner} 0 0 1 ${x * corner} ${y * corner}`;
@@ -41,7 +48,10 @@ function pictureShape(side) {
   return { words: false, x: left, y: top, width: right - left, height: bottom - top, boxes, centres, paths, cells };
 }
 
-/** Extent, paths, centers and boxes of one side in its own units. */
+/**
+ * Extent, paths, centers and boxes of one side in its own units; words also have lines, labels and loose.
+ * @returns {any}
+ */
 export function shapeOf(side, width, measure) {
   if (side.places) return pictureShape(side);
   const flow = flowWords(side, width, measure);
@@ -110,15 +120,23 @@ export function view({ shape }, { k, x, y }) {
   ];
 }
 
-/** Map a point of a side to the stage; invisible points of an image are clamped to its frame. */
-export function toStage(panel, zoom, [x, y]) {
+/**
+ * Map a point of a side to the stage; invisible points of an image are clamped to its frame.
+ * @param {number[]} point
+ */
+export function toStage(panel, zoom, point) {
+  const [x, y] = point;
   const [vx, vy, vw, vh] = view(panel, zoom);
   const stick = panel.shape.words ? (t) => t : (t) => clamp(t, 0, 1);
   return [panel.x + stick((x - vx) / vw) * panel.w, panel.y + stick((y - vy) / vh) * panel.h];
 }
 
-/** Whether a point of a side is visible at this zoom. */
-export function inSight(panel, zoom, [x, y]) {
+/**
+ * Whether a point of a side is visible at this zoom.
+ * @param {number[]} point
+ */
+export function inSight(panel, zoom, point) {
+  const [x, y] = point;
   const [vx, vy, vw, vh] = view(panel, zoom);
   return x >= vx && x <= vx + vw && y >= vy && y <= vy + vh;
 }
@@ -131,8 +149,15 @@ export function arcEnd(shape, side, set, stacked) {
   return shape.words ? exitPath(shape, runsOf(shape, set)[0], side, stacked) : [centreOf(shape, set)];
 }
 
-/** The path of a ribbon out of its side: from the outline of the finding, on the side of the other input. */
-export function ribbonEnd(shape, side, { [side]: set, best }, stacked) {
+/**
+ * The path of a ribbon out of its side: from the outline of the finding, on the side of the other input.
+ * @param {any} shape
+ * @param {string} side
+ * @param {any} finding
+ * @param {boolean} stacked
+ */
+export function ribbonEnd(shape, side, finding, stacked) {
+  const { [side]: set, best } = finding;
   if (shape.words) {
     const run = runsOf(shape, set).find(({ words }) => words.includes(best[side]));
     return exitPath(shape, run, side, stacked);
@@ -202,8 +227,14 @@ export function neighbour(centres, i, [dx, dy]) {
   return best;
 }
 
-/** Regions whose center is in the rectangle of two corners. */
-export function within(centres, [x0, y0], [x1, y1]) {
+/**
+ * Regions whose center is in the rectangle of two corners.
+ * @param {number[][]} centres
+ * @param {number[]} from
+ * @param {number[]} to
+ */
+export function within(centres, from, to) {
+  const [[x0, y0], [x1, y1]] = [from, to];
   const inside = (t, s, e) => t >= Math.min(s, e) - 1e-9 && t <= Math.max(s, e) + 1e-9;
   return centres.flatMap(([x, y], i) => (inside(x, x0, x1) && inside(y, y0, y1) ? [i] : []));
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // The texts above and below the figure: title, summary, legend of colours, origin.
 
 import { accountDigits } from "./breakdown.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Keyboard: arrows move, Shift extends the selection, Enter pins, Escape clears, + − 0 zoom.
 
 import { pin, reveal, tabStop, zoomBy } from "./actions.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The colour scale with its values as shares of the score.
 
 import { node, set } from "./dom.js";

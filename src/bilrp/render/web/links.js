@@ -1,3 +1,4 @@
+// @ts-check
 // Ribbons of findings with numbered badges, and arcs of pairs.
 
 import { node, pool, set } from "./dom.js";
@@ -21,6 +22,7 @@ export function createLinks() {
   return { ribbons, arcs, badges, hits, between, links };
 }
 
+/** @type {(app: any, side: string, point: number[]) => number[]} */
 const onStage = (app, side, point) => toStage(app.layout[side], app.state.zoom[side], point);
 const pathOnStage = (app, side, way) => way.map((point) => onStage(app, side, point));
 

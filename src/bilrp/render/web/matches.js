@@ -1,3 +1,4 @@
+// @ts-check
 // The list of the strongest pairs, or of the partners of the pinned selection.
 
 import { onlySigns, OTHER, strongest } from "./data.js";

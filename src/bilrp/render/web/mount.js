@@ -1,3 +1,4 @@
+// @ts-check
 // mount(root, payload) → { ready, update, destroy }: an interactive explanation in its own shadow root.
 
 import { buildAccount } from "./breakdown.js";
@@ -36,7 +37,10 @@ const startState = ({ findings, style, styles, drawing }) => ({
 
 const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "controls", "account", "explained", "listed", "matches"];
 
-/** The elements of the page by name. */
+/**
+ * The elements of the page by name.
+ * @returns {any}
+ */
 function findParts(page) {
   const find = (name) => page.querySelector(`.${name}`);
   const parts = Object.fromEntries([...PARTS, "differs", "switch", "lead", "facts"].map((name) => [name, find(name)]));
@@ -113,6 +117,7 @@ async function start(shadow, data, look, signal) {
 /**
  * Show a payload (`bilrp.render.page.build_payload`) inside `root`. A document may contain several.
  * `update` replaces the payload, `destroy` empties `root`, and `ready` is a promise of the first paint.
+ * @param {Element} root
  */
 export function mount(root, payload) {
   const shadow = root.shadowRoot ?? root.attachShadow({ mode: "open" });
@@ -121,7 +126,7 @@ export function mount(root, payload) {
   shadow.adoptedStyleSheets = [sheet];
   let life = new AbortController();
   const show = (data) => {
-    const { theme, palette } = shadow.querySelector(".page")?.dataset ?? {};
+    const { theme, palette } = /** @type {any} */ (shadow.querySelector(".page"))?.dataset ?? {};
     life.abort();
     life = new AbortController();
     handle.ready = start(shadow, data, { theme: theme ?? "auto", palette: palette ?? data.palette ?? "paper" }, life.signal);
@@ -129,6 +134,8 @@ export function mount(root, payload) {
     return handle;
   };
   const handle = {
+    /** @type {Promise<void>} */
+    ready: Promise.resolve(),
     update: show,
     destroy() {
       life.abort();

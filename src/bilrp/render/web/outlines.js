@@ -1,3 +1,4 @@
+// @ts-check
 // Trace outlines of labelled pixels. Does not use the DOM.
 
 /** Which region each pixel belongs to; -1 for none. */

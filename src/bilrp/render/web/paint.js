@@ -1,3 +1,4 @@
+// @ts-check
 // Lay out the stage and paint the state.
 
 import { sum } from "./data.js";

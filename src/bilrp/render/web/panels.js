@@ -1,3 +1,4 @@
+// @ts-check
 // One side on the stage: its image or words, and its regions.
 // Colours are set as attributes, so that a saved figure is a copy of the stage.
 
@@ -82,6 +83,7 @@ export function createCaption({ data }, side) {
   return { el, level };
 }
 
+/** @type {(edges: number[]) => string} */
 const rectangle = ([left, top, right, bottom]) => `M${left} ${top}H${right}V${bottom}H${left}Z`;
 
 /** Place the image, and mark what the model did not see and what was padded. */

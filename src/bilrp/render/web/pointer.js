@@ -1,3 +1,4 @@
+// @ts-check
 // Mouse, pen and touch.
 
 import { pin, zoomBy } from "./actions.js";

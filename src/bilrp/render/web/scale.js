@@ -1,3 +1,4 @@
+// @ts-check
 // The colour scale: from relevance to strength of colour.
 //
 // By default it is logarithmic, from a twentieth of the strongest pair to the strongest sum (a finding, a region's share),

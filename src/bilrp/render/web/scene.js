@@ -1,3 +1,4 @@
+// @ts-check
 // What to draw, and a sentence that describes it, computed from model, state and scale.
 
 import { onlySigns, OTHER, partners, strongest, sum } from "./data.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The static HTML of the page, filled in by mount.
 
 export const SKELETON = `

@@ -1,3 +1,4 @@
+// @ts-check
 // The style of the stage. Colours are attributes of its elements, so that a saved figure has them too.
 
 export const STAGE_STYLE = /* css */ `

@@ -1,3 +1,4 @@
+// @ts-check
 // The style of the page, scoped to its shadow root.
 
 export const STYLE = /* css */ `

@@ -1,3 +1,4 @@
+// @ts-check
 // Lay out words in lines. Uses the DOM only to measure a word.
 
 const HIGH = 30; // height of a word's box
@@ -63,8 +64,16 @@ export function flowWords(side, width, measure) {
 /**
  * The path from words of one line to the other side. Straight if nothing is in between; else along the space between the
  * lines to the edge of the text, so that it crosses no word.
+ * @param {any} shape
+ * @param {{ words: number[], box: number[] }} run
+ * @param {string} side
+ * @param {boolean} stacked
  */
-export function exitPath({ width, height, lines }, { words: [first], box: [top, left, bottom, right] }, side, stacked) {
+export function exitPath({ width, height, lines }, run, side, stacked) {
+  const {
+    words: [first],
+    box: [top, left, bottom, right],
+  } = run;
   const x = (left + right) / 2;
   const free = lines[first] === (side === "a" ? Math.max(...lines) : 0);
   if (stacked && free) return [[x, side === "a" ? bottom : top]];
@@ -78,7 +87,10 @@ export function exitPath({ width, height, lines }, { words: [first], box: [top, 
   return stacked ? [...way, [edge, side === "a" ? height : 0]] : way;
 }
 
-/** Runs of consecutive words in one line, each with its box: [{words, box}]. */
+/**
+ * Runs of consecutive words in one line, each with its box.
+ * @returns {{ words: number[], box: number[] }[]}
+ */
 export function runsOf({ boxes, lines }, chosen) {
   const runs = [];
   for (const i of [...chosen].sort((x, y) => x - y)) {

@@ -1,3 +1,4 @@
+// @ts-check
 // The colours of the page: light and dark, the paper's and a colour-blind-safe palette.
 // Text colours have a contrast of at least 4.5 : 1; a test computes it.
 

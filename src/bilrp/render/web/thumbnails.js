@@ -1,3 +1,4 @@
+// @ts-check
 // Thumbnails of regions: a part of the image with their outline, or the words.
 
 import { node } from "./dom.js";
@@ -44,9 +45,9 @@ export function thumb(app, side, set, size, margin, best = set[0]) {
     const seen = app.model.data[side].view;
     pen.setTransform(width / w, 0, 0, width / w, (-x * width) / w, (-y * width) / w);
     pen.drawImage(image, 0, 0, seen.width, seen.height);
-    for (const [colour, line] of [
-      ["#000", 5],
-      ["#fff", 2.6],
+    for (const { colour, line } of [
+      { colour: "#000", line: 5 },
+      { colour: "#fff", line: 2.6 },
     ]) {
       Object.assign(pen, { strokeStyle: colour, lineWidth: (line * w) / width });
       pen.stroke(path);

@@ -1,3 +1,4 @@
+// @ts-check
 // Format numbers, regions and positions. Does not use the DOM.
 
 /** Number of decimals with which the largest of these numbers shows four significant digits. */
@@ -51,8 +52,14 @@ function placeOf({ view }, set) {
   return [edge(0, Math.min), edge(1, Math.min), edge(2, Math.max), edge(3, Math.max)];
 }
 
-/** 'upper left': the cell of a 3 × 3 grid over the image that contains the center of a box. */
-function positionName([left, top, right, bottom], [width, height]) {
+/**
+ * 'upper left': the cell of a 3 × 3 grid over the image that contains the center of a box.
+ * @param {number[]} box
+ * @param {number[]} size
+ */
+function positionName(box, size) {
+  const [left, top, right, bottom] = box;
+  const [width, height] = size;
   const third = (at, all) => Math.min(2, Math.max(0, Math.floor((3 * at) / all)));
   return WHERE[third((top + bottom) / 2, height)][third((left + right) / 2, width)];
 }
