@@ -39,10 +39,10 @@ def transformed(x: Tensor) -> Tensor:
 
 def test_a_grid_that_depends_on_the_input() -> None:
     options = options_in(refusal(transformed, image))
-    found = bilrp.decompose(transformed, image, regions=4, **options)
+    decomposition = bilrp.decompose(transformed, image, regions=4, **options)
     jacobian = torch.autograd.functional.jacobian(lambda t: transformed(t).flatten(), image)
     assert isinstance(jacobian, Tensor)
-    torch.testing.assert_close(found.parts.sum(0), (jacobian.flatten(1) @ image.flatten()))
+    torch.testing.assert_close(decomposition.parts.sum(0), (jacobian.flatten(1) @ image.flatten()))
 
 
 def test_a_curve_pushes_and_pulls() -> None:

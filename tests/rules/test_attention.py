@@ -31,7 +31,7 @@ def other(x: Tensor) -> Tensor:
     return drawn(*x.shape, seed=11)
 
 
-BOOKS: dict[str, CompositeFunction] = {
+COMPOSITES: dict[str, CompositeFunction] = {
     "uniform(0)": composites.uniform(0.0),
     "uniform(0.25)": composites.uniform(0.25),
     "transformer(0.1)": composites.transformer(0.1),
@@ -43,15 +43,17 @@ BOOKS: dict[str, CompositeFunction] = {
     "secant": composites.secant(other),
     "secant(0.25)": composites.secant(other, gamma=0.25),
 }
-EVERY_BOOK = pytest.mark.parametrize("book", BOOKS.values(), ids=list(BOOKS))
+EVERY_COMPOSITE = pytest.mark.parametrize("composite", COMPOSITES.values(), ids=list(COMPOSITES))
 
 
 def parts(
-    model: Callable[[Tensor], Tensor], book: CompositeFunction, x: Tensor = X, mode: Any = "auto"
+    model: Callable[[Tensor], Tensor], composite: CompositeFunction, x: Tensor = X, mode: Any = "auto"
 ) -> Tensor:
-    found = bilrp.decompose(model, x, composite=book, regions=TOKENS, mode=mode)
-    torch.testing.assert_close(found.parts.sum(0) + found.unattributed, model(x).flatten().detach())
-    return found.parts
+    decomposition = bilrp.decompose(model, x, composite=composite, regions=TOKENS, mode=mode)
+    torch.testing.assert_close(
+        decomposition.parts.sum(0) + decomposition.unattributed, model(x).flatten().detach()
+    )
+    return decomposition.parts
 
 
 # ---------------------------------------------------------------- masks
@@ -69,11 +71,11 @@ def attend(mask: Tensor | None, **more: Any) -> Callable[[Tensor], Tensor]:
     return model
 
 
-@EVERY_BOOK
+@EVERY_COMPOSITE
 @pytest.mark.parametrize("mode", ["push", "pull"])
-def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(book: CompositeFunction, mode: str) -> None:
-    found, wanted = (parts(attend(mask), book, mode=mode) for mask in (KEEP, ADDED))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(composite: CompositeFunction, mode: str) -> None:
+    result, expected = (parts(attend(mask), composite, mode=mode) for mask in (KEEP, ADDED))
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +83,12 @@ def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(book: CompositeFunct
 )  # fmt: skip
 def test_true_gradients_by_finite_differences(mask: Tensor) -> None:
     model, step = attend(mask), 1e-5
-    found = parts(model, composites.hessian_product())
+    result = parts(model, composites.hessian_product())
     for token in range(5):
         moved = torch.zeros_like(X)
         moved[:, token] = X[:, token]
         slope = (model(X + step * moved) - model(X - step * moved)) / (2 * step)
-        torch.testing.assert_close(found[token], slope[0], rtol=0, atol=1e-8)
+        torch.testing.assert_close(result[token], slope[0], rtol=0, atol=1e-8)
 
 
 # ---------------------------------------------------------------- stand-ins
@@ -174,16 +176,16 @@ MASKS: dict[str, tuple[dict[str, Any], Tensor | None]] = {
 }
 
 
-def spellings(masks: str, book: CompositeFunction, need_weights: bool) -> tuple[Tensor, Tensor]:
+def spellings(masks: str, composite: CompositeFunction, need_weights: bool) -> tuple[Tensor, Tensor]:
     """Parts of the module and of its written-out twin."""
     net, (given, hide) = heads(), MASKS[masks]
-    one = parts(lambda x: net(x, x, x, need_weights=need_weights, **given)[0], book)
-    return one, parts(by_hand(net, hide), book)
+    one = parts(lambda x: net(x, x, x, need_weights=need_weights, **given)[0], composite)
+    return one, parts(by_hand(net, hide), composite)
 
 
-@EVERY_BOOK
-def test_multi_head_attention_is_its_written_out_twin(book: CompositeFunction) -> None:
-    one, two = spellings("both", book, need_weights=False)
+@EVERY_COMPOSITE
+def test_multi_head_attention_is_its_written_out_twin(composite: CompositeFunction) -> None:
+    one, two = spellings("both", composite, need_weights=False)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 
 
@@ -220,13 +222,15 @@ def test_every_way_to_call_it_is_followed(settings: str, unbatched: bool, batch_
         out = out[None] if unbatched else out if batch_first else out.transpose(0, 1)
         return out.flatten(1) + weights.flatten()[:3].sum()
 
-    found = bilrp.decompose(
+    decomposition = bilrp.decompose(
         model, X, composite=composites.hessian_product(), regions=bilrp.regions.features()
     )
     truth = torch.autograd.functional.jacobian(lambda t: model(t)[0], X)
     assert isinstance(truth, Tensor)
-    torch.testing.assert_close(found.embedding.flatten(), model(X).flatten().detach(), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.parts.T, (truth[:, 0] * X[0]).flatten(1), rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        decomposition.embedding.flatten(), model(X).flatten().detach(), rtol=0, atol=1e-12
+    )
+    torch.testing.assert_close(decomposition.parts.T, (truth[:, 0] * X[0]).flatten(1), rtol=0, atol=1e-11)
 
 
 def test_static_keys_and_values_are_followed() -> None:
@@ -242,8 +246,8 @@ def test_static_keys_and_values_are_followed() -> None:
 
     truth = torch.autograd.functional.jacobian(lambda t: model(t)[0], X)
     assert isinstance(truth, Tensor)
-    wanted = (truth[:, 0] * X[0]).sum(-1).T
-    torch.testing.assert_close(parts(model, composites.hessian_product()), wanted, rtol=0, atol=1e-11)
+    expected = (truth[:, 0] * X[0]).sum(-1).T
+    torch.testing.assert_close(parts(model, composites.hessian_product()), expected, rtol=0, atol=1e-11)
 
 
 def test_projections_bear_the_name_of_their_module() -> None:
@@ -272,7 +276,7 @@ def test_torchs_fast_path_is_not_taken(padded: bool, norm_first: bool) -> None:
         return layer(x, src_key_padding_mask=mask)[:, 0]
 
     with torch.no_grad():
-        found = bilrp.decompose(
+        decomposition = bilrp.decompose(
             model, X, composite=composites.hessian_product(), regions=bilrp.regions.features()
         )
         ops = {step.op for step in record(model, X).steps}
@@ -280,7 +284,7 @@ def test_torchs_fast_path_is_not_taken(padded: bool, norm_first: bool) -> None:
     assert not ops & {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}
     truth = torch.autograd.functional.jacobian(lambda t: model(t)[0], X)
     assert isinstance(truth, Tensor)
-    torch.testing.assert_close(found.parts.T, (truth[:, 0] * X[0]).flatten(1), rtol=0, atol=1e-11)
+    torch.testing.assert_close(decomposition.parts.T, (truth[:, 0] * X[0]).flatten(1), rtol=0, atol=1e-11)
 
 
 def test_a_fused_call_that_is_not_its_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

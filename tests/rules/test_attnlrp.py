@@ -59,8 +59,8 @@ def by_hand(net: Attending, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_shares_of_attention(written: bool, causal: bool, mode: Mode) -> None:
     net = Attending(written, causal)
-    found = bilrp.decompose(net, X, composite=composites.attnlrp(), regions=TOKENS, mode=mode)
-    torch.testing.assert_close(found.parts, by_hand(net, X), rtol=0, atol=1e-12)
+    decomposition = bilrp.decompose(net, X, composite=composites.attnlrp(), regions=TOKENS, mode=mode)
+    torch.testing.assert_close(decomposition.parts, by_hand(net, X), rtol=0, atol=1e-12)
 
 
 def test_a_fused_layer_equals_its_written_out_twin() -> None:
@@ -73,9 +73,9 @@ def test_a_fused_layer_equals_its_written_out_twin() -> None:
         mixed = torch.softmax(q @ k.transpose(-1, -2) / 3**0.5, -1) @ v
         return fused.out_proj(mixed.transpose(1, 2).reshape(1, 4, 6))
 
-    book = composites.attnlrp()
-    one = bilrp.decompose(Lambda(lambda x: fused(x, x, x)[0]), X, composite=book, regions=TOKENS)
-    two = bilrp.decompose(written, X, composite=book, regions=TOKENS)
+    composite = composites.attnlrp()
+    one = bilrp.decompose(Lambda(lambda x: fused(x, x, x)[0]), X, composite=composite, regions=TOKENS)
+    two = bilrp.decompose(written, X, composite=composite, regions=TOKENS)
     torch.testing.assert_close(one.embedding, two.embedding)
     torch.testing.assert_close(one.parts, two.parts, rtol=0, atol=1e-12)
 
@@ -86,21 +86,23 @@ def test_halves_of_a_product() -> None:
     def swiglu(x: Tensor) -> Tensor:
         return F.silu(x @ gate.T) * (x @ up.T)
 
-    found = bilrp.decompose(swiglu, X[:, 0], composite=composites.attnlrp(), regions=bilrp.regions.features())
+    decomposition = bilrp.decompose(
+        swiglu, X[:, 0], composite=composites.attnlrp(), regions=bilrp.regions.features()
+    )
     g, u = X[:, 0] @ gate.T, X[:, 0] @ up.T
     for i in range(6):
         x = X[0, 0, i]
         by_gate = F.silu(g) / g * (x * gate[:, i]) * u
         by_up = F.silu(g) * (x * up[:, i])
-        torch.testing.assert_close(found.parts[i], ((by_gate + by_up) / 2)[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(decomposition.parts[i], ((by_gate + by_up) / 2)[0], rtol=0, atol=1e-12)
 
 
 def test_norms_written_out_stay_frozen() -> None:
     def rms(x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
-    found = bilrp.decompose(rms, X, composite=composites.attnlrp(), regions=TOKENS)
-    assert float(found.unattributed.abs().max()) < 1e-12
+    decomposition = bilrp.decompose(rms, X, composite=composites.attnlrp(), regions=TOKENS)
+    assert float(decomposition.unattributed.abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

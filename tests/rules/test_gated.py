@@ -21,8 +21,8 @@ FLAT = torch.tensor([[0.5, -1.0, 2.0, 2.0, -3.0, 0.25]], dtype=torch.float64)  #
 INDEX = torch.tensor([[0, 0, 1, 1, 3, 3]])
 
 
-def parts(function, x: Tensor, book, mode: Mode) -> Tensor:
-    return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts
+def parts(function, x: Tensor, composite, mode: Mode) -> Tensor:
+    return bilrp.decompose(function, x, regions=regions.features(), composite=composite, mode=mode).parts
 
 
 @pytest.mark.parametrize("dim", [1, 2, -1])
@@ -34,11 +34,11 @@ def test_glu_freezes_its_gate(dim: int) -> None:
     for output, (place, gate) in enumerate(zip(places, gates, strict=True)):
         expected[place, output] = X.flatten()[place] * gate
     for mode in ("push", "pull"):
-        found = parts(lambda x: F.glu(x, dim), X, composites.uniform(0.0), mode)
-        torch.testing.assert_close(found, expected)
+        result = parts(lambda x: F.glu(x, dim), X, composites.uniform(0.0), mode)
+        torch.testing.assert_close(result, expected)
 
 
-BOOKS = [
+COMPOSITES = [
     composites.uniform(0.25),
     composites.attnlrp(),
     composites.hessian_product(),
@@ -46,8 +46,8 @@ BOOKS = [
 ]
 
 
-@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.name)
-def test_glu_is_its_written_out_twin(book) -> None:
+@pytest.mark.parametrize("composite", COMPOSITES, ids=lambda composite: composite.name)
+def test_glu_is_its_written_out_twin(composite) -> None:
     def fused(x: Tensor) -> Tensor:
         return F.glu(F.linear(x, W)) @ W[:3]
 
@@ -56,7 +56,7 @@ def test_glu_is_its_written_out_twin(book) -> None:
         return (a * b.sigmoid()) @ W[:3]
 
     for mode in ("push", "pull"):
-        torch.testing.assert_close(parts(fused, X, book, mode), parts(written_out, X, book, mode))
+        torch.testing.assert_close(parts(fused, X, composite, mode), parts(written_out, X, composite, mode))
 
 
 def put_together(here: Tensor, put: Tensor, reduce: str, include: bool) -> tuple[Tensor, Tensor]:

@@ -23,8 +23,8 @@ def refused(a: bilrp.Decomposition, b: bilrp.Decomposition, words: str) -> None:
         bilrp.pair(a, b, similarity="dot")
 
 
-def with_rules(book) -> bilrp.Decomposition:
-    return bilrp.decompose(linear, X, composite=book)
+def with_rules(composite) -> bilrp.Decomposition:
+    return bilrp.decompose(linear, X, composite=composite)
 
 
 def closed_over(gamma: float):
@@ -63,7 +63,7 @@ ZERO_AND_FIVE = {
         composites.first_match((lambda s: len(s.name) > 0, rules.zero()), otherwise=composites.uniform(5.0)),
     ),
     "many digits": (rules.gamma(0.1234567), rules.gamma(0.1234568)),
-    "books of many digits": (composites.uniform(0.1234567), composites.uniform(0.1234568)),
+    "composites of many digits": (composites.uniform(0.1234567), composites.uniform(0.1234568)),
     "bounds of many digits": (rules.zbox(-9.0000001, 9.0), rules.zbox(-9.0, 9.0)),
     "large bounds": (
         rules.zbox(torch.full((1, 6), -9.0), torch.linspace(3, 4, 60)[None, :6]),
@@ -73,7 +73,7 @@ ZERO_AND_FIVE = {
 
 
 @pytest.mark.parametrize("kind", ZERO_AND_FIVE)
-def test_rule_books_that_differ_do_not_pair(kind: str) -> None:
+def test_composites_that_differ_do_not_pair(kind: str) -> None:
     one, other = ZERO_AND_FIVE[kind]
     refused(with_rules(one), with_rules(other), "composite")
     bilrp.pair(with_rules(one), with_rules(one), similarity="dot")
@@ -90,7 +90,7 @@ def test_bounds_of_whole_images() -> None:
     bilrp.pair(a, same, similarity="dot")
 
 
-def test_equal_books_pair_wherever_they_were_written() -> None:
+def test_equal_composites_pair_wherever_they_were_defined() -> None:
     bilrp.pair(with_rules(closed_over(5.0)), with_rules(closed_over(5.0)), similarity="dot")
     bilrp.pair(
         with_rules(lambda step: rules.gamma(5.0)), with_rules(lambda step: rules.gamma(5.0)), similarity="dot"
@@ -149,5 +149,5 @@ def test_tensors_of_an_item_do_not_count_as_code() -> None:
         mask[:, n:] = -1e9
         return bilrp.decompose(attending(mask), X.expand(1, 4, 6))
 
-    found = bilrp.pair(of_length(2), of_length(3), similarity="dot")
-    assert found.relevance.shape == (4, 4) and float(found.relevance[2:].abs().max()) < 1e-12
+    explanation = bilrp.pair(of_length(2), of_length(3), similarity="dot")
+    assert explanation.relevance.shape == (4, 4) and float(explanation.relevance[2:].abs().max()) < 1e-12

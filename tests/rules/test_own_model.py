@@ -48,8 +48,10 @@ class Excited(nn.Module):
 @pytest.mark.parametrize("spatial", [False, True])
 def test_what_is_broadcast_over_the_features_is_the_scale(gate: str, spatial: bool) -> None:
     model = Excited(GATES[gate], spatial).eval()
-    found = bilrp.decompose(model, X)
-    torch.testing.assert_close(found.parts.sum(0), found.embedding)  # no bias is on the way of the features
+    decomposition = bilrp.decompose(model, X)
+    torch.testing.assert_close(
+        decomposition.parts.sum(0), decomposition.embedding
+    )  # no bias is on the way of the features
     row = next(row for row in bilrp.ops(model, X) if row.op == "mul" and len(row.inputs) == 2)
     assert row.rule == "product(freeze=1)"
     assert row.note is not None and row.note.endswith("frozen, relu live")
@@ -92,10 +94,10 @@ def test_an_activation_has_to_be_elementwise() -> None:
     with pytest.raises(RuleError) as caught:
         bilrp.decompose(running, X)
     assert "activation" not in str(caught.value)
-    found = bilrp.decompose(
+    decomposition = bilrp.decompose(
         bilrp.Encoder(lambda x: torch.special.i1(x).flatten(1), operations=(activation("special_i1"),)), X
     )
-    torch.testing.assert_close(found.parts.sum(0), found.embedding)
+    torch.testing.assert_close(decomposition.parts.sum(0), decomposition.embedding)
     with pytest.raises(RuleError, match=r"elementwise_nonzero\('special_ndtr', factor='scale'\)"):
         bilrp.decompose(torch.special.ndtr, X)
     row = elementwise_nonzero("special_ndtr", factor="scale")
@@ -122,13 +124,13 @@ def test_entries_that_are_none(name: str) -> None:
 
 
 @pytest.mark.wrong_types
-def test_otherwise_is_a_book_or_a_rule() -> None:
+def test_otherwise_is_a_composite_or_a_rule() -> None:
     with pytest.raises(RuleError, match=r"uniform\(0.25\)"):
         composites.first_match(("round", rules.jacobian()), otherwise=...)  # type: ignore[arg-type]
     linear = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
-    book = composites.first_match(("round", rules.jacobian()), otherwise=rules.gamma(0.25))
+    composite = composites.first_match(("round", rules.jacobian()), otherwise=rules.gamma(0.25))
     expected = bilrp.decompose(linear, X, composite=UNIFORM).parts
-    torch.testing.assert_close(bilrp.decompose(linear, X, composite=book).parts, expected)
+    torch.testing.assert_close(bilrp.decompose(linear, X, composite=composite).parts, expected)
 
 
 class Half(Map):
@@ -170,17 +172,17 @@ MAPS = {
 
 @pytest.mark.parametrize("name", MAPS)
 def test_maps_that_do_not_fit(name: str) -> None:
-    made, words = MAPS[name]
-    book = composites.first_match(("relu", Rule("mine", lambda step: made)), otherwise=UNIFORM)  # type: ignore[arg-type]
+    linear_map, words = MAPS[name]
+    composite = composites.first_match(("relu", Rule("mine", lambda step: linear_map)), otherwise=UNIFORM)  # type: ignore[arg-type]
     with pytest.raises(RuleError, match=words):
-        bilrp.decompose(lambda x: F.relu(x), X, composite=book)
+        bilrp.decompose(lambda x: F.relu(x), X, composite=composite)
 
 
 def test_a_map_that_does() -> None:
-    book = composites.first_match(("relu", Rule("half", lambda step: Half())), otherwise=UNIFORM)
+    composite = composites.first_match(("relu", Rule("half", lambda step: Half())), otherwise=UNIFORM)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(lambda x: F.relu(x).mean((2, 3)), X, composite=book, mode=mode)
-        torch.testing.assert_close(found.parts.sum(0), X.mean((2, 3))[0] / 2)
+        decomposition = bilrp.decompose(lambda x: F.relu(x).mean((2, 3)), X, composite=composite, mode=mode)
+        torch.testing.assert_close(decomposition.parts.sum(0), X.mean((2, 3))[0] / 2)
 
 
 @pytest.mark.parametrize("root", [torch.sqrt, lambda x: x.pow(0.5)])
@@ -193,10 +195,10 @@ def test_where_a_root_is_infinitely_steep_nothing_is_shared(root) -> None:
         return root(torch.relu(net(x))).flatten(1)
 
     x = torch.randn(1, 1, 6, 6, dtype=torch.float64)
-    found = {mode: bilrp.decompose(model, x, regions=3, mode=mode).parts for mode in ("push", "pull")}
-    assert found["push"].isfinite().all() and found["push"].any()
+    results = {mode: bilrp.decompose(model, x, regions=3, mode=mode).parts for mode in ("push", "pull")}
+    assert results["push"].isfinite().all() and results["push"].any()
     assert bool((model(x) == 0).any())
-    torch.testing.assert_close(found["push"], found["pull"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(results["push"], results["pull"], rtol=0, atol=1e-12)
 
 
 def test_gamma_on_small_numbers_of_half_precision() -> None:
@@ -208,6 +210,6 @@ def test_gamma_on_small_numbers_of_half_precision() -> None:
         first.bias.mul_(1e-5).abs_()
         last.weight.mul_(1e4)
     net, x = nn.Sequential(first, nn.ReLU(), last).half(), torch.rand(1, 6).half()
-    found = bilrp.decompose(net, x, composite=bilrp.composites.uniform(0.25)).parts.double()
+    parts = bilrp.decompose(net, x, composite=bilrp.composites.uniform(0.25)).parts.double()
     true = bilrp.decompose(net.double(), x.double(), composite=bilrp.composites.uniform(0.25)).parts
-    assert float((found - true).abs().max()) < 0.03 * float(true.abs().max())
+    assert float((parts - true).abs().max()) < 0.03 * float(true.abs().max())

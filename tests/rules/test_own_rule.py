@@ -39,8 +39,8 @@ OWN = {
 def test_the_relu_behind_a_users_rule_is_not_lost(name: str, mode: Mode) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     expected = bilrp.decompose(model, X, composite=composites.uniform(0.0), regions=regions.features()).parts
-    found = bilrp.decompose(model, X, composite=OWN[name], regions=regions.features(), mode=mode).parts
-    torch.testing.assert_close(found, expected)
+    parts = bilrp.decompose(model, X, composite=OWN[name], regions=regions.features(), mode=mode).parts
+    torch.testing.assert_close(parts, expected)
 
 
 def test_on_images_too() -> None:
@@ -50,14 +50,14 @@ def test_on_images_too() -> None:
     x = torch.randn(1, 2, 8, 8, dtype=torch.float64)
     expected = bilrp.decompose(model, x, composite=composites.uniform(0.0), regions=2).parts
     for mode in ("push", "pull", "auto"):
-        found = bilrp.decompose(model, x, composite=OWN["a bare Weighted"], regions=2, mode=mode).parts
-        torch.testing.assert_close(found, expected)
+        parts = bilrp.decompose(model, x, composite=OWN["a bare Weighted"], regions=2, mode=mode).parts
+        torch.testing.assert_close(parts, expected)
 
 
 def test_a_gate_taken_into_account_twice_is_the_same_gate() -> None:
     def careful(step):
-        made = by_hand(step)
-        return made if step.gate is None else made.with_gate(step.gate)
+        linear_map = by_hand(step)
+        return linear_map if step.gate is None else linear_map.with_gate(step.gate)
 
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     expected = bilrp.decompose(model, X, composite=composites.uniform(0.0)).parts
@@ -70,6 +70,6 @@ def test_a_rule_for_anything_else() -> None:
             f"leaky({slope:g})", lambda step: Scale(torch.where(step.values[0] > 0, 1.0, slope).to(X))
         )
 
-    book = composites.first_match(("relu", leaky(0.1)), otherwise=composites.uniform(0.0))
-    found = bilrp.decompose(torch.relu, X, composite=book, regions=regions.features())
-    torch.testing.assert_close(found.parts.diagonal(), torch.where(X > 0, X, 0.1 * X)[0])
+    composite = composites.first_match(("relu", leaky(0.1)), otherwise=composites.uniform(0.0))
+    decomposition = bilrp.decompose(torch.relu, X, composite=composite, regions=regions.features())
+    torch.testing.assert_close(decomposition.parts.diagonal(), torch.where(X > 0, X, 0.1 * X)[0])

@@ -117,8 +117,10 @@ def test_rule_equals_its_matrix_form(name: str, kind: str, bias: bool) -> None:
         w, b = matrix(layer, shape)
         expected = twin(name, w, b, x.flatten())
         for mode in ("push", "pull"):
-            found = bilrp.decompose(layer, x, regions=regions.features(), composite=RULES[name], mode=mode)
-            torch.testing.assert_close(found.parts, expected, rtol=1e-10, atol=1e-11)
+            decomposition = bilrp.decompose(
+                layer, x, regions=regions.features(), composite=RULES[name], mode=mode
+            )
+            torch.testing.assert_close(decomposition.parts, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", ["linear", "conv2d", "transposed"])
@@ -130,10 +132,10 @@ def test_a_relu_behind_the_step_only_gates_it(name: str, kind: str) -> None:
     w, b = matrix(layer, shape)
     expected = twin(name, w, b, x.flatten()) * (w @ x.flatten() + b > 0)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(
+        decomposition = bilrp.decompose(
             nn.Sequential(layer, nn.ReLU()), x, regions=regions.features(), composite=RULES[name], mode=mode
         )
-        torch.testing.assert_close(found.parts, expected, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(decomposition.parts, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,8 @@ def test_batch_norm_is_folded_into_the_step_before_it(name: str, kind: str) -> N
     model = nn.Sequential(layer, norm).double().eval()
     assert [s.op for s in simplify(record(model, x)).steps] != [s.op for s in record(model, x).steps]
     w, b = matrix(model, shape)
-    found = bilrp.decompose(model, x, regions=regions.features(), composite=RULES[name])
-    torch.testing.assert_close(found.parts, twin(name, w, b, x.flatten()), rtol=1e-9, atol=1e-10)
+    decomposition = bilrp.decompose(model, x, regions=regions.features(), composite=RULES[name])
+    torch.testing.assert_close(decomposition.parts, twin(name, w, b, x.flatten()), rtol=1e-9, atol=1e-10)
 
 
 def test_gamma_is_the_papers_rule_on_positive_inputs() -> None:
@@ -165,10 +167,10 @@ def test_gamma_is_the_papers_rule_on_positive_inputs() -> None:
     rho = layer.weight.detach() + 0.4 * layer.weight.detach().clamp(min=0)
     z = layer(x)[0].detach().clamp(min=0)
     expected = (rho * x[0] / (rho @ x[0])[:, None] * z[:, None]).T
-    found = bilrp.decompose(
+    decomposition = bilrp.decompose(
         nn.Sequential(layer, nn.ReLU()), x, composite=rules.gamma(0.4), regions=regions.features()
     )
-    torch.testing.assert_close(found.parts, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(decomposition.parts, expected, rtol=1e-12, atol=1e-12)
 
 
 @given(
@@ -183,8 +185,10 @@ def test_conserving_rules_conserve(value: float, seed: int, kind: str, signed: b
     build, shape = LAYERS[kind]
     layer = build(bias=False).double()
     x = torch.randn(1, *shape, dtype=torch.float64) if signed else torch.rand(1, *shape, dtype=torch.float64)
-    found = bilrp.decompose(layer, x, composite=rules.gamma(value), regions=regions.features())
-    torch.testing.assert_close(found.unattributed, torch.zeros_like(found.embedding), rtol=0, atol=1e-11)
+    decomposition = bilrp.decompose(layer, x, composite=rules.gamma(value), regions=regions.features())
+    torch.testing.assert_close(
+        decomposition.unattributed, torch.zeros_like(decomposition.embedding), rtol=0, atol=1e-11
+    )
 
 
 @given(
@@ -213,8 +217,8 @@ def test_max_pool_selects_and_shares_ties(
         for r, s in winners:
             expected[c, i, j, c, r, s] = x[0, c, r, s] / len(winners)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(pool, x, regions=regions.features(), mode=mode).parts
-        torch.testing.assert_close(found, expected.flatten(0, 2).flatten(1).T, rtol=0, atol=1e-14)
+        parts = bilrp.decompose(pool, x, regions=regions.features(), mode=mode).parts
+        torch.testing.assert_close(parts, expected.flatten(0, 2).flatten(1).T, rtol=0, atol=1e-14)
 
 
 def test_ties_between_operands_and_along_axes_are_shared() -> None:
@@ -228,8 +232,8 @@ def test_ties_between_operands_and_along_axes_are_shared() -> None:
         (lambda t: torch.maximum(t, torch.full((6,), 2.0))[:, :1], [1, 0, 0, 0, 0, 0]),
     ):
         for mode in ("push", "pull"):
-            found = bilrp.decompose(function, x, regions=regions.features(), mode=mode).parts[:, 0]
-            assert found.tolist() == expected
+            parts = bilrp.decompose(function, x, regions=regions.features(), mode=mode).parts[:, 0]
+            assert parts.tolist() == expected
 
 
 def test_paper_vgg_refuses_a_layer_it_cannot_number() -> None:
@@ -245,14 +249,19 @@ def test_paper_vgg_refuses_a_layer_it_cannot_number() -> None:
         bilrp.decompose(Named(), torch.rand(1, 3, 8, 8), composite=composites.paper_vgg())
 
 
-def test_books_choose() -> None:
+def test_composites_choose_rules() -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
     ).double()  # fmt: skip
     steps = record(net, torch.rand(1, 3, 6, 6).double()).steps
-    books = [composites.uniform(0.0), composites.uniform(0.5), composites.resnet(0.1), composites.paper_vgg()]
-    books.append(composites.hessian_product())
-    chosen = {book.name: [getattr(book(s), "name", None) for s in steps] for book in books}
+    choices = [
+        composites.uniform(0.0),
+        composites.uniform(0.5),
+        composites.resnet(0.1),
+        composites.paper_vgg(),
+    ]
+    choices.append(composites.hessian_product())
+    chosen = {composite.name: [getattr(composite(s), "name", None) for s in steps] for composite in choices}
     assert chosen["uniform(0)"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
     assert chosen["uniform(0.5)"][::2] == ["gamma(0.5)", "gamma(0.5)", "linear"]
     assert chosen["resnet(0.1)"] == ["gamma(0.1)", "gate", "gamma(0.1)", "gate", "linear", "zero"]
@@ -260,21 +269,25 @@ def test_books_choose() -> None:
         assert_not_none(chosen["paper_vgg"][0]).startswith("zbox") and chosen["paper_vgg"][2] == "gamma(0.5)"
     )
     assert chosen["hessian_product"] == ["zero", "gate", "zero", "gate", "linear", "zero"]
-    book = composites.first_match(
+    composite = composites.first_match(
         ("2", rules.epsilon(0.1)),
         (lambda s: s.op == "linear", rules.zplus()),
         otherwise=composites.uniform(0.5),
     )
-    assert [getattr(book(s), "name", None) for s in steps][::2] == ["gamma(0.5)", "epsilon(0.1)", "linear"]
-    assert getattr(book(steps[-1]), "name", None) == "zplus"
+    assert [getattr(composite(s), "name", None) for s in steps][::2] == [
+        "gamma(0.5)",
+        "epsilon(0.1)",
+        "linear",
+    ]
+    assert getattr(composite(steps[-1]), "name", None) == "zplus"
 
 
 def test_the_papers_gamma_by_layer() -> None:
     """2–10: .5, 11–17: .25, 18–24: .1, 25–31: 0, counted from 1: the first convolution of block 3 is layer 11."""
     features = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
     expected = [None, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0]
-    found = [None if i == 0 else composites.paper_gamma(i + 1) for i in features]
-    assert found == expected
+    results = [None if i == 0 else composites.paper_gamma(i + 1) for i in features]
+    assert results == expected
 
 
 def test_zbox_sees_through_a_normalisation_in_the_model() -> None:
@@ -299,8 +312,8 @@ def products(rule: Rule, x: Tensor, *, relu: bool) -> int:
     """How many products with weights a region takes in a linear step under the rule."""
     layer = nn.Linear(6, 5).double()
     model = nn.Sequential(layer, nn.ReLU()) if relu else layer
-    found = bilrp.decompose(model, x, regions=regions.features(), composite=rule, mode="push")
-    return assert_not_none(found.plan).flops // (2 * 6 * layer.weight.numel())
+    decomposition = bilrp.decompose(model, x, regions=regions.features(), composite=rule, mode="push")
+    return assert_not_none(decomposition.plan).flops // (2 * 6 * layer.weight.numel())
 
 
 def test_gamma_takes_two_products_where_inputs_have_both_signs_and_one_where_one_is_enough() -> None:
@@ -322,5 +335,7 @@ def test_inputs_of_one_sign_need_no_rule_of_their_own(name: str, sign: int) -> N
     expected = twin(name, w, b, x.flatten())
     for mode in ("push", "pull"):
         for model, gate in ((layer, 1), (nn.Sequential(layer, nn.ReLU()), w @ x.flatten() + b > 0)):
-            found = bilrp.decompose(model, x, regions=regions.features(), composite=RULES[name], mode=mode)
-            torch.testing.assert_close(found.parts, expected * gate, rtol=1e-10, atol=1e-11)
+            decomposition = bilrp.decompose(
+                model, x, regions=regions.features(), composite=RULES[name], mode=mode
+            )
+            torch.testing.assert_close(decomposition.parts, expected * gate, rtol=1e-10, atol=1e-11)

@@ -34,16 +34,16 @@ def other(x: Tensor, seed: int = 3) -> Tensor:
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
 
 
-def off(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).abs().max() / wanted.abs().max())
+def off(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_parts_sum_to_the_difference_of_two_embeddings(case: Case) -> None:
     model, x = case.model(), case.input()
-    book = composites.secant(other, gamma=0.25 if case.name in {"mlp", "residual", "vit-sdpa"} else 0.0)
+    composite = composites.secant(other, gamma=0.25 if case.name in {"mlp", "residual", "vit-sdpa"} else 0.0)
     slack = 1e-4 if case.name in ROUNDED else 1e-9
-    pushed, pulled = (bilrp.decompose(model, x, composite=book, mode=mode) for mode in ("push", "pull"))
+    pushed, pulled = (bilrp.decompose(model, x, composite=composite, mode=mode) for mode in ("push", "pull"))
     with torch.no_grad():
         difference = (model(x) - model(other(x))).flatten()
     assert pushed.parts.abs().max() > 1e-6
@@ -82,14 +82,14 @@ def test_a_plain_twin_gives_the_same_parts() -> None:
     net = randomize_norms(Squeeze())
     assert isinstance(net, Squeeze)
     x = 2 * torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.decompose(net, x, regions=regions.grid(4), composite=composites.secant("mean"))
+    decomposition = bilrp.decompose(net, x, regions=regions.grid(4), composite=composites.secant("mean"))
     x0 = x.mean((2, 3), keepdim=True).expand_as(x)
     with torch.no_grad():
         for number, (top, left) in enumerate(itertools.product((0, 4), repeat=2)):
             moved = torch.zeros_like(x)
             window = (..., slice(top, top + 4), slice(left, left + 4))
             moved[window] = (x - x0)[window]
-            assert off(found.parts[number], twin(net, x, x0, moved).flatten()) < 1e-10
+            assert off(decomposition.parts[number], twin(net, x, x0, moved).flatten()) < 1e-10
 
 
 def twin(net: Squeeze, x: Tensor, x0: Tensor, s: Tensor) -> Tensor:
@@ -147,8 +147,8 @@ def test_the_way_a_maximum_is_won(seed: int, count: int, ties: bool) -> None:
     shares = path_shares(step, lambda values: values[0].movedim(1, 0))[:, 0]
     assert float(shares.min()) >= 0
     torch.testing.assert_close(shares.sum(0), torch.ones_like(shares[0]))
-    wanted = (a.amax(1) - a0.amax(1))[0]
-    torch.testing.assert_close((shares * (a - a0)[0]).sum(0), wanted)
+    expected = (a.amax(1) - a0.amax(1))[0]
+    torch.testing.assert_close((shares * (a - a0)[0]).sum(0), expected)
     if ties:  # equal candidates have equal shares
         for k, m in itertools.combinations(range(count), 2):
             same = (a[0, k] == a[0, m]) & (a0[0, k] == a0[0, m])
@@ -178,8 +178,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_single_functions(name: str) -> None:
     function, x = FUNCTIONS[name], 2 * torch.randn(1, 4, 6, 6, dtype=torch.float64)
-    book = composites.secant(other)
-    push, pull = (bilrp.decompose(function, x, regions=2, composite=book, mode=m) for m in ("push", "pull"))
+    composite = composites.secant(other)
+    push, pull = (
+        bilrp.decompose(function, x, regions=2, composite=composite, mode=m) for m in ("push", "pull")
+    )
     assert off(push.parts, pull.parts) < 1e-9
     assert off(push.parts.sum(0), (function(x) - function(other(x))).flatten()) < 1e-9
 
@@ -200,9 +202,11 @@ def test_near_the_reference_a_secant_is_the_gradient() -> None:
     gradient = torch.autograd.functional.jacobian(net, x)[0, :, 0]
     for size in (1e-6, 1e-9, 1e-12):
         step = size * way
-        found = bilrp.decompose(net, x, regions=regions.features(), composite=composites.secant(x - step))
-        wanted = (gradient * (x - (x - step))).flatten(1).T
-        assert off(found.parts, wanted) < 1e-3
+        decomposition = bilrp.decompose(
+            net, x, regions=regions.features(), composite=composites.secant(x - step)
+        )
+        expected = (gradient * (x - (x - step))).flatten(1).T
+        assert off(decomposition.parts, expected) < 1e-3
     same = bilrp.decompose(net, x, composite=composites.secant(x))
     assert not same.parts.any() and off(same.unattributed, same.embedding) == 0
 
@@ -243,11 +247,15 @@ def test_a_model_that_goes_another_way_at_the_reference_is_refused() -> None:
 
 def test_single_steps_may_have_other_rules() -> None:
     net, x = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)).double(), torch.randn(1, 4, dtype=torch.float64)
-    book = composites.first_match(("softmax", bilrp.rules.jacobian()), otherwise=composites.secant(other))
-    found = bilrp.decompose(net, x, composite=book)
-    assert found.reference is not None
-    assert off(found.unattributed, found.reference) > 1e-3  # the derivative at one end leaves a rest
-    assert [row.rule for row in bilrp.ops(net, x, composite=book)] == ["secant", "jacobian"]
+    composite = composites.first_match(
+        ("softmax", bilrp.rules.jacobian()), otherwise=composites.secant(other)
+    )
+    decomposition = bilrp.decompose(net, x, composite=composite)
+    assert decomposition.reference is not None
+    assert (
+        off(decomposition.unattributed, decomposition.reference) > 1e-3
+    )  # the derivative at one end leaves a rest
+    assert [row.rule for row in bilrp.ops(net, x, composite=composite)] == ["secant", "jacobian"]
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
@@ -256,37 +264,39 @@ def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
     net = randomize_norms(Squeeze())
     a, b = torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
     b = b + 2  # another mean colour: other references
-    found = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"), similarity=similarity)
-    account = found.breakdown
+    explanation = bilrp.explain(
+        net, a, b, regions=4, composite=composites.secant("mean"), similarity=similarity
+    )
+    account = explanation.breakdown
     known = account.reference_terms_a + account.reference_terms_b + account.reference_score
-    assert abs(account.explained + known - found.score) < 1e-12 * max(1.0, abs(found.score))
+    assert abs(account.explained + known - explanation.score) < 1e-12 * max(1.0, abs(explanation.score))
     assert (
         abs(
-            found.relevance.sum()
-            + sum(w.sum() for w in found.self_terms or ())
-            + found.unattributed
-            - found.score
+            explanation.relevance.sum()
+            + sum(w.sum() for w in explanation.self_terms or ())
+            + explanation.unattributed
+            - explanation.score
         )
         < 1e-12
     )
     if similarity == "dot":
-        references = assert_not_none(found.a.reference), assert_not_none(found.b.reference)
-        left, right = found.a.embedding - references[0], found.b.embedding - references[1]
-        wanted = (left @ right, left @ references[1], references[0] @ right, references[0] @ references[1])
+        references = assert_not_none(explanation.a.reference), assert_not_none(explanation.b.reference)
+        left, right = explanation.a.embedding - references[0], explanation.b.embedding - references[1]
+        expected = (left @ right, left @ references[1], references[0] @ right, references[0] @ references[1])
         got = (
             account.explained,
             account.reference_terms_a,
             account.reference_terms_b,
             account.reference_score,
         )
-        torch.testing.assert_close(torch.tensor(got).double(), torch.stack(wanted))
+        torch.testing.assert_close(torch.tensor(got).double(), torch.stack(expected))
     for kind in ("npz", "safetensors"):
-        again = bilrp.Explanation.load(found.save(tmp_path / f"why.{kind}"))
+        again = bilrp.Explanation.load(explanation.save(tmp_path / f"why.{kind}"))
         assert again.breakdown == account
-    coarse = found.coarsen(regions.grid(8))
+    coarse = explanation.coarsen(regions.grid(8))
     assert abs(coarse.breakdown.reference_terms_a - account.reference_terms_a) < 1e-12
-    assert account_line(found).count("against the reference picture") == 1
-    assert "against the reference picture" in found.summary()
+    assert account_line(explanation).count("against the reference picture") == 1
+    assert "against the reference picture" in explanation.summary()
 
 
 def test_one_tower_alone_may_have_a_reference() -> None:
@@ -296,7 +306,7 @@ def test_one_tower_alone_may_have_a_reference() -> None:
     texts = bilrp.Encoder(
         nn.Linear(4, 3).double(), embedding_space="toy", composite=composites.uniform(0.0), name="texts"
     )
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         (pictures, texts),
         torch.randn(1, 3, 2, 2).double(),
         torch.randn(1, 4).double(),
@@ -304,23 +314,28 @@ def test_one_tower_alone_may_have_a_reference() -> None:
         similarity="dot",
     )
     assert (
-        found.reference_terms is not None
-        and found.breakdown.reference_score == found.breakdown.reference_terms_a == 0
+        explanation.reference_terms is not None
+        and explanation.breakdown.reference_score == explanation.breakdown.reference_terms_a == 0
     )
-    left = found.a.reference
+    left = explanation.a.reference
     assert left is not None
-    assert abs(found.breakdown.reference_terms_b - float(left @ found.b.parts.sum(0))) < 1e-12
+    assert abs(explanation.breakdown.reference_terms_b - float(left @ explanation.b.parts.sum(0))) < 1e-12
 
 
 def test_a_file_with_a_broken_reference_is_refused(tmp_path) -> None:
     net, (a, b) = randomize_norms(Squeeze()), torch.randn(2, 1, 3, 8, 8, dtype=torch.float64)
-    found = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"), similarity="dot")
-    assert found.reference_terms is not None and found.a.reference is not None
+    explanation = bilrp.explain(net, a, b, regions=4, composite=composites.secant("mean"), similarity="dot")
+    assert explanation.reference_terms is not None and explanation.a.reference is not None
     for broken in (
-        replace(found, reference_terms=(found.reference_terms[0][:2], found.reference_terms[1])),
-        replace(found, reference_terms=(found.reference_terms[0] * float("nan"), found.reference_terms[1])),
-        replace(found, reference_score=float("inf")),
-        replace(found, a=replace(found.a, reference=found.a.reference / 0)),
+        replace(
+            explanation, reference_terms=(explanation.reference_terms[0][:2], explanation.reference_terms[1])
+        ),
+        replace(
+            explanation,
+            reference_terms=(explanation.reference_terms[0] * float("nan"), explanation.reference_terms[1]),
+        ),
+        replace(explanation, reference_score=float("inf")),
+        replace(explanation, a=replace(explanation.a, reference=explanation.a.reference / 0)),
     ):
         with pytest.raises(BilrpError, match="invalid"):
             bilrp.Explanation.load(broken.save(tmp_path / "broken.npz"))
@@ -336,25 +351,25 @@ def test_a_set_has_the_references_of_its_members(similarity: str) -> None:
         ]
         for _ in range(2)
     ]
-    found = bilrp.explain_sets(*sides, similarity=similarity)
+    explanation = bilrp.explain_sets(*sides, similarity=similarity)
     known = (
-        found.breakdown.reference_terms_a
-        + found.breakdown.reference_terms_b
-        + found.breakdown.reference_score
+        explanation.breakdown.reference_terms_a
+        + explanation.breakdown.reference_terms_b
+        + explanation.breakdown.reference_score
     )
     pairs = [bilrp.pair(a, b, similarity=similarity).breakdown for a in sides[0] for b in sides[1]]
-    assert found.score == pytest.approx(sum(p.score for p in pairs))
-    assert found.unattributed == pytest.approx(sum(p.unattributed for p in pairs))
-    if found.reference_terms is not None:
-        assert known == pytest.approx(found.unattributed) and similarity != "squared_distance"
+    assert explanation.score == pytest.approx(sum(p.score for p in pairs))
+    assert explanation.unattributed == pytest.approx(sum(p.unattributed for p in pairs))
+    if explanation.reference_terms is not None:
+        assert known == pytest.approx(explanation.unattributed) and similarity != "squared_distance"
 
 
 def test_a_reference_stays_what_it_was() -> None:
     given, net, x = torch.zeros(1, 6), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), torch.rand(1, 6)
-    book = bilrp.composites.secant(given)
-    before = bilrp.decompose(net, x, composite=book).parts
+    composite = bilrp.composites.secant(given)
+    before = bilrp.decompose(net, x, composite=composite).parts
     given += 1
-    assert torch.equal(bilrp.decompose(net, x, composite=book).parts, before)
+    assert torch.equal(bilrp.decompose(net, x, composite=composite).parts, before)
 
 
 def test_a_step_without_a_secant_is_refused() -> None:

@@ -46,10 +46,10 @@ def test_the_same_written_out_is_fine() -> None:
     assert isinstance(jacobian, Tensor)
     expected = (jacobian.flatten(1) * X.flatten()).T
     for mode in ("push", "pull"):
-        found = bilrp.decompose(
+        decomposition = bilrp.decompose(
             written_out, X, regions=regions.features(), composite=composites.hessian_product(), mode=mode
         )
-        torch.testing.assert_close(found.parts, expected)
+        torch.testing.assert_close(decomposition.parts, expected)
 
 
 def foreign(x: Tensor) -> Tensor:
@@ -61,10 +61,10 @@ def foreign(x: Tensor) -> Tensor:
 def test_unknown_operations_pass_where_torch_is_right() -> None:
     jacobian = torch.autograd.functional.jacobian(lambda t: foreign(t).flatten(), X)
     assert isinstance(jacobian, Tensor)
-    found = bilrp.decompose(
+    decomposition = bilrp.decompose(
         foreign, X, regions=regions.features(), composite=composites.hessian_product(), mode="pull"
     )
-    torch.testing.assert_close(found.parts, (jacobian.flatten(1) * X.flatten()).T)
+    torch.testing.assert_close(decomposition.parts, (jacobian.flatten(1) * X.flatten()).T)
 
 
 def test_what_has_no_derivative_is_refused_in_one_line() -> None:
@@ -79,8 +79,8 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
 
 
 def test_what_only_counts_has_a_derivative_of_zero() -> None:
-    found = bilrp.decompose(lambda x: torch.histc(x, 4), X, composite=composites.hessian_product())
-    assert not found.parts.any() and found.unattributed.sum() == 8
+    decomposition = bilrp.decompose(lambda x: torch.histc(x, 4), X, composite=composites.hessian_product())
+    assert not decomposition.parts.any() and decomposition.unattributed.sum() == 8
 
 
 def test_the_trial_costs_a_handful_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_the_trial_costs_a_handful_of_vectors(monkeypatch: pytest.MonkeyPatch) -
         for step in tape.steps:
             rule = composites.hessian_product()(step)
             assert rule is not None
-            made = rule(step)
+            linear_map = rule(step)
             taken.clear()
-            verify_adjoint(made, step)
+            verify_adjoint(linear_map, step)
             count += len(taken)
         return count
 
@@ -116,10 +116,10 @@ def test_a_batch_norm_has_its_derivative_whatever_lies_behind_it() -> None:
         [(model(x + s[None]) - model(x - s[None])).flatten() / 2 for s in steps]
     )  # it is affine
     for mode in ("push", "pull"):
-        found = bilrp.decompose(
+        decomposition = bilrp.decompose(
             model, x, regions=regions.features(), composite=composites.hessian_product(), mode=mode
         )
-        torch.testing.assert_close(found.parts, expected * x.flatten()[:, None])
+        torch.testing.assert_close(decomposition.parts, expected * x.flatten()[:, None])
 
 
 def test_elementwise_derivatives_need_neither_vmap_nor_forward_levels() -> None:

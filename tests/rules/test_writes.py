@@ -46,26 +46,26 @@ WRITES = {
 
 def owned(function, x: Tensor) -> Tensor:
     """parts [features, outputs] by turning each feature off in turn: a write is linear in what is written."""
-    whole, found = function(x), []
+    whole, results = function(x), []
     for feature in range(x.numel()):
         without = x.clone().flatten()
         without[feature] = 0
-        found.append((whole - function(without.reshape(x.shape))).flatten())
-    return torch.stack(found)
+        results.append((whole - function(without.reshape(x.shape))).flatten())
+    return torch.stack(results)
 
 
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize(
-    "book", [composites.uniform(0.0), composites.hessian_product()], ids=lambda b: b.name
+    "composite", [composites.uniform(0.0), composites.hessian_product()], ids=lambda b: b.name
 )
-def test_only_what_stays_owns_its_place(name: str, book) -> None:
+def test_only_what_stays_owns_its_place(name: str, composite) -> None:
     def function(x: Tensor) -> Tensor:
         return WRITES[name](x) @ W
 
     expected = owned(function, X)
     for mode in ("push", "pull", "auto"):
-        found = bilrp.decompose(function, X, regions=regions.features(), composite=book, mode=mode).parts
-        torch.testing.assert_close(found, expected)
+        parts = bilrp.decompose(function, X, regions=regions.features(), composite=composite, mode=mode).parts
+        torch.testing.assert_close(parts, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -73,8 +73,8 @@ def test_in_narrow_types_addresses_are_still_exact(dtype: torch.dtype) -> None:
     x = torch.randn(1, 4096, generator=GENERATOR).to(dtype)
     index = torch.arange(4096)[None] // 2
     labels = regions.labels(torch.arange(4096) // 64)
-    found = bilrp.decompose(lambda t: torch.zeros_like(t).scatter(1, index, t), x, regions=labels).parts
-    assert torch.equal(found.sum(0)[:2048], x[0, 1::2])
+    parts = bilrp.decompose(lambda t: torch.zeros_like(t).scatter(1, index, t), x, regions=labels).parts
+    assert torch.equal(parts.sum(0)[:2048], x[0, 1::2])
 
 
 def test_writes_that_add_stay_sums() -> None:
@@ -85,14 +85,14 @@ def test_writes_that_add_stay_sums() -> None:
     }
     for function in adding.values():
         for mode in ("push", "pull"):
-            found = bilrp.decompose(function, X, regions=regions.features(), mode=mode).parts
-            torch.testing.assert_close(found, owned(function, X))
+            parts = bilrp.decompose(function, X, regions=regions.features(), mode=mode).parts
+            torch.testing.assert_close(parts, owned(function, X))
 
 
 def test_the_true_derivative_of_a_double_write_is_refused() -> None:
     """Torch's own says two things: the overwritten number changes nothing, and gets the same as the one that stayed."""
-    book = composites.first_match(("scatter", rules.jacobian()), otherwise=composites.uniform(0.0))
+    composite = composites.first_match(("scatter", rules.jacobian()), otherwise=composites.uniform(0.0))
     with pytest.raises(RuleError, match=r"contradict each other.*write the operation out"):
-        bilrp.decompose(WRITES["scatter"], X, composite=book)
+        bilrp.decompose(WRITES["scatter"], X, composite=composite)
     once = torch.tensor([[3, 0, 1, 2, 7, 5, 6, 4]])
-    bilrp.decompose(lambda x: zeros(x).scatter(1, once, x), X, composite=book)
+    bilrp.decompose(lambda x: zeros(x).scatter(1, once, x), X, composite=composite)

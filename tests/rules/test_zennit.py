@@ -67,15 +67,15 @@ def test_agrees_with_zennit(zennit, name: str, signed: bool) -> None:
     build, ours = (CASES | FIRST)[name]
     if name in CASES:
         theirs = {layer: build(zennit.rules) for layer in ("0", "2", "6")}
-        book = ours
+        composite = ours
     else:
         theirs = {
             "0": build(zennit.rules),
             **{n: zennit.rules.Gamma(0.3, stabilizer=STABILISER) for n in ("2", "6")},
         }
-        book = composites.first_match(("0", ours), otherwise=composites.uniform(0.3))
+        composite = composites.first_match(("0", ours), otherwise=composites.uniform(0.3))
     theirs |= {n: zennit.rules.Pass() for n in ("1", "3")}
     expected = by_zennit(zennit, model, x, theirs)
     assert expected.abs().max() > 1e-3
-    found = bilrp.decompose(model, x, regions=regions.features(), composite=book).parts
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    parts = bilrp.decompose(model, x, regions=regions.features(), composite=composite).parts
+    torch.testing.assert_close(parts, expected, rtol=1e-6, atol=1e-9)

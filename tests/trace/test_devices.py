@@ -28,7 +28,7 @@ from models import CASES, Case, Lambda, randomize_norms
 MODES = ("push", "pull", "auto")
 NAMED = {case.name: case for case in CASES}
 WAITS = 14  # how often the host may wait for a device in one decomposition, whatever the network
-BOOKS = {
+COMPOSITES = {
     "default": None,
     "gamma": composites.uniform(0.25),
     "gradients": composites.hessian_product(),
@@ -84,18 +84,18 @@ def test_a_device_gives_the_numbers_of_the_cpu_and_is_seldom_waited_for(name: st
     assert 0 < device.waits <= WAITS, device.syncs
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("composite", COMPOSITES)
 @pytest.mark.parametrize("mode", ["push", "pull"])
 @pytest.mark.parametrize("build", ["convolutions", "residual", "attention"])
-def test_the_host_waits_no_more_often_for_a_deeper_network(build: str, mode: str, book: str) -> None:
+def test_the_host_waits_no_more_often_for_a_deeper_network(build: str, mode: str, composite: str) -> None:
     waits = []
     for depth in (2, 6):
         x = torch.rand(1, *DEEP[build][1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         with Simulated() as device:
             model, x = DEEP[build][0](depth).to(FIRST), x.to(FIRST)
-            parts(model, x, mode=mode, composite=BOOKS[book])
+            parts(model, x, mode=mode, composite=COMPOSITES[composite])
             device.forget()
-            parts(model, x, mode=mode, composite=BOOKS[book])
+            parts(model, x, mode=mode, composite=COMPOSITES[composite])
             waits.append(device.waits)
     assert waits[0] == waits[1] <= WAITS
 
@@ -155,12 +155,12 @@ def move_to(model: Any, device: torch.device) -> Any:
     return model.to(device) if isinstance(model, nn.Module) else model
 
 
-@pytest.mark.parametrize("book", ["default", "gamma"])
+@pytest.mark.parametrize("composite", ["default", "gamma"])
 @pytest.mark.parametrize("name", ["vgg", "residual", "bert-sdpa"])
-def test_a_model_may_be_moved_between_explanations(name: str, book: str) -> None:
+def test_a_model_may_be_moved_between_explanations(name: str, composite: str) -> None:
     """What was made of its weights on one device is not used on another."""
     case = NAMED[name]
-    options = {"composite": BOOKS[book], "regions": bilrp.regions.features(), "similarity": "dot"}
+    options = {"composite": COMPOSITES[composite], "regions": bilrp.regions.features(), "similarity": "dot"}
     model, x, y = case.model(), case.input(1), case.input(2)
     assert isinstance(model, nn.Module)
     with Simulated():
@@ -360,8 +360,8 @@ def test_a_function_with_weights_of_its_own_is_asked_once_which_are_masks() -> N
                 return x
 
             there = [w.to(FIRST) for w in weights]
-            x, kept = torch.rand(1, 6, dtype=torch.float64), mask.to(FIRST)
-            tape = record(lambda t, w=there, m=kept: model(t, w, m), x.to(FIRST))
+            x, stored = torch.rand(1, 6, dtype=torch.float64), mask.to(FIRST)
+            tape = record(lambda t, w=there, m=stored: model(t, w, m), x.to(FIRST))
             waits.append(device.waits)
         here = record(lambda t, w=weights, m=mask: model(t, w, m), x)
         assert len(tape.weights) == len(here.weights) == depth

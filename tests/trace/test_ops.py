@@ -67,8 +67,8 @@ class Attention(nn.Module):
 def test_rows_are_what_decompose_does() -> None:
     model, x = Attention().eval(), torch.rand(1, 5, 8)
     rows = bilrp.ops(model, x)
-    book = composites.transformer()  # the default where there is attention
-    program = freeze(simplify(record(model, x)), book)
+    composite = composites.transformer()  # the default where there is attention
+    program = freeze(simplify(record(model, x)), composite)
     used = [(link.name, link.rule) for link in program.links]
     assert [(row.name, row.rule) for row in rows if row.rule != "not needed"] == used
     assert any(row.rule == "not needed" for row in rows), "the query of a frozen attention needs no rule"
@@ -99,8 +99,8 @@ def test_rules_can_be_given_and_masks_are_followed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.conv((x - 0.5).flip(-1))
 
-    book = composites.first_match(("conv", rules.zbox(-0.5, 0.5)), otherwise=composites.uniform(0.0))
-    rows = bilrp.ops(Shifted(), torch.rand(1, 1, 4, 4), composite=book)
+    composite = composites.first_match(("conv", rules.zbox(-0.5, 0.5)), otherwise=composites.uniform(0.0))
+    rows = bilrp.ops(Shifted(), torch.rand(1, 1, 4, 4), composite=composite)
     assert [row.rule for row in rows] == ["mask", "mask", "zbox(-0.5, 0.5)"]
     late = composites.first_match(("1", rules.flat()), otherwise=composites.uniform(0.0))
     actual = bilrp.ops(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.rand(1, 3), composite=late)

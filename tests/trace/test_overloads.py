@@ -14,7 +14,9 @@ from bilrp.trace.recorder import record
 from models import randomize_norms
 
 aten = torch.ops.aten
-BOOKS = {book.name: book for book in (composites.uniform(0.25), composites.hessian_product())}
+COMPOSITES = {
+    composite.name: composite for composite in (composites.uniform(0.25), composites.hessian_product())
+}
 
 
 class Small(nn.Module):
@@ -41,10 +43,12 @@ def small() -> tuple[nn.Module, nn.Module, Tensor]:
     return model, torch.export.export(model, (x,)).module(), x
 
 
-@pytest.mark.parametrize("book", BOOKS)
-def test_an_exported_program_is_the_model_it_was_made_of(small, book: str) -> None:
+@pytest.mark.parametrize("composite", COMPOSITES)
+def test_an_exported_program_is_the_model_it_was_made_of(small, composite: str) -> None:
     model, exported, x = small
-    expected, result = (bilrp.decompose(m, x, regions=4, composite=BOOKS[book]) for m in (model, exported))
+    expected, result = (
+        bilrp.decompose(m, x, regions=4, composite=COMPOSITES[composite]) for m in (model, exported)
+    )
     assert expected.parts.abs().max() > 0
     torch.testing.assert_close(result.parts, expected.parts, rtol=1e-10, atol=1e-12)
 

@@ -17,7 +17,7 @@ GENERATOR = torch.Generator().manual_seed(6)
 X = torch.randn(1, 4, 6, generator=GENERATOR, dtype=torch.float64)
 W = torch.randn(6, 6, generator=GENERATOR, dtype=torch.float64)
 ANGLES = torch.rand(4, 3, generator=GENERATOR, dtype=torch.float64)
-BOOKS = [composites.uniform(0.25), composites.hessian_product(), composites.secant("zero")]
+COMPOSITES = [composites.uniform(0.25), composites.hessian_product(), composites.secant("zero")]
 
 
 def by_complex_numbers(x: Tensor) -> Tensor:
@@ -32,11 +32,11 @@ def by_cos_and_sin(x: Tensor) -> Tensor:
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(2) @ W
 
 
-@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.name)
+@pytest.mark.parametrize("composite", COMPOSITES, ids=lambda composite: composite.name)
 @pytest.mark.parametrize("mode", ["push", "pull"])
-def test_a_rotation(book, mode: Mode) -> None:
+def test_a_rotation(composite, mode: Mode) -> None:
     actual, expected = (
-        bilrp.decompose(rotate, X, regions=regions.features(), composite=book, mode=mode)
+        bilrp.decompose(rotate, X, regions=regions.features(), composite=composite, mode=mode)
         for rotate in (by_complex_numbers, by_cos_and_sin)
     )
     torch.testing.assert_close(actual.parts, expected.parts)

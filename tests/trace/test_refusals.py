@@ -640,17 +640,20 @@ def test_the_message_names_op_step_shapes_and_the_call_that_fixes_it() -> None:
 
 
 def test_rules_that_do_not_fit_their_step() -> None:
-    def book(rule, op):
+    def with_rule(rule, op):
         return composites.first_match((op, rule), otherwise=composites.uniform(0.0))
 
-    assert_rejected(RuleError, "neither", lambda x: F.gelu(x), composite=book(rules.gamma(0.1), "gelu"))
+    assert_rejected(RuleError, "neither", lambda x: F.gelu(x), composite=with_rule(rules.gamma(0.1), "gelu"))
     assert_rejected(
-        RuleError, "nonlinear", NO_RULE["two live powers"], composite=book(rules.product(freeze=1), "pow")
+        RuleError,
+        "nonlinear",
+        NO_RULE["two live powers"],
+        composite=with_rule(rules.product(freeze=1), "pow"),
     )
     assert_rejected(
-        RuleError, "nonlinear", lambda x: linear(x) / x, composite=book(rules.product(freeze=0), "div")
+        RuleError, "nonlinear", lambda x: linear(x) / x, composite=with_rule(rules.product(freeze=0), "div")
     )
-    assert_rejected(RuleError, "is not", lambda x: x.exp(), composite=book(rules.linear(), "exp"))
+    assert_rejected(RuleError, "is not", lambda x: x.exp(), composite=with_rule(rules.linear(), "exp"))
     positively_homogeneous = {  # linear on multiples of the input, and only there
         "abs": lambda x: x.abs(),
         "relu": lambda x: F.relu(x),
@@ -659,14 +662,20 @@ def test_rules_that_do_not_fit_their_step() -> None:
         "sort": lambda x: x.sort(1)[0],
     }
     for op, function in positively_homogeneous.items():
-        assert_rejected(RuleError, "is not", function, composite=book(rules.linear(), op))
-    assert_rejected(RuleError, "is not", lambda x: linear(x) * x, composite=book(rules.linear(), "mul"))
-    assert_rejected(RuleError, "is not", lambda x: linear(x) / x, composite=book(rules.linear(), "div"))
-    assert_rejected(RuleError, "gate is a rule", lambda x: linear(x) + x, composite=book(rules.gate(), "add"))
-    assert_rejected(RuleError, "gate is a rule", linear, composite=book(rules.gate(), "linear"))
-    assert_rejected(RuleError, "clamp is a rule", lambda x: x.exp(), composite=book(rules.clamp(), "exp"))
-    assert_rejected(RuleError, "select is a rule", lambda x: x.exp(), composite=book(rules.select(), "exp"))
-    assert_rejected(RuleError, "0 to 0", lambda x: x.exp(), composite=book(rules.frozen(), "exp"))
+        assert_rejected(RuleError, "is not", function, composite=with_rule(rules.linear(), op))
+    assert_rejected(RuleError, "is not", lambda x: linear(x) * x, composite=with_rule(rules.linear(), "mul"))
+    assert_rejected(RuleError, "is not", lambda x: linear(x) / x, composite=with_rule(rules.linear(), "div"))
+    assert_rejected(
+        RuleError, "gate is a rule", lambda x: linear(x) + x, composite=with_rule(rules.gate(), "add")
+    )
+    assert_rejected(RuleError, "gate is a rule", linear, composite=with_rule(rules.gate(), "linear"))
+    assert_rejected(
+        RuleError, "clamp is a rule", lambda x: x.exp(), composite=with_rule(rules.clamp(), "exp")
+    )
+    assert_rejected(
+        RuleError, "select is a rule", lambda x: x.exp(), composite=with_rule(rules.select(), "exp")
+    )
+    assert_rejected(RuleError, "0 to 0", lambda x: x.exp(), composite=with_rule(rules.frozen(), "exp"))
     assert_rejected(RuleError, "first layer", lambda x: linear(linear(x)), composite=rules.zbox(-9.0, 9.0))
     assert_rejected(RuleError, "bounds given to zbox", linear, composite=rules.zbox(0.0, 0.1))
     assert_rejected(RuleError, "low ≤ high", linear, composite=rules.zbox(9.0, -9.0))
@@ -704,10 +713,10 @@ def test_what_torch_cannot_push() -> None:
 def test_any_rule_respects_the_relu_behind_its_step(rule) -> None:
     """A ReLU is fused into the linear step before it; a rule without support for that must not drop it."""
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).double()
-    book = composites.first_match(("linear", rule), otherwise=composites.uniform(0.0))
+    composite = composites.first_match(("linear", rule), otherwise=composites.uniform(0.0))
     expected = bilrp.decompose(model, X, composite=composites.uniform(0.0)).parts
     for mode in ("push", "pull"):
-        torch.testing.assert_close(bilrp.decompose(model, X, composite=book, mode=mode).parts, expected)
+        torch.testing.assert_close(bilrp.decompose(model, X, composite=composite, mode=mode).parts, expected)
 
 
 def test_transforms_and_compiled_parts_inside_are_refused_in_our_words() -> None:

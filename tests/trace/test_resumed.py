@@ -111,11 +111,11 @@ def test_the_text_tower_of_blip2() -> None:
     torch.testing.assert_close(result.embedding, tower(IDS)[0])
     # an oracle of its own: the table's rows of these tokens, moved a little along themselves
     table, step, rows = model.embeddings.word_embeddings.weight, 1e-6, []
-    kept = table.detach().clone()
+    stored = table.detach().clone()
     for token in (3, 4, 5):  # those that come once
         moved = []
         for sign in (1, -1):
-            table.data.copy_(kept)
+            table.data.copy_(stored)
             table.data[token] *= 1 + sign * step
             moved.append(tower(IDS)[0])
         rows.append((moved[0] - moved[1]) / (2 * step))

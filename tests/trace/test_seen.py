@@ -35,8 +35,8 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
 
 def parts(function, x: Tensor, rules: float | str, mode: Mode = "push") -> Tensor:
     """Single features under LRP-0 (natural rules elsewhere), or under the true gradient everywhere."""
-    book = composites.hessian_product() if rules == "gradient" else composites.uniform(float(rules))
-    return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts
+    composite = composites.hessian_product() if rules == "gradient" else composites.uniform(float(rules))
+    return bilrp.decompose(function, x, regions=regions.features(), composite=composite, mode=mode).parts
 
 
 def layer(kind: Callable[..., Net], *sizes: int, seed: int = 0, **options: Any) -> Net:
@@ -349,10 +349,10 @@ def test_image_models_get_their_gradients(function) -> None:
 
 
 def check_gradients(function, x: Tensor) -> None:
-    kept = x.clone()
+    stored = x.clone()
     result = [parts(function, x, rules, mode) for rules in (0.0, "gradient") for mode in ("push", "pull")]
     expected = gradient_times_input(lambda t: TWINS.get(function, function)(t.clone()), x)
-    assert torch.equal(x, kept), "the caller's input was changed"
+    assert torch.equal(x, stored), "the caller's input was changed"
     for one in result[2:]:
         torch.testing.assert_close(one, expected, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(result[0], result[1], rtol=1e-10, atol=1e-10)

@@ -300,8 +300,10 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
     return (jacobian.flatten(1) * x.flatten()).T
 
 
-def parts(function, x: Tensor, book, mode: Mode) -> Tensor:
-    return bilrp.decompose(function, x, regions=regions.features(), composite=book, mode=mode).parts.to(x)
+def parts(function, x: Tensor, composite, mode: Mode) -> Tensor:
+    return bilrp.decompose(function, x, regions=regions.features(), composite=composite, mode=mode).parts.to(
+        x
+    )
 
 
 def by_name(rows: list[Op]):
@@ -386,8 +388,8 @@ STRAIGHT = {"linear", "gate", "select", "product", "quotient"}
 
 @by_name([row for row in STEPS if row.rule is not None])
 def test_natural_rules_push_as_they_pull(row: Op) -> None:
-    function, x, book = call_of(row), input_of(row), composites.uniform(0.0)
-    pushed, pulled = (parts(function, x, book, mode) for mode in ("push", "pull"))
+    function, x, composite = call_of(row), input_of(row), composites.uniform(0.0)
+    pushed, pulled = (parts(function, x, composite, mode) for mode in ("push", "pull"))
     close(pushed, pulled, row)
     if row.rule in STRAIGHT and row.name not in {"detach", "data"}:  # where autograd itself stops
         close(pulled, gradient_times_input(function, x), row)
@@ -400,11 +402,11 @@ def test_natural_rules_push_as_they_pull(row: Op) -> None:
 def test_true_derivatives_push_as_they_pull(row: Op) -> None:
     """What spares a row the trial that torch's derivatives of unknown operations are put to."""
     function, x = call_of(row), input_of(row)
-    book = composites.first_match((row.name, rules.jacobian()), otherwise=composites.hessian_product())
+    composite = composites.first_match((row.name, rules.jacobian()), otherwise=composites.hessian_product())
     expected = gradient_times_input(function, x)
-    close(parts(function, x, book, "pull"), expected, row)
+    close(parts(function, x, composite, "pull"), expected, row)
     if row.name not in PULLED_ONLY:
-        close(parts(function, x, book, "push"), expected, row)
+        close(parts(function, x, composite, "push"), expected, row)
 
 
 # ---------------------------------------------------------------- calls that are no steps
@@ -472,17 +474,19 @@ def test_a_user_brings_a_row() -> None:
     with pytest.raises(BilrpError, match="say which one to freeze"):
         bilrp.decompose(model, x)
     encoder = bilrp.Encoder(model, operations=(activation("special_bessel_j1", factor="gate"),))
-    kept = torch.special.bessel_j1(x)
+    stored = torch.special.bessel_j1(x)
     result = bilrp.decompose(encoder, x, regions=regions.features(), composite=composites.uniform(0.0))
-    torch.testing.assert_close(result.parts, (kept * SQUARE.T * x.T))
+    torch.testing.assert_close(result.parts, (stored * SQUARE.T * x.T))
     assert OPERATIONS.find("special_bessel_j1").kind == "unknown", "the table itself is as it was"
     alone = bilrp.Encoder(torch.special.bessel_j1, operations=(activation("special_bessel_j1"),))
     assert [row.rule for row in bilrp.ops(alone, x)] == ["frozen"]
 
 
-def test_a_rule_book_is_enough_for_a_rule() -> None:
-    book = composites.first_match(("special_bessel_j1", rules.frozen()), otherwise=composites.uniform(0.0))
-    result = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), composite=book)
+def test_a_composite_may_give_a_rule_to_an_unlisted_operation() -> None:
+    composite = composites.first_match(
+        ("special_bessel_j1", rules.frozen()), otherwise=composites.uniform(0.0)
+    )
+    result = bilrp.decompose(torch.special.bessel_j1, X, regions=regions.features(), composite=composite)
     torch.testing.assert_close(result.parts.sum(0), result.embedding)
 
 

@@ -26,9 +26,9 @@ class Rounding(nn.Module):
 def test_push_equals_pull_past_a_norm_in_float32() -> None:
     net = Rounding().double().eval()
     x = torch.randn(1, 6, dtype=torch.float64)
-    for book in (composites.uniform(0.0), composites.hessian_product()):
+    for composite in (composites.uniform(0.0), composites.hessian_product()):
         pushed, pulled = (
-            bilrp.decompose(net, x, composite=book, mode=mode, regions=bilrp.regions.features())
+            bilrp.decompose(net, x, composite=composite, mode=mode, regions=bilrp.regions.features())
             for mode in ("push", "pull")
         )
         assert pushed.parts.dtype == torch.float64

@@ -19,7 +19,7 @@ from bilrp.trace.weight_cache import MAX_RATIO, cached_tensor, use_weight_cache
 def net(seed: int = 0) -> nn.Sequential:
     """Convolutions with batch norm between them that has seen something."""
     torch.manual_seed(seed)
-    made = nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(2, 5, 3, padding=1),
         nn.BatchNorm2d(5),
         nn.ReLU(),
@@ -28,8 +28,8 @@ def net(seed: int = 0) -> nn.Sequential:
         nn.Flatten(),
     )
     with torch.no_grad():
-        made(torch.randn(8, 2, 9, 9))
-    return made.double().eval()
+        model(torch.randn(8, 2, 9, 9))
+    return model.double().eval()
 
 
 def picture(seed: int = 1) -> Tensor:
@@ -164,16 +164,16 @@ def test_weights_made_during_the_run_are_not_taken_for_the_models() -> None:
 
 
 def test_it_holds_as_much_as_the_weights_take_and_goes_with_the_model() -> None:
-    model, made = net(), []
+    model, result = net(), []
     weights = list(model.parameters())
     for name in range(5 * len(weights)):
         with use_weight_cache(model, weights, "state"):
-            made.append(weakref.ref(cached_tensor(name, [weights[0]], weights[0].abs)))
-    alive = sum(t.numel() for t in (ref() for ref in made) if t is not None)
+            result.append(weakref.ref(cached_tensor(name, [weights[0]], weights[0].abs)))
+    alive = sum(t.numel() for t in (ref() for ref in result) if t is not None)
     assert 0 < alive <= MAX_RATIO * sum(w.numel() for w in weights) + weights[0].numel()
     del model, weights
     gc.collect()
-    assert all(ref() is None for ref in made)
+    assert all(ref() is None for ref in result)
 
 
 def test_what_was_written_to_is_made_again() -> None:
